@@ -1,0 +1,408 @@
+//! What is recorded: entries, the immutable records of a session.
+//!
+//! Always true: an entry's id is its position in the session's log (dense, from 0), its parent is an earlier
+//! entry, and it is never changed or removed. What stands on the path and what stands beside it (inbox items,
+//! leaf moves, notes about compactions) is decided by [`EntryKind::is_on_path`] alone.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, FailureClass};
+use crate::files::FileOps;
+use crate::message::{Block, Message, Usage};
+
+/// The position of an entry in its session's log: dense, from 0. Also the sequence number of its event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EntryId(pub u64);
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The id of an agent's run for one prompt: the id of the entry that began it.
+pub type TurnId = EntryId;
+
+/// One immutable record of a session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its position in the log.
+    pub id: EntryId,
+    /// The entry before it on its path; for entries beside the path, the leaf at that time.
+    pub parent: Option<EntryId>,
+    /// When it was recorded, in unix milliseconds.
+    pub at_ms: u64,
+    /// Its estimated size in tokens ([`crate::size::entry_tokens`] with the default estimator), counted once.
+    pub tokens: u64,
+    /// Its id in the file that it was imported from.
+    pub origin: Option<String>,
+    /// What it records.
+    pub kind: EntryKind,
+}
+
+/// What an entry records.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EntryKind {
+    /// A message. The only kind that counts for tool-call pairing.
+    Message {
+        /// The message, shared with the requests that it is part of.
+        message: Arc<Message>,
+        /// The inbox entry that it was delivered from.
+        inbox: Option<EntryId>,
+    },
+    /// A command that the user ran, shown to the model as a user message.
+    Shell(Shell),
+    /// A message that a program put in, shown to the model as a user message.
+    Custom(Custom),
+    /// What happened on a branch that was left.
+    BranchSummary {
+        /// The leaf of the branch that was left.
+        from: EntryId,
+        /// What happened there.
+        summary: String,
+        /// The files touched there.
+        files: FileOps,
+    },
+    /// The older part of the path replaced, in the model's view, by a summary.
+    Compaction(Box<Compaction>),
+    /// A compaction that no longer counts.
+    CompactionUndone {
+        /// The compaction's id.
+        compaction: EntryId,
+    },
+    /// An entry that every compaction keeps verbatim, or no longer does.
+    Pin {
+        /// Which entry.
+        entry: EntryId,
+        /// Pinned, or released.
+        pinned: bool,
+    },
+    /// From here on another model answers.
+    ModelChange {
+        /// The provider's name.
+        provider: String,
+        /// The model's name.
+        model: String,
+    },
+    /// A name for an entry, for people; never sent.
+    Label {
+        /// Which entry.
+        target: EntryId,
+        /// Its name; `None` takes it away.
+        label: Option<String>,
+    },
+    /// A program's own record; never sent.
+    Note {
+        /// What kind of record, chosen by the program.
+        kind: String,
+        /// Its data, JSON text.
+        data: String,
+    },
+    /// Beside the path: input that waits for the next boundary.
+    Inbox {
+        /// When it joins the path.
+        delivery: Delivery,
+        /// What was said.
+        content: Vec<Block>,
+        /// The caller's idempotency key.
+        key: Option<String>,
+    },
+    /// Beside the path: inbox items that were withdrawn before they were delivered.
+    InboxCleared {
+        /// Which.
+        items: Vec<EntryId>,
+    },
+    /// Beside the path: the leaf moved to another entry, so that the next one begins a branch.
+    LeafMoved {
+        /// The new leaf; `None` is the empty path.
+        to: Option<EntryId>,
+    },
+    /// Beside the path: a compaction began.
+    CompactionStarted(CompactionStarted),
+    /// Beside the path: a compaction ended, one way or another. Exactly one for every start.
+    CompactionEnded(CompactionEnded),
+    /// Beside the path: the agent's run for a prompt ended. Exactly one for every run.
+    TurnEnded {
+        /// Which run.
+        turn: TurnId,
+        /// How.
+        outcome: TurnOutcome,
+    },
+}
+
+impl EntryKind {
+    /// A message entry that was not delivered from the inbox.
+    pub fn message(message: Message) -> Self {
+        Self::Message { message: Arc::new(message), inbox: None }
+    }
+
+    /// Whether it stands on the path, so that the leaf moves to it. The others are recorded beside it.
+    pub fn is_on_path(&self) -> bool {
+        match self {
+            Self::Message { .. }
+            | Self::Shell(_)
+            | Self::Custom(_)
+            | Self::BranchSummary { .. }
+            | Self::Compaction(_)
+            | Self::CompactionUndone { .. }
+            | Self::Pin { .. }
+            | Self::ModelChange { .. }
+            | Self::Label { .. }
+            | Self::Note { .. } => true,
+            Self::Inbox { .. }
+            | Self::InboxCleared { .. }
+            | Self::LeafMoved { .. }
+            | Self::CompactionStarted(_)
+            | Self::CompactionEnded(_)
+            | Self::TurnEnded { .. } => false,
+        }
+    }
+
+    /// The message, if it is one.
+    pub fn as_message(&self) -> Option<&Arc<Message>> {
+        if let Self::Message { message, .. } = self { Some(message) } else { None }
+    }
+
+    /// The compaction, if it is one.
+    pub fn as_compaction(&self) -> Option<&Compaction> {
+        if let Self::Compaction(compaction) = self { Some(compaction) } else { None }
+    }
+}
+
+/// A command that the user ran.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shell {
+    /// The command line.
+    pub command: String,
+    /// What it printed.
+    pub output: String,
+    /// Its exit code; `None` if it was killed or did not start.
+    pub exit_code: Option<i32>,
+    /// Whether the user cancelled it.
+    pub cancelled: bool,
+    /// Whether `output` was cut.
+    pub truncated: bool,
+    /// Whether the user asked that the model not see it.
+    pub excluded: bool,
+}
+
+/// A message that a program put in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Custom {
+    /// What kind of message, chosen by the program.
+    pub kind: String,
+    /// What the model sees.
+    pub content: Vec<Block>,
+    /// Whether a user interface should show it.
+    pub display: bool,
+}
+
+/// When an inbox item joins the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    /// After the last result of the running batch of tool calls, into the running turn.
+    Steer,
+    /// After the running turn, which then goes on with it.
+    FollowUp,
+    /// After the running turn, as a prompt of its own.
+    Prompt,
+}
+
+/// Why a compaction was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trigger {
+    /// The context reached the trigger.
+    Threshold,
+    /// The provider refused the request, or silently cut it.
+    Overflow,
+    /// A person or program asked.
+    Manual,
+    /// The session goes on with a model of a smaller window.
+    ModelSwitch,
+    /// A hook asked.
+    Hook,
+}
+
+/// How a compaction ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CompactionOutcome {
+    /// A summary was installed.
+    Completed,
+    /// A model's summary could not be had, and the truncate fallback was installed.
+    Truncated,
+    /// Old tool results became placeholders, and that was enough.
+    Pruned,
+    /// There was nothing to compact; the history is as it was.
+    Nothing {
+        /// Why.
+        reason: String,
+    },
+    /// It failed; the history is as it was.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// A hook or the user stopped it; the history is as it was.
+    Cancelled {
+        /// Why.
+        reason: String,
+    },
+    /// The path had changed when it was to be installed; the history is as it was.
+    Superseded,
+    /// The actor that ran it died; the history is as it was.
+    Interrupted,
+}
+
+impl CompactionOutcome {
+    /// The outcome in snake case.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Truncated => "truncated",
+            Self::Pruned => "pruned",
+            Self::Nothing { .. } => "nothing",
+            Self::Failed { .. } => "failed",
+            Self::Cancelled { .. } => "cancelled",
+            Self::Superseded => "superseded",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    /// The reason, where there is one.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Nothing { reason } | Self::Failed { reason } | Self::Cancelled { reason } => Some(reason),
+            Self::Completed | Self::Truncated | Self::Pruned | Self::Superseded | Self::Interrupted => None,
+        }
+    }
+
+    /// Whether the context changed.
+    pub fn is_installed(&self) -> bool {
+        matches!(self, Self::Completed | Self::Truncated | Self::Pruned)
+    }
+}
+
+/// The older part of a path, replaced in the model's view. The replaced entries stay in the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compaction {
+    /// The newest active compaction when this one was planned: where this one's input began.
+    pub base: Option<EntryId>,
+    /// The compaction before this one in the log, active or not: the chain of the session's history.
+    pub previous: Option<EntryId>,
+    /// The first entry that it replaces; `None` in an imported one.
+    pub first: Option<EntryId>,
+    /// The last entry that it replaces; `None` in an imported one.
+    pub last: Option<EntryId>,
+    /// The first entry that stays verbatim; `None` keeps only what follows this entry.
+    pub first_kept: Option<EntryId>,
+    /// The summary with its footer, as the model sees it.
+    pub summary: String,
+    /// All files touched from the session's start to `last`.
+    pub files: FileOps,
+    /// Why it was asked for.
+    pub trigger: Trigger,
+    /// Whether the truncate fallback stands in for a model's summary.
+    pub truncated: bool,
+    /// Whether a hook supplied it.
+    pub from_hook: bool,
+    /// Whether the cut lies inside a turn.
+    pub is_split_turn: bool,
+    /// The context before, in tokens.
+    pub tokens_before: u64,
+    /// The context after, in tokens, as counted before it was installed.
+    pub tokens_after: u64,
+    /// How many messages the context had before.
+    pub messages_before: u64,
+    /// How many messages are replaced.
+    pub messages_removed: u64,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// The model that wrote the summary; empty if none did.
+    pub model: String,
+    /// What its calls used, together.
+    pub usage: Usage,
+    /// What its calls cost, in micro-dollars; `None` if the price is not known.
+    pub cost_microdollars: Option<u64>,
+}
+
+/// That a compaction began.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompactionStarted {
+    /// Why.
+    pub trigger: Trigger,
+    /// The context then, in tokens.
+    pub tokens_before: u64,
+    /// How many messages the context had then.
+    pub messages_before: u64,
+}
+
+/// That a compaction ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompactionEnded {
+    /// The [`EntryKind::CompactionStarted`] that it ends.
+    pub started: EntryId,
+    /// Why it was asked for.
+    pub trigger: Trigger,
+    /// How it ended.
+    pub outcome: CompactionOutcome,
+    /// The compaction entry, where one was installed.
+    pub entry: Option<EntryId>,
+    /// The context before and after, in tokens. The same where nothing was installed.
+    pub tokens_before: u64,
+    /// See `tokens_before`.
+    pub tokens_after: u64,
+    /// How many messages the context had before.
+    pub messages_before: u64,
+    /// How many messages it has after.
+    pub messages_after: u64,
+    /// How many messages were replaced.
+    pub messages_removed: u64,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// What its model calls used.
+    pub summary_usage: Usage,
+    /// What its model calls cost, in micro-dollars; `None` if the price is not known.
+    pub cost_microdollars: Option<u64>,
+}
+
+/// How an agent's run for a prompt ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TurnOutcome {
+    /// The model answered without asking for more tools.
+    Completed,
+    /// The user or the program interrupted it; what had come is kept.
+    Aborted,
+    /// It could not go on.
+    Failed(Failure),
+    /// The process or the agent died while it ran.
+    Interrupted,
+    /// A guard ended it: too many steps, the same call over and over, or a budget.
+    Stopped {
+        /// Which guard, and its limit.
+        reason: String,
+    },
+}
+
+impl TurnOutcome {
+    /// The outcome in snake case.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Aborted => "aborted",
+            Self::Failed(_) => "failed",
+            Self::Interrupted => "interrupted",
+            Self::Stopped { .. } => "stopped",
+        }
+    }
+
+    /// A failure of class [`FailureClass::Other`] with a message.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::Failed(Failure::new(FailureClass::Other, message))
+    }
+}

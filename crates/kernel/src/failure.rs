@@ -1,0 +1,112 @@
+//! What can go wrong with a model call, in the classes that recovery distinguishes.
+//!
+//! The provider crate classifies (it sees status and body); the turn decides (it sees only the class).
+
+use serde::{Deserialize, Serialize};
+
+/// The kind of a failed model call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureClass {
+    /// The request is larger than the model's context window.
+    ContextOverflow,
+    /// More output was asked for than the model can give.
+    OutputLimit,
+    /// Too many bytes, whatever the tokens: images, usually.
+    PayloadTooLarge,
+    /// Too many requests or tokens a minute; waiting heals it.
+    RateLimited,
+    /// This one request is larger than a whole minute's allowance; waiting does not heal it.
+    RequestTooLargeForRateLimit,
+    /// No credit left, or a spend limit reached.
+    Quota,
+    /// The key is missing, wrong or not allowed to do this.
+    Auth,
+    /// The provider is overloaded or failing (5xx); waiting may heal it.
+    Overloaded,
+    /// Nothing came in time, or the connection could not be made or broke.
+    Timeout,
+    /// The answer cannot be understood, or ended before it was complete.
+    Malformed,
+    /// The provider's content filter refused.
+    ContentFilter,
+    /// Even the smallest context does not fit: what remains cannot be compacted.
+    ContextFloor,
+    /// Anything else: most often a request that the provider calls invalid.
+    Other,
+}
+
+impl FailureClass {
+    /// The class in snake case, as events and `--json` output name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ContextOverflow => "context_overflow",
+            Self::OutputLimit => "output_limit",
+            Self::PayloadTooLarge => "payload_too_large",
+            Self::RateLimited => "rate_limited",
+            Self::RequestTooLargeForRateLimit => "request_too_large_for_rate_limit",
+            Self::Quota => "quota",
+            Self::Auth => "auth",
+            Self::Overloaded => "overloaded",
+            Self::Timeout => "timeout",
+            Self::Malformed => "malformed",
+            Self::ContentFilter => "content_filter",
+            Self::ContextFloor => "context_floor",
+            Self::Other => "other",
+        }
+    }
+
+    /// Whether the same request may succeed later, unchanged.
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::RateLimited | Self::Overloaded | Self::Timeout | Self::Malformed => true,
+            Self::ContextOverflow
+            | Self::OutputLimit
+            | Self::PayloadTooLarge
+            | Self::RequestTooLargeForRateLimit
+            | Self::Quota
+            | Self::Auth
+            | Self::ContentFilter
+            | Self::ContextFloor
+            | Self::Other => false,
+        }
+    }
+}
+
+impl std::fmt::Display for FailureClass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A failed model call, as the turn and the user see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What kind it is.
+    pub class: FailureClass,
+    /// What happened and, where that is known, what to do; one line.
+    pub message: String,
+    /// The HTTP status, where there was one.
+    pub status: Option<u16>,
+    /// The limit that the provider named, in tokens.
+    pub limit: Option<u64>,
+    /// The size of the request that the provider named, in tokens.
+    pub requested: Option<u64>,
+    /// How long the provider asks us to wait, in milliseconds.
+    pub retry_after_ms: Option<u64>,
+}
+
+impl Failure {
+    /// A failure with a class and a message, and nothing else known.
+    pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), status: None, limit: None, requested: None, retry_after_ms: None }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

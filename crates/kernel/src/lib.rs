@@ -1,0 +1,23 @@
+//! Given what happened, what next: messages, entries, paths, sizes, plans and turns.
+//!
+//! The one key decision: **this crate only decides.** Every function here is a plain function of its
+//! arguments; the actors of `greenroom` perform what it decides. What is absent, and stays so: tokio, ractor,
+//! sled, clocks, random numbers, files and the network. Time (`at_ms`, unix milliseconds) and ids are
+//! arguments.
+//!
+//! Reading order: [`message`] (what is said), [`entry`] (what is recorded), [`path`] (which of it counts now),
+//! [`size`] and [`usage`] (how large it is), [`settings`] (when and how to compact), [`plan`] (where to cut),
+//! [`summary`] (what to ask for and what to accept), [`failure`] (what went wrong), [`turn`] (what to do next).
+
+pub mod message;
+pub mod entry;
+pub mod files;
+pub mod failure;
+pub mod size;
+
+pub use entry::{Compaction, Entry, EntryId, EntryKind, TurnId, TurnOutcome};
+pub use failure::{Failure, FailureClass};
+pub use files::{FileOps, Touch, Touched};
+pub use message::{
+    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus, Usage,
+};

@@ -1,0 +1,105 @@
+//! Model providers: the trait, the OpenAI-compatible one, the model catalogue, error classes.
+//!
+//! The one key decision: **a provider is shaped by what must be kept, not by one API.** Opaque reasoning goes
+//! back unchanged, usage tells cached from fresh tokens, and an error keeps its status and body. This is the
+//! only crate that knows async-openai, and none of its types are public. What is absent: sessions, actors,
+//! retries (the turn decides about those), and any knowledge of compaction.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use greenroom_kernel::{AssistantMessage, Failure, Message, ToolSpec};
+
+/// One model call.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The model's name, as the provider knows it.
+    pub model: String,
+    /// The system prompt.
+    pub system: Option<String>,
+    /// The conversation. Every tool call in it has exactly one result, after it and before the next message of
+    /// another kind.
+    pub messages: Vec<Arc<Message>>,
+    /// The tools the model may call.
+    pub tools: Arc<[ToolSpec]>,
+    /// The most output the answer may have, in tokens.
+    pub max_output_tokens: Option<u64>,
+    /// A schema that the answer's text must follow.
+    pub output_schema: Option<Arc<OutputSchema>>,
+    /// What the call is for.
+    pub purpose: Purpose,
+    /// The session it belongs to: cache routing, and the key by which scripted models tell callers apart.
+    pub session: String,
+}
+
+/// A JSON schema for an answer's text.
+#[derive(Debug, Clone)]
+pub struct OutputSchema {
+    /// Its name: letters, digits, `_` and `-`.
+    pub name: String,
+    /// The schema.
+    pub schema: serde_json::Value,
+}
+
+/// What a model call is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A step of a turn: its usage moves the context size.
+    Turn,
+    /// A summary: it bills, and never moves the context size.
+    Summary,
+}
+
+/// A model provider.
+///
+/// Dropping the future or the stream cancels the call and closes its connection.
+pub trait Provider: Send + Sync + 'static {
+    /// Its name in the model catalogue, such as `openai`.
+    fn name(&self) -> &str;
+
+    /// Starts one model call.
+    ///
+    /// # Errors
+    /// What the provider answered instead of a stream, classified. A later failure is an item of the stream.
+    fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>>;
+
+    /// Whether reasoning of earlier answers is sent back, and so counts as input again.
+    fn resends_reasoning(&self) -> bool {
+        false
+    }
+}
+
+/// The answer as it comes. Ends with exactly one [`ReplyEvent::Done`] or one error; a stream that ends with
+/// neither is malformed.
+pub type ReplyStream = BoxStream<'static, Result<ReplyEvent, ProviderError>>;
+
+/// A piece of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ReplyEvent {
+    /// More text.
+    Text(String),
+    /// More readable reasoning.
+    Reasoning(String),
+    /// A tool call begins or goes on. For progress only: the whole call is in `Done`.
+    ToolCall {
+        /// Which of the answer's calls, from 0.
+        index: usize,
+        /// The tool's name, where this piece carries it.
+        name: Option<String>,
+        /// More of the arguments' JSON text.
+        arguments: String,
+    },
+    /// The whole answer.
+    Done(Box<AssistantMessage>),
+}
+
+/// A failed model call: what it is ([`Failure`]), and what the provider said.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{failure}")]
+pub struct ProviderError {
+    /// The class, the message and what was parsed from the body.
+    pub failure: Failure,
+    /// The body as it came, cut at 16 KiB; empty if there was none.
+    pub body: String,
+}

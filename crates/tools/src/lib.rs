@@ -1,0 +1,86 @@
+//! Tools an agent may call: the trait, the registry, and the built-in ones.
+//!
+//! The one key decision: **this is the only crate that touches the user's files and starts processes**, so it
+//! is the one to audit. File tools are confined to a workspace; every output is capped; every tool declares
+//! which files it touched. What is absent: models, sessions, actors.
+
+use futures_util::future::BoxFuture;
+use greenroom_kernel::{Block, ToolSpec, ToolStatus, Touched};
+use tokio_util::sync::CancellationToken;
+
+/// Something an agent may call.
+pub trait Tool: Send + Sync + 'static {
+    /// What the model is told of it.
+    fn spec(&self) -> ToolSpec;
+
+    /// Runs it. Failures are outputs with [`ToolStatus::Error`]: the model reads them and goes on.
+    ///
+    /// `arguments` is any JSON value: the tool checks it. When `context.cancel` fires the call ends soon, and
+    /// leaves no task and no process behind; so does dropping the future.
+    fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput>;
+
+    /// Whether it changes nothing outside itself, so that calls of it may run at the same time.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+/// What a tool is told of the call.
+#[derive(Debug, Clone)]
+pub struct ToolContext {
+    /// The session that calls.
+    pub session: String,
+    /// The call's id.
+    pub call_id: String,
+    /// Fires when the turn is aborted.
+    pub cancel: CancellationToken,
+    /// Where progress goes: lines for people, best effort, never sent to the model.
+    pub progress: Progress,
+}
+
+/// Where a tool's progress goes.
+#[derive(Clone, Default)]
+pub struct Progress(Option<std::sync::Arc<dyn Fn(String) + Send + Sync>>);
+
+impl Progress {
+    /// Progress that calls `sink` for each line. The sink must not block.
+    pub fn new(sink: impl Fn(String) + Send + Sync + 'static) -> Self {
+        Self(Some(std::sync::Arc::new(sink)))
+    }
+
+    /// Reports one line.
+    pub fn report(&self, line: impl Into<String>) {
+        if let Some(sink) = &self.0 {
+            sink(line.into());
+        }
+    }
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Progress")
+    }
+}
+
+/// What a tool call gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolOutput {
+    /// Text and images for the model.
+    pub content: Vec<Block>,
+    /// How it went.
+    pub status: ToolStatus,
+    /// Which files it touched.
+    pub touched: Vec<Touched>,
+}
+
+impl ToolOutput {
+    /// A successful output of one text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { content: vec![Block::Text(text.into())], status: ToolStatus::Ok, touched: Vec::new() }
+    }
+
+    /// A failure that the model reads.
+    pub fn error(text: impl Into<String>) -> Self {
+        Self { content: vec![Block::Text(text.into())], status: ToolStatus::Error, touched: Vec::new() }
+    }
+}

@@ -1,0 +1,1 @@
+//! Programs to read and run: `cargo run --example NAME`. Each is offline and short.
