@@ -95,11 +95,33 @@ pub enum ReplyEvent {
 }
 
 /// A failed model call: what it is ([`Failure`]), and what the provider said.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{failure}")]
 pub struct ProviderError {
     /// The class, the message and what was parsed from the body.
     pub failure: Failure,
     /// The body as it came, cut at 16 KiB; empty if there was none.
     pub body: String,
+    /// The stream was opened and closed cleanly without a single event. A real server answers so when the
+    /// prompt is too long, so it is an overflow if our own estimate is near the window.
+    pub empty_stream: bool,
+}
+
+impl ProviderError {
+    /// An error with what the provider said, or an empty string.
+    pub fn new(failure: Failure, body: impl Into<String>) -> Self {
+        Self { failure, body: body.into(), empty_stream: false }
+    }
+
+    /// Whether this failure says too little to tell, and is a context overflow if our own estimate is near the
+    /// window (85 % of it or more): an empty stream, or a 400, 413 or 429 with an empty body.
+    pub fn is_overflow_candidate(&self) -> bool {
+        self.empty_stream || is_empty_body_overflow_candidate(self.failure.status, &self.body)
+    }
+}
+
+/// Whether an answer is one of those that a server near its limit gives without a word: 400, 413 or 429 with an
+/// empty body. [`ProviderError::is_overflow_candidate`] is the question that a turn asks.
+pub fn is_empty_body_overflow_candidate(status: Option<u16>, body: &str) -> bool {
+    matches!(status, Some(400 | 413 | 429)) && body.trim().is_empty()
 }
