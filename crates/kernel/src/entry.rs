@@ -303,6 +303,9 @@ pub struct Compaction {
     pub first_kept: Option<EntryId>,
     /// The summary with its footer, as the model sees it.
     pub summary: String,
+    /// The user's request in progress where its message is among those replaced: verbatim, bounded, and so
+    /// carried from compaction to compaction until its turn is over.
+    pub active_request: Option<String>,
     /// All files touched from the session's start to `last`.
     pub files: FileOps,
     /// Why it was asked for.

@@ -99,7 +99,14 @@ pub struct Failure {
 impl Failure {
     /// A failure with a class and a message, and nothing else known.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), status: None, limit: None, requested: None, retry_after_ms: None }
+        Self {
+            class,
+            message: message.into(),
+            status: None,
+            limit: None,
+            requested: None,
+            retry_after_ms: None,
+        }
     }
 }
 

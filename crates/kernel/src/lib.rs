@@ -7,17 +7,25 @@
 //!
 //! Reading order: [`message`] (what is said), [`entry`] (what is recorded), [`path`] (which of it counts now),
 //! [`size`] and [`usage`] (how large it is), [`settings`] (when and how to compact), [`plan`] (where to cut),
-//! [`summary`] (what to ask for and what to accept), [`failure`] (what went wrong), [`turn`] (what to do next).
+//! [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end), [`failure`] (what went wrong), [`turn`] (what to do next).
 
-pub mod message;
+pub mod compacting;
 pub mod entry;
-pub mod files;
 pub mod failure;
+pub mod files;
+pub mod message;
+pub mod path;
+pub mod plan;
+pub mod settings;
 pub mod size;
+pub mod summary;
+pub mod turn;
+pub mod usage;
 
 pub use entry::{Compaction, Entry, EntryId, EntryKind, TurnId, TurnOutcome};
 pub use failure::{Failure, FailureClass};
 pub use files::{FileOps, Touch, Touched};
 pub use message::{
-    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus, Usage,
+    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
+    Usage,
 };

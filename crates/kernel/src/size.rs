@@ -1,1 +1,190 @@
-//! placeholder, being written
+//! How large a message is, before any provider says so.
+//!
+//! Two estimators: [`Estimator::Classes`], the default, counted once per entry and stored with it; and
+//! [`Estimator::Char4`], the field's common heuristic, for comparison. Every content kind counts: text,
+//! reasoning, calls, nested result blocks, images.
+//!
+//! Always true: the same message has the same size, and a larger text never counts less than its prefix by
+//! more than one token's worth of rounding.
+
+use serde::{Deserialize, Serialize};
+
+use crate::entry::{Custom, Entry, EntryKind, Shell};
+use crate::message::{Block, Message, Part};
+use crate::path::{branch_summary_text, shell_text, summary_text};
+
+pub mod classes;
+
+/// What an image counts, in tokens, with either estimator.
+pub const IMAGE_TOKENS: u64 = 1_200;
+/// What a message's frame (role, separators) counts with [`Estimator::Classes`].
+const MESSAGE_TOKENS: u64 = 4;
+/// What a tool call's frame (id, type) counts with [`Estimator::Classes`], besides its name and arguments.
+const CALL_TOKENS: u64 = 8;
+/// Characters that an image stands for with [`Estimator::Char4`].
+const IMAGE_CHARS: u64 = IMAGE_TOKENS * 4;
+
+/// How tokens are estimated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Estimator {
+    /// One walk over the text by character class.
+    #[default]
+    Classes,
+    /// UTF-16 length / 4, rounded up per message.
+    Char4,
+}
+
+/// The estimated tokens of a text that stands alone, such as a system prompt.
+pub fn text_tokens(text: &str, estimator: Estimator) -> u64 {
+    match estimator {
+        Estimator::Classes => classes::tokens(text),
+        Estimator::Char4 => utf16_len(text).div_ceil(4),
+    }
+}
+
+/// The estimated tokens of a message.
+pub fn message_tokens(message: &Message, estimator: Estimator) -> u64 {
+    let mut count = Count::new(estimator);
+    match message {
+        Message::User(blocks) => count.blocks(blocks),
+        Message::ToolResult(result) => count.blocks(&result.content),
+        Message::Assistant(assistant) => {
+            for part in &assistant.content {
+                match part {
+                    Part::Text(text) | Part::Reasoning(text) => count.text(text),
+                    // A signed or encrypted block is base64; what it stands for is about a quarter of it.
+                    Part::OpaqueReasoning { data, .. } => count.opaque(data),
+                    Part::ToolCall(call) => {
+                        count.text(&call.name);
+                        count.json(&call.arguments);
+                        count.extra(CALL_TOKENS);
+                    }
+                }
+            }
+        }
+    }
+    count.total()
+}
+
+/// The estimated tokens of what an entry adds to the context when it stands on the path: a message's size, a
+/// summary's with its leading sentence, and 0 for entries that are never sent.
+pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
+    match kind {
+        EntryKind::Message { message, .. } => message_tokens(message, estimator),
+        EntryKind::Shell(shell) => shell_tokens(shell, estimator),
+        EntryKind::Custom(Custom { content, .. }) => {
+            let mut count = Count::new(estimator);
+            count.blocks(content);
+            count.total()
+        }
+        EntryKind::BranchSummary { summary, .. } => match estimator {
+            Estimator::Classes => MESSAGE_TOKENS + classes::tokens(&branch_summary_text(summary)),
+            Estimator::Char4 => text_tokens(summary, estimator),
+        },
+        EntryKind::Compaction(compaction) => match estimator {
+            Estimator::Classes => MESSAGE_TOKENS + classes::tokens(&summary_text(&compaction.summary)),
+            Estimator::Char4 => text_tokens(&compaction.summary, estimator),
+        },
+        EntryKind::CompactionUndone { .. }
+        | EntryKind::Pin { .. }
+        | EntryKind::ModelChange { .. }
+        | EntryKind::Label { .. }
+        | EntryKind::Note { .. }
+        | EntryKind::Inbox { .. }
+        | EntryKind::InboxCleared { .. }
+        | EntryKind::LeafMoved { .. }
+        | EntryKind::CompactionStarted(_)
+        | EntryKind::CompactionEnded(_)
+        | EntryKind::TurnEnded { .. } => 0,
+    }
+}
+
+/// An entry's size with `estimator`: the stored one where it was counted with it.
+pub fn stored_tokens(entry: &Entry, estimator: Estimator) -> u64 {
+    match estimator {
+        Estimator::Classes => entry.tokens,
+        Estimator::Char4 => entry_tokens(&entry.kind, estimator),
+    }
+}
+
+fn shell_tokens(shell: &Shell, estimator: Estimator) -> u64 {
+    match estimator {
+        // The comparison counts the bare command and output, whether they are sent or not.
+        Estimator::Char4 => (utf16_len(&shell.command) + utf16_len(&shell.output)).div_ceil(4),
+        Estimator::Classes if shell.excluded => 0,
+        Estimator::Classes => MESSAGE_TOKENS + classes::tokens(&shell_text(shell)),
+    }
+}
+
+fn utf16_len(text: &str) -> u64 {
+    text.chars().map(|c| c.len_utf16() as u64).sum()
+}
+
+/// A running count: characters for `char4` (rounded once, at the end), tokens for `classes`.
+struct Count {
+    estimator: Estimator,
+    units: u64,
+}
+
+impl Count {
+    fn new(estimator: Estimator) -> Self {
+        let units = match estimator {
+            Estimator::Classes => MESSAGE_TOKENS,
+            Estimator::Char4 => 0,
+        };
+        Self { estimator, units }
+    }
+
+    fn text(&mut self, text: &str) {
+        self.units += match self.estimator {
+            Estimator::Classes => classes::tokens(text),
+            Estimator::Char4 => utf16_len(text),
+        };
+    }
+
+    /// JSON as it is sent: compact, whatever white space the model wrote. Invalid JSON counts as it stands.
+    fn json(&mut self, json: &str) {
+        match self.estimator {
+            Estimator::Classes => self.text(json),
+            Estimator::Char4 => match serde_json::from_str::<serde_json::Value>(json) {
+                Ok(value) => self.text(&value.to_string()),
+                Err(_) => self.text(json),
+            },
+        }
+    }
+
+    fn opaque(&mut self, data: &str) {
+        match self.estimator {
+            Estimator::Classes => self.units += (data.len() as u64).div_ceil(4),
+            Estimator::Char4 => self.text(data),
+        }
+    }
+
+    fn blocks(&mut self, blocks: &[Block]) {
+        for block in blocks {
+            match block {
+                Block::Text(text) => self.text(text),
+                Block::Image(_) => {
+                    self.units += match self.estimator {
+                        Estimator::Classes => IMAGE_TOKENS,
+                        Estimator::Char4 => IMAGE_CHARS,
+                    };
+                }
+            }
+        }
+    }
+
+    fn extra(&mut self, tokens: u64) {
+        if self.estimator == Estimator::Classes {
+            self.units += tokens;
+        }
+    }
+
+    fn total(&self) -> u64 {
+        match self.estimator {
+            Estimator::Classes => self.units,
+            Estimator::Char4 => self.units.div_ceil(4),
+        }
+    }
+}

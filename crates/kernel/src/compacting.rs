@@ -1,0 +1,761 @@
+//! A compaction from its plan to its end: which summaries to ask for, what to do when one fails, which rung of
+//! the ladder comes next, and what to install.
+//!
+//! Life: [`Compacting::begin`] plans and asks for the hooks' word ([`Effect::Consult`]); then come questions
+//! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`], answered; then one [`Effect::End`].
+//!
+//! Always true: exactly one `End`; nothing is installed that is not smaller than what it replaces; below the
+//! window a failed summary changes nothing; each rung keeps strictly less than the one before.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, EntryKind, Trigger};
+use crate::failure::{Failure, FailureClass};
+use crate::message::{AssistantMessage, Usage};
+use crate::path::is_message;
+use crate::plan::{Nothing, Plan, PlanOptions, plan};
+use crate::settings::{CompactionSettings, Occasion, Strategy, share};
+use crate::size::{Estimator, classes, entry_tokens};
+use crate::summary::{self, Style, SummaryKind};
+use crate::usage::Ratio;
+
+#[cfg(test)]
+mod tests;
+
+/// The share of the trigger that a context after an automatic compaction has at most.
+const SUCCESS_SHARE: f64 = 0.7;
+/// The share of the window that an automatic compaction frees at least.
+const FREED_SHARE: f64 = 0.1;
+/// How often one question is asked, in all.
+const ATTEMPTS: u32 = 3;
+/// The first wait before a question is asked again because the provider was busy, in milliseconds.
+const BACKOFF_MS: u64 = 1_000;
+/// The longest such wait, in milliseconds.
+const BACKOFF_MS_MAX: u64 = 60_000;
+/// How often a question may turn out too large for the summariser before the compaction gives up.
+const SHRINKS: u32 = 4;
+/// Parts of a summary request besides the transcript: prompts, tags, a margin, in tokens.
+const REQUEST_FRAME_TOKENS: u64 = 1_500;
+
+/// What a compaction is given.
+#[derive(Debug, Clone)]
+pub struct Brief {
+    /// The path, from the newest active compaction's first kept entry at the latest.
+    pub path: Vec<Arc<Entry>>,
+    /// The settings now.
+    pub settings: CompactionSettings,
+    /// Why it was asked for.
+    pub trigger: Trigger,
+    /// The model's window, in tokens.
+    pub window: u64,
+    /// The summariser's window, in tokens.
+    pub summariser_window: u64,
+    /// The fixed part of every request, in tokens.
+    pub overhead: u64,
+    /// The context now, in tokens.
+    pub tokens_before: u64,
+    /// What the provider counts for each token that we estimate.
+    pub ratio: Ratio,
+    /// Whether the next request could not be sent as it is: then the truncate fallback may be installed.
+    pub at_window: bool,
+    /// How much to keep, in tokens, where the caller says so.
+    pub keep_recent: Option<u64>,
+    /// Compact also where little is to be gained.
+    pub force: bool,
+    /// What the summary should attend to.
+    pub focus: Option<String>,
+    /// The rungs that were tried in vain for this same overflow.
+    pub rungs_down: u32,
+}
+
+impl Brief {
+    fn occasion(&self) -> Occasion {
+        match self.trigger {
+            Trigger::Overflow => Occasion::Emergency,
+            Trigger::Manual => Occasion::Manual,
+            Trigger::Threshold | Trigger::ModelSwitch | Trigger::Hook => Occasion::Automatic,
+        }
+    }
+}
+
+/// What the hooks say of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HookWord {
+    /// Go on.
+    Continue,
+    /// Do not compact.
+    Cancel {
+        /// Why.
+        reason: String,
+    },
+    /// Take this summary, and ask no model.
+    Supply(Supplied),
+}
+
+/// A summary that a hook supplies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Supplied {
+    /// The summary, without a footer.
+    pub summary: String,
+    /// Its own first kept entry; `None` for the plan's.
+    pub first_kept: Option<EntryId>,
+}
+
+/// One question to a summariser.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// Its number within this compaction.
+    pub id: u32,
+    /// What the summary is of.
+    pub kind: SummaryKind,
+    /// The user message. The system prompt is [`summary::SYSTEM`]; there are no tools.
+    pub text: String,
+    /// The most output, in tokens.
+    pub cap_tokens: u64,
+    /// How long to wait before asking, in milliseconds.
+    pub after_ms: u64,
+    /// How often it was asked before.
+    pub attempt: u32,
+}
+
+/// What to install: the segment of the path to be replaced, and what replaces it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Segment {
+    /// The newest active compaction must still be this one.
+    pub base: Option<EntryId>,
+    /// The first live entry must still be this one.
+    pub first: EntryId,
+    /// The last entry to be replaced; must stand directly before `first_kept` on the path.
+    pub last: EntryId,
+    /// The first entry that stays.
+    pub first_kept: EntryId,
+    /// The entry to append. `previous`, `duration_ms` and the cost are filled in by who installs it.
+    pub compaction: Compaction,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Ask the hooks; answer with [`Input::Hooks`].
+    Consult(Box<Plan>),
+    /// Ask a summariser; answer with [`Input::Answered`].
+    Ask(Question),
+    /// Replace the segment; answer with [`Input::Installed`].
+    Install(Box<Segment>),
+    /// It is over.
+    End(End),
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// The hooks' word.
+    Hooks(HookWord),
+    /// A summariser's answer.
+    Answered {
+        /// Which question.
+        id: u32,
+        /// The answer, or why there is none.
+        answer: Result<Box<AssistantMessage>, Failure>,
+    },
+    /// Whether the segment was replaced; `false`: the path had changed.
+    Installed(bool),
+}
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct End {
+    /// How.
+    pub outcome: CompactionOutcome,
+    /// What is incompressible, where even the last rung was not enough.
+    pub floor: Option<Failure>,
+    /// The context after, in tokens; as before where nothing was installed.
+    pub tokens_after: u64,
+    /// How many messages were replaced.
+    pub messages_removed: u64,
+    /// What the calls used.
+    pub usage: Usage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rung {
+    Summarise,
+    Halve,
+    Truncate,
+}
+
+/// One summary in the making: its texts, level by level, until one is left.
+#[derive(Debug)]
+struct Job {
+    kind: SummaryKind,
+    cap_tokens: u64,
+    /// The answers of the level under way, in order; one that is asked is `None`.
+    parts: Vec<Option<String>>,
+    /// Whether the level under way is the first (of transcripts) or a later one (of summaries).
+    merging: bool,
+}
+
+#[derive(Debug)]
+struct Asked {
+    job: usize,
+    part: usize,
+    question: Question,
+}
+
+/// A compaction in progress.
+#[derive(Debug)]
+pub struct Compacting {
+    brief: Brief,
+    style: Style,
+    rung: Rung,
+    plan: Option<Plan>,
+    /// The plan of the rung before: the next must keep less.
+    last_first_kept: Option<EntryId>,
+    jobs: Vec<Job>,
+    asked: HashMap<u32, Asked>,
+    next_id: u32,
+    shrinks: u32,
+    usage: Usage,
+    model: String,
+    consulted: bool,
+    installing: Option<(u64, u64, bool)>,
+    over: bool,
+}
+
+impl Compacting {
+    /// Plans, and says what to do first.
+    pub fn begin(brief: Brief) -> (Self, Vec<Effect>) {
+        let style = Style { focus: brief.focus.clone(), prompt: brief.settings.compact_prompt.clone() };
+        let rung = match (brief.settings.strategy, brief.rungs_down) {
+            (Strategy::Truncate, _) => Rung::Truncate,
+            (Strategy::Summarize, 0) => Rung::Summarise,
+            (Strategy::Summarize, 1) => Rung::Halve,
+            (Strategy::Summarize, _) => Rung::Truncate,
+        };
+        let mut this = Self {
+            brief,
+            style,
+            rung,
+            plan: None,
+            last_first_kept: None,
+            jobs: Vec::new(),
+            asked: HashMap::new(),
+            next_id: 0,
+            shrinks: 0,
+            usage: Usage::default(),
+            model: String::new(),
+            consulted: false,
+            installing: None,
+            over: false,
+        };
+        let effects = this.start_rung();
+        (this, effects)
+    }
+
+    /// The plan under way.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    /// Decides what to do next. After its end it decides nothing.
+    pub fn on(&mut self, input: Input) -> Vec<Effect> {
+        if self.over {
+            return Vec::new();
+        }
+        match input {
+            Input::Hooks(HookWord::Continue) => self.ask_for_summaries(),
+            Input::Hooks(HookWord::Cancel { reason }) => {
+                self.end(CompactionOutcome::Cancelled { reason }, None)
+            }
+            Input::Hooks(HookWord::Supply(supplied)) => self.install_supplied(&supplied),
+            Input::Answered { id, answer } => self.answered(id, answer),
+            Input::Installed(true) => {
+                let (_, _, truncated) = self.installing.unwrap_or_default();
+                self.end(
+                    if truncated { CompactionOutcome::Truncated } else { CompactionOutcome::Completed },
+                    None,
+                )
+            }
+            Input::Installed(false) => {
+                self.installing = None;
+                self.end(CompactionOutcome::Superseded, None)
+            }
+        }
+    }
+
+    fn options(&self) -> PlanOptions {
+        let brief = &self.brief;
+        let mut options = PlanOptions::new(
+            &brief.settings,
+            brief.window,
+            brief.occasion(),
+            brief.tokens_before,
+            brief.overhead,
+        );
+        if let Some(keep) = brief.keep_recent.filter(|_| brief.trigger != Trigger::Overflow) {
+            options.keep_recent = keep.max(1);
+        }
+        options.force |= brief.force || brief.at_window;
+        match self.rung {
+            Rung::Summarise => {}
+            Rung::Halve => options.keep_recent = (options.keep_recent / 2).max(1),
+            // The last resort keeps as little as is legal; a chosen strategy keeps what is asked for.
+            Rung::Truncate if brief.settings.strategy == Strategy::Truncate && brief.rungs_down == 0 => {}
+            Rung::Truncate => {
+                options.keep_recent = 1;
+                options.preserve_messages = 0;
+                options.cut = crate::settings::CutRule::Nearest;
+            }
+        }
+        options
+    }
+
+    /// Plans the rung, and asks for summaries or goes on to the next one.
+    fn start_rung(&mut self) -> Vec<Effect> {
+        self.jobs.clear();
+        self.asked.clear();
+        match plan(&self.brief.path, &self.options()) {
+            Err(nothing) => self.nothing(nothing),
+            Ok(next) if self.last_first_kept.is_some_and(|last| next.first_kept <= last) => {
+                self.plan = Some(next);
+                self.next_rung("it would keep no less")
+            }
+            Ok(next) => {
+                let consult = !self.consulted;
+                self.consulted = true;
+                self.plan = Some(next.clone());
+                if consult { vec![Effect::Consult(Box::new(next))] } else { self.ask_for_summaries() }
+            }
+        }
+    }
+
+    fn nothing(&mut self, nothing: Nothing) -> Vec<Effect> {
+        if self.plan.is_some() {
+            return self.next_rung(&nothing.to_string());
+        }
+        if self.brief.at_window {
+            return self.floor();
+        }
+        self.end(CompactionOutcome::Nothing { reason: nothing.to_string() }, None)
+    }
+
+    fn ask_for_summaries(&mut self) -> Vec<Effect> {
+        let Some(plan) = self.plan.clone() else { return Vec::new() };
+        if self.rung == Rung::Truncate {
+            return self.install_truncated(&plan);
+        }
+        // What is kept is too much already: no summary could be small enough.
+        let room = self.room_for_summary(&plan);
+        if room == Some(0) {
+            return self.next_rung("what is kept is too large by itself");
+        }
+        let settings = &self.brief.settings;
+        let cap = |wanted: u64| room.map_or(wanted, |room| wanted.min(room)).max(64);
+        let mut jobs = Vec::new();
+        if plan.messages_to_summarize() > 0 {
+            jobs.push((SummaryKind::History, cap(settings.summary_cap(self.brief.window)), &plan.history));
+        }
+        if plan.is_split_turn {
+            jobs.push((
+                SummaryKind::TurnPrefix,
+                cap(settings.prefix_cap(self.brief.window)),
+                &plan.turn_prefix,
+            ));
+        }
+        let mut effects = Vec::new();
+        for (kind, cap_tokens, entries) in jobs {
+            let pieces = summary::transcript(entries);
+            effects.extend(self.start_job(kind, cap_tokens, &pieces));
+        }
+        // Messages without words (empty ones, say) leave nothing to ask for.
+        if effects.is_empty() { self.finish_summaries() } else { effects }
+    }
+
+    /// How many tokens (by our estimate) the summary may have for the result to count as a success; `None` where
+    /// any that is smaller than what it replaces will do.
+    fn room_for_summary(&self, plan: &Plan) -> Option<u64> {
+        let target = self.target_tokens()?;
+        let fixed = self.tokens_after(plan, 0);
+        let room = target.saturating_sub(fixed);
+        Some(to_estimate(room, self.brief.ratio))
+    }
+
+    /// The largest context after that is a success, in tokens; `None` for manual ones, where smaller is enough.
+    fn target_tokens(&self) -> Option<u64> {
+        if self.brief.trigger == Trigger::Manual {
+            return None;
+        }
+        let window = self.brief.window;
+        let trigger = self.brief.settings.trigger_tokens(window).unwrap_or(window);
+        let by_trigger = share(trigger, SUCCESS_SHARE);
+        if self.brief.at_window {
+            return Some(by_trigger);
+        }
+        Some(by_trigger.min(self.brief.tokens_before.saturating_sub(share(window, FREED_SHARE))))
+    }
+
+    /// The context after, in tokens, with a summary entry of this estimated size.
+    fn tokens_after(&self, plan: &Plan, summary_tokens: u64) -> u64 {
+        let kept: u64 = self
+            .brief
+            .path
+            .iter()
+            .filter(|entry| entry.id >= plan.first_kept && is_message(&entry.kind))
+            .map(|entry| entry.tokens)
+            .sum();
+        self.brief.overhead + self.brief.ratio.apply(kept + summary_tokens)
+    }
+
+    fn start_job(&mut self, kind: SummaryKind, cap_tokens: u64, pieces: &[String]) -> Vec<Effect> {
+        let previous = self.previous(kind);
+        let previous_tokens = previous.as_deref().map_or(0, classes::tokens);
+        let budget = self.transcript_budget(cap_tokens, previous_tokens);
+        let texts = summary::chunks(pieces, budget);
+        if texts.is_empty() {
+            return Vec::new();
+        }
+        let job = self.jobs.len();
+        self.jobs.push(Job { kind, cap_tokens, parts: vec![None; texts.len()], merging: false });
+        let whole = texts.len() == 1;
+        let questions: Vec<String> = texts
+            .iter()
+            .enumerate()
+            // The previous summary goes with the oldest part.
+            .map(|(index, text)| {
+                let previous = previous.as_deref().filter(|_| index == 0);
+                let style = if whole || index == 0 {
+                    self.style.clone()
+                } else {
+                    Style { focus: self.style.focus.clone(), prompt: self.style.prompt.clone() }
+                };
+                summary::request_text(kind, text, previous, &style, cap_tokens)
+            })
+            .collect();
+        questions.into_iter().enumerate().map(|(part, text)| self.ask(job, part, text)).collect()
+    }
+
+    fn previous(&self, kind: SummaryKind) -> Option<String> {
+        let plan = self.plan.as_ref()?;
+        (kind == SummaryKind::History)
+            .then(|| plan.previous_summary.as_deref().map(|summary| summary::body(summary).to_owned()))
+            .flatten()
+            .filter(|body| !body.is_empty())
+    }
+
+    /// How many tokens of transcript fit into one request.
+    fn transcript_budget(&self, cap_tokens: u64, previous_tokens: u64) -> u64 {
+        let window = self.brief.summariser_window;
+        let frame = REQUEST_FRAME_TOKENS.min(window / 4) + previous_tokens + cap_tokens;
+        let room = to_estimate(window.saturating_sub(self.brief.ratio.apply(frame)), self.brief.ratio);
+        // A tenth is left for what the estimate misses.
+        (room - room / 10).max(window / 10).max(64)
+    }
+
+    fn ask(&mut self, job: usize, part: usize, text: String) -> Effect {
+        let id = self.next_id;
+        self.next_id += 1;
+        let Job { kind, cap_tokens, .. } = self.jobs[job];
+        let question = Question { id, kind, text, cap_tokens, after_ms: 0, attempt: 0 };
+        self.asked.insert(id, Asked { job, part, question: question.clone() });
+        Effect::Ask(question)
+    }
+
+    fn answered(&mut self, id: u32, answer: Result<Box<AssistantMessage>, Failure>) -> Vec<Effect> {
+        // Questions of an earlier rung are forgotten, but they were paid for.
+        if let Ok(answer) = &answer {
+            if let Some(usage) = &answer.usage {
+                self.usage.add(usage);
+            }
+            self.model.clone_from(&answer.model);
+        }
+        let Some(asked) = self.asked.remove(&id) else { return Vec::new() };
+        let Job { kind, cap_tokens, .. } = self.jobs[asked.job];
+        let own_prompt = self.style.prompt.is_none() || kind != SummaryKind::History;
+        match answer {
+            Ok(answer) => match summary::accept(&answer, kind, cap_tokens, own_prompt) {
+                Ok(text) => {
+                    self.jobs[asked.job].parts[asked.part] = Some(text);
+                    self.advance(asked.job)
+                }
+                Err(rejected) => self.ask_again(asked, &rejected.to_string(), 0, 2),
+            },
+            Err(failure) => self.failed(asked, &failure),
+        }
+    }
+
+    fn failed(&mut self, asked: Asked, failure: &Failure) -> Vec<Effect> {
+        match failure.class {
+            FailureClass::ContextOverflow
+            | FailureClass::PayloadTooLarge
+            | FailureClass::RequestTooLargeForRateLimit
+                if self.shrinks < SHRINKS =>
+            {
+                self.shrinks += 1;
+                let half = self.brief.summariser_window / 2;
+                self.brief.summariser_window = failure
+                    .limit
+                    .filter(|limit| *limit < self.brief.summariser_window)
+                    .unwrap_or(half)
+                    .max(256);
+                self.jobs.clear();
+                self.asked.clear();
+                self.ask_for_summaries()
+            }
+            FailureClass::Auth | FailureClass::Quota | FailureClass::ContextFloor => {
+                self.summary_failed(&failure.message)
+            }
+            FailureClass::RateLimited | FailureClass::Overloaded | FailureClass::Timeout => {
+                let backoff = BACKOFF_MS << asked.question.attempt.min(6);
+                let wait = failure.retry_after_ms.unwrap_or(backoff).min(BACKOFF_MS_MAX);
+                self.ask_again(asked, &failure.message, wait, ATTEMPTS)
+            }
+            FailureClass::ContextOverflow
+            | FailureClass::PayloadTooLarge
+            | FailureClass::RequestTooLargeForRateLimit
+            | FailureClass::OutputLimit
+            | FailureClass::Malformed
+            | FailureClass::ContentFilter
+            | FailureClass::Other => self.ask_again(asked, &failure.message, 0, 2),
+        }
+    }
+
+    /// Asks the same question again, alone; what the other children gave is kept.
+    fn ask_again(&mut self, mut asked: Asked, why: &str, after_ms: u64, attempts: u32) -> Vec<Effect> {
+        asked.question.attempt += 1;
+        if asked.question.attempt >= attempts {
+            return self.summary_failed(why);
+        }
+        asked.question.after_ms = after_ms;
+        let question = asked.question.clone();
+        self.asked.insert(question.id, asked);
+        vec![Effect::Ask(question)]
+    }
+
+    /// Goes on when a level of a job is complete: merges, or finishes.
+    fn advance(&mut self, job: usize) -> Vec<Effect> {
+        let Some(parts) = self.jobs[job].parts.iter().cloned().collect::<Option<Vec<String>>>() else {
+            return Vec::new();
+        };
+        if parts.len() > 1 {
+            return self.merge(job, &parts);
+        }
+        if self.asked.is_empty() { self.finish_summaries() } else { Vec::new() }
+    }
+
+    /// Asks for the next level: groups of summaries, merged.
+    fn merge(&mut self, job: usize, parts: &[String]) -> Vec<Effect> {
+        let Job { kind, cap_tokens, .. } = self.jobs[job];
+        let budget = self.transcript_budget(cap_tokens, 0);
+        let mut groups: Vec<Vec<String>> = Vec::new();
+        let mut size = 0;
+        for part in parts {
+            let tokens = classes::tokens(part) + 16;
+            match groups.last_mut() {
+                // At least two a group, so that every level has fewer.
+                Some(group) if group.len() < 2 || size + tokens <= budget => {
+                    size += tokens;
+                    group.push(part.clone());
+                }
+                Some(_) | None => {
+                    size = tokens;
+                    groups.push(vec![part.clone()]);
+                }
+            }
+        }
+        self.jobs[job].merging = true;
+        self.jobs[job].parts = vec![None; groups.len()];
+        let mut effects = Vec::new();
+        for (part, mut group) in groups.into_iter().enumerate() {
+            if group.len() == 1 {
+                self.jobs[job].parts[part] = group.pop();
+            } else {
+                let text = summary::merge_text(kind, &group, &self.style, cap_tokens);
+                effects.push(self.ask(job, part, text));
+            }
+        }
+        effects
+    }
+
+    fn finish_summaries(&mut self) -> Vec<Effect> {
+        let Some(plan) = self.plan.clone() else { return Vec::new() };
+        let of = |kind: SummaryKind| {
+            self.jobs.iter().find(|job| job.kind == kind).and_then(|job| job.parts.first().cloned().flatten())
+        };
+        let text = summary::assemble(
+            &plan,
+            of(SummaryKind::History).as_deref(),
+            of(SummaryKind::TurnPrefix).as_deref(),
+        );
+        self.install_or_next(&plan, text, false, false)
+    }
+
+    fn install_supplied(&mut self, supplied: &Supplied) -> Vec<Effect> {
+        let Some(mut plan) = self.plan.clone() else { return Vec::new() };
+        if let Some(first_kept) = supplied.first_kept.filter(|id| *id != plan.first_kept) {
+            match plan.moved_to(&self.brief.path, first_kept) {
+                Some(moved) => plan = moved,
+                None => {
+                    let reason =
+                        format!("the hook's first kept entry {first_kept} is not where a path may be cut");
+                    return self.end(CompactionOutcome::Failed { reason }, None);
+                }
+            }
+        }
+        let text = summary::supplied(&plan, &supplied.summary);
+        let Some(segment) = self.segment(&plan, text, false, true) else {
+            let reason = "the summary that a hook supplied is not smaller than what it replaces".to_owned();
+            return self.end(CompactionOutcome::Failed { reason }, None);
+        };
+        self.install(segment)
+    }
+
+    fn install_truncated(&mut self, plan: &Plan) -> Vec<Effect> {
+        let cap = self
+            .room_for_summary(plan)
+            .unwrap_or(u64::MAX)
+            .min(self.brief.settings.summary_cap(self.brief.window));
+        let text = summary::truncated(plan, cap.max(64));
+        self.install_or_next(plan, text, true, false)
+    }
+
+    fn install_or_next(
+        &mut self,
+        plan: &Plan,
+        text: String,
+        truncated: bool,
+        from_hook: bool,
+    ) -> Vec<Effect> {
+        match self.segment(plan, text, truncated, from_hook) {
+            Some(segment) if self.is_success(segment.compaction.tokens_after, truncated) => {
+                self.install(segment)
+            }
+            Some(_) | None => self.next_rung("the context would still be too large"),
+        }
+    }
+
+    /// The segment to install; `None` if it would not be smaller than what it replaces.
+    fn segment(&self, plan: &Plan, text: String, truncated: bool, from_hook: bool) -> Option<Box<Segment>> {
+        let mut compaction = Compaction {
+            base: plan.base,
+            previous: None,
+            first: Some(plan.first),
+            last: Some(plan.last),
+            first_kept: Some(plan.first_kept),
+            summary: text,
+            active_request: plan.active_request.clone(),
+            files: plan.files.clone(),
+            trigger: self.brief.trigger,
+            truncated,
+            from_hook,
+            is_split_turn: plan.is_split_turn,
+            tokens_before: self.brief.tokens_before,
+            tokens_after: 0,
+            messages_before: plan.messages_before,
+            messages_removed: plan.messages_removed(),
+            duration_ms: 0,
+            model: self.model.clone(),
+            usage: self.usage,
+            cost_microdollars: None,
+        };
+        let kind = EntryKind::Compaction(Box::new(compaction.clone()));
+        compaction.tokens_after = self.tokens_after(plan, entry_tokens(&kind, Estimator::Classes));
+        let smaller = compaction.tokens_after < self.brief.tokens_before || self.brief.at_window;
+        smaller.then(|| {
+            Box::new(Segment {
+                base: plan.base,
+                first: plan.first,
+                last: plan.last,
+                first_kept: plan.first_kept,
+                compaction,
+            })
+        })
+    }
+
+    fn is_success(&self, tokens_after: u64, last_resort: bool) -> bool {
+        match self.target_tokens() {
+            None => true,
+            // At the window, what can be sent at all is better than nothing.
+            Some(_) if last_resort && self.brief.at_window => {
+                tokens_after
+                    < self.brief.window.saturating_sub(self.brief.settings.reserve(self.brief.window) / 2)
+            }
+            Some(target) => tokens_after <= target,
+        }
+    }
+
+    fn install(&mut self, segment: Box<Segment>) -> Vec<Effect> {
+        let compaction = &segment.compaction;
+        self.installing = Some((compaction.tokens_after, compaction.messages_removed, compaction.truncated));
+        vec![Effect::Install(segment)]
+    }
+
+    fn summary_failed(&mut self, why: &str) -> Vec<Effect> {
+        self.jobs.clear();
+        self.asked.clear();
+        if self.brief.at_window {
+            self.rung = Rung::Truncate;
+            return self.start_last_rung();
+        }
+        self.end(CompactionOutcome::Failed { reason: format!("no summary could be made: {why}") }, None)
+    }
+
+    /// The truncate rung needs no smaller plan than the one before: its summary is smaller.
+    fn start_last_rung(&mut self) -> Vec<Effect> {
+        self.last_first_kept = None;
+        self.start_rung()
+    }
+
+    fn next_rung(&mut self, why: &str) -> Vec<Effect> {
+        self.last_first_kept = self.plan.as_ref().map(|plan| plan.first_kept);
+        match self.rung {
+            Rung::Summarise if self.brief.trigger != Trigger::Manual => {
+                self.rung = Rung::Halve;
+                self.start_rung()
+            }
+            Rung::Halve if self.brief.at_window => {
+                self.rung = Rung::Truncate;
+                self.start_last_rung()
+            }
+            Rung::Truncate if self.brief.at_window => self.floor(),
+            Rung::Summarise | Rung::Halve | Rung::Truncate => {
+                self.end(CompactionOutcome::Failed { reason: format!("it would not help: {why}") }, None)
+            }
+        }
+    }
+
+    /// Even the smallest context is too large: says what is in it.
+    fn floor(&mut self) -> Vec<Effect> {
+        let newest: u64 = self.plan.as_ref().map_or_else(
+            || self.brief.ratio.apply(self.brief.path.iter().map(|entry| entry.tokens).sum()),
+            |plan| self.tokens_after(plan, 0).saturating_sub(self.brief.overhead),
+        );
+        let message = format!(
+            "the context cannot be made small enough for the window of {} tokens: the system prompt, tools and \
+             instructions have {} tokens and the newest messages, which are kept, {newest}; shorten them, or use a \
+             model with a larger window",
+            self.brief.window, self.brief.overhead
+        );
+        let mut failure = Failure::new(FailureClass::ContextFloor, message.clone());
+        failure.limit = Some(self.brief.window);
+        failure.requested = Some(self.brief.overhead + newest);
+        self.end(CompactionOutcome::Failed { reason: message }, Some(failure))
+    }
+
+    fn end(&mut self, outcome: CompactionOutcome, floor: Option<Failure>) -> Vec<Effect> {
+        self.over = true;
+        let installed = self.installing.filter(|_| outcome.is_installed());
+        vec![Effect::End(End {
+            outcome,
+            floor,
+            tokens_after: installed.map_or(self.brief.tokens_before, |(tokens, _, _)| tokens),
+            messages_removed: installed.map_or(0, |(_, removed, _)| removed),
+            usage: self.usage,
+        })]
+    }
+}
+
+/// How many of our estimated tokens are `tokens` of the provider's.
+fn to_estimate(tokens: u64, ratio: Ratio) -> u64 {
+    share(tokens, 1.0 / ratio.value())
+}

@@ -1,0 +1,319 @@
+//! Which of the recorded entries count now: paths, the newest active compaction, and the context that is sent.
+//!
+//! A *path* is a slice of entries in which each one's parent is the one before it; its last entry is the leaf.
+//! It need not begin at the session's first entry: nothing before the first kept entry of the newest active
+//! compaction is needed to project it (pinned entries apart), which is why a session opens without its history.
+//!
+//! Always true: projection never fails and never changes an entry; in what it gives, every tool call has
+//! exactly one result directly after it, no message is empty, and a summary is told from a user's words by its
+//! entry's kind, never by its text.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::entry::{Compaction, Entry, EntryId, EntryKind, Shell};
+use crate::message::{Block, Message, Part, ToolCall, ToolResult, ToolStatus};
+
+#[cfg(test)]
+mod tests;
+
+/// The sentence that stands before a summary, so that the model takes it for what it is.
+pub const SUMMARY_LEAD: &str = "The earlier part of this conversation was compacted to save space. What follows is a record of it \
+     made by the system, not a message from the user: use it as background, and go on from the messages after it.";
+
+/// The sentence that stands before a branch summary.
+const BRANCH_LEAD: &str = "The conversation went another way for a while and then came back to this point. \
+     What follows is a record of that other branch, made by the system:";
+
+/// What the model sees of a compaction: the leading sentence and the summary.
+pub fn summary_text(summary: &str) -> String {
+    format!("{SUMMARY_LEAD}\n\n<summary>\n{summary}\n</summary>")
+}
+
+/// What the model sees of a branch summary.
+pub fn branch_summary_text(summary: &str) -> String {
+    format!("{BRANCH_LEAD}\n\n<summary>\n{summary}\n</summary>")
+}
+
+/// What the model sees of a command that the user ran.
+pub fn shell_text(shell: &Shell) -> String {
+    let mut text = format!("I ran `{}`.\n```\n{}\n```", shell.command, shell.output.trim_end_matches('\n'));
+    if shell.truncated {
+        text.push_str("\n(The output was cut.)");
+    }
+    if shell.cancelled {
+        text.push_str("\n(The command was cancelled.)");
+    } else if let Some(code) = shell.exit_code.filter(|code| *code != 0) {
+        text.push_str(&format!("\n(Exit code {code}.)"));
+    }
+    text
+}
+
+/// The path from the first entry to `leaf`, oldest first, following parents through `entries` (sorted by id).
+///
+/// # Errors
+/// The id of an entry that is named as a parent and is not there.
+pub fn path_to(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<Vec<Arc<Entry>>, EntryId> {
+    let mut path = Vec::new();
+    let mut next = leaf;
+    while let Some(id) = next {
+        let index = entries.binary_search_by_key(&id, |entry| entry.id).map_err(|_| id)?;
+        let entry = &entries[index];
+        path.push(Arc::clone(entry));
+        // Parents are earlier entries; an imported file may say otherwise, and must not make a cycle.
+        next = entry.parent.filter(|parent| *parent < id);
+    }
+    path.reverse();
+    Ok(path)
+}
+
+/// The index of the newest compaction on `path` that was not undone.
+pub fn active_compaction(path: &[Arc<Entry>]) -> Option<usize> {
+    let mut undone = HashSet::new();
+    for (index, entry) in path.iter().enumerate().rev() {
+        if let EntryKind::CompactionUndone { compaction } = entry.kind {
+            undone.insert(compaction);
+        } else if entry.kind.as_compaction().is_some() && !undone.contains(&entry.id) {
+            return Some(index);
+        }
+    }
+    None
+}
+
+/// A path seen through its newest active compaction: what of it is live.
+#[derive(Debug, Clone, Copy)]
+pub struct Live<'a> {
+    /// The whole path that was given.
+    pub path: &'a [Arc<Entry>],
+    /// The newest active compaction's index in `path`.
+    pub compaction: Option<usize>,
+    /// The index of the first live entry: the first kept one, or the one after the compaction where that is
+    /// missing, or 0.
+    pub start: usize,
+}
+
+impl<'a> Live<'a> {
+    /// Finds the newest active compaction and what it kept.
+    pub fn of(path: &'a [Arc<Entry>]) -> Self {
+        let compaction = active_compaction(path);
+        let start = compaction.map_or(0, |index| {
+            let first_kept = path[index].kind.as_compaction().and_then(|compaction| compaction.first_kept);
+            first_kept
+                .and_then(|id| path[..=index].iter().position(|entry| entry.id == id))
+                .unwrap_or(index + 1)
+        });
+        Self { path, compaction, start }
+    }
+
+    /// The newest active compaction.
+    pub fn compaction(&self) -> Option<&'a Compaction> {
+        self.compaction.and_then(|index| self.path[index].kind.as_compaction())
+    }
+
+    /// The newest active compaction's id.
+    pub fn compaction_id(&self) -> Option<EntryId> {
+        self.compaction.map(|index| self.path[index].id)
+    }
+
+    /// The live entries, oldest first.
+    pub fn entries(&self) -> &'a [Arc<Entry>] {
+        &self.path[self.start..]
+    }
+
+    /// How many messages the context has: live ones, and one for the summary.
+    pub fn messages(&self) -> u64 {
+        let live = self.entries().iter().filter(|entry| is_sent(&entry.kind)).count() as u64;
+        live + u64::from(self.compaction.is_some())
+    }
+}
+
+/// Whether an entry carries a message that counts as one in plans: sent, or shown to the user as part of the
+/// conversation. Compactions do not count.
+pub fn is_message(kind: &EntryKind) -> bool {
+    match kind {
+        EntryKind::Message { .. }
+        | EntryKind::Shell(_)
+        | EntryKind::Custom(_)
+        | EntryKind::BranchSummary { .. } => true,
+        EntryKind::Compaction(_)
+        | EntryKind::CompactionUndone { .. }
+        | EntryKind::Pin { .. }
+        | EntryKind::ModelChange { .. }
+        | EntryKind::Label { .. }
+        | EntryKind::Note { .. }
+        | EntryKind::Inbox { .. }
+        | EntryKind::InboxCleared { .. }
+        | EntryKind::LeafMoved { .. }
+        | EntryKind::CompactionStarted(_)
+        | EntryKind::CompactionEnded(_)
+        | EntryKind::TurnEnded { .. } => false,
+    }
+}
+
+fn is_sent(kind: &EntryKind) -> bool {
+    is_message(kind) && !matches!(kind, EntryKind::Shell(shell) if shell.excluded)
+}
+
+/// The message that an entry is sent as, before pairing; `None` for entries that are not sent.
+pub fn entry_message(kind: &EntryKind) -> Option<Cow<'_, Arc<Message>>> {
+    let user = |text: String| Some(Cow::Owned(Arc::new(Message::user(text))));
+    if !is_sent(kind) {
+        return None;
+    }
+    if let EntryKind::Message { message, .. } = kind {
+        Some(Cow::Borrowed(message))
+    } else if let EntryKind::Shell(shell) = kind {
+        user(shell_text(shell))
+    } else if let EntryKind::Custom(custom) = kind {
+        Some(Cow::Owned(Arc::new(Message::User(custom.content.clone()))))
+    } else if let EntryKind::BranchSummary { summary, .. } = kind {
+        user(branch_summary_text(summary))
+    } else {
+        None
+    }
+}
+
+/// What the model is sent for `path`: pinned entries, the summary, the live messages; paired and without empty
+/// ones. The system prompt and the tools are the caller's, rendered anew for each request.
+///
+/// `pinned` are the entries pinned before the live part, in order.
+pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> {
+    let live = Live::of(path);
+    let mut messages: Vec<Arc<Message>> = Vec::with_capacity(live.entries().len() + 1 + pinned.len());
+    let first_live = live.entries().first().map(|entry| entry.id);
+    if let Some(compaction) = live.compaction() {
+        let before_live = |entry: &&Arc<Entry>| first_live.is_none_or(|first| entry.id < first);
+        messages.extend(
+            pinned
+                .iter()
+                .filter(before_live)
+                .filter_map(|entry| entry_message(&entry.kind).map(Cow::into_owned)),
+        );
+        messages.push(Arc::new(Message::user(summary_text(&compaction.summary))));
+    }
+    messages
+        .extend(live.entries().iter().filter_map(|entry| entry_message(&entry.kind).map(Cow::into_owned)));
+    pair(messages)
+}
+
+/// What stands for a result that was never recorded.
+pub fn missing_result(call: &ToolCall) -> ToolResult {
+    ToolResult {
+        call_id: call.id.clone(),
+        tool_name: call.name.clone(),
+        content: vec![Block::Text(
+            "No result was recorded: the call was interrupted. Whether it took effect is not known.".into(),
+        )],
+        status: ToolStatus::Interrupted,
+        touched: Vec::new(),
+    }
+}
+
+/// Gives every tool call exactly one result directly after its message, drops results without a call and
+/// messages with nothing in them. A well-formed conversation comes back as it is, without copying a message.
+pub fn pair(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
+    let mut out: Vec<Arc<Message>> = Vec::with_capacity(messages.len());
+    let mut at = 0;
+    while at < messages.len() {
+        let message = &messages[at];
+        at += 1;
+        match &**message {
+            Message::User(blocks) => {
+                if has_content(blocks) {
+                    out.push(Arc::clone(message));
+                }
+            }
+            // Its call is not before it: results are taken with their calls below.
+            Message::ToolResult(_) => {}
+            Message::Assistant(assistant) => {
+                if assistant.is_empty() {
+                    continue;
+                }
+                out.push(with_unique_calls(message));
+                let Some(mut wanted) = calls_by_id(&out[out.len() - 1]) else { continue };
+                // Results may stand until the next assistant message; what else stands there comes after them.
+                let until = messages[at..]
+                    .iter()
+                    .position(|later| matches!(**later, Message::Assistant(_)))
+                    .map_or(messages.len(), |offset| at + offset);
+                let mut others = Vec::new();
+                for later in &messages[at..until] {
+                    match &**later {
+                        Message::ToolResult(result) => {
+                            if wanted.remove(&result.call_id).is_some() {
+                                out.push(Arc::clone(later));
+                            }
+                        }
+                        Message::User(blocks) if has_content(blocks) => others.push(Arc::clone(later)),
+                        Message::User(_) | Message::Assistant(_) => {}
+                    }
+                }
+                let mut missing: Vec<(usize, ToolCall)> = wanted.into_values().collect();
+                missing.sort_by_key(|(order, _)| *order);
+                out.extend(
+                    missing.iter().map(|(_, call)| Arc::new(Message::ToolResult(missing_result(call)))),
+                );
+                out.extend(others);
+                at = until;
+            }
+        }
+    }
+    out
+}
+
+fn has_content(blocks: &[Block]) -> bool {
+    blocks.iter().any(|block| match block {
+        Block::Text(text) => !text.is_empty(),
+        Block::Image(_) => true,
+    })
+}
+
+/// The message, without second calls of an id that it has already used.
+fn with_unique_calls(message: &Arc<Message>) -> Arc<Message> {
+    let mut seen = HashSet::new();
+    if message.tool_calls().all(|call| seen.insert(call.id.as_str())) {
+        return Arc::clone(message);
+    }
+    let mut copy = Message::clone(message);
+    if let Message::Assistant(assistant) = &mut copy {
+        let mut kept = HashSet::new();
+        assistant.content.retain(|part| match part {
+            Part::ToolCall(call) => kept.insert(call.id.clone()),
+            Part::Text(_) | Part::Reasoning(_) | Part::OpaqueReasoning { .. } => true,
+        });
+    }
+    Arc::new(copy)
+}
+
+fn calls_by_id(message: &Message) -> Option<HashMap<String, (usize, ToolCall)>> {
+    let calls: HashMap<_, _> = message
+        .tool_calls()
+        .enumerate()
+        .map(|(order, call)| (call.id.clone(), (order, call.clone())))
+        .collect();
+    (!calls.is_empty()).then_some(calls)
+}
+
+/// The calls of the newest assistant message on `path` that have no result yet.
+///
+/// In a valid log only that message may have open calls.
+pub fn open_calls(path: &[Arc<Entry>]) -> Vec<ToolCall> {
+    let mut answered = HashSet::new();
+    for entry in path.iter().rev() {
+        match entry.kind.as_message().map(|message| &**message) {
+            Some(Message::ToolResult(result)) => {
+                answered.insert(result.call_id.as_str());
+            }
+            Some(Message::Assistant(assistant)) => {
+                return assistant
+                    .tool_calls()
+                    .filter(|call| !answered.contains(call.id.as_str()))
+                    .cloned()
+                    .collect();
+            }
+            Some(Message::User(_)) | None => {}
+        }
+    }
+    Vec::new()
+}

@@ -1,0 +1,480 @@
+//! Where to cut: what a compaction would replace and what it would keep.
+//!
+//! Always true: planning is a pure function of the path, so the same input gives the same plan; a cut never
+//! separates a tool call from its results; what the last active compaction kept is summarised by the next one,
+//! so nothing is summarised twice and nothing is skipped. Planning costs what the live context costs.
+
+use std::sync::Arc;
+
+use crate::entry::{Entry, EntryId, EntryKind};
+use crate::files::{FileOps, Touch};
+use crate::message::{Message, Part, ToolStatus};
+use crate::path::{Live, is_message};
+use crate::settings::{CompactionSettings, CutRule, Occasion};
+use crate::size::{Estimator, stored_tokens};
+
+#[cfg(test)]
+mod tests;
+
+/// The longest active request that is repeated verbatim, in bytes.
+pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
+
+/// What to plan for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlanOptions {
+    /// How much of the newest conversation to keep, in tokens.
+    pub keep_recent: u64,
+    /// At least this many of the newest messages stay.
+    pub preserve_messages: u64,
+    /// How the cut is chosen.
+    pub cut: CutRule,
+    /// A shorter prefix of a split turn gets no summary of its own.
+    pub min_split_prefix: u64,
+    /// Compact even where no legal cut is in reach of `keep_recent`.
+    pub force: bool,
+    /// How sizes are estimated.
+    pub estimator: Estimator,
+    /// Which file operations count.
+    pub files: FileRule,
+    /// The context now, in tokens.
+    pub tokens_before: u64,
+    /// The fixed part of every request, in tokens.
+    pub overhead: u64,
+    /// The cap of the summaries, in tokens: for the expected size after.
+    pub summary_cap: u64,
+}
+
+/// Which file operations count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileRule {
+    /// What successful tool results declare.
+    Declared,
+    /// Every call of a tool named `read`, `write` or `edit`, whatever came of it; a compaction that a hook
+    /// supplied does not carry its lists. For comparison with other systems.
+    EveryCall,
+}
+
+impl PlanOptions {
+    /// The options that `settings` mean for an occasion in this window.
+    pub fn new(
+        settings: &CompactionSettings,
+        window: u64,
+        occasion: Occasion,
+        tokens_before: u64,
+        overhead: u64,
+    ) -> Self {
+        Self {
+            keep_recent: settings.keep_recent(window, occasion),
+            preserve_messages: settings.preserve_messages.unwrap_or(0),
+            cut: settings.cut,
+            min_split_prefix: settings.min_split_prefix,
+            force: occasion == Occasion::Emergency,
+            estimator: settings.estimator,
+            files: FileRule::Declared,
+            tokens_before,
+            overhead,
+            summary_cap: settings.summary_cap(window),
+        }
+    }
+
+    /// The options for comparison with other systems: nearest cut, chars/4, every call.
+    pub fn comparison(keep_recent: u64, tokens_before: u64) -> Self {
+        Self {
+            keep_recent,
+            preserve_messages: 0,
+            cut: CutRule::Nearest,
+            min_split_prefix: 1,
+            force: false,
+            estimator: Estimator::Char4,
+            files: FileRule::EveryCall,
+            tokens_before,
+            overhead: 0,
+            summary_cap: 0,
+        }
+    }
+}
+
+/// What a compaction will replace and keep.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The newest active compaction when this was planned.
+    pub base: Option<EntryId>,
+    /// The first entry to be replaced: the first live one.
+    pub first: EntryId,
+    /// The last entry to be replaced, directly before `first_kept` on the path.
+    pub last: EntryId,
+    /// The first entry that stays verbatim.
+    pub first_kept: EntryId,
+    /// Whether the cut lies inside a turn whose beginning gets a summary of its own.
+    pub is_split_turn: bool,
+    /// The entries whose messages become the history summary.
+    pub history: Vec<Arc<Entry>>,
+    /// The entries whose messages become the split turn's summary.
+    pub turn_prefix: Vec<Arc<Entry>>,
+    /// The last summary, to be merged.
+    pub previous_summary: Option<String>,
+    /// The user's message of the turn that the cut splits, or what an earlier compaction carried of it.
+    pub active_request: Option<String>,
+    /// All files touched from the session's start to `last`.
+    pub files: FileOps,
+    /// The context before, in tokens.
+    pub tokens_before: u64,
+    /// The context expected after, in tokens, if the summary reaches its cap.
+    pub tokens_after_estimate: u64,
+    /// What is kept, in tokens.
+    pub kept_tokens: u64,
+    /// How many messages the context has before.
+    pub messages_before: u64,
+    /// The options it was made with.
+    pub options: PlanOptions,
+}
+
+impl Plan {
+    /// How many messages the history summary replaces.
+    pub fn messages_to_summarize(&self) -> u64 {
+        count_messages(&self.history)
+    }
+
+    /// How many messages the split turn's summary replaces.
+    pub fn turn_prefix_messages(&self) -> u64 {
+        count_messages(&self.turn_prefix)
+    }
+
+    /// The same compaction with another first kept entry, if the path may be cut there and something is replaced.
+    pub fn moved_to(&self, path: &[Arc<Entry>], first_kept: EntryId) -> Option<Self> {
+        let live = Live::of(path);
+        let cut = path.iter().position(|entry| entry.id == first_kept)?;
+        legal_cuts(&live).contains(&cut).then(|| build(&live, cut, &self.options).ok()).flatten()
+    }
+
+    /// How many messages are replaced, in all.
+    pub fn messages_removed(&self) -> u64 {
+        self.messages_to_summarize() + self.turn_prefix_messages()
+    }
+}
+
+/// Why there is nothing to compact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Nothing {
+    /// The session has no messages.
+    #[error("the session is empty")]
+    Empty,
+    /// Nothing was said since the last compaction.
+    #[error("nothing was said since the last compaction")]
+    JustCompacted,
+    /// Too few messages to keep the wanted number and have some left.
+    #[error("not enough messages to compact: {messages} of at least {needed}")]
+    TooShort {
+        /// How many there are.
+        messages: u64,
+        /// How many there must be.
+        needed: u64,
+    },
+    /// Everything lies within what is kept.
+    #[error("everything is recent enough to keep")]
+    AllRecent,
+    /// There is no place where the conversation may be cut.
+    #[error("there is no place where the conversation may be cut")]
+    NoCut,
+    /// The settings turn it off.
+    #[error("compaction is turned off")]
+    Disabled,
+}
+
+/// Plans a compaction of `path`.
+///
+/// # Errors
+/// Why there is nothing to compact.
+pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, Nothing> {
+    let live = Live::of(path);
+    let Some(leaf) = path.last() else { return Err(Nothing::Empty) };
+    if live.compaction == Some(path.len() - 1) || matches!(leaf.kind, EntryKind::Compaction(_)) {
+        return Err(Nothing::JustCompacted);
+    }
+    let messages = count_messages(live.entries());
+    if messages == 0 {
+        return Err(Nothing::Empty);
+    }
+    if options.preserve_messages > 0 && messages < options.preserve_messages + 2 {
+        return Err(Nothing::TooShort { messages, needed: options.preserve_messages + 2 });
+    }
+    let cuts = legal_cuts(&live);
+    let cut = choose_cut(&live, &cuts, options).ok_or(if cuts.is_empty() {
+        Nothing::NoCut
+    } else {
+        Nothing::AllRecent
+    })?;
+    build(&live, cut, options)
+}
+
+fn build(live: &Live<'_>, cut: usize, options: &PlanOptions) -> Result<Plan, Nothing> {
+    let path = live.path;
+    // Entries that carry no message, directly before the cut, go with the kept side.
+    let mut first_kept = cut;
+    while first_kept > live.start
+        && !is_message(&path[first_kept - 1].kind)
+        && !is_compaction(&path[first_kept - 1])
+    {
+        first_kept -= 1;
+    }
+    if first_kept == live.start {
+        return Err(Nothing::AllRecent);
+    }
+    let turn_start = if is_turn_start(&path[cut].kind) {
+        None
+    } else {
+        (live.start..cut).rev().find(|index| is_turn_start(&path[*index].kind))
+    };
+    let replaced = &path[live.start..first_kept];
+    let split_at = turn_start
+        .filter(|start| count_messages(&path[*start..first_kept]) >= options.min_split_prefix)
+        .unwrap_or(first_kept);
+    let history = path[live.start..split_at].to_vec();
+    let turn_prefix = path[split_at..first_kept].to_vec();
+    if count_messages(replaced) == 0 {
+        return Err(Nothing::AllRecent);
+    }
+    let active_request = if is_turn_start(&path[cut].kind) {
+        None
+    } else {
+        match turn_start {
+            Some(start) => request_text(&path[start].kind),
+            // The turn began before the live part: the last compaction carries its request.
+            None => live.compaction().and_then(|compaction| compaction.active_request.clone()),
+        }
+    };
+    let kept_tokens: u64 = path[first_kept..]
+        .iter()
+        .filter(|entry| is_message(&entry.kind))
+        .map(|entry| stored_tokens(entry, options.estimator))
+        .sum();
+    Ok(Plan {
+        base: live.compaction_id(),
+        first: path[live.start].id,
+        last: path[first_kept - 1].id,
+        first_kept: path[first_kept].id,
+        is_split_turn: !turn_prefix.is_empty(),
+        history,
+        turn_prefix,
+        previous_summary: live.compaction().map(|compaction| compaction.summary.clone()),
+        active_request,
+        files: file_operations(live, replaced, options.files),
+        tokens_before: options.tokens_before,
+        tokens_after_estimate: options.overhead + options.summary_cap + kept_tokens,
+        kept_tokens,
+        messages_before: live.messages(),
+        options: options.clone(),
+    })
+}
+
+/// Whether a turn begins with this entry.
+pub fn is_turn_start(kind: &EntryKind) -> bool {
+    is_message(kind) && kind.as_message().is_none_or(|message| matches!(**message, Message::User(_)))
+}
+
+/// The indices in the path of all places where it may be cut: messages other than tool results, with no call
+/// open before them. The first live entry is among them if it is such a message; cutting there replaces nothing.
+fn legal_cuts(live: &Live<'_>) -> Vec<usize> {
+    let mut open: Vec<&str> = Vec::new();
+    let mut cuts = Vec::new();
+    for index in live.start..live.path.len() {
+        let kind = &live.path[index].kind;
+        let message = kind.as_message().map(|message| &**message);
+        match message {
+            Some(Message::ToolResult(result)) => {
+                open.retain(|id| *id != result.call_id);
+                continue;
+            }
+            Some(Message::User(_) | Message::Assistant(_)) | None => {}
+        }
+        if !is_message(kind) {
+            continue;
+        }
+        // Calls that were never answered before the next answer never will be.
+        if matches!(message, Some(Message::Assistant(_))) {
+            let later = |id: &str| has_result_after(live.path, index, id);
+            open.retain(|id| later(id));
+        }
+        if open.is_empty() {
+            cuts.push(index);
+        }
+        if let Some(Message::Assistant(assistant)) = message {
+            open = assistant.tool_calls().map(|call| call.id.as_str()).collect();
+        }
+    }
+    cuts
+}
+
+/// Whether a result for call `id` stands after `index` and before the call's id is used again.
+fn has_result_after(path: &[Arc<Entry>], index: usize, id: &str) -> bool {
+    for entry in &path[index..] {
+        match entry.kind.as_message().map(|message| &**message) {
+            Some(Message::ToolResult(result)) if result.call_id == id => return true,
+            Some(message @ Message::Assistant(_)) if message.tool_calls().any(|call| call.id == id) => {
+                return false;
+            }
+            Some(Message::User(_) | Message::Assistant(_) | Message::ToolResult(_)) | None => {}
+        }
+    }
+    false
+}
+
+fn choose_cut(live: &Live<'_>, cuts: &[usize], options: &PlanOptions) -> Option<usize> {
+    let (&first_cut, &last_cut) = (cuts.first()?, cuts.last()?);
+    let size = |index: usize| match &live.path[index].kind {
+        kind if is_message(kind) => stored_tokens(&live.path[index], options.estimator),
+        _ => 0,
+    };
+    // Where enough is kept: walking back from the newest message.
+    let mut kept = 0u64;
+    let mut kept_messages = 0u64;
+    let mut point = None;
+    for index in (live.start..live.path.len()).rev() {
+        kept = kept.saturating_add(size(index));
+        kept_messages += u64::from(is_message(&live.path[index].kind));
+        if kept >= options.keep_recent && kept_messages >= options.preserve_messages {
+            point = Some(index);
+            break;
+        }
+    }
+    let Some(point) = point else {
+        return if options.force { force_cut(live, cuts) } else { Some(first_cut) };
+    };
+    let at_or_after = |from: usize| cuts.iter().copied().find(|cut| *cut >= from);
+    let nearest = at_or_after(point).filter(|cut| messages_from(live, *cut) >= options.preserve_messages);
+    let nearest = nearest.unwrap_or_else(|| {
+        if options.preserve_messages > 0 {
+            cuts.iter().copied().rfind(|cut| *cut <= point).unwrap_or(first_cut)
+        } else {
+            last_cut
+        }
+    });
+    let chosen = match options.cut {
+        CutRule::Nearest => nearest,
+        CutRule::TurnFirst => turn_first(live, cuts, point, options, &size).unwrap_or(nearest),
+    };
+    // Forced, and the cut would replace nothing: everything but the last two messages.
+    if options.force && count_messages(&live.path[live.start..chosen]) == 0 {
+        return force_cut(live, cuts).or(Some(chosen));
+    }
+    Some(chosen)
+}
+
+/// A turn's start near `point`: before it if that keeps at most half as much again, else after it if that still
+/// keeps half.
+fn turn_first(
+    live: &Live<'_>,
+    cuts: &[usize],
+    point: usize,
+    options: &PlanOptions,
+    size: &dyn Fn(usize) -> u64,
+) -> Option<usize> {
+    let starts = || cuts.iter().copied().filter(|cut| is_turn_start(&live.path[*cut].kind));
+    let kept_from = |cut: usize| (cut..live.path.len()).map(size).fold(0u64, u64::saturating_add);
+    let keep = options.keep_recent;
+    let replaces_something = |cut: &usize| count_messages(&live.path[live.start..*cut]) > 0;
+    let before = starts()
+        .rfind(|cut| *cut <= point)
+        .filter(replaces_something)
+        .filter(|cut| kept_from(*cut) <= keep.saturating_add(keep / 2));
+    before.or_else(|| {
+        starts()
+            .find(|cut| *cut > point)
+            .filter(|cut| kept_from(*cut) >= keep.div_ceil(2))
+            .filter(|cut| messages_from(live, *cut) >= options.preserve_messages)
+    })
+}
+
+/// Everything but the last two messages, moved to the nearest legal cut that replaces something.
+fn force_cut(live: &Live<'_>, cuts: &[usize]) -> Option<usize> {
+    let newest: Vec<usize> = (live.start..live.path.len())
+        .rev()
+        .filter(|index| is_message(&live.path[*index].kind))
+        .take(2)
+        .collect();
+    let wanted = newest.last().copied()?;
+    cuts.iter()
+        .copied()
+        .filter(|cut| count_messages(&live.path[live.start..*cut]) > 0)
+        .min_by_key(|cut| (cut.abs_diff(wanted), *cut))
+}
+
+fn messages_from(live: &Live<'_>, cut: usize) -> u64 {
+    count_messages(&live.path[cut..])
+}
+
+fn is_compaction(entry: &Entry) -> bool {
+    matches!(entry.kind, EntryKind::Compaction(_))
+}
+
+/// How many entries carry a message.
+fn count_messages(entries: &[Arc<Entry>]) -> u64 {
+    entries.iter().filter(|entry| is_message(&entry.kind)).count() as u64
+}
+
+/// The words of the message that begins a turn, bounded.
+fn request_text(kind: &EntryKind) -> Option<String> {
+    let text = if let EntryKind::Message { message, .. } = kind {
+        message.text()
+    } else if let EntryKind::Custom(custom) = kind {
+        crate::message::blocks_text(&custom.content)
+    } else {
+        return None;
+    };
+    let text = text.trim();
+    (!text.is_empty()).then(|| crate::summary::bounded(text, ACTIVE_REQUEST_BYTES))
+}
+
+/// The files of the last active compaction and of the replaced entries.
+fn file_operations(live: &Live<'_>, replaced: &[Arc<Entry>], rule: FileRule) -> FileOps {
+    let mut files = match live.compaction() {
+        Some(compaction) if !(compaction.from_hook && rule == FileRule::EveryCall) => {
+            compaction.files.clone()
+        }
+        Some(_) | None => FileOps::default(),
+    };
+    for entry in replaced {
+        if let EntryKind::Message { message, .. } = &entry.kind {
+            message_files(message, rule, &mut files);
+        } else if let (EntryKind::BranchSummary { files: branch, .. }, FileRule::Declared) =
+            (&entry.kind, rule)
+        {
+            files.merge(branch);
+        }
+    }
+    files
+}
+
+fn message_files(message: &Message, rule: FileRule, files: &mut FileOps) {
+    match (message, rule) {
+        (Message::ToolResult(result), FileRule::Declared) => {
+            if result.status == ToolStatus::Ok {
+                for touched in &result.touched {
+                    files.record(touched.path.clone(), touched.touch);
+                }
+            }
+        }
+        (Message::Assistant(assistant), FileRule::EveryCall) => {
+            for part in &assistant.content {
+                let Part::ToolCall(call) = part else { continue };
+                if let Some((path, touch)) = call_file(&call.name, &call.arguments) {
+                    files.record(path, touch);
+                }
+            }
+        }
+        (Message::User(_) | Message::Assistant(_), FileRule::Declared)
+        | (Message::User(_) | Message::ToolResult(_), FileRule::EveryCall) => {}
+    }
+}
+
+/// The file that a call of a tool with a well-known name is about.
+pub fn call_file(tool: &str, arguments: &str) -> Option<(String, Touch)> {
+    let touch = match tool {
+        "read" => Touch::Read,
+        "write" | "edit" => Touch::Modified,
+        _ => return None,
+    };
+    let arguments: serde_json::Value = serde_json::from_str(arguments).ok()?;
+    let path = arguments.get("path")?.as_str()?;
+    Some((path.to_owned(), touch))
+}

@@ -1,0 +1,315 @@
+//! When and how to compact: the settings, and what they mean for a window.
+//!
+//! Always true: every trigger that is set is obeyed and the earliest wins; `enabled: false` means that nothing
+//! compacts by itself. Syntax is checked when settings are loaded ([`CompactionSettings::check`]), feasibility
+//! when a window and an overhead are known ([`CompactionSettings::feasible`]).
+
+use serde::{Deserialize, Serialize};
+
+use crate::size::Estimator;
+
+#[cfg(test)]
+mod tests;
+
+/// The share of the window that `reserve_tokens` is at most.
+const RESERVE_SHARE: f64 = 0.25;
+/// The share of the window that a set `keep_recent_tokens` is at most.
+const KEEP_SHARE: f64 = 0.35;
+/// What a manual compaction keeps by default, in tokens.
+const KEEP_BY_HAND: u64 = 20_000;
+
+/// How compaction behaves. Every field has a default; unknown fields are errors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompactionSettings {
+    /// Whether anything compacts by itself, overflow recovery included. A manual request always may.
+    pub enabled: bool,
+    /// The window in tokens; overrides the model catalogue. `null`: as the model has it.
+    pub context_window: Option<u64>,
+    /// Compact when the context is larger than the window less this many tokens; taken as at most a quarter of
+    /// the window. Also the base of the summary's cap. `null`: this trigger is off.
+    pub reserve_tokens: Option<u64>,
+    /// Compact when the context reaches this fraction of the window. `null`: this trigger is off.
+    pub threshold: Option<f64>,
+    /// Compact when the context reaches this many tokens; clamped to the window. `null`: this trigger is off.
+    #[serde(alias = "model_auto_compact_token_limit")]
+    pub auto_compact_token_limit: Option<u64>,
+    /// How much of the newest conversation stays verbatim, in tokens; at most 35 % of the window.
+    /// `null`: a quarter of the window, or 20,000 by hand.
+    pub keep_recent_tokens: Option<u64>,
+    /// At least this many of the newest messages stay verbatim.
+    pub preserve_messages: Option<u64>,
+    /// Whether a model writes the summary, or none does.
+    pub strategy: Strategy,
+    /// The model that writes summaries. `null`: the session's own.
+    pub summary_model: Option<String>,
+    /// Where to cut.
+    pub cut: CutRule,
+    /// A split turn's prefix of fewer messages gets no summary of its own.
+    pub min_split_prefix: u64,
+    /// What to take for a window that nothing knows.
+    pub unknown_window: UnknownWindow,
+    /// The most bytes a request may have; images fill it before they fill the window.
+    pub max_request_bytes: u64,
+    /// Background preparation begins at this fraction of the window.
+    pub soft_threshold: f64,
+    /// Whether summaries are prepared in the background.
+    pub background: bool,
+    /// Replaces the instruction of the summary request; `{messages}` in it is where the transcript goes.
+    pub compact_prompt: Option<String>,
+    /// How sizes are estimated for planning.
+    pub estimator: Estimator,
+}
+
+impl Default for CompactionSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            context_window: None,
+            reserve_tokens: Some(16_384),
+            threshold: Some(0.80),
+            auto_compact_token_limit: None,
+            keep_recent_tokens: None,
+            preserve_messages: None,
+            strategy: Strategy::Summarize,
+            summary_model: None,
+            cut: CutRule::TurnFirst,
+            min_split_prefix: 5,
+            unknown_window: UnknownWindow::Assume(128_000),
+            max_request_bytes: 18 * 1024 * 1024,
+            soft_threshold: 0.65,
+            background: true,
+            compact_prompt: None,
+            estimator: Estimator::Classes,
+        }
+    }
+}
+
+/// Who writes the summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// A model.
+    Summarize,
+    /// No model: counts, the previous summary, the active request and the files.
+    Truncate,
+}
+
+/// How the cut is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CutRule {
+    /// The first legal cut at or after the point where enough is kept.
+    Nearest,
+    /// A turn's start near that point, if there is one; else as `nearest`.
+    TurnFirst,
+}
+
+/// What to take for a window that nothing knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "UnknownWindowText", into = "UnknownWindowText")]
+pub enum UnknownWindow {
+    /// This many tokens.
+    Assume(u64),
+    /// Nothing: compaction by threshold is off until a window is known.
+    Disable,
+}
+
+/// How [`UnknownWindow`] is written: a number, or `disable`.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum UnknownWindowText {
+    Tokens(u64),
+    Word(String),
+}
+
+impl TryFrom<UnknownWindowText> for UnknownWindow {
+    type Error = String;
+
+    fn try_from(text: UnknownWindowText) -> Result<Self, String> {
+        match text {
+            UnknownWindowText::Tokens(tokens) => Ok(Self::Assume(tokens)),
+            UnknownWindowText::Word(word) if word == "disable" => Ok(Self::Disable),
+            UnknownWindowText::Word(word) => {
+                Err(format!("`{word}` is neither a number of tokens nor `disable`"))
+            }
+        }
+    }
+}
+
+impl From<UnknownWindow> for UnknownWindowText {
+    fn from(window: UnknownWindow) -> Self {
+        match window {
+            UnknownWindow::Assume(tokens) => Self::Tokens(tokens),
+            UnknownWindow::Disable => Self::Word("disable".into()),
+        }
+    }
+}
+
+/// What is being done when a keep is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// A trigger was reached.
+    Automatic,
+    /// A person or program asked.
+    Manual,
+    /// The provider refused the request.
+    Emergency,
+}
+
+/// Settings that cannot work, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// A value outside its range.
+    #[error("{key}: {reason}")]
+    Value {
+        /// The setting's name.
+        key: &'static str,
+        /// What it must be.
+        reason: String,
+    },
+    /// The keep leaves nothing to summarise before the trigger is reached.
+    #[error(
+        "keep_recent_tokens: keeping {keep} tokens leaves nothing to summarise: compaction triggers at {trigger} of \
+         {window}, and {overhead} are fixed (system prompt, tools, instructions); keep less or trigger later"
+    )]
+    KeepTooLarge {
+        /// What would be kept, in tokens.
+        keep: u64,
+        /// The trigger, in tokens.
+        trigger: u64,
+        /// The window, in tokens.
+        window: u64,
+        /// The fixed part, in tokens.
+        overhead: u64,
+    },
+    /// The fixed part alone is above the trigger.
+    #[error(
+        "the fixed part of every request (system prompt, tools, instructions, pins) has {overhead} tokens, and \
+         compaction triggers at {trigger} of {window}: no compaction can get below that; shorten it, or use a model \
+         with a larger window"
+    )]
+    FloorAboveTrigger {
+        /// The trigger, in tokens.
+        trigger: u64,
+        /// The window, in tokens.
+        window: u64,
+        /// The fixed part, in tokens.
+        overhead: u64,
+    },
+}
+
+impl CompactionSettings {
+    /// Checks what can be checked without knowing a window.
+    ///
+    /// # Errors
+    /// The first value outside its range.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let value = |key, reason: &str| Err(SettingsError::Value { key, reason: reason.into() });
+        let fraction = |share: f64| share > 0.0 && share <= 1.0;
+        if self.threshold.is_some_and(|threshold| !fraction(threshold)) {
+            return value("threshold", "must be a fraction above 0 and at most 1");
+        }
+        if !fraction(self.soft_threshold) {
+            return value("soft_threshold", "must be a fraction above 0 and at most 1");
+        }
+        for (key, tokens) in [
+            ("context_window", self.context_window),
+            ("auto_compact_token_limit", self.auto_compact_token_limit),
+            ("keep_recent_tokens", self.keep_recent_tokens),
+        ] {
+            if tokens == Some(0) {
+                return value(key, "must be at least 1 token, or null");
+            }
+        }
+        if self.unknown_window == UnknownWindow::Assume(0) {
+            return value("unknown_window", "must be at least 1 token, or `disable`");
+        }
+        if self.max_request_bytes < 1024 {
+            return value("max_request_bytes", "must be at least 1024");
+        }
+        if self.compact_prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {
+            return value("compact_prompt", "must not be empty; use null for the built-in one");
+        }
+        Ok(())
+    }
+
+    /// Checks that compaction can do its work in this window beside this fixed overhead (both in tokens).
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn feasible(&self, window: u64, overhead: u64) -> Result<(), SettingsError> {
+        self.check()?;
+        let Some(trigger) = self.trigger_tokens(window).filter(|_| self.enabled) else { return Ok(()) };
+        if overhead >= trigger {
+            return Err(SettingsError::FloorAboveTrigger { trigger, window, overhead });
+        }
+        // Only what was asked for is refused: a default keep gives way by itself.
+        if let Some(set) = self.keep_recent_tokens {
+            let keep = set.min(share(window, KEEP_SHARE));
+            if overhead.saturating_add(keep) >= trigger {
+                return Err(SettingsError::KeepTooLarge { keep, trigger, window, overhead });
+            }
+        }
+        Ok(())
+    }
+
+    /// The reserve for the next answer, in tokens: at most a quarter of the window.
+    pub fn reserve(&self, window: u64) -> u64 {
+        self.reserve_tokens.unwrap_or(16_384).min(share(window, RESERVE_SHARE))
+    }
+
+    /// The smallest context, in tokens, at which compaction is due; `None` if no trigger is set.
+    pub fn trigger_tokens(&self, window: u64) -> Option<u64> {
+        let by_reserve =
+            self.reserve_tokens.map(|_| window.saturating_sub(self.reserve(window)).saturating_add(1));
+        let by_threshold = self.threshold.map(|threshold| share_up(window, threshold));
+        let by_limit = self.auto_compact_token_limit.map(|limit| limit.min(window));
+        [by_reserve, by_threshold, by_limit].into_iter().flatten().min().map(|tokens| tokens.max(1))
+    }
+
+    /// How much of the newest conversation to keep verbatim, in tokens.
+    pub fn keep_recent(&self, window: u64, occasion: Occasion) -> u64 {
+        let at_most = share(window, KEEP_SHARE);
+        match (occasion, self.keep_recent_tokens) {
+            (Occasion::Emergency, _) => window / 5,
+            (Occasion::Automatic | Occasion::Manual, Some(set)) => set.min(at_most),
+            (Occasion::Automatic, None) => window / 4,
+            (Occasion::Manual, None) => KEEP_BY_HAND.min(at_most),
+        }
+        .max(1)
+    }
+
+    /// The cap of the history summary, in tokens: 0.8 × the reserve.
+    pub fn summary_cap(&self, window: u64) -> u64 {
+        share(self.reserve(window), 0.8).max(256)
+    }
+
+    /// The cap of a turn prefix's summary, in tokens: 0.5 × the reserve.
+    pub fn prefix_cap(&self, window: u64) -> u64 {
+        share(self.reserve(window), 0.5).max(160)
+    }
+}
+
+/// `part` of `tokens`, rounded down.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "windows are far below 2^52 tokens, and fractions are in 0..=1"
+)]
+pub(crate) fn share(tokens: u64, part: f64) -> u64 {
+    (tokens as f64 * part) as u64
+}
+
+/// `part` of `tokens`, rounded up.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "windows are far below 2^52 tokens, and fractions are in 0..=1"
+)]
+fn share_up(tokens: u64, part: f64) -> u64 {
+    // 0.8 × 200,000 is 160,000.00000000003 in binary: a hair above does not count.
+    (tokens as f64 * part - 1e-6).ceil() as u64
+}

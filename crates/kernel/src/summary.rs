@@ -1,0 +1,514 @@
+//! What to ask a summariser, what to accept from it, and what stands in the context afterwards.
+//!
+//! Always true: a transcript is data, so text in it that looks like our tags is made harmless before it is
+//! sent, and so is a summary before it is shown to a model; an answer that is empty, cut off, too long, calls
+//! tools or lacks the asked-for headings is never accepted; and the footer, the active request and the counts
+//! are written by this code, never by a model.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::entry::{Entry, EntryKind};
+use crate::files::FileOps;
+use crate::message::{AssistantMessage, Block, Message, Part, StopReason};
+use crate::plan::Plan;
+use crate::size::classes;
+
+#[cfg(test)]
+mod tests;
+
+/// The summariser's system prompt.
+pub const SYSTEM: &str = include_str!("../prompts/system.md");
+const HISTORY: &str = include_str!("../prompts/history.md");
+const UPDATE: &str = include_str!("../prompts/update.md");
+const PREFIX: &str = include_str!("../prompts/prefix.md");
+const MERGE: &str = include_str!("../prompts/merge.md");
+const BRANCH: &str = include_str!("../prompts/branch.md");
+
+const HISTORY_HEADINGS: [&str; 6] =
+    ["Goal", "Constraints & Preferences", "Progress", "Key Decisions", "Next Steps", "Critical Context"];
+const HISTORY_HEADINGS_NEEDED: usize = 4;
+const PREFIX_HEADINGS: [&str; 3] = ["Original Request", "Early Progress", "Context for the Kept Part"];
+const PREFIX_HEADINGS_NEEDED: usize = 2;
+
+/// The most of one tool result that a transcript shows, in characters.
+const TOOL_RESULT_CHARS: usize = 2_000;
+/// The tags that are ours; text that looks like one of them is made harmless in data.
+const TAGS: [&str; 9] = [
+    "conversation",
+    "previous-summary",
+    "summary",
+    "part",
+    "read-files",
+    "modified-files",
+    "active-request",
+    "facts",
+    "system",
+];
+/// The role tags of a transcript; lines of data that begin like one are made harmless.
+const ROLES: [&str; 5] = ["[User]", "[Assistant]", "[Assistant tool calls]", "[Tool result]", "[Record]"];
+
+/// What a summary is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SummaryKind {
+    /// The history before the kept part, or before the split turn.
+    History,
+    /// The beginning of a split turn.
+    TurnPrefix,
+    /// A branch that was left.
+    Branch,
+}
+
+impl SummaryKind {
+    fn headings(self) -> (&'static [&'static str], usize) {
+        match self {
+            Self::History | Self::Branch => (&HISTORY_HEADINGS, HISTORY_HEADINGS_NEEDED),
+            Self::TurnPrefix => (&PREFIX_HEADINGS, PREFIX_HEADINGS_NEEDED),
+        }
+    }
+}
+
+/// How summaries are asked for: what is the same for all requests of one compaction.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Style {
+    /// What the user wants the summary to attend to.
+    pub focus: Option<String>,
+    /// Replaces the instruction; `{messages}` in it is where the transcript goes.
+    pub prompt: Option<String>,
+}
+
+/// The user message of one summary request.
+///
+/// `transcript` is [`transcript`] text; `previous` is the body of the summary before it, to be merged.
+pub fn request_text(
+    kind: SummaryKind,
+    transcript: &str,
+    previous: Option<&str>,
+    style: &Style,
+    cap_tokens: u64,
+) -> String {
+    let mut text = String::with_capacity(transcript.len() + 4_096);
+    let conversation = format!("<conversation>\n{transcript}\n</conversation>");
+    let previous = previous
+        .map(|summary| format!("<previous-summary>\n{}\n</previous-summary>", harmless(summary)))
+        .filter(|_| kind == SummaryKind::History);
+    if let Some(prompt) = style.prompt.as_deref().filter(|_| kind == SummaryKind::History) {
+        let data = match &previous {
+            Some(previous) => format!("{previous}\n\n{conversation}"),
+            None => conversation,
+        };
+        if prompt.contains("{messages}") {
+            text.push_str(&prompt.replace("{messages}", &data));
+        } else {
+            let _ = write!(text, "{data}\n\n{prompt}");
+        }
+    } else {
+        text.push_str(&conversation);
+        if let Some(previous) = &previous {
+            let _ = write!(text, "\n\n{previous}\n\n{UPDATE}");
+        }
+        text.push_str("\n\n");
+        if kind == SummaryKind::Branch {
+            let _ = write!(text, "{BRANCH}\n");
+        }
+        text.push_str(&instruction(kind, cap_tokens));
+    }
+    push_focus(&mut text, style);
+    text
+}
+
+/// The user message of a request that merges the summaries of consecutive parts.
+pub fn merge_text(kind: SummaryKind, parts: &[String], style: &Style, cap_tokens: u64) -> String {
+    let mut text = String::from("<conversation>\n");
+    for (index, part) in parts.iter().enumerate() {
+        let _ = writeln!(text, "<part number=\"{}\">\n{}\n</part>", index + 1, harmless(part));
+    }
+    let _ = write!(text, "</conversation>\n\n{MERGE}\n{}", instruction(kind, cap_tokens));
+    push_focus(&mut text, style);
+    text
+}
+
+fn instruction(kind: SummaryKind, cap_tokens: u64) -> String {
+    let template = match kind {
+        SummaryKind::History | SummaryKind::Branch => HISTORY,
+        SummaryKind::TurnPrefix => PREFIX,
+    };
+    template.replace("{cap}", &cap_tokens.to_string())
+}
+
+fn push_focus(text: &mut String, style: &Style) {
+    if let Some(focus) = style.focus.as_deref().map(str::trim).filter(|focus| !focus.is_empty()) {
+        let _ = write!(text, "\n\nAttend above all to this: {focus}");
+    }
+}
+
+/// The transcript of these entries, one piece a message, so that it can be split between messages.
+pub fn transcript(entries: &[Arc<Entry>]) -> Vec<String> {
+    entries.iter().filter_map(|entry| entry_transcript(&entry.kind)).collect()
+}
+
+fn entry_transcript(kind: &EntryKind) -> Option<String> {
+    if let EntryKind::Message { message, .. } = kind {
+        message_transcript(message)
+    } else if let EntryKind::BranchSummary { summary, .. } = kind {
+        Some(format!("[Record]: {}", harmless(summary)))
+    } else if let EntryKind::Shell(shell) = kind {
+        let output = cut_middle(&shell.output, TOOL_RESULT_CHARS);
+        (!shell.excluded)
+            .then(|| format!("[User]: I ran `{}`:\n{}", harmless(&shell.command), harmless(&output)))
+    } else if let EntryKind::Custom(custom) = kind {
+        Some(format!("[User]: {}", blocks_transcript(&custom.content)))
+    } else {
+        None
+    }
+}
+
+fn message_transcript(message: &Message) -> Option<String> {
+    match message {
+        Message::User(blocks) => Some(format!("[User]: {}", blocks_transcript(blocks))),
+        Message::ToolResult(result) => {
+            let text = cut_middle(&crate::message::blocks_text(&result.content), TOOL_RESULT_CHARS);
+            let images = result.content.iter().filter(|block| matches!(block, Block::Image(_))).count();
+            let images = if images > 0 { format!(" [{images} images]") } else { String::new() };
+            Some(format!("[Tool result] ({}): {}{images}", harmless(&result.tool_name), harmless(&text)))
+        }
+        Message::Assistant(assistant) => {
+            let mut text = String::new();
+            let mut calls = String::new();
+            for part in &assistant.content {
+                match part {
+                    Part::Text(said) => text.push_str(said),
+                    Part::ToolCall(call) => {
+                        let arguments = cut_middle(&call.arguments, TOOL_RESULT_CHARS);
+                        let _ = write!(calls, "\n  {}({})", harmless(&call.name), harmless(&arguments));
+                    }
+                    // Reasoning led to what was said and done; it is not needed once that stands.
+                    Part::Reasoning(_) | Part::OpaqueReasoning { .. } => {}
+                }
+            }
+            let mut out = String::new();
+            if !text.trim().is_empty() {
+                let _ = write!(out, "[Assistant]: {}", harmless(text.trim()));
+            }
+            if !calls.is_empty() {
+                let separator = if out.is_empty() { "" } else { "\n" };
+                let _ = write!(out, "{separator}[Assistant tool calls]:{calls}");
+            }
+            (!out.is_empty()).then_some(out)
+        }
+    }
+}
+
+fn blocks_transcript(blocks: &[Block]) -> String {
+    let texts: Vec<String> = blocks
+        .iter()
+        .map(|block| match block {
+            Block::Text(text) => harmless(text),
+            Block::Image(image) => format!("[image, {}]", image.media_type),
+        })
+        .collect();
+    texts.join("\n")
+}
+
+/// Joins transcript pieces into as few texts of at most `budget_tokens` as possible, in order. A piece that is
+/// larger than that is split; nothing is left out.
+pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    let mut current = String::new();
+    let mut current_tokens = 0;
+    for piece in pieces {
+        let mut rest: &str = piece;
+        while !rest.is_empty() {
+            let (part, after) = split_at_tokens(rest, budget_tokens);
+            let tokens = classes::tokens(part) + 1;
+            if current_tokens + tokens > budget_tokens && !current.is_empty() {
+                out.push(std::mem::take(&mut current));
+                current_tokens = 0;
+            }
+            if !current.is_empty() {
+                current.push_str("\n\n");
+            }
+            current.push_str(part);
+            current_tokens += tokens;
+            rest = after;
+        }
+    }
+    if !current.is_empty() {
+        out.push(current);
+    }
+    out
+}
+
+/// The longest prefix of at most `budget_tokens`, at a line's end where one is near, and the rest.
+fn split_at_tokens(text: &str, budget_tokens: u64) -> (&str, &str) {
+    if (text.len() as u64) < budget_tokens || classes::tokens(text) < budget_tokens {
+        return (text, "");
+    }
+    // One byte is at most about one token, so this many bytes always fit; grow while they do.
+    let mut end = floor_boundary(text, usize::try_from(budget_tokens / 2).unwrap_or(usize::MAX).max(4));
+    let mut step = end;
+    while step > 64 {
+        let next = floor_boundary(text, end.saturating_add(step));
+        if next < text.len() && classes::tokens(&text[..next]) < budget_tokens {
+            end = next
+        } else {
+            step /= 2
+        }
+    }
+    let line = text[..end].rfind('\n').map(|at| at + 1).filter(|at| *at > end / 2);
+    text.split_at(line.unwrap_or(end))
+}
+
+/// The largest character boundary at or below `index`.
+fn floor_boundary(text: &str, index: usize) -> usize {
+    let mut at = index.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// Why a summariser's answer is not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// Nothing was said.
+    #[error("the summary is empty")]
+    Empty,
+    /// It ended at the output limit.
+    #[error("the summary was cut off at the output limit")]
+    CutOff,
+    /// It was interrupted, filtered or failed.
+    #[error("the summary did not end properly")]
+    Incomplete,
+    /// It called tools.
+    #[error("the summariser called tools instead of answering")]
+    ToolCalls,
+    /// It is longer than its cap.
+    #[error("the summary has {tokens} tokens, and at most {cap} are allowed")]
+    TooLong {
+        /// Its size by our estimate.
+        tokens: u64,
+        /// The cap.
+        cap: u64,
+    },
+    /// It does not have the asked-for form.
+    #[error("the summary has {found} of the asked-for headings, and needs {needed}")]
+    Headings {
+        /// How many were found.
+        found: usize,
+        /// How many are needed.
+        needed: usize,
+    },
+}
+
+/// Checks a summariser's answer, and gives its text.
+///
+/// # Errors
+/// Why it cannot be installed.
+pub fn accept(
+    answer: &AssistantMessage,
+    kind: SummaryKind,
+    cap_tokens: u64,
+    own_prompt: bool,
+) -> Result<String, Rejected> {
+    if answer.tool_calls().next().is_some() {
+        return Err(Rejected::ToolCalls);
+    }
+    match answer.stop {
+        StopReason::Stop => {}
+        StopReason::Length => return Err(Rejected::CutOff),
+        StopReason::ToolCalls => return Err(Rejected::ToolCalls),
+        StopReason::ContentFilter | StopReason::Aborted | StopReason::Error => {
+            return Err(Rejected::Incomplete);
+        }
+    }
+    let text = answer.text().trim().to_owned();
+    if text.is_empty() {
+        return Err(Rejected::Empty);
+    }
+    let tokens = classes::tokens(&text);
+    if tokens > cap_tokens {
+        return Err(Rejected::TooLong { tokens, cap: cap_tokens });
+    }
+    if own_prompt {
+        let (headings, needed) = kind.headings();
+        let found = headings.iter().filter(|heading| has_heading(&text, heading)).count();
+        if found < needed {
+            return Err(Rejected::Headings { found, needed });
+        }
+    }
+    Ok(harmless(&text))
+}
+
+fn has_heading(text: &str, heading: &str) -> bool {
+    text.lines().any(|line| {
+        let line = line.trim();
+        let bare = line.trim_start_matches('#').trim().trim_matches('*').trim().trim_end_matches(':');
+        (line.starts_with('#') || line.starts_with("**")) && bare.eq_ignore_ascii_case(heading)
+    })
+}
+
+/// The finished summary of a plan: the history's, the split turn's, the active request and the footer.
+pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -> String {
+    let previous = plan.previous_summary.as_deref().map(body);
+    let mut text = match (history, previous) {
+        (Some(history), _) => history.trim().to_owned(),
+        (None, Some(previous)) => previous.trim().to_owned(),
+        (None, None) => "(Nothing happened before the turn in progress.)".to_owned(),
+    };
+    if let Some(prefix) = turn_prefix {
+        let _ = write!(
+            text,
+            "\n\n---\n\n# Turn Context (the beginning of the turn in progress)\n\n{}",
+            prefix.trim()
+        );
+    }
+    close(text, plan.active_request.as_deref(), &plan.files)
+}
+
+/// What is installed when no summary can be had: counts, the previous summary, the active request, the footer.
+pub fn truncated(plan: &Plan, cap_tokens: u64) -> String {
+    let mut counts = [0u64; 4];
+    for entry in plan.history.iter().chain(&plan.turn_prefix) {
+        let slot = match entry.kind.as_message().map(|message| &**message) {
+            Some(Message::User(_)) => 0,
+            Some(Message::Assistant(_)) => 1,
+            Some(Message::ToolResult(_)) => 2,
+            None if crate::path::is_message(&entry.kind) => 3,
+            None => continue,
+        };
+        counts[slot] += 1;
+    }
+    let names = ["user", "assistant", "tool", "other"];
+    let listed: Vec<String> = names
+        .iter()
+        .zip(counts)
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    let mut text = format!(
+        "[Compacted {} messages: {}. No summary of them could be made.]",
+        plan.messages_removed(),
+        listed.join(", ")
+    );
+    if let Some(previous) = plan.previous_summary.as_deref().map(body).filter(|body| !body.is_empty()) {
+        let _ = write!(text, "\n\n{}", keep_within(previous, cap_tokens));
+    }
+    close(text, plan.active_request.as_deref(), &plan.files)
+}
+
+/// A supplied summary, made harmless, with the active request and the footer.
+pub fn supplied(plan: &Plan, summary: &str) -> String {
+    close(harmless(summary.trim()), plan.active_request.as_deref(), &plan.files)
+}
+
+fn close(mut text: String, active_request: Option<&str>, files: &FileOps) -> String {
+    if let Some(request) = active_request {
+        let _ = write!(
+            text,
+            "\n\nThe user's request in progress, word for word:\n<active-request>\n{}\n</active-request>",
+            request.replace("</active-request", "&lt;/active-request")
+        );
+    }
+    let footer = footer(files);
+    if !footer.is_empty() {
+        let _ = write!(text, "\n\n{footer}");
+    }
+    text
+}
+
+/// The lists of files, one path a line; empty if no file was touched.
+pub fn footer(files: &FileOps) -> String {
+    let list = |tag: &str, paths: Vec<&str>| {
+        let lines: Vec<String> = paths.into_iter().map(|path| harmless(&path.replace('\n', " "))).collect();
+        (!lines.is_empty()).then(|| format!("<{tag}>\n{}\n</{tag}>", lines.join("\n")))
+    };
+    let lists =
+        [list("read-files", files.read().collect()), list("modified-files", files.modified().collect())];
+    lists.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
+}
+
+/// A summary without what this code added to it: what the next summariser merges.
+pub fn body(summary: &str) -> &str {
+    let ours = [
+        "\n\nThe user's request in progress, word for word:\n<active-request>",
+        "\n<active-request>",
+        "\n<read-files>",
+        "\n<modified-files>",
+    ];
+    let end = ours.iter().filter_map(|mark| summary.find(mark)).min().unwrap_or(summary.len());
+    summary[..end].trim_end()
+}
+
+/// Data that cannot pose as our tags or roles.
+pub fn harmless(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut line_start = true;
+    let mut rest = text;
+    while let Some(at) = rest.find(['<', '[', '\n']) {
+        out.push_str(&rest[..at]);
+        line_start &= rest[..at].trim().is_empty();
+        let (mark, after) = (&rest[at..=at], &rest[at + 1..]);
+        match mark {
+            "\n" => {
+                line_start = true;
+                out.push('\n');
+            }
+            "<" => {
+                let name = after.strip_prefix('/').unwrap_or(after).trim_start();
+                let ours = TAGS.iter().any(|tag| {
+                    let prefix = name.get(..tag.len()).is_some_and(|start| start.eq_ignore_ascii_case(tag));
+                    let next = name.get(tag.len()..).and_then(|after| after.chars().next());
+                    prefix && next.is_none_or(|next| !next.is_alphanumeric() && next != '-' && next != '_')
+                });
+                out.push_str(if ours { "&lt;" } else { "<" });
+                line_start = false;
+            }
+            _ => {
+                let ours = line_start && ROLES.iter().any(|role| rest[at..].starts_with(role));
+                out.push_str(if ours { "\\[" } else { "[" });
+                line_start = false;
+            }
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// At most `bytes` of a text: its head and its tail, with a mark of what was cut.
+pub fn bounded(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let head = floor_boundary(text, bytes * 2 / 3);
+    let mut tail = text.len() - bytes / 3;
+    while !text.is_char_boundary(tail) {
+        tail += 1;
+    }
+    format!("{}\n[… {} bytes cut …]\n{}", &text[..head], tail - head, &text[tail..])
+}
+
+/// At most `limit` characters of a text, with a mark of how many were cut from its middle.
+fn cut_middle(text: &str, limit: usize) -> String {
+    // Bytes are at least as many as characters.
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let count = text.chars().count();
+    if count <= limit {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(limit * 3 / 4).collect();
+    let tail: String = text.chars().skip(count - limit / 4).collect();
+    format!("{head}\n[… {} characters cut …]\n{tail}", count - limit * 3 / 4 - limit / 4)
+}
+
+/// As much of the beginning of a text as fits.
+fn keep_within(text: &str, cap_tokens: u64) -> String {
+    if classes::tokens(text) <= cap_tokens {
+        return text.to_owned();
+    }
+    let (kept, _) = split_at_tokens(text, cap_tokens);
+    format!("{kept}\n[… cut …]")
+}

@@ -1,0 +1,575 @@
+//! A turn: an agent's run for one prompt, decided step by step.
+//!
+//! [`Turn::on`] takes what happened and gives what to do next; the agent actor does it. The loop: measure,
+//! compact if due, ask the model, record the answer, run its tool calls, record their results, measure again;
+//! until an answer calls no tool and nothing waits in the inbox.
+//!
+//! Always true: exactly one [`Effect::End`] a turn, and nothing after it; every call of a recorded answer gets
+//! exactly one recorded result before the next answer is asked for or the turn ends; overflow recovery does not
+//! count as a retry; no automatic compaction follows another without a new message between them.
+
+use std::collections::BTreeMap;
+
+use crate::entry::{Trigger, TurnOutcome};
+use crate::failure::{Failure, FailureClass};
+use crate::message::{AssistantMessage, Block, Message, StopReason, ToolCall, ToolResult, ToolStatus};
+
+#[cfg(test)]
+mod tests;
+
+/// The first wait before a failed call is tried again, in milliseconds.
+const BACKOFF_MS: u64 = 500;
+/// The longest wait before a failed call is tried again, whatever the provider asks for, in milliseconds.
+pub const BACKOFF_MS_MAX: u64 = 60_000;
+/// At this share of the window, a wordless refusal is taken for an overflow.
+const FULL_SHARE_PERCENT: u64 = 85;
+/// The least output that is worth asking for.
+const OUTPUT_TOKENS_MIN: u64 = 256;
+
+/// What a turn may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnLimits {
+    /// The most model calls that end in an answer.
+    pub steps_max: u32,
+    /// The most times that the same tool calls may follow one another.
+    pub repeats_max: u32,
+    /// How often one model call is tried again.
+    pub retries_max: u32,
+    /// How often one turn recovers from an overflow: once a rung.
+    pub overflows_max: u32,
+}
+
+impl Default for TurnLimits {
+    fn default() -> Self {
+        Self { steps_max: 250, repeats_max: 8, retries_max: 5, overflows_max: 3 }
+    }
+}
+
+/// The context's size before a call, as the usage tracker sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Size {
+    /// In tokens.
+    pub tokens: u64,
+    /// The model's window, where it is known.
+    pub window: Option<u64>,
+    /// Whether a compaction is due.
+    pub is_due: bool,
+    /// Whether the next request could not be sent as it is.
+    pub at_window: bool,
+    /// A budget that is used up: which, and how large it was.
+    pub over_budget: Option<String>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// The prompt is recorded; or an interrupted turn goes on.
+    Begin,
+    /// The answer to [`Effect::Measure`].
+    Size(Size),
+    /// A compaction ended.
+    Compacted {
+        /// Whether the context changed.
+        installed: bool,
+        /// What is incompressible, where even the last rung was not enough.
+        floor: Option<Failure>,
+    },
+    /// The model answered.
+    Answered(Box<AssistantMessage>),
+    /// The model call failed.
+    Failed {
+        /// How.
+        failure: Failure,
+        /// Nothing was said at all: an empty stream, or a refusal without a body. With a full window that is an
+        /// overflow.
+        wordless: bool,
+        /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
+        jitter: u64,
+    },
+    /// The wait is over.
+    Waited,
+    /// A tool call ended.
+    ToolEnded(Box<ToolResult>),
+    /// An [`Effect::Record`] is durable.
+    Recorded {
+        /// How many inbox items joined the path with it.
+        delivered: u32,
+    },
+    /// The user or the program interrupts.
+    Abort {
+        /// What of an answer had come.
+        partial: Option<Box<AssistantMessage>>,
+    },
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Ask for the context's size.
+    Measure,
+    /// Compact.
+    Compact {
+        /// Why.
+        trigger: Trigger,
+        /// Whether the next request could not be sent as it is.
+        at_window: bool,
+        /// How many rungs of the ladder were tried in vain in this turn.
+        rungs_down: u32,
+    },
+    /// Ask the model.
+    Ask {
+        /// Lower the output limit to this many tokens.
+        output_tokens_max: Option<u64>,
+        /// Send a placeholder for each older image.
+        without_media: bool,
+    },
+    /// Record these messages.
+    Record {
+        /// In this order.
+        messages: Vec<Message>,
+        /// Whether input that waits may join the path after them.
+        boundary: Boundary,
+    },
+    /// Run these tool calls.
+    RunTools(Vec<ToolCall>),
+    /// Wait, then try again.
+    Wait {
+        /// How long, in milliseconds.
+        delay_ms: u64,
+        /// The how manyeth retry this is, from 1.
+        attempt: u32,
+        /// Why.
+        failure: Failure,
+    },
+    /// The provider cut the context without a word.
+    OverflowDetected,
+    /// Cancel whatever runs: model call, tools, compaction, wait.
+    Cancel,
+    /// Record these messages and the turn's end.
+    End {
+        /// In this order.
+        messages: Vec<Message>,
+        /// How it ended.
+        outcome: TurnOutcome,
+    },
+}
+
+/// Whether waiting input joins the path after a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Boundary {
+    /// No: calls are open.
+    None,
+    /// Steers do: a batch of tool calls is complete.
+    Steps,
+    /// Steers and follow-ups do; if there are none, the turn ends as completed in the same record.
+    End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    New,
+    Measuring,
+    Compacting { emergency: bool },
+    Asking,
+    Waiting,
+    Tools,
+    Ending,
+    Over,
+}
+
+/// A turn in progress.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    limits: TurnLimits,
+    /// Whether overflow recovery may compact.
+    may_compact: bool,
+    phase: Phase,
+    size: Size,
+    steps: u32,
+    retries: u32,
+    overflows: u32,
+    output_lowered: u32,
+    /// The output limit that requests carry by themselves.
+    output_configured: Option<u64>,
+    output_tokens_max: Option<u64>,
+    without_media: bool,
+    /// A compaction ended, and no message was recorded since.
+    compacted: bool,
+    /// The provider cut the context silently: compact before the next call.
+    must_compact: bool,
+    last_failure: Option<Failure>,
+    /// Calls without a recorded result, by their order.
+    open: BTreeMap<usize, ToolCall>,
+    /// Whether the open calls were handed out to run.
+    running: bool,
+    /// An abort came while the last record was on its way.
+    aborting: bool,
+    records_pending: u32,
+    last_calls: Vec<(String, String)>,
+    repeats: u32,
+}
+
+impl Turn {
+    /// A turn that has not begun.
+    ///
+    /// `may_compact` is false where compaction is turned off: then an overflow goes to the caller.
+    /// `output_tokens_max` is the output limit that each request carries, if it carries one.
+    pub fn new(limits: TurnLimits, may_compact: bool, output_tokens_max: Option<u64>) -> Self {
+        Self {
+            limits,
+            may_compact,
+            phase: Phase::New,
+            size: Size::default(),
+            steps: 0,
+            retries: 0,
+            overflows: 0,
+            output_lowered: 0,
+            output_configured: output_tokens_max,
+            output_tokens_max,
+            without_media: false,
+            compacted: false,
+            must_compact: false,
+            last_failure: None,
+            open: BTreeMap::new(),
+            running: false,
+            aborting: false,
+            records_pending: 0,
+            last_calls: Vec::new(),
+            repeats: 0,
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// How many answers the model gave.
+    pub fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    /// Decides what to do next.
+    pub fn on(&mut self, input: Input) -> Vec<Effect> {
+        if self.phase == Phase::Over {
+            return Vec::new();
+        }
+        match input {
+            Input::Abort { partial } => self.abort(partial),
+            Input::Begin if self.phase == Phase::New => self.measure(),
+            Input::Size(size) if self.phase == Phase::Measuring => self.measured(size),
+            Input::Compacted { installed, floor } => match self.phase {
+                Phase::Compacting { emergency } => self.compacted(installed, floor, emergency),
+                Phase::New
+                | Phase::Measuring
+                | Phase::Asking
+                | Phase::Waiting
+                | Phase::Tools
+                | Phase::Ending
+                | Phase::Over => Vec::new(),
+            },
+            Input::Answered(answer) if self.phase == Phase::Asking => self.answered(*answer),
+            Input::Failed { failure, wordless, jitter } if self.phase == Phase::Asking => {
+                self.failed(failure, wordless, jitter)
+            }
+            Input::Waited if self.phase == Phase::Waiting => self.ask(),
+            Input::ToolEnded(result) if self.phase == Phase::Tools => self.tool_ended(*result),
+            Input::Recorded { delivered } => self.recorded(delivered),
+            Input::Begin
+            | Input::Size(_)
+            | Input::Answered(_)
+            | Input::Failed { .. }
+            | Input::Waited
+            | Input::ToolEnded(_) => Vec::new(),
+        }
+    }
+
+    fn measure(&mut self) -> Vec<Effect> {
+        self.phase = Phase::Measuring;
+        vec![Effect::Measure]
+    }
+
+    fn measured(&mut self, size: Size) -> Vec<Effect> {
+        self.size = size;
+        if let Some(reason) = self.size.over_budget.take() {
+            return self.end(Vec::new(), TurnOutcome::Stopped { reason });
+        }
+        let due = self.size.is_due || (self.must_compact && self.may_compact);
+        if due && !self.compacted {
+            let trigger = if self.must_compact { Trigger::Overflow } else { Trigger::Threshold };
+            self.phase = Phase::Compacting { emergency: false };
+            let at_window = self.size.at_window || self.must_compact;
+            return vec![Effect::Compact { trigger, at_window, rungs_down: 0 }];
+        }
+        self.ask()
+    }
+
+    fn ask(&mut self) -> Vec<Effect> {
+        self.phase = Phase::Asking;
+        vec![Effect::Ask { output_tokens_max: self.output_tokens_max, without_media: self.without_media }]
+    }
+
+    fn compacted(&mut self, installed: bool, floor: Option<Failure>, emergency: bool) -> Vec<Effect> {
+        self.compacted = true;
+        self.must_compact = false;
+        if let Some(floor) = floor {
+            return self.end(Vec::new(), TurnOutcome::Failed(floor));
+        }
+        if emergency && !installed {
+            let failure = self.last_failure.take().unwrap_or_else(|| {
+                Failure::new(FailureClass::ContextOverflow, "the request is larger than the model's window")
+            });
+            return self.end(Vec::new(), TurnOutcome::Failed(failure));
+        }
+        self.ask()
+    }
+
+    fn answered(&mut self, answer: AssistantMessage) -> Vec<Effect> {
+        let input_tokens = answer.usage.map_or(0, |usage| usage.input_tokens);
+        let window = self.size.window.unwrap_or(u64::MAX);
+        let is_full =
+            self.is_full() || input_tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT);
+        if answer.is_empty() && answer.stop == StopReason::Length && is_full {
+            // Nothing fitted beside the input: an overflow that the provider did not call one.
+            let failure = Failure::new(
+                FailureClass::ContextOverflow,
+                "the model had no room to answer: the context fills its window",
+            );
+            let mut effects = vec![Effect::OverflowDetected];
+            effects.extend(self.overflowed(failure));
+            return effects;
+        }
+        if answer.is_empty() {
+            let (class, message) = match answer.stop {
+                StopReason::ContentFilter => {
+                    (FailureClass::ContentFilter, "the provider's content filter refused to answer")
+                }
+                StopReason::Length => {
+                    (FailureClass::OutputLimit, "the output limit was reached before anything was said")
+                }
+                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => {
+                    (FailureClass::Malformed, "the model answered nothing")
+                }
+            };
+            return self.failed(Failure::new(class, message), false, 500);
+        }
+        self.steps += 1;
+        self.retries = 0;
+        self.overflows = 0;
+        self.output_lowered = 0;
+        self.output_tokens_max = self.output_configured;
+        let mut effects = Vec::new();
+        if input_tokens > window {
+            self.must_compact = true;
+            effects.push(Effect::OverflowDetected);
+        }
+        let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
+        let message = Message::Assistant(answer);
+        self.compacted = false;
+        if calls.is_empty() {
+            self.phase = Phase::Ending;
+            self.records_pending += 1;
+            effects.push(Effect::Record { messages: vec![message], boundary: Boundary::End });
+            return effects;
+        }
+        if let Some(reason) = self.guard(&calls) {
+            let mut messages = vec![message];
+            messages.extend(calls.iter().map(|call| not_run(call, &reason)));
+            effects.extend(self.end(messages, TurnOutcome::Stopped { reason }));
+            return effects;
+        }
+        self.phase = Phase::Tools;
+        self.open = calls.into_iter().enumerate().collect();
+        self.running = false;
+        self.records_pending += 1;
+        effects.push(Effect::Record { messages: vec![message], boundary: Boundary::None });
+        // The calls run when the answer that asks for them is durable: see `recorded`.
+        effects
+    }
+
+    /// Whether a guard ends the turn instead of running these calls.
+    fn guard(&mut self, calls: &[ToolCall]) -> Option<String> {
+        let signature: Vec<(String, String)> =
+            calls.iter().map(|call| (call.name.clone(), call.arguments.clone())).collect();
+        if signature == self.last_calls {
+            self.repeats += 1;
+        } else {
+            self.repeats = 1;
+            self.last_calls = signature;
+        }
+        if self.repeats > self.limits.repeats_max {
+            let name = &calls[0].name;
+            return Some(format!("the same call of `{name}` came {} times in a row", self.repeats));
+        }
+        (self.steps >= self.limits.steps_max)
+            .then(|| format!("the turn reached its limit of {} steps", self.limits.steps_max))
+    }
+
+    fn recorded(&mut self, delivered: u32) -> Vec<Effect> {
+        self.records_pending = self.records_pending.saturating_sub(1);
+        match self.phase {
+            Phase::Ending if delivered > 0 && self.aborting => self.end(Vec::new(), TurnOutcome::Aborted),
+            Phase::Ending if delivered > 0 => self.measure(),
+            // Nothing waited: the record ended the turn.
+            Phase::Ending => {
+                self.phase = Phase::Over;
+                Vec::new()
+            }
+            Phase::Tools if self.records_pending == 0 => {
+                if self.open.is_empty() {
+                    return self.measure();
+                }
+                if self.running {
+                    return Vec::new();
+                }
+                // The answer is durable, and none of its calls has run yet.
+                self.running = true;
+                let calls: Vec<ToolCall> = self.open.values().cloned().collect();
+                vec![Effect::RunTools(calls)]
+            }
+            Phase::Tools
+            | Phase::New
+            | Phase::Measuring
+            | Phase::Compacting { .. }
+            | Phase::Asking
+            | Phase::Waiting
+            | Phase::Over => Vec::new(),
+        }
+    }
+
+    fn tool_ended(&mut self, result: ToolResult) -> Vec<Effect> {
+        let Some(order) =
+            self.open.iter().find(|(_, call)| call.id == result.call_id).map(|(order, _)| *order)
+        else {
+            return Vec::new();
+        };
+        self.open.remove(&order);
+        self.records_pending += 1;
+        let boundary = if self.open.is_empty() { Boundary::Steps } else { Boundary::None };
+        vec![Effect::Record { messages: vec![Message::ToolResult(result)], boundary }]
+    }
+
+    fn is_full(&self) -> bool {
+        self.size.window.is_some_and(|window| {
+            self.size.tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT)
+        })
+    }
+
+    fn failed(&mut self, failure: Failure, wordless: bool, jitter: u64) -> Vec<Effect> {
+        if wordless && self.is_full() {
+            let mut failure = failure;
+            failure.class = FailureClass::ContextOverflow;
+            return self.overflowed(failure);
+        }
+        match failure.class {
+            FailureClass::ContextOverflow => self.overflowed(failure),
+            FailureClass::PayloadTooLarge if !self.without_media => {
+                self.without_media = true;
+                self.ask()
+            }
+            FailureClass::PayloadTooLarge => self.overflowed(failure),
+            FailureClass::OutputLimit if self.output_lowered < 2 => {
+                self.output_lowered += 1;
+                let lower = failure.limit.unwrap_or_else(|| self.output_tokens_max.unwrap_or(8_192) / 2);
+                self.output_tokens_max = Some(lower.max(OUTPUT_TOKENS_MIN));
+                self.ask()
+            }
+            FailureClass::RateLimited
+            | FailureClass::Overloaded
+            | FailureClass::Timeout
+            | FailureClass::Malformed
+                if self.retries < self.limits.retries_max =>
+            {
+                self.retries += 1;
+                self.phase = Phase::Waiting;
+                let backoff = BACKOFF_MS.saturating_mul(1 << self.retries.min(10));
+                let wait = failure.retry_after_ms.unwrap_or(backoff).min(BACKOFF_MS_MAX);
+                // Up to a quarter more, so that many do not come back at once.
+                let delay_ms = (wait + wait * jitter.min(1000) / 4000).min(BACKOFF_MS_MAX);
+                vec![Effect::Wait { delay_ms, attempt: self.retries, failure }]
+            }
+            FailureClass::OutputLimit
+            | FailureClass::RateLimited
+            | FailureClass::Overloaded
+            | FailureClass::Timeout
+            | FailureClass::Malformed
+            | FailureClass::RequestTooLargeForRateLimit
+            | FailureClass::Quota
+            | FailureClass::Auth
+            | FailureClass::ContentFilter
+            | FailureClass::ContextFloor
+            | FailureClass::Other => self.end(Vec::new(), TurnOutcome::Failed(failure)),
+        }
+    }
+
+    fn overflowed(&mut self, failure: Failure) -> Vec<Effect> {
+        // Input and output together are too much, and the input alone fits: ask for less output first.
+        if let (Some(limit), 0) = (failure.limit, self.output_lowered) {
+            let room = limit.saturating_sub(self.size.tokens + self.size.tokens / 10);
+            // Only where the request named an output limit can the sum be what is too large.
+            if room >= OUTPUT_TOKENS_MIN && self.output_tokens_max.is_some_and(|now| room < now) {
+                self.output_lowered += 1;
+                self.output_tokens_max = Some(room);
+                return self.ask();
+            }
+        }
+        if !self.may_compact || self.overflows >= self.limits.overflows_max {
+            return self.end(Vec::new(), TurnOutcome::Failed(failure));
+        }
+        let rungs_down = self.overflows;
+        self.overflows += 1;
+        self.last_failure = Some(failure);
+        self.phase = Phase::Compacting { emergency: true };
+        vec![Effect::Compact { trigger: Trigger::Overflow, at_window: true, rungs_down }]
+    }
+
+    fn abort(&mut self, partial: Option<Box<AssistantMessage>>) -> Vec<Effect> {
+        if self.phase == Phase::Ending {
+            // The answer is complete and on its way to the log, which may end the turn with it.
+            self.aborting = true;
+            return Vec::new();
+        }
+        let mut messages = Vec::new();
+        if let Some(mut partial) = partial.filter(|_| self.phase == Phase::Asking) {
+            // Calls that were still being written were never asked for.
+            partial.content.retain(|part| part.as_tool_call().is_none());
+            partial.stop = StopReason::Aborted;
+            if !partial.is_empty() {
+                messages.push(Message::Assistant(*partial));
+            }
+        }
+        messages.extend(self.open.values().map(|call| Message::ToolResult(interrupted(call))));
+        let mut effects = vec![Effect::Cancel];
+        effects.extend(self.end(messages, TurnOutcome::Aborted));
+        effects
+    }
+
+    fn end(&mut self, messages: Vec<Message>, outcome: TurnOutcome) -> Vec<Effect> {
+        self.phase = Phase::Over;
+        self.open.clear();
+        vec![Effect::End { messages, outcome }]
+    }
+}
+
+/// What stands for the result of a call that was cancelled.
+fn interrupted(call: &ToolCall) -> ToolResult {
+    result_text(
+        call,
+        ToolStatus::Interrupted,
+        "The call was cancelled. Whether it took effect is not known.".into(),
+    )
+}
+
+fn not_run(call: &ToolCall, reason: &str) -> Message {
+    Message::ToolResult(result_text(call, ToolStatus::Error, format!("The call was not run: {reason}.")))
+}
+
+fn result_text(call: &ToolCall, status: ToolStatus, text: String) -> ToolResult {
+    ToolResult {
+        call_id: call.id.clone(),
+        tool_name: call.name.clone(),
+        content: vec![Block::Text(text)],
+        status,
+        touched: Vec::new(),
+    }
+}
