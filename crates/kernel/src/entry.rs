@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, FailureClass};
 use crate::files::FileOps;
 use crate::message::{Block, Message, Usage};
+use crate::usage::ContextUsage;
 
 /// The position of an entry in its session's log: dense, from 0. Also the sequence number of its event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -131,6 +132,8 @@ pub enum EntryKind {
         turn: TurnId,
         /// How.
         outcome: TurnOutcome,
+        /// The context's size then.
+        context: ContextUsage,
     },
 }
 

@@ -194,7 +194,7 @@ pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> 
     }
     messages
         .extend(live.entries().iter().filter_map(|entry| entry_message(&entry.kind).map(Cow::into_owned)));
-    pair(messages)
+    pair(&messages)
 }
 
 /// What stands for a result that was never recorded.
@@ -212,7 +212,7 @@ pub fn missing_result(call: &ToolCall) -> ToolResult {
 
 /// Gives every tool call exactly one result directly after its message, drops results without a call and
 /// messages with nothing in them. A well-formed conversation comes back as it is, without copying a message.
-pub fn pair(messages: Vec<Arc<Message>>) -> Vec<Arc<Message>> {
+pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
     let mut out: Vec<Arc<Message>> = Vec::with_capacity(messages.len());
     let mut at = 0;
     while at < messages.len() {

@@ -109,7 +109,7 @@ pub fn request_text(
         }
         text.push_str("\n\n");
         if kind == SummaryKind::Branch {
-            let _ = write!(text, "{BRANCH}\n");
+            let _ = writeln!(text, "{BRANCH}");
         }
         text.push_str(&instruction(kind, cap_tokens));
     }

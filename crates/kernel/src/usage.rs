@@ -30,8 +30,8 @@ pub struct ContextUsage {
     pub usage_tokens: u64,
     /// The part that was estimated: what was appended since.
     pub trailing_tokens: u64,
-    /// The model's window in tokens, where it is known or assumed.
-    pub window: Option<u64>,
+    /// The model's window in tokens; 0 where nothing knows it.
+    pub window: u64,
     /// Where the window comes from.
     pub window_source: WindowSource,
     /// `tokens` as a percentage of the window.
@@ -337,7 +337,7 @@ impl ContextUsage {
             tokens,
             usage_tokens: measured.usage_tokens,
             trailing_tokens: measured.trailing_tokens,
-            window: window.tokens,
+            window: window.tokens.unwrap_or(0),
             window_source: window.source,
             percent,
         }
