@@ -1,1 +1,52 @@
-//! placeholder
+//! A scripted model that speaks the OpenAI chat-completions protocol, over HTTP and in-process, and checks
+//! every request that it gets.
+//!
+//! The one key decision: **the simulator is as strict as the strictest provider and as unreliable as the
+//! worst.** It has a real window and refuses what does not fit in the words of a chosen server; it counts
+//! tokens with a counter that the runtime does not know; it records every request that breaks a rule, so that
+//! a test can fail on it; and it breaks its own answers by order or by a seed. It serves the demo, replay,
+//! users' tests and ours. What is absent: sessions, actors, compaction, and any dependency on the runtime.
+//!
+//! ```
+//! use greenroom_simulator::{Echo, Simulator, SimulatorOptions};
+//!
+//! let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(Echo) });
+//! let provider = simulator.provider(); // or `simulator.serve().await?.base_url()`
+//! assert_eq!(provider.name(), "simulator");
+//! simulator.assert_clean();
+//! ```
+//!
+//! Reading order: [`seen`] (a request), [`check`] (what it must not do), [`tokens`] (how large it is),
+//! [`overflow`] (what goes wrong), [`simulator`] (the life of a call), [`server`] (over HTTP).
+
+mod answer;
+pub mod check;
+pub mod fault;
+mod in_process;
+pub mod model;
+pub mod overflow;
+pub mod scripts;
+pub mod seen;
+pub mod server;
+pub mod simulator;
+pub mod summariser;
+pub mod tokens;
+mod wire;
+
+pub use check::{Rule, Violation};
+pub use fault::{Fault, FaultPlan, Point, RetryAfter, WrongUsage};
+pub use model::{CallInfo, Pace, Reply, Script, ScriptedCall};
+pub use overflow::ErrorDialect;
+pub use scripts::{ByPurpose, Echo, Function, Sequence};
+pub use seen::SeenRequest;
+pub use server::SimulatorServer;
+pub use simulator::{LoggedRequest, Outcome, Simulator, SimulatorOptions};
+pub use summariser::Summariser;
+
+/// What can go wrong with the simulator itself.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulatorError {
+    /// The server found no port.
+    #[error("bind a loopback port: {0}")]
+    Bind(#[source] std::io::Error),
+}

@@ -1,0 +1,334 @@
+//! What can go wrong with a provider, by order of a script or by a seed.
+//!
+//! Always true: a fault that was chosen is counted when it really happens to the answer, not when it was
+//! chosen; a test that injects a fault asserts that count. The same plan, session and call number always give
+//! the same fault, however sessions interleave.
+
+use greenroom_provider::Purpose;
+
+use crate::overflow::ErrorDialect;
+
+/// One fault.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fault {
+    /// An answer of this status, with these headers and this body.
+    Http {
+        /// The status.
+        status: u16,
+        /// Headers beside the content type.
+        headers: Vec<(String, String)>,
+        /// The body.
+        body: String,
+    },
+    /// 429, and how long to wait in one of the forms in use.
+    RateLimited(RetryAfter),
+    /// A 5xx (or 529) with an OpenAI-shaped error.
+    ServerError(u16),
+    /// This status, and a body of no bytes.
+    EmptyBody(u16),
+    /// 200, and the body is an error object instead of a stream.
+    ErrorIn200,
+    /// A stream in which an error object takes the place of a chunk, and which then ends without `[DONE]`.
+    ErrorEvent,
+    /// The request is refused as larger than the window, though it is not.
+    Overflow(ErrorDialect),
+    /// The connection breaks.
+    Reset(Point),
+    /// Nothing comes.
+    Stall {
+        /// Where it stops.
+        at: Point,
+        /// Pings (comments of the event stream) come at this distance; `None`: silence.
+        ping_every_ms: Option<u64>,
+        /// How long it lasts before the answer goes on; `None`: until the client goes.
+        for_ms: Option<u64>,
+    },
+    /// The stream ends, cleanly, before its finish reason.
+    EofBeforeFinish,
+    /// The stream ends after its finish reason and usage, without `[DONE]`.
+    EofWithoutDone,
+    /// 200, a stream without one event, closed cleanly.
+    EmptyStream,
+    /// A chunk that is broken JSON, in the middle.
+    MalformedSse,
+    /// A chunk that is not UTF-8, in the middle.
+    BadUtf8,
+    /// A data line of plain text and then `[DONE]`.
+    PlainTextLine(String),
+    /// The last call's arguments are cut in half; the finish reason is `length`.
+    TruncatedArguments,
+    /// The last call's arguments come twice.
+    DoubledArguments,
+    /// Two calls with the same id; a single call is sent twice.
+    DoubledIds,
+    /// Calls without ids.
+    MissingIds,
+    /// Wrong usage.
+    Usage(WrongUsage),
+    /// The oldest half of the conversation is dropped before it is answered, and the usage says so.
+    SilentTruncation,
+}
+
+/// How a 429 says how long to wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RetryAfter {
+    /// Not at all.
+    Missing,
+    /// `retry-after`, whole seconds.
+    Seconds(u64),
+    /// `retry-after`, seconds with a fraction; given in milliseconds.
+    Fraction(u64),
+    /// `retry-after`, an HTTP date this many seconds from now.
+    Date(u64),
+    /// `retry-after-ms`.
+    Milliseconds(u64),
+    /// `x-ratelimit-reset-requests`, such as `1.5s`; given in milliseconds.
+    ResetHeader(u64),
+    /// Only in the message, "Please try again in 1.5s"; given in milliseconds.
+    Message(u64),
+    /// `retry-after: soon`.
+    Garbage,
+}
+
+/// A point in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// Before the status.
+    BeforeHeaders,
+    /// After the headers, before the first event.
+    AfterHeaders,
+    /// After about half of the events.
+    MidStream,
+    /// After everything but the finish reason.
+    BeforeFinish,
+}
+
+/// How usage is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WrongUsage {
+    /// All zero.
+    Zero,
+    /// A thousand times too large.
+    Absurd,
+    /// None, though it was asked for.
+    Missing,
+}
+
+impl RetryAfter {
+    /// The headers, and what is added to the message.
+    pub(crate) fn parts(&self) -> (Vec<(String, String)>, String) {
+        let header = |name: &str, value: String| (vec![(name.to_owned(), value)], String::new());
+        match self {
+            Self::Missing => (Vec::new(), String::new()),
+            Self::Seconds(seconds) => header("retry-after", seconds.to_string()),
+            Self::Fraction(ms) => header("retry-after", seconds_text(*ms)),
+            Self::Date(seconds) => {
+                let at = std::time::SystemTime::now() + std::time::Duration::from_secs(*seconds);
+                header("retry-after", httpdate::fmt_http_date(at))
+            }
+            Self::Milliseconds(ms) => header("retry-after-ms", ms.to_string()),
+            Self::ResetHeader(ms) => header("x-ratelimit-reset-requests", format!("{}s", seconds_text(*ms))),
+            Self::Message(ms) => (Vec::new(), format!(" Please try again in {}s.", seconds_text(*ms))),
+            Self::Garbage => header("retry-after", "soon".to_owned()),
+        }
+    }
+}
+
+fn seconds_text(ms: u64) -> String {
+    format!("{}.{:03}", ms / 1_000, ms % 1_000)
+}
+
+impl Fault {
+    /// Its name, as [`crate::Simulator::fired`] counts it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Http { .. } => "http",
+            Self::RateLimited(_) => "rate_limited",
+            Self::ServerError(_) => "server_error",
+            Self::EmptyBody(_) => "empty_body",
+            Self::ErrorIn200 => "error_in_200",
+            Self::ErrorEvent => "error_event",
+            Self::Overflow(_) => "overflow",
+            Self::Reset(Point::BeforeHeaders) => "reset_before_headers",
+            Self::Reset(Point::AfterHeaders) => "reset_after_headers",
+            Self::Reset(Point::MidStream) => "reset_mid_stream",
+            Self::Reset(Point::BeforeFinish) => "reset_before_finish",
+            Self::Stall { ping_every_ms: None, .. } => "stall",
+            Self::Stall { ping_every_ms: Some(_), .. } => "stall_with_pings",
+            Self::EofBeforeFinish => "eof_before_finish",
+            Self::EofWithoutDone => "eof_without_done",
+            Self::EmptyStream => "empty_stream",
+            Self::MalformedSse => "malformed_sse",
+            Self::BadUtf8 => "bad_utf8",
+            Self::PlainTextLine(_) => "plain_text_line",
+            Self::TruncatedArguments => "truncated_arguments",
+            Self::DoubledArguments => "doubled_arguments",
+            Self::DoubledIds => "doubled_ids",
+            Self::MissingIds => "missing_ids",
+            Self::Usage(WrongUsage::Zero) => "usage_zero",
+            Self::Usage(WrongUsage::Absurd) => "usage_absurd",
+            Self::Usage(WrongUsage::Missing) => "usage_missing",
+            Self::SilentTruncation => "silent_truncation",
+        }
+    }
+
+    /// Whether the client gets no usable answer from it and so asks again: the script's turn does not advance.
+    pub(crate) fn spoils_answer(&self) -> bool {
+        match self {
+            Self::Http { .. }
+            | Self::RateLimited(_)
+            | Self::ServerError(_)
+            | Self::EmptyBody(_)
+            | Self::ErrorIn200
+            | Self::ErrorEvent
+            | Self::Overflow(_)
+            | Self::Reset(_)
+            | Self::Stall { for_ms: None, .. }
+            | Self::EofBeforeFinish
+            | Self::EmptyStream
+            | Self::MalformedSse
+            | Self::BadUtf8
+            | Self::PlainTextLine(_)
+            | Self::TruncatedArguments
+            | Self::DoubledArguments => true,
+            Self::Stall { for_ms: Some(_), .. }
+            | Self::EofWithoutDone
+            | Self::DoubledIds
+            | Self::MissingIds
+            | Self::Usage(_)
+            | Self::SilentTruncation => false,
+        }
+    }
+
+    /// Whether it takes the place of the whole answer, so that the script need not be asked.
+    pub(crate) fn replaces_answer(&self) -> bool {
+        match self {
+            Self::Http { .. }
+            | Self::RateLimited(_)
+            | Self::ServerError(_)
+            | Self::EmptyBody(_)
+            | Self::ErrorIn200
+            | Self::Overflow(_)
+            | Self::EmptyStream
+            | Self::Reset(Point::BeforeHeaders | Point::AfterHeaders)
+            | Self::PlainTextLine(_) => true,
+            Self::ErrorEvent
+            | Self::Reset(Point::MidStream | Point::BeforeFinish)
+            | Self::Stall { .. }
+            | Self::EofBeforeFinish
+            | Self::EofWithoutDone
+            | Self::MalformedSse
+            | Self::BadUtf8
+            | Self::TruncatedArguments
+            | Self::DoubledArguments
+            | Self::DoubledIds
+            | Self::MissingIds
+            | Self::Usage(_)
+            | Self::SilentTruncation => false,
+        }
+    }
+
+    /// One of every kind that a runtime must survive, with short waits: what a [`FaultPlan`] chooses from
+    /// unless told otherwise. Stalls last until the client goes, as real ones do.
+    pub fn every_kind() -> Vec<Self> {
+        use Point::{AfterHeaders, BeforeFinish, BeforeHeaders, MidStream};
+        vec![
+            Self::RateLimited(RetryAfter::Missing),
+            Self::RateLimited(RetryAfter::Seconds(1)),
+            Self::RateLimited(RetryAfter::Fraction(500)),
+            Self::RateLimited(RetryAfter::Date(2)),
+            Self::RateLimited(RetryAfter::Milliseconds(250)),
+            Self::RateLimited(RetryAfter::ResetHeader(1_500)),
+            Self::RateLimited(RetryAfter::Message(1_200)),
+            Self::RateLimited(RetryAfter::Garbage),
+            Self::ServerError(500),
+            Self::ServerError(502),
+            Self::ServerError(503),
+            Self::ServerError(529),
+            Self::EmptyBody(400),
+            Self::EmptyBody(413),
+            Self::EmptyBody(429),
+            Self::EmptyBody(500),
+            Self::ErrorIn200,
+            Self::ErrorEvent,
+            Self::Reset(BeforeHeaders),
+            Self::Reset(AfterHeaders),
+            Self::Reset(MidStream),
+            Self::Reset(BeforeFinish),
+            Self::Stall { at: BeforeHeaders, ping_every_ms: None, for_ms: None },
+            Self::Stall { at: MidStream, ping_every_ms: None, for_ms: None },
+            Self::Stall { at: AfterHeaders, ping_every_ms: Some(15_000), for_ms: None },
+            Self::EofBeforeFinish,
+            Self::EofWithoutDone,
+            Self::EmptyStream,
+            Self::MalformedSse,
+            Self::BadUtf8,
+            Self::PlainTextLine("the engine is restarting".to_owned()),
+            Self::TruncatedArguments,
+            Self::DoubledArguments,
+            Self::DoubledIds,
+            Self::MissingIds,
+            Self::Usage(WrongUsage::Zero),
+            Self::Usage(WrongUsage::Absurd),
+            Self::Usage(WrongUsage::Missing),
+            Self::SilentTruncation,
+        ]
+    }
+}
+
+/// Faults by a seed.
+#[derive(Debug, Clone)]
+pub struct FaultPlan {
+    /// The seed: print it, and the run can be repeated.
+    pub seed: u64,
+    /// The share of calls that go wrong, 0 to 1.
+    pub rate: f64,
+    /// What to choose from.
+    pub faults: Vec<Fault>,
+    /// Only calls of this purpose; `None`: all.
+    pub purpose: Option<Purpose>,
+}
+
+impl FaultPlan {
+    /// A plan over every kind of fault.
+    pub fn new(seed: u64, rate: f64) -> Self {
+        Self { seed, rate, faults: Fault::every_kind(), purpose: None }
+    }
+
+    /// The fault for one call: `request` is the number of the session's request, failed ones included.
+    pub(crate) fn choose(&self, session: &str, request: u64, purpose: Purpose) -> Option<&Fault> {
+        if self.faults.is_empty() || self.purpose.is_some_and(|only| only != purpose) {
+            return None;
+        }
+        let dice = hash(&[&self.seed.to_le_bytes(), session.as_bytes(), &request.to_le_bytes()]);
+        // 53 bits: what a float holds exactly.
+        let share = (dice >> 11) as f64 / (1_u64 << 53) as f64;
+        if share >= self.rate {
+            return None;
+        }
+        let kinds = self.faults.len() as u64;
+        let index = usize::try_from(mix(dice) % kinds).expect("an index below a length");
+        self.faults.get(index)
+    }
+}
+
+/// A stable hash of some bytes: the same in every process and version.
+pub(crate) fn hash(parts: &[&[u8]]) -> u64 {
+    let mut state = 0xcbf2_9ce4_8422_2325_u64;
+    for part in parts {
+        for byte in *part {
+            state = (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        // A separator, so that ("ab", "c") and ("a", "bc") differ.
+        state = (state ^ 0xff).wrapping_mul(0x0100_0000_01b3);
+    }
+    mix(state)
+}
+
+/// Spreads a hash over all bits.
+pub(crate) fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,295 @@
+//! The simulated model as a provider in this process, without a socket.
+//!
+//! Always true: it waits only on tokio's clock, so that a paused clock rules it; it shares the caller's
+//! messages and copies none. A failure is what a careful HTTP client would make of the same answer.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, StreamExt};
+use greenroom_kernel::{
+    AssistantMessage, Block, Failure, FailureClass, Message, Part, StopReason, ToolCall, Usage,
+};
+use greenroom_provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request};
+use tokio::time::sleep;
+
+use crate::answer::{Answer, Piece, Raw, SERVER_ERROR, Step};
+use crate::seen::SeenRequest;
+use crate::simulator::{InFlight, Simulator};
+use crate::wire;
+
+pub(crate) struct InProcess {
+    simulator: Simulator,
+}
+
+impl InProcess {
+    pub(crate) fn new(simulator: Simulator) -> Self {
+        Self { simulator }
+    }
+}
+
+impl Provider for InProcess {
+    fn name(&self) -> &str {
+        &self.simulator.options().provider_name
+    }
+
+    fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+        let simulator = self.simulator.clone();
+        Box::pin(async move {
+            let model = request.model.clone();
+            let (answer, flight) = simulator.begin(seen(request), Vec::new());
+            let steps = match answer {
+                Answer::Status(status) => {
+                    if status.wait_ms > 0 {
+                        sleep(Duration::from_millis(status.wait_ms)).await;
+                    }
+                    if let Some(fault) = status.fired {
+                        flight.fired(fault);
+                    }
+                    return Err(error_of(status.status, &status.headers, &status.body));
+                }
+                Answer::Stream(steps) => steps,
+            };
+            let mut performance = Performance {
+                steps,
+                flight,
+                gathered: Gathered {
+                    provider: simulator.options().provider_name.clone(),
+                    model,
+                    ..Gathered::default()
+                },
+                is_over: false,
+            };
+            performance.until_headers().await?;
+            let stream: BoxStream<'static, _> =
+                futures_util::stream::unfold(performance, |mut performance| async {
+                    let next = performance.next().await?;
+                    Some((next, performance))
+                })
+                .boxed();
+            Ok(stream)
+        })
+    }
+}
+
+fn seen(request: Request) -> SeenRequest {
+    let text_bytes = |blocks: &[Block]| -> usize {
+        blocks
+            .iter()
+            .map(|block| match block {
+                Block::Text(text) => text.len(),
+                Block::Image(image) => image.data.len(),
+            })
+            .sum()
+    };
+    let bytes: usize = request
+        .messages
+        .iter()
+        .map(|message| match &**message {
+            Message::User(blocks) => text_bytes(blocks),
+            Message::ToolResult(result) => text_bytes(&result.content),
+            Message::Assistant(assistant) => assistant
+                .content
+                .iter()
+                .map(|part| match part {
+                    Part::Text(text) => text.len(),
+                    Part::ToolCall(call) => call.name.len() + call.arguments.len(),
+                    Part::Reasoning(_) | Part::OpaqueReasoning { .. } => 0,
+                })
+                .sum(),
+        })
+        .sum();
+    SeenRequest {
+        model: request.model,
+        system: request.system,
+        messages: request.messages,
+        tools: request.tools,
+        max_output_tokens: request.max_output_tokens,
+        output_schema: request.output_schema,
+        session: Some(request.session).filter(|session| !session.is_empty()),
+        purpose: request.purpose,
+        streamed: true,
+        bytes: bytes as u64,
+        tokens: 0,
+        cached_tokens: 0,
+    }
+}
+
+/// One answer being given.
+struct Performance {
+    steps: VecDeque<Step>,
+    flight: InFlight,
+    gathered: Gathered,
+    is_over: bool,
+}
+
+/// What has come so far.
+#[derive(Default)]
+struct Gathered {
+    provider: String,
+    model: String,
+    reasoning: String,
+    text: String,
+    calls: Vec<ToolCall>,
+    usage: Option<Usage>,
+    stop: Option<StopReason>,
+    has_event: bool,
+}
+
+impl Performance {
+    async fn until_headers(&mut self) -> Result<(), ProviderError> {
+        while let Some(step) = self.steps.pop_front() {
+            match step {
+                Step::Headers => return Ok(()),
+                Step::Wait(ms) => sleep(Duration::from_millis(ms)).await,
+                Step::Stall { for_ms, .. } => stall(for_ms).await,
+                Step::Fired(fault) => self.flight.fired(fault),
+                Step::Reset | Step::Piece(_) | Step::Raw(_) => break,
+            }
+        }
+        Err(reset())
+    }
+
+    async fn next(&mut self) -> Option<Result<ReplyEvent, ProviderError>> {
+        if self.is_over {
+            return None;
+        }
+        while let Some(step) = self.steps.pop_front() {
+            match step {
+                Step::Headers => {}
+                Step::Wait(ms) => sleep(Duration::from_millis(ms)).await,
+                Step::Stall { for_ms, .. } => stall(for_ms).await,
+                Step::Fired(fault) => self.flight.fired(fault),
+                Step::Reset => return self.end(Err(reset())),
+                Step::Raw(raw) => return self.end(Err(raw_error(&raw))),
+                Step::Piece(piece) => {
+                    self.gathered.has_event = true;
+                    if let Some(event) = self.gathered.add(piece) {
+                        return Some(Ok(event));
+                    }
+                }
+            }
+        }
+        let result = std::mem::take(&mut self.gathered).finish();
+        self.end(result)
+    }
+
+    fn end(
+        &mut self,
+        result: Result<ReplyEvent, ProviderError>,
+    ) -> Option<Result<ReplyEvent, ProviderError>> {
+        self.is_over = true;
+        Some(result)
+    }
+}
+
+impl Gathered {
+    fn add(&mut self, piece: Piece) -> Option<ReplyEvent> {
+        match piece {
+            Piece::Role | Piece::Done => None,
+            Piece::Reasoning(text) => {
+                self.reasoning.push_str(&text);
+                Some(ReplyEvent::Reasoning(text))
+            }
+            Piece::Text(text) => {
+                self.text.push_str(&text);
+                Some(ReplyEvent::Text(text))
+            }
+            Piece::CallStart { index, id, name } => {
+                // A client cannot answer a call without an id, so it makes one.
+                let id = id.unwrap_or_else(|| format!("call_unnamed_{index}"));
+                self.calls.push(ToolCall { id, name: name.clone(), arguments: String::new() });
+                Some(ReplyEvent::ToolCall { index, name: Some(name), arguments: String::new() })
+            }
+            Piece::CallArguments { index, arguments } => {
+                if let Some(call) = self.calls.get_mut(index) {
+                    call.arguments.push_str(&arguments);
+                }
+                Some(ReplyEvent::ToolCall { index, name: None, arguments })
+            }
+            Piece::Finish(stop) => {
+                self.stop = Some(stop);
+                None
+            }
+            Piece::Usage(usage) => {
+                self.usage = Some(usage);
+                None
+            }
+        }
+    }
+
+    fn finish(self) -> Result<ReplyEvent, ProviderError> {
+        let Some(stop) = self.stop else {
+            let what = if self.has_event { "the stream ended early" } else { "the stream was empty" };
+            let mut error = ProviderError::new(Failure::new(FailureClass::Malformed, what), "");
+            error.failure.status = Some(200);
+            error.empty_stream = !self.has_event;
+            return Err(error);
+        };
+        let mut content = Vec::new();
+        content.extend(Some(self.reasoning).filter(|text| !text.is_empty()).map(Part::Reasoning));
+        content.extend(Some(self.text).filter(|text| !text.is_empty()).map(Part::Text));
+        content.extend(self.calls.into_iter().map(Part::ToolCall));
+        let (provider, model, usage) = (self.provider, self.model, self.usage);
+        let message = AssistantMessage { content, provider, model, usage, stop, error: None };
+        Ok(ReplyEvent::Done(Box::new(message)))
+    }
+}
+
+async fn stall(for_ms: Option<u64>) {
+    match for_ms {
+        Some(ms) => sleep(Duration::from_millis(ms)).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn reset() -> ProviderError {
+    ProviderError::new(Failure::new(FailureClass::Timeout, "the connection was reset"), "")
+}
+
+fn raw_error(raw: &Raw) -> ProviderError {
+    let malformed = |message: &str, body: &str| {
+        ProviderError::new(Failure::new(FailureClass::Malformed, message), body.to_owned())
+    };
+    match raw {
+        Raw::BrokenJson => malformed("an event of the stream is not JSON", ""),
+        Raw::BadUtf8 => malformed("an event of the stream is not UTF-8", ""),
+        Raw::ErrorEvent => error_of(200, &[], &wire::error_body(SERVER_ERROR, "server_error", Some("500"))),
+        Raw::PlainText(text) => error_of(200, &[], text),
+    }
+}
+
+/// What a client makes of an HTTP error.
+fn error_of(status: u16, headers: &[(String, String)], body: &str) -> ProviderError {
+    let text = body.to_lowercase();
+    let names_overflow =
+        ["context length", "context_length", "context size", "prompt is too long", "contextwindow"]
+            .iter()
+            .any(|words| text.contains(words))
+            || text.contains("prompt sequence length");
+    let class = match status {
+        401 | 403 => FailureClass::Auth,
+        402 => FailureClass::Quota,
+        408 => FailureClass::Timeout,
+        429 => FailureClass::RateLimited,
+        413 => FailureClass::PayloadTooLarge,
+        _ if names_overflow => FailureClass::ContextOverflow,
+        200 if !text.starts_with('{') => FailureClass::Malformed,
+        200 | 500.. => FailureClass::Overloaded,
+        _ => FailureClass::Other,
+    };
+    let message = serde_json::from_str::<serde_json::Value>(body)
+        .ok()
+        .and_then(|body| body.pointer("/error/message").and_then(|text| text.as_str().map(str::to_owned)))
+        .unwrap_or_else(|| format!("the provider answered {status}"));
+    let mut failure = Failure::new(class, message);
+    failure.status = Some(status);
+    let retry_after =
+        |name: &str| headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str());
+    failure.retry_after_ms = retry_after("retry-after-ms")
+        .and_then(|value| value.parse().ok())
+        .or_else(|| retry_after("retry-after")?.parse::<u64>().ok().map(|seconds| seconds * 1_000));
+    ProviderError::new(failure, body)
+}
+

@@ -1,0 +1,179 @@
+//! What decides the simulated model's answers: the script, and the reply it gives.
+//!
+//! Always true: a script is a plain function of the request and of the call's numbers. It does not wait, and
+//! it knows no transport; delays and faults are part of the reply and are performed by the simulator.
+
+use greenroom_kernel::{AssistantMessage, Part, StopReason, Usage};
+
+use crate::fault::Fault;
+use crate::seen::SeenRequest;
+
+/// A model, scripted.
+pub trait Script: Send + Sync + 'static {
+    /// The answer to one request. Called only for requests that passed the checker and fit the window.
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply;
+}
+
+impl<S: Script + ?Sized> Script for std::sync::Arc<S> {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+        (**self).reply(request, call)
+    }
+}
+
+/// Which call it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallInfo {
+    /// Its number over all sessions, from 0, refused ones included.
+    pub call: u64,
+    /// Its number among the session's calls of the same purpose, from 0. Calls that failed by the fault plan,
+    /// the window or the checker do not count: the client asks again and gets the same reply.
+    pub session_call: u64,
+    /// A number for what the script wants to vary, the same for the same simulator seed, session and
+    /// `session_call`.
+    pub seed: u64,
+}
+
+/// One answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reply {
+    /// The text.
+    pub text: String,
+    /// Readable reasoning, before the text.
+    pub reasoning: String,
+    /// Tool calls, after the text.
+    pub calls: Vec<ScriptedCall>,
+    /// What to report instead of the true usage.
+    pub usage: Option<Usage>,
+    /// The finish reason instead of the one that follows from the content.
+    pub finish: Option<StopReason>,
+    /// How it is spread over time.
+    pub pace: Pace,
+    /// What goes wrong with it.
+    pub fault: Option<Fault>,
+}
+
+/// A tool call of a reply.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScriptedCall {
+    /// Its id; `None`: the simulator makes one.
+    pub id: Option<String>,
+    /// The tool's name.
+    pub name: String,
+    /// The arguments, as JSON text (or broken, if that is the point).
+    pub arguments: String,
+}
+
+/// How a reply is spread over time. The default is eight chunks at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Into how many pieces the text, and each other part, is cut; at least 1.
+    pub chunks: usize,
+    /// The time before the first piece, in milliseconds.
+    pub first_ms: u64,
+    /// The time between two pieces, in milliseconds.
+    pub between_ms: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { chunks: 8, first_ms: 0, between_ms: 0 }
+    }
+}
+
+impl Reply {
+    /// An answer of this text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
+    /// An answer that is one tool call.
+    pub fn call(name: impl Into<String>, arguments: &serde_json::Value) -> Self {
+        Self::default().and_call(name, arguments)
+    }
+
+    /// No answer: this fault. (A fault that needs an answer to spoil gets the text "partial answer".)
+    pub fn fault(fault: Fault) -> Self {
+        Self::text("this answer is only partial").with_fault(fault)
+    }
+
+    /// Adds a tool call.
+    #[must_use]
+    pub fn and_call(mut self, name: impl Into<String>, arguments: &serde_json::Value) -> Self {
+        self.calls.push(ScriptedCall { id: None, name: name.into(), arguments: arguments.to_string() });
+        self
+    }
+
+    /// Adds a tool call with arguments as they are, valid or not.
+    #[must_use]
+    pub fn and_raw_call(mut self, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        self.calls.push(ScriptedCall { id: None, name: name.into(), arguments: arguments.into() });
+        self
+    }
+
+    /// With this reasoning before it.
+    #[must_use]
+    pub fn with_reasoning(mut self, reasoning: impl Into<String>) -> Self {
+        self.reasoning = reasoning.into();
+        self
+    }
+
+    /// Reporting this usage, true or not.
+    #[must_use]
+    pub fn with_usage(mut self, usage: Usage) -> Self {
+        self.usage = Some(usage);
+        self
+    }
+
+    /// Ending for this reason.
+    #[must_use]
+    pub fn with_finish(mut self, finish: StopReason) -> Self {
+        self.finish = Some(finish);
+        self
+    }
+
+    /// Spread over time like this.
+    #[must_use]
+    pub fn with_pace(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self
+    }
+
+    /// Beginning only after `first_ms` milliseconds.
+    #[must_use]
+    pub fn after_ms(mut self, first_ms: u64) -> Self {
+        self.pace.first_ms = first_ms;
+        self
+    }
+
+    /// Spoilt by this fault.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        self.fault = Some(fault);
+        self
+    }
+}
+
+impl From<&AssistantMessage> for Reply {
+    /// A recorded answer, played again: text, reasoning, calls with their ids, and the way it ended. Usage is
+    /// left out, since it belongs to the request of that time.
+    fn from(message: &AssistantMessage) -> Self {
+        let mut reply = Self::default();
+        for part in &message.content {
+            match part {
+                Part::Text(text) => reply.text.push_str(text),
+                Part::Reasoning(text) => reply.reasoning.push_str(text),
+                Part::OpaqueReasoning { .. } => {}
+                Part::ToolCall(call) => reply.calls.push(ScriptedCall {
+                    id: Some(call.id.clone()),
+                    name: call.name.clone(),
+                    arguments: call.arguments.clone(),
+                }),
+            }
+        }
+        reply.finish = match message.stop {
+            StopReason::Length | StopReason::ContentFilter => Some(message.stop),
+            StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => None,
+        };
+        reply
+    }
+}

@@ -1,0 +1,77 @@
+//! Small scripts to build tests from.
+
+use std::sync::Arc;
+
+use greenroom_provider::Purpose;
+
+use crate::model::{CallInfo, Reply, Script};
+use crate::seen::SeenRequest;
+use crate::summariser::Summariser;
+
+/// Answers turns with the last user message, and summary requests with an obedient summary.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Echo;
+
+impl Script for Echo {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+        match request.purpose {
+            Purpose::Turn => Reply::text(request.last_user_text()),
+            Purpose::Summary => Summariser::Obedient.reply(request, call),
+        }
+    }
+}
+
+/// Answers each session's turns with these replies, in order; summary requests with an obedient summary.
+/// After the last reply it says "(the script has ended)".
+#[derive(Debug, Clone, Default)]
+pub struct Sequence(pub Vec<Reply>);
+
+impl Script for Sequence {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+        match request.purpose {
+            Purpose::Summary => Summariser::Obedient.reply(request, call),
+            Purpose::Turn => usize::try_from(call.session_call)
+                .ok()
+                .and_then(|index| self.0.get(index))
+                .cloned()
+                .unwrap_or_else(|| Reply::text("(the script has ended)")),
+        }
+    }
+}
+
+/// A script from a function. It gets summary requests too.
+pub struct Function<F>(pub F);
+
+impl<F> Script for Function<F>
+where
+    F: Fn(&SeenRequest, CallInfo) -> Reply + Send + Sync + 'static,
+{
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+        (self.0)(request, call)
+    }
+}
+
+/// One script for turns, another for summaries.
+#[derive(Clone)]
+pub struct ByPurpose {
+    /// Answers turns.
+    pub turns: Arc<dyn Script>,
+    /// Answers summary requests.
+    pub summaries: Arc<dyn Script>,
+}
+
+impl ByPurpose {
+    /// From two scripts.
+    pub fn new(turns: impl Script, summaries: impl Script) -> Self {
+        Self { turns: Arc::new(turns), summaries: Arc::new(summaries) }
+    }
+}
+
+impl Script for ByPurpose {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+        match request.purpose {
+            Purpose::Turn => self.turns.reply(request, call),
+            Purpose::Summary => self.summaries.reply(request, call),
+        }
+    }
+}

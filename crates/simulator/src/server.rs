@@ -1,0 +1,468 @@
+//! The simulated model over HTTP, on the loopback interface.
+//!
+//! Always true: what happens is decided by [`crate::answer`]; this file only writes it down as bytes, in the
+//! order and at the time it says. A client that goes away ends its answer at once.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use greenroom_provider::Purpose;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::SimulatorError;
+use crate::answer::{Answer, Piece, Raw, SERVER_ERROR, Step};
+use crate::check::Rule;
+use crate::simulator::{InFlight, Simulator};
+use crate::wire::{
+    self, AnswerForm, FromHeaders, WireChoice, WireChunk, WireDelta, WireDeltaCall, WireRequest,
+};
+
+/// The largest request that is read: more than any window that is simulated.
+const BODY_BYTES_MAX: usize = 64 << 20;
+
+/// Breaks the connection: the only error that the service gives.
+#[derive(Debug, thiserror::Error)]
+#[error("the simulated connection was reset")]
+struct Broken;
+
+type Body = UnsyncBoxBody<Bytes, Broken>;
+
+/// A running server. Dropping it closes the port and every connection.
+pub struct SimulatorServer {
+    address: SocketAddr,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl SimulatorServer {
+    pub(crate) async fn bind(simulator: Simulator) -> Result<Self, SimulatorError> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(SimulatorError::Bind)?;
+        let address = listener.local_addr().map_err(SimulatorError::Bind)?;
+        let server = Self { address, stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        let (stop, tasks) = (server.stop.clone(), server.tasks.clone());
+        server.tasks.spawn(async move {
+            let accepting = accept(listener, simulator, &stop, &tasks);
+            let _ = stop.run_until_cancelled(accepting).await;
+        });
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The base URL for OpenAI clients: `http://127.0.0.1:PORT/v1`.
+    pub fn base_url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// Closes the port and every connection, and waits until all are gone.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl Drop for SimulatorServer {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn accept(listener: TcpListener, simulator: Simulator, stop: &CancellationToken, tasks: &TaskTracker) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let serving = serve_connection(stream, simulator.clone());
+                let stop = stop.clone();
+                tasks.spawn(async move {
+                    let _ = stop.run_until_cancelled(serving).await;
+                });
+            }
+            Err(error) => {
+                // Usually out of file descriptors; others will be closed.
+                tracing::warn!(%error, "the simulator could not accept a connection");
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, simulator: Simulator) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no TCP_NODELAY");
+    }
+    let service = service_fn(move |request| handle(simulator.clone(), request));
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a simulated connection ended");
+    }
+}
+
+async fn handle(simulator: Simulator, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
+    if let Some(key) = &simulator.options().require_key {
+        let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        if given.and_then(|value| value.strip_prefix("Bearer ")) != Some(key) {
+            let message = "Incorrect API key provided. Check the key that this simulator was started with.";
+            let body = wire::error_body(message, "invalid_request_error", Some("invalid_api_key"));
+            return Ok(json(401, body));
+        }
+    }
+    match (request.method(), request.uri().path()) {
+        (&Method::POST, "/v1/chat/completions") => complete(simulator, request).await,
+        (&Method::GET, "/v1/models") => {
+            let model = &simulator.options().model;
+            let entry = serde_json::json!({
+                "id": model, "object": "model", "created": 0, "owned_by": "greenroom",
+                "context_window": simulator.options().window,
+            });
+            Ok(json(200, serde_json::json!({ "object": "list", "data": [entry] }).to_string()))
+        }
+        (method, path) => {
+            let message = format!("Unknown request URL: {method} {path}.");
+            Ok(json(404, wire::error_body(&message, "invalid_request_error", Some("unknown_url"))))
+        }
+    }
+}
+
+async fn complete(simulator: Simulator, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
+    let from_headers = from_headers(request.headers());
+    let Ok(body) = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await else {
+        return Ok(json(413, wire::error_body("The request is too large.", "invalid_request_error", None)));
+    };
+    let body = body.to_bytes();
+    let bytes = body.len() as u64;
+    let (wire, not_json) = match serde_json::from_slice::<WireRequest>(&body) {
+        Ok(wire) => (wire, None),
+        Err(error) => (WireRequest::default(), Some((Rule::NotJson, error.to_string()))),
+    };
+    drop(body);
+    let (seen, form, mut broken) = wire.into_seen(from_headers, bytes);
+    broken.extend(not_json);
+    let (model, streamed) = (seen.model.clone(), seen.streamed);
+    let (answer, flight) = simulator.begin(seen, broken);
+    let steps = match answer {
+        Answer::Status(status) => {
+            if status.wait_ms > 0 {
+                sleep(Duration::from_millis(status.wait_ms)).await;
+            }
+            if let Some(fault) = status.fired {
+                flight.fired(fault);
+            }
+            let mut response = json(status.status, status.body);
+            for (name, value) in status.headers {
+                if let (Ok(name), Ok(value)) =
+                    (header::HeaderName::try_from(name), header::HeaderValue::try_from(value))
+                {
+                    response.headers_mut().insert(name, value);
+                }
+            }
+            return Ok(response);
+        }
+        Answer::Stream(steps) => steps,
+    };
+    let id = format!("chatcmpl-{:08}", flight.call());
+    let mut performance = Performance { steps, writer: Writer { id, model, form }, flight, pinged_ms: 0 };
+    performance.until_headers().await?;
+    if streamed {
+        let frames = futures_util::stream::unfold(performance, |mut performance| async move {
+            let next = performance.next_bytes().await?;
+            Some((next.map(Frame::data), performance))
+        });
+        let response = Response::builder()
+            .header(header::CONTENT_TYPE, "text/event-stream")
+            .header(header::CACHE_CONTROL, "no-cache")
+            .body(StreamBody::new(frames).boxed_unsync());
+        Ok(response.expect("fixed headers are valid"))
+    } else {
+        performance.whole().await
+    }
+}
+
+fn from_headers(headers: &HeaderMap) -> FromHeaders {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    FromHeaders {
+        session: text("x-greenroom-session").map(str::to_owned),
+        purpose: match text("x-greenroom-purpose") {
+            Some("summary") => Some(Purpose::Summary),
+            Some("turn") => Some(Purpose::Turn),
+            Some(_) | None => None,
+        },
+    }
+}
+
+fn json(status: u16, body: String) -> Response<Body> {
+    let mut response = Response::new(full(body));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
+
+fn full(body: impl Into<Bytes>) -> Body {
+    Full::new(body.into()).map_err(|never: Infallible| match never {}).boxed_unsync()
+}
+
+/// One answer being given.
+struct Performance {
+    steps: VecDeque<Step>,
+    writer: Writer,
+    flight: InFlight,
+    /// How much of the stall at the front has passed.
+    pinged_ms: u64,
+}
+
+impl Performance {
+    /// What happens before the status goes out.
+    async fn until_headers(&mut self) -> Result<(), Broken> {
+        while let Some(step) = self.steps.pop_front() {
+            match step {
+                Step::Headers => return Ok(()),
+                Step::Wait(ms) => sleep(Duration::from_millis(ms)).await,
+                // Nothing can be pinged before the headers.
+                Step::Stall { for_ms: Some(ms), .. } => sleep(Duration::from_millis(ms)).await,
+                Step::Stall { for_ms: None, .. } => std::future::pending().await,
+                Step::Fired(fault) => self.flight.fired(fault),
+                Step::Reset | Step::Piece(_) | Step::Raw(_) => return Err(Broken),
+            }
+        }
+        Err(Broken)
+    }
+
+    /// The next bytes of the stream: everything up to the next pause, since one write costs less than many.
+    async fn next_bytes(&mut self) -> Option<Result<Bytes, Broken>> {
+        let mut bytes = Vec::new();
+        while let Some(step) = self.steps.front() {
+            let pauses = match step {
+                Step::Wait(_) | Step::Stall { .. } | Step::Reset => true,
+                Step::Headers | Step::Piece(_) | Step::Raw(_) | Step::Fired(_) => false,
+            };
+            if pauses && !bytes.is_empty() {
+                break;
+            }
+            match self.steps.pop_front()? {
+                Step::Wait(ms) => sleep(Duration::from_millis(ms)).await,
+                Step::Stall { ping_every_ms, for_ms } => {
+                    let left = for_ms.map(|ms| ms.saturating_sub(self.pinged_ms));
+                    let Some(every) = ping_every_ms.filter(|every| left.is_none_or(|left| left > *every))
+                    else {
+                        match left {
+                            Some(ms) => sleep(Duration::from_millis(ms)).await,
+                            None => std::future::pending().await,
+                        }
+                        self.pinged_ms = 0;
+                        continue;
+                    };
+                    sleep(Duration::from_millis(every)).await;
+                    self.pinged_ms += every;
+                    self.steps.push_front(Step::Stall { ping_every_ms, for_ms });
+                    return Some(Ok(Bytes::from_static(b": ping\n\n")));
+                }
+                Step::Reset => {
+                    // The connection writes what it has only when this body has nothing more for now.
+                    sleep(Duration::from_millis(1)).await;
+                    return Some(Err(Broken));
+                }
+                Step::Fired(fault) => self.flight.fired(fault),
+                Step::Piece(piece) => self.writer.piece(&piece, &mut bytes),
+                Step::Raw(raw) => self.writer.raw(&raw, &mut bytes),
+                Step::Headers => {}
+            }
+        }
+        (!bytes.is_empty()).then(|| Ok(bytes.into()))
+    }
+
+    /// The whole answer as one JSON object, for a client that wants no stream.
+    async fn whole(mut self) -> Result<Response<Body>, Broken> {
+        let mut message = WholeMessage::default();
+        while let Some(step) = self.steps.pop_front() {
+            match step {
+                Step::Wait(ms) | Step::Stall { for_ms: Some(ms), .. } => {
+                    sleep(Duration::from_millis(ms)).await
+                }
+                Step::Stall { for_ms: None, .. } => std::future::pending().await,
+                Step::Reset => return Err(Broken),
+                Step::Fired(fault) => self.flight.fired(fault),
+                Step::Headers => {}
+                Step::Piece(piece) => message.add(piece),
+                Step::Raw(Raw::ErrorEvent) => {
+                    return Ok(json(200, wire::error_body(SERVER_ERROR, "server_error", None)));
+                }
+                Step::Raw(Raw::BrokenJson) => message.is_broken = true,
+                Step::Raw(Raw::BadUtf8) => message.has_bad_utf8 = true,
+                Step::Raw(Raw::PlainText(text)) => return Ok(json(200, text)),
+            }
+        }
+        let body = message.body(&self.writer.id, &self.writer.model);
+        let mut response = json(200, String::new());
+        *response.body_mut() = full(body);
+        Ok(response)
+    }
+}
+
+/// A whole answer, as it is gathered from its pieces.
+#[derive(Default)]
+struct WholeMessage {
+    text: String,
+    reasoning: String,
+    calls: Vec<serde_json::Value>,
+    finish: Option<&'static str>,
+    usage: Option<wire::WireUsage>,
+    is_broken: bool,
+    has_bad_utf8: bool,
+}
+
+impl WholeMessage {
+    fn add(&mut self, piece: Piece) {
+        match piece {
+            Piece::Role | Piece::Done => {}
+            Piece::Reasoning(text) => self.reasoning.push_str(&text),
+            Piece::Text(text) => self.text.push_str(&text),
+            Piece::CallStart { id, name, .. } => {
+                let function = serde_json::json!({ "name": name, "arguments": "" });
+                self.calls.push(match id {
+                    Some(id) => serde_json::json!({ "id": id, "type": "function", "function": function }),
+                    None => serde_json::json!({ "type": "function", "function": function }),
+                });
+            }
+            Piece::CallArguments { index, arguments } => {
+                if let Some(serde_json::Value::String(text)) =
+                    self.calls.get_mut(index).and_then(|call| call.pointer_mut("/function/arguments"))
+                {
+                    text.push_str(&arguments);
+                }
+            }
+            Piece::Finish(stop) => self.finish = Some(wire::finish_reason(stop)),
+            Piece::Usage(usage) => self.usage = Some(usage.into()),
+        }
+    }
+
+    fn body(self, id: &str, model: &str) -> Vec<u8> {
+        let mut message = serde_json::json!({ "role": "assistant", "content": self.text });
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = self.reasoning.into();
+        }
+        if !self.calls.is_empty() {
+            message["tool_calls"] = self.calls.into();
+        }
+        let choice = serde_json::json!({ "index": 0, "message": message, "finish_reason": self.finish });
+        let body = serde_json::json!({
+            "id": id, "object": "chat.completion", "created": 0, "model": model,
+            "choices": [choice], "usage": self.usage,
+        });
+        let mut bytes = body.to_string().into_bytes();
+        // A stream that ends early has no counterpart here but a body that ends early.
+        if self.is_broken || self.finish.is_none() {
+            bytes.truncate(bytes.len() / 2);
+        }
+        if self.has_bad_utf8 {
+            bytes.insert(bytes.len() / 2, 0xff);
+        }
+        bytes
+    }
+}
+
+/// Writes events.
+struct Writer {
+    id: String,
+    model: String,
+    form: AnswerForm,
+}
+
+impl Writer {
+    fn piece(&self, piece: &Piece, out: &mut Vec<u8>) {
+        let delta = |delta: WireDelta<'_>, out: &mut Vec<u8>| self.chunk(Some((delta, None)), None, out);
+        let call = |call: WireDeltaCall<'_>, out: &mut Vec<u8>| {
+            self.chunk(Some((WireDelta { tool_calls: vec![call], ..WireDelta::default() }, None)), None, out);
+        };
+        match piece {
+            Piece::Role => {
+                let role =
+                    WireDelta { role: Some("assistant"), content: Some("".into()), ..WireDelta::default() };
+                delta(role, out);
+            }
+            Piece::Reasoning(text) => {
+                delta(WireDelta { reasoning_content: Some(text.into()), ..WireDelta::default() }, out);
+            }
+            Piece::Text(text) => delta(WireDelta { content: Some(text.into()), ..WireDelta::default() }, out),
+            Piece::CallStart { index, id, name } => {
+                let function = wire::WireDeltaFunction { name: Some(name), arguments: "" };
+                call(
+                    WireDeltaCall { index: *index, id: id.as_deref(), kind: Some("function"), function },
+                    out,
+                );
+            }
+            Piece::CallArguments { index, arguments } => {
+                let function = wire::WireDeltaFunction { name: None, arguments };
+                call(WireDeltaCall { index: *index, id: None, kind: None, function }, out);
+            }
+            Piece::Finish(stop) => {
+                self.chunk(Some((WireDelta::default(), Some(wire::finish_reason(*stop)))), None, out);
+            }
+            Piece::Usage(usage) => {
+                if self.form.includes_usage {
+                    self.chunk(None, Some((*usage).into()), out);
+                }
+            }
+            Piece::Done => out.extend_from_slice(b"data: [DONE]\n\n"),
+        }
+    }
+
+    fn raw(&self, raw: &Raw, out: &mut Vec<u8>) {
+        match raw {
+            Raw::BrokenJson => {
+                out.extend_from_slice(b"data: {\"id\":\"chatcmpl-broken\",\"choices\":[{\"ind\n\n")
+            }
+            Raw::BadUtf8 => {
+                out.extend_from_slice(b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"");
+                out.extend_from_slice(&[0xff, 0xfe, 0xc3]);
+                out.extend_from_slice(b"\"},\"finish_reason\":null}]}\n\n");
+            }
+            Raw::ErrorEvent => {
+                let body = wire::error_body(SERVER_ERROR, "server_error", Some("500"));
+                out.extend_from_slice(format!("data: {body}\n\n").as_bytes());
+            }
+            Raw::PlainText(text) => out.extend_from_slice(format!("data: {text}\n\n").as_bytes()),
+        }
+    }
+
+    fn chunk(
+        &self,
+        choice: Option<(WireDelta<'_>, Option<&'static str>)>,
+        usage: Option<wire::WireUsage>,
+        out: &mut Vec<u8>,
+    ) {
+        let choices = choice
+            .into_iter()
+            .map(|(delta, finish_reason)| WireChoice { index: 0, delta, finish_reason })
+            .collect();
+        let chunk = WireChunk {
+            id: &self.id,
+            object: "chat.completion.chunk",
+            created: 0,
+            model: &self.model,
+            choices,
+            usage,
+        };
+        out.extend_from_slice(b"data: ");
+        serde_json::to_writer(&mut *out, &chunk).expect("a chunk of strings and numbers is JSON");
+        out.extend_from_slice(b"\n\n");
+    }
+}
+
+#[cfg(test)]
+mod tests;

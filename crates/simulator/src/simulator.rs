@@ -1,0 +1,468 @@
+//! The simulator itself: options, the life of one call, and what it remembers of all calls.
+//!
+//! Always true: every request is checked, counted and logged before anything else is decided; state is behind
+//! one lock that is held only for bookkeeping, never while a script runs or text is counted.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greenroom_kernel::{Message, ToolSpec, Usage};
+use greenroom_provider::{Provider, Purpose};
+use tokio::time::Instant;
+
+use crate::answer::{self, Answer, ReplyFacts, StatusAnswer};
+use crate::check::{self, Broken, Violation};
+use crate::fault::{self, Fault, FaultPlan};
+use crate::in_process::InProcess;
+use crate::model::{CallInfo, Reply, Script};
+use crate::overflow::{ErrorDialect, Refusal};
+use crate::seen::SeenRequest;
+use crate::server::SimulatorServer;
+use crate::{SimulatorError, tokens, wire};
+
+/// The most violations that are kept; more are only counted.
+const VIOLATIONS_KEPT_MAX: usize = 1_000;
+
+/// How a simulator behaves.
+#[derive(Clone)]
+pub struct SimulatorOptions {
+    /// The model's name in the list of models. Requests for other names are answered too, as many local
+    /// servers do.
+    pub model: String,
+    /// The context window in tokens, input and output together.
+    pub window: u64,
+    /// The most output of one answer, in tokens.
+    pub max_output: u64,
+    /// What scripts and call ids vary by.
+    pub seed: u64,
+    /// The model's behaviour.
+    pub script: Arc<dyn Script>,
+    /// The words in which a request larger than the window is refused.
+    pub error_dialect: ErrorDialect,
+    /// Whether a request whose input fits, but not together with the output that it asks for, is refused; else
+    /// the answer is cut to the room there is.
+    pub refuses_output_overflow: bool,
+    /// Faults by a seed.
+    pub faults: Option<FaultPlan>,
+    /// The key that HTTP requests must bear; others get 401.
+    pub require_key: Option<String>,
+    /// How many of the last requests are kept for [`Simulator::requests`].
+    pub log_capacity: usize,
+    /// What the in-process provider calls itself.
+    pub provider_name: String,
+}
+
+impl SimulatorOptions {
+    /// A model of 128,000 tokens with this script, without faults.
+    pub fn new(script: impl Script) -> Self {
+        Self {
+            model: "simulated".to_owned(),
+            window: 128_000,
+            max_output: 16_384,
+            seed: 0,
+            script: Arc::new(script),
+            error_dialect: ErrorDialect::default(),
+            refuses_output_overflow: false,
+            faults: None,
+            require_key: None,
+            log_capacity: 256,
+            provider_name: "simulator".to_owned(),
+        }
+    }
+}
+
+/// A simulated model. Clones are the same model.
+#[derive(Clone)]
+pub struct Simulator {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: SimulatorOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    calls: u64,
+    sessions: HashMap<String, Session>,
+    log: VecDeque<LoggedRequest>,
+    violations: Vec<Violation>,
+    violations_dropped: u64,
+    fired: BTreeMap<&'static str, u64>,
+    in_flight: usize,
+    in_flight_max: usize,
+}
+
+#[derive(Default)]
+struct Session {
+    /// Requests of any kind, failed ones included.
+    requests: u64,
+    /// Answered calls, which the script counts by.
+    turns: u64,
+    summaries: u64,
+    previous: Option<Arc<Previous>>,
+}
+
+/// The session's last good request, with its counts: the next one usually begins with the same messages.
+struct Previous {
+    system: Option<String>,
+    tools: Arc<[ToolSpec]>,
+    head_tokens: u64,
+    messages: Vec<Arc<Message>>,
+    message_tokens: Vec<u64>,
+}
+
+/// One request, as the log keeps it.
+#[derive(Debug, Clone)]
+pub struct LoggedRequest {
+    /// The number of the call, from 0, over all sessions.
+    pub call: u64,
+    /// What was sent.
+    pub request: Arc<SeenRequest>,
+    /// When it came.
+    pub started: Instant,
+    /// When its answer had been given or its client had gone; `None` while it is in flight.
+    pub ended: Option<Instant>,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It broke a rule and was refused.
+    BrokeRules,
+    /// It was larger than the window.
+    Overflowed,
+    /// It was answered with this fault.
+    Faulted(&'static str),
+    /// It was answered.
+    Answered,
+}
+
+/// A call under way: keeps it counted as in flight until dropped.
+pub(crate) struct InFlight {
+    simulator: Simulator,
+    call: u64,
+}
+
+impl InFlight {
+    pub(crate) fn call(&self) -> u64 {
+        self.call
+    }
+
+    pub(crate) fn fired(&self, fault: &'static str) {
+        *self.simulator.state().fired.entry(fault).or_default() += 1;
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut state = self.simulator.state();
+        state.in_flight -= 1;
+        if let Some(logged) = state.log.iter_mut().rev().find(|logged| logged.call == self.call) {
+            logged.ended = Some(Instant::now());
+        }
+    }
+}
+
+impl Simulator {
+    /// A new model.
+    pub fn new(options: SimulatorOptions) -> Self {
+        Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
+    }
+
+    /// Serves it over HTTP on a free port of the loopback interface, until the server is dropped.
+    ///
+    /// # Errors
+    /// If no port can be bound.
+    pub async fn serve(&self) -> Result<SimulatorServer, SimulatorError> {
+        SimulatorServer::bind(self.clone()).await
+    }
+
+    /// The same model as a provider in this process, without a socket: usable with a paused clock.
+    pub fn provider(&self) -> Arc<dyn Provider> {
+        Arc::new(InProcess::new(self.clone()))
+    }
+
+    /// How it was set up.
+    pub fn options(&self) -> &SimulatorOptions {
+        &self.inner.options
+    }
+
+    /// How many requests came, refused ones included.
+    pub fn calls(&self) -> u64 {
+        self.state().calls
+    }
+
+    /// The last requests, oldest first; at most `log_capacity`.
+    pub fn requests(&self) -> Vec<LoggedRequest> {
+        self.state().log.iter().cloned().collect()
+    }
+
+    /// The most calls that were in flight at the same time.
+    pub fn in_flight_max(&self) -> usize {
+        self.state().in_flight_max
+    }
+
+    /// How many calls are in flight now.
+    pub fn in_flight(&self) -> usize {
+        self.state().in_flight
+    }
+
+    /// The rules that requests broke; the first 1,000.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.state().violations.clone()
+    }
+
+    /// How often each fault really happened, by name.
+    pub fn fired(&self) -> BTreeMap<&'static str, u64> {
+        self.state().fired.clone()
+    }
+
+    /// Fails the test if any request broke a rule.
+    ///
+    /// # Panics
+    /// If one did; the message lists them.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        let state = self.state();
+        let total = state.violations.len() as u64 + state.violations_dropped;
+        let list: Vec<String> = state.violations.iter().take(20).map(ToString::to_string).collect();
+        drop(state);
+        assert!(list.is_empty(), "{total} rules broken:\n{}", list.join("\n"));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while holding the lock, but a poisoned log is still worth reading.
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one request: counts, checks and logs it, and decides its answer.
+    pub(crate) fn begin(&self, mut request: SeenRequest, mut broken: Vec<Broken>) -> (Answer, InFlight) {
+        let options = &self.inner.options;
+        let (call, request_number, previous) = {
+            let mut state = self.state();
+            let call = state.calls;
+            state.calls += 1;
+            state.in_flight += 1;
+            state.in_flight_max = state.in_flight_max.max(state.in_flight);
+            let session = state.sessions.entry(request.session_key().to_owned()).or_default();
+            session.requests += 1;
+            (call, session.requests, session.previous.clone())
+        };
+        let flight = InFlight { simulator: self.clone(), call };
+        let started = Instant::now();
+
+        let (measured, known) = measure(&mut request, previous.as_deref());
+        broken.extend(check::check(&request, known));
+        let planned = options
+            .faults
+            .as_ref()
+            .and_then(|plan| plan.choose(request.session_key(), request_number, request.purpose))
+            .cloned();
+
+        if !broken.is_empty() {
+            let answer = self.refuse_broken(&request, call, broken);
+            self.log(call, request, started, Outcome::BrokeRules);
+            return (answer, flight);
+        }
+        if let Some(fault) = planned.as_ref().filter(|fault| fault.replaces_answer()) {
+            // No script is asked for an answer that nobody will see.
+            let answer = self.answer(&request, Reply::default(), Some(fault), request_number);
+            self.log(call, request, started, Outcome::Faulted(fault.name()));
+            return (answer, flight);
+        }
+        if let Some(refusal) = self.overflow(&request) {
+            self.log(call, request, started, Outcome::Overflowed);
+            return (answer::refused(refusal), flight);
+        }
+
+        let session_call = self.count_answer(&request, measured, planned.as_ref());
+        let info = CallInfo {
+            call,
+            session_call,
+            seed: fault::hash(&[
+                &options.seed.to_le_bytes(),
+                request.session_key().as_bytes(),
+                &session_call.to_le_bytes(),
+            ]),
+        };
+        if request.tokens > options.window && options.error_dialect == ErrorDialect::SilentTruncation {
+            truncate(&mut request, options.window);
+        }
+        if matches!(planned, Some(Fault::SilentTruncation)) {
+            let half = request.tokens / 2;
+            truncate(&mut request, half);
+        }
+        let mut reply = options.script.reply(&request, info);
+        let ordered = reply.fault.take();
+        if planned.is_none() && matches!(ordered, Some(Fault::SilentTruncation)) {
+            let half = request.tokens / 2;
+            truncate(&mut request, half);
+        }
+        let fault = planned.or(ordered);
+        let answer = self.answer(&request, reply, fault.as_ref(), request_number);
+        let outcome = fault.map_or(Outcome::Answered, |fault| Outcome::Faulted(fault.name()));
+        self.log(call, request, started, outcome);
+        (answer, flight)
+    }
+
+    /// Records the broken rules, and gives the refusal.
+    fn refuse_broken(&self, request: &SeenRequest, call: u64, broken: Vec<Broken>) -> Answer {
+        let texts: Vec<String> =
+            broken.iter().map(|(rule, detail)| format!("{}: {detail}", rule.text())).collect();
+        let mut state = self.state();
+        for (rule, detail) in broken {
+            if state.violations.len() < VIOLATIONS_KEPT_MAX {
+                let session = request.session.clone();
+                state.violations.push(Violation { call, session, rule, detail });
+            } else {
+                state.violations_dropped += 1;
+            }
+        }
+        drop(state);
+        let body = wire::error_body(&texts.join("; "), "invalid_request_error", Some("invalid_value"));
+        Answer::Status(StatusAnswer::new(400, body))
+    }
+
+    /// The refusal of a request that is larger than the window.
+    fn overflow(&self, request: &SeenRequest) -> Option<Refusal> {
+        let options = &self.inner.options;
+        let output = request.max_output_tokens;
+        if request.tokens > options.window {
+            return options.error_dialect.refuse(
+                options.window,
+                request.tokens,
+                output,
+                request.bytes,
+                request.streamed,
+            );
+        }
+        let wanted = output.filter(|_| options.refuses_output_overflow)?;
+        (request.tokens.saturating_add(wanted) > options.window)
+            .then(|| ErrorDialect::refuse_output(options.window, request.tokens, wanted))
+    }
+
+    /// Remembers the request as the session's last good one, and counts the answer unless a fault spoils it;
+    /// gives the number of the answer.
+    fn count_answer(&self, request: &SeenRequest, measured: Measured, planned: Option<&Fault>) -> u64 {
+        let is_spoilt = planned.is_some_and(Fault::spoils_answer);
+        let mut state = self.state();
+        let session = state.sessions.entry(request.session_key().to_owned()).or_default();
+        let counter = match request.purpose {
+            Purpose::Turn => {
+                session.previous = Some(Arc::new(Previous {
+                    system: request.system.clone(),
+                    tools: request.tools.clone(),
+                    head_tokens: measured.head_tokens,
+                    messages: request.messages.clone(),
+                    message_tokens: measured.message_tokens,
+                }));
+                &mut session.turns
+            }
+            // Two summaries of a session may run at once, and share nothing with its turns.
+            Purpose::Summary => &mut session.summaries,
+        };
+        let number = *counter;
+        *counter += u64::from(!is_spoilt);
+        number
+    }
+
+    fn answer(&self, request: &SeenRequest, mut reply: Reply, fault: Option<&Fault>, number: u64) -> Answer {
+        let options = &self.inner.options;
+        let room = request
+            .max_output_tokens
+            .unwrap_or(options.max_output)
+            .min(options.max_output)
+            .min(options.window.saturating_sub(request.tokens));
+        let (output_tokens, reasoning_tokens) = answer::limit_output(&mut reply, room);
+        let usage = Usage {
+            input_tokens: request.tokens,
+            cached_tokens: request.cached_tokens,
+            cache_write_tokens: 0,
+            output_tokens,
+            reasoning_tokens,
+        };
+        let id_seed = fault::hash(&[
+            &options.seed.to_le_bytes(),
+            request.session_key().as_bytes(),
+            &number.to_le_bytes(),
+            &request.tokens.to_le_bytes(),
+        ]);
+        answer::answer(&reply, fault, &ReplyFacts { usage, id_seed, window: options.window })
+    }
+
+    fn log(&self, call: u64, request: SeenRequest, started: Instant, outcome: Outcome) {
+        let capacity = self.inner.options.log_capacity;
+        if capacity == 0 {
+            return;
+        }
+        let mut state = self.state();
+        while state.log.len() >= capacity {
+            state.log.pop_front();
+        }
+        state.log.push_back(LoggedRequest {
+            call,
+            request: Arc::new(request),
+            started,
+            ended: None,
+            outcome,
+        });
+    }
+}
+
+/// The sizes of a request's parts.
+struct Measured {
+    head_tokens: u64,
+    message_tokens: Vec<u64>,
+}
+
+/// Counts `request`, taking over what it shares with the session's previous one; gives how many messages that
+/// is. Shared messages are replaced by the previous request's, so that they are in memory once.
+fn measure(request: &mut SeenRequest, previous: Option<&Previous>) -> (Measured, usize) {
+    let same_head = previous.filter(|previous| {
+        previous.system == request.system
+            && (Arc::ptr_eq(&previous.tools, &request.tools) || previous.tools == request.tools)
+    });
+    let head_tokens = same_head.map_or_else(
+        || tokens::head(request.system.as_deref(), &request.tools),
+        |previous| previous.head_tokens,
+    );
+    let mut message_tokens = Vec::with_capacity(request.messages.len());
+    let mut known = 0;
+    if let Some(previous) = previous.filter(|_| request.purpose == Purpose::Turn) {
+        for ((old, tokens), new) in
+            previous.messages.iter().zip(&previous.message_tokens).zip(&mut request.messages)
+        {
+            if !Arc::ptr_eq(old, new) {
+                if old != new {
+                    break;
+                }
+                *new = old.clone();
+            }
+            message_tokens.push(*tokens);
+            known += 1;
+        }
+    }
+    request.cached_tokens = match same_head {
+        Some(_) => head_tokens + message_tokens.iter().sum::<u64>(),
+        None => 0,
+    };
+    message_tokens.extend(request.messages[known..].iter().map(|message| tokens::message(message)));
+    request.tokens = head_tokens + message_tokens.iter().sum::<u64>();
+    (Measured { head_tokens, message_tokens }, known)
+}
+
+/// Drops the oldest messages until at most `tokens_max` are left, as servers do that truncate in silence. The
+/// last message stays whatever its size.
+fn truncate(request: &mut SeenRequest, tokens_max: u64) {
+    let mut dropped = 0;
+    while request.messages.len() - dropped > 1 && request.tokens > tokens_max {
+        request.tokens -= tokens::message(&request.messages[dropped]);
+        dropped += 1;
+    }
+    request.messages.drain(..dropped);
+    request.cached_tokens = request.cached_tokens.min(request.tokens);
+}

@@ -1,0 +1,411 @@
+//! The chat-completions protocol as it stands on the wire: what is read, and what is written.
+//!
+//! Always true: reading is lenient about form (unknown fields, nulls, string or parts) and strict about
+//! meaning: what cannot be understood is a broken rule, never silently dropped.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use greenroom_kernel::{
+    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
+    Usage,
+};
+use greenroom_provider::{OutputSchema, Purpose};
+use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::check::{Broken, Rule};
+use crate::seen::SeenRequest;
+
+/// A request's body.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct WireRequest {
+    #[serde(default)]
+    pub(crate) model: String,
+    #[serde(default)]
+    messages: Vec<WireMessage>,
+    #[serde(default)]
+    tools: Option<Vec<WireTool>>,
+    #[serde(default)]
+    stream: Option<bool>,
+    #[serde(default)]
+    stream_options: Option<StreamOptions>,
+    #[serde(default)]
+    max_tokens: Option<u64>,
+    #[serde(default)]
+    max_completion_tokens: Option<u64>,
+    #[serde(default)]
+    response_format: Option<serde_json::Value>,
+    #[serde(default)]
+    prompt_cache_key: Option<String>,
+    #[serde(default)]
+    user: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct WireMessage {
+    #[serde(default)]
+    role: String,
+    #[serde(default)]
+    content: Content,
+    #[serde(default)]
+    tool_calls: Option<Vec<WireCall>>,
+    #[serde(default)]
+    tool_call_id: Option<String>,
+    #[serde(default)]
+    reasoning_content: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct WireCall {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    function: WireFunctionCall,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct WireFunctionCall {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    arguments: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct WireTool {
+    #[serde(default)]
+    function: WireFunction,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct WireFunction {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    description: Option<String>,
+    #[serde(default)]
+    parameters: Option<serde_json::Value>,
+}
+
+/// A message's content: null, a string, or parts. Read by hand, since an untagged enum would copy every long
+/// text once more.
+#[derive(Debug, Default)]
+struct Content(Vec<WirePart>);
+
+#[derive(Debug, Deserialize)]
+struct WirePart {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    refusal: Option<String>,
+    #[serde(default)]
+    image_url: Option<ImageUrl>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ImageUrl {
+    url: String,
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ContentVisitor;
+        impl<'de> Visitor<'de> for ContentVisitor {
+            type Value = Content;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("null, a string, or a list of parts")
+            }
+            fn visit_unit<E: serde::de::Error>(self) -> Result<Content, E> {
+                Ok(Content::default())
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Content, E> {
+                self.visit_string(text.to_owned())
+            }
+            fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Content, E> {
+                let part = WirePart { kind: "text".into(), text: Some(text), refusal: None, image_url: None };
+                Ok(Content(vec![part]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
+                let mut content = Vec::new();
+                while let Some(part) = parts.next_element()? {
+                    content.push(part);
+                }
+                Ok(Content(content))
+            }
+        }
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+/// What headers say about a request.
+#[derive(Debug, Default)]
+pub(crate) struct FromHeaders {
+    pub(crate) session: Option<String>,
+    pub(crate) purpose: Option<Purpose>,
+}
+
+/// What else the writer of the answer has to know.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AnswerForm {
+    pub(crate) includes_usage: bool,
+}
+
+impl WireRequest {
+    /// The request in our own types, and what is wrong with its form.
+    pub(crate) fn into_seen(
+        self,
+        headers: FromHeaders,
+        bytes: u64,
+    ) -> (SeenRequest, AnswerForm, Vec<Broken>) {
+        let mut broken = Vec::new();
+        let mut system = None;
+        let mut messages: Vec<Arc<Message>> = Vec::with_capacity(self.messages.len());
+        let mut call_names: HashMap<String, String> = HashMap::new();
+        for (index, message) in self.messages.into_iter().enumerate() {
+            match message.role.as_str() {
+                "system" | "developer" => {
+                    if system.is_some() {
+                        broken.push((Rule::SecondSystem, format!("message {index}")));
+                    } else if index > 0 {
+                        broken.push((Rule::SystemNotFirst, format!("message {index}")));
+                    }
+                    let blocks = message.content.into_blocks(index, &mut broken);
+                    system.get_or_insert(greenroom_kernel::message::blocks_text(&blocks));
+                }
+                "user" => {
+                    messages.push(Arc::new(Message::User(message.content.into_blocks(index, &mut broken))));
+                }
+                "assistant" => {
+                    let assistant = message.into_assistant(&self.model, index, &mut broken);
+                    for call in assistant.tool_calls() {
+                        call_names.insert(call.id.clone(), call.name.clone());
+                    }
+                    messages.push(Arc::new(Message::Assistant(assistant)));
+                }
+                "tool" => {
+                    let call_id = message.tool_call_id.unwrap_or_default();
+                    messages.push(Arc::new(Message::ToolResult(ToolResult {
+                        tool_name: call_names.get(&call_id).cloned().unwrap_or_default(),
+                        call_id,
+                        content: message.content.into_blocks(index, &mut broken),
+                        status: ToolStatus::Ok,
+                        touched: Vec::new(),
+                    })));
+                }
+                role => broken.push((Rule::UnknownRole, format!("message {index}: {role:?}"))),
+            }
+        }
+        let tools: Arc<[ToolSpec]> = self
+            .tools
+            .unwrap_or_default()
+            .into_iter()
+            .map(|tool| ToolSpec {
+                name: tool.function.name,
+                description: tool.function.description.unwrap_or_default(),
+                parameters: tool
+                    .function
+                    .parameters
+                    .unwrap_or_else(|| serde_json::json!({ "type": "object", "properties": {} })),
+            })
+            .collect();
+        let purpose = headers.purpose.unwrap_or_else(|| purpose_of(&tools, &messages));
+        let seen = SeenRequest {
+            model: self.model,
+            system,
+            messages,
+            tools,
+            max_output_tokens: self.max_completion_tokens.or(self.max_tokens),
+            output_schema: self.response_format.as_ref().and_then(output_schema),
+            session: headers.session.or(self.prompt_cache_key).or(self.user),
+            purpose,
+            streamed: self.stream.unwrap_or(false),
+            bytes,
+            tokens: 0,
+            cached_tokens: 0,
+        };
+        let includes_usage = self.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
+        (seen, AnswerForm { includes_usage }, broken)
+    }
+}
+
+impl WireMessage {
+    fn into_assistant(self, model: &str, index: usize, broken: &mut Vec<Broken>) -> AssistantMessage {
+        let mut content = Vec::new();
+        content.extend(self.reasoning_content.filter(|text| !text.is_empty()).map(Part::Reasoning));
+        for block in self.content.into_blocks(index, broken) {
+            match block {
+                Block::Text(text) if text.is_empty() => {}
+                Block::Text(text) => content.push(Part::Text(text)),
+                Block::Image(_) => {
+                    broken.push((Rule::UnknownContent, format!("message {index}: an image in an answer")));
+                }
+            }
+        }
+        let calls = self.tool_calls.unwrap_or_default();
+        let has_calls = !calls.is_empty();
+        content.extend(calls.into_iter().map(|call| {
+            Part::ToolCall(ToolCall {
+                id: call.id.unwrap_or_default(),
+                name: call.function.name,
+                arguments: call.function.arguments,
+            })
+        }));
+        AssistantMessage {
+            content,
+            provider: String::new(),
+            model: model.to_owned(),
+            usage: None,
+            stop: if has_calls { StopReason::ToolCalls } else { StopReason::Stop },
+            error: None,
+        }
+    }
+}
+
+impl Content {
+    fn into_blocks(self, index: usize, broken: &mut Vec<Broken>) -> Vec<Block> {
+        let mut blocks = Vec::with_capacity(self.0.len());
+        for part in self.0 {
+            match part {
+                WirePart { text: Some(text), .. } | WirePart { refusal: Some(text), .. } => {
+                    blocks.push(Block::Text(text));
+                }
+                WirePart { image_url: Some(image), .. } => blocks.push(Block::Image(image_of(&image.url))),
+                WirePart { kind, .. } => {
+                    broken.push((Rule::UnknownContent, format!("message {index}: a part of type {kind:?}")));
+                }
+            }
+        }
+        blocks
+    }
+}
+
+/// An inline picture, or one that is only named by its address.
+fn image_of(url: &str) -> Image {
+    match url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) {
+        Some((media_type, data)) => Image { media_type: media_type.to_owned(), data: data.to_owned() },
+        None => Image { media_type: "text/uri-list".to_owned(), data: url.to_owned() },
+    }
+}
+
+fn purpose_of(tools: &[ToolSpec], messages: &[Arc<Message>]) -> Purpose {
+    let is_summary = tools.is_empty()
+        && messages.last().is_some_and(|last| {
+            matches!(**last, Message::User(_)) && last.text().contains(crate::summariser::TRANSCRIPT_TAG)
+        });
+    if is_summary { Purpose::Summary } else { Purpose::Turn }
+}
+
+fn output_schema(format: &serde_json::Value) -> Option<Arc<OutputSchema>> {
+    let schema = format.get("json_schema")?;
+    Some(Arc::new(OutputSchema {
+        name: schema.get("name").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned(),
+        schema: schema.get("schema").cloned().unwrap_or_default(),
+    }))
+}
+
+/// The protocol's word for why an answer ended.
+pub(crate) fn finish_reason(stop: StopReason) -> &'static str {
+    match stop {
+        StopReason::Stop => "stop",
+        StopReason::Length => "length",
+        StopReason::ToolCalls => "tool_calls",
+        StopReason::ContentFilter => "content_filter",
+        StopReason::Aborted => "aborted",
+        StopReason::Error => "error",
+    }
+}
+
+/// One chunk of a streamed answer.
+#[derive(Serialize)]
+pub(crate) struct WireChunk<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) object: &'static str,
+    pub(crate) created: u64,
+    pub(crate) model: &'a str,
+    pub(crate) choices: Vec<WireChoice<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<WireUsage>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct WireChoice<'a> {
+    pub(crate) index: u32,
+    pub(crate) delta: WireDelta<'a>,
+    pub(crate) finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize, Default)]
+pub(crate) struct WireDelta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<WireDeltaCall<'a>>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct WireDeltaCall<'a> {
+    pub(crate) index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<&'a str>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<&'static str>,
+    pub(crate) function: WireDeltaFunction<'a>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct WireDeltaFunction<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<&'a str>,
+    pub(crate) arguments: &'a str,
+}
+
+#[derive(Serialize)]
+pub(crate) struct WireUsage {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    total_tokens: u64,
+    prompt_tokens_details: WirePromptDetails,
+    completion_tokens_details: WireCompletionDetails,
+}
+
+#[derive(Serialize)]
+struct WirePromptDetails {
+    cached_tokens: u64,
+}
+
+#[derive(Serialize)]
+struct WireCompletionDetails {
+    reasoning_tokens: u64,
+}
+
+impl From<Usage> for WireUsage {
+    fn from(usage: Usage) -> Self {
+        Self {
+            prompt_tokens: usage.input_tokens,
+            completion_tokens: usage.output_tokens,
+            total_tokens: usage.total_tokens(),
+            prompt_tokens_details: WirePromptDetails { cached_tokens: usage.cached_tokens },
+            completion_tokens_details: WireCompletionDetails { reasoning_tokens: usage.reasoning_tokens },
+        }
+    }
+}
+
+/// An error's body in OpenAI's form.
+pub(crate) fn error_body(message: &str, kind: &str, code: Option<&str>) -> String {
+    serde_json::json!({ "error": { "message": message, "type": kind, "param": null, "code": code } })
+        .to_string()
+}
