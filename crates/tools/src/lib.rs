@@ -4,8 +4,23 @@
 //! is the one to audit. File tools are confined to a workspace; every output is capped; every tool declares
 //! which files it touched. What is absent: models, sessions, actors.
 
+pub mod builtin;
+mod error;
+mod function;
+mod output;
+mod process;
+mod registry;
+mod schema;
+mod similar;
+mod workspace;
+
+pub use error::ToolsError;
+pub use function::{FunctionTool, IntoToolOutput, Json, ToolError, typed, typed_with};
+pub use registry::Registry;
+pub use workspace::Workspace;
+
 use futures_util::future::BoxFuture;
-use greenroom_kernel::{Block, ToolSpec, ToolStatus, Touched};
+use greenroom_kernel::{Block, ToolSpec, ToolStatus, Touch, Touched};
 use tokio_util::sync::CancellationToken;
 
 /// Something an agent may call.
@@ -81,6 +96,18 @@ impl ToolOutput {
 
     /// A failure that the model reads.
     pub fn error(text: impl Into<String>) -> Self {
-        Self { content: vec![Block::Text(text.into())], status: ToolStatus::Error, touched: Vec::new() }
+        Self { status: ToolStatus::Error, ..Self::text(text) }
+    }
+
+    /// A call that was cancelled: whether it took effect is not known, unless `text` says so.
+    pub fn interrupted(text: impl Into<String>) -> Self {
+        Self { status: ToolStatus::Interrupted, ..Self::text(text) }
+    }
+
+    /// Declares a file that the call touched; `path` is relative to the workspace where it lies inside.
+    #[must_use]
+    pub fn touching(mut self, path: impl Into<String>, touch: Touch) -> Self {
+        self.touched.push(Touched { path: path.into(), touch });
+        self
     }
 }

@@ -1,0 +1,244 @@
+//! `bash`: a command, in the workspace.
+//!
+//! Always true: the command has no input and no terminal, sees only the allowed part of the environment (no keys),
+//! and leaves no process behind, however it ends: by itself, at its time limit, cancelled, or dropped. Its output
+//! takes bounded memory.
+//!
+//! This tool is not confined to the workspace. Who may run what (approvals) is decided before the registry runs a
+//! call; what a command can reach (a sandbox) is what [`Options::sandbox`] puts in front of it.
+
+use std::ffi::OsString;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use greenroom_kernel::{Block, ToolStatus};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio::io::AsyncReadExt;
+use tokio::process::ChildStdout;
+
+use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX, Clip, cap_line};
+pub use crate::process::Containment;
+use crate::process::{Launch, Running};
+use crate::{FunctionTool, Progress, ToolContext, ToolError, ToolOutput, ToolsError, Workspace, typed_with};
+
+/// The variables that commands inherit.
+const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
+/// The longest time limit that a call may ask for.
+const TIMEOUT_MS_MAX: u64 = 60 * 60 * 1000;
+/// How long the rest of the output may take to arrive after all processes were ended.
+const DRAIN: Duration = Duration::from_millis(200);
+
+/// How commands are run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The time limit for a command that asks for none, in milliseconds.
+    pub timeout_ms: u64,
+    /// More variables for the command's environment, over those that it inherits.
+    pub environment: Vec<(String, String)>,
+    /// A program and its arguments that start the shell given after them, inside a sandbox. Empty: no sandbox.
+    pub sandbox: Vec<OsString>,
+    /// How the command's processes are held together. `None`: in the best way that works here.
+    pub containment: Option<Containment>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { timeout_ms: 120_000, environment: Vec::new(), sandbox: Vec::new(), containment: None }
+    }
+}
+
+/// Runs a command with bash in the workspace and returns its output and exit code. It has no input and no terminal.
+/// Processes that it leaves in the background are ended with it.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Bash {
+    /// The command.
+    command: String,
+    /// The time limit in milliseconds. Default: 120000.
+    timeout_ms: Option<u64>,
+}
+
+pub(super) fn tool(workspace: Workspace, options: Options) -> FunctionTool {
+    typed_with("bash", move |arguments: Bash, context| {
+        let (workspace, options) = (workspace.clone(), options.clone());
+        async move { run(&workspace, &options, &arguments, &context).await }
+    })
+}
+
+/// How a command ended.
+enum End {
+    Exited(std::io::Result<ExitStatus>),
+    TimedOut,
+    Cancelled,
+}
+
+async fn run(
+    workspace: &Workspace,
+    options: &Options,
+    arguments: &Bash,
+    context: &ToolContext,
+) -> Result<ToolOutput, ToolError> {
+    let timeout_ms = arguments.timeout_ms.unwrap_or(options.timeout_ms);
+    if timeout_ms == 0 || timeout_ms > TIMEOUT_MS_MAX {
+        return Err(ToolsError::Refused(format!("`timeout_ms` is from 1 to {TIMEOUT_MS_MAX}")).into());
+    }
+    if arguments.command.contains('\0') {
+        return Err(ToolsError::Refused("a command has no NUL bytes".to_owned()).into());
+    }
+    let containment = match options.containment {
+        Some(containment) => containment,
+        None => tokio::task::spawn_blocking(Containment::detect).await?,
+    };
+    let launch = Launch {
+        argv: argv(options, &arguments.command),
+        directory: workspace.root(),
+        environment: environment(options),
+        containment,
+    };
+    let (mut running, mut output) = Running::start(launch)
+        .map_err(|error| ToolError::new(format!("cannot start the command: {error}")))?;
+    let mut collector = Collector::new(&context.progress);
+    let end = tokio::select! {
+        biased;
+        () = context.cancel.cancelled() => End::Cancelled,
+        () = tokio::time::sleep(Duration::from_millis(timeout_ms)) => End::TimedOut,
+        status = async {
+            // The output may end before the command, and the command before its output.
+            tokio::select! {
+                biased;
+                () = collector.read_all(&mut output) => running.wait().await,
+                status = running.wait() => status,
+            }
+        } => End::Exited(status),
+    };
+    running.end().await;
+    // What is still in the pipe; a process that nobody may end could hold it open for ever.
+    let _ = tokio::time::timeout(DRAIN, collector.read_all(&mut output)).await;
+    Ok(report(end, timeout_ms, collector.finish()))
+}
+
+/// The shell and the command, behind what starts the sandbox.
+fn argv(options: &Options, command: &str) -> Vec<OsString> {
+    let bash = std::path::Path::new("/bin/bash");
+    let shell = if bash.exists() { "/bin/bash" } else { "/bin/sh" };
+    let mut argv = options.sandbox.clone();
+    argv.extend([shell, "-c", command].map(OsString::from));
+    argv
+}
+
+fn environment(options: &Options) -> Vec<(OsString, OsString)> {
+    let mut environment = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
+    let inherited = INHERITED.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
+    environment.extend(inherited);
+    environment.extend(options.environment.iter().map(|(name, value)| (name.into(), value.into())));
+    environment
+}
+
+fn report(end: End, timeout_ms: u64, text: String) -> ToolOutput {
+    let (status, remark) = match end {
+        End::Cancelled => {
+            (ToolStatus::Interrupted, "cancelled; the command and all its processes were ended".to_owned())
+        }
+        End::TimedOut => (
+            ToolStatus::Error,
+            format!("timed out after {timeout_ms} ms; the command and all its processes were ended"),
+        ),
+        End::Exited(Ok(status)) if status.success() => (ToolStatus::Ok, String::new()),
+        End::Exited(Ok(status)) => (ToolStatus::Error, exit(status)),
+        End::Exited(Err(error)) => (ToolStatus::Error, format!("how it ended is not known: {error}")),
+    };
+    let mut text = if text.is_empty() { "(no output)\n".to_owned() } else { text };
+    if !remark.is_empty() {
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(&format!("[{remark}]\n"));
+    }
+    ToolOutput { content: vec![Block::Text(text)], status, touched: Vec::new() }
+}
+
+fn exit(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) if code > 128 && code <= 128 + 64 => {
+            format!("exit code {code}: signal {}", signal(code - 128))
+        }
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(number)) => format!("ended by signal {}", signal(number)),
+        (None, None) => "ended without an exit code".to_owned(),
+    }
+}
+
+fn signal(number: i32) -> String {
+    let name = match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        _ => return number.to_string(),
+    };
+    format!("{number}, {name}")
+}
+
+/// Takes the output in: head and tail for the model, lines for people.
+struct Collector<'a> {
+    clip: Clip,
+    progress: &'a Progress,
+    /// The line that has begun, up to what is shown of it.
+    line: Vec<u8>,
+}
+
+impl<'a> Collector<'a> {
+    /// The longest part of a line that people are shown, in bytes.
+    const LINE_BYTES_MAX: usize = 500;
+    /// The most lines that people are shown of one read.
+    const LINES_MAX: usize = 50;
+
+    fn new(progress: &'a Progress) -> Self {
+        Self { clip: Clip::new(BODY_BYTES_MAX, BODY_LINES_MAX), progress, line: Vec::new() }
+    }
+
+    /// Until the stream ends. Dropping the future loses nothing.
+    async fn read_all(&mut self, output: &mut ChildStdout) {
+        let mut buffer = vec![0; 32 * 1024];
+        while let Ok(count @ 1..) = output.read(&mut buffer).await {
+            self.take(&buffer[..count]);
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.clip.push(bytes);
+        let mut lines = 0;
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let room = (2 * Self::LINE_BYTES_MAX).saturating_sub(self.line.len()).min(piece.len());
+            self.line.extend_from_slice(&piece[..room]);
+            if piece.ends_with(b"\n") {
+                lines += 1;
+                if lines <= Self::LINES_MAX {
+                    self.report_line();
+                }
+                self.line.clear();
+            }
+        }
+    }
+
+    fn report_line(&self) {
+        let line = String::from_utf8_lossy(&self.line);
+        self.progress.report(cap_line(line.trim_end_matches(['\n', '\r']), Self::LINE_BYTES_MAX));
+    }
+
+    fn finish(self) -> String {
+        if !self.line.is_empty() {
+            self.report_line();
+        }
+        self.clip.finish("write the output to a file, or filter it, to see the rest")
+    }
+}

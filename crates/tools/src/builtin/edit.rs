@@ -1,0 +1,142 @@
+//! `edit`: one exact text in a file for another.
+//!
+//! Always true: the text must be there exactly once (or `all` is given), and the file must still be the one that
+//! was read; line ends and a byte order mark stay as they were.
+
+use std::io::Read;
+
+use greenroom_kernel::Touch;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::output::cap_line;
+use crate::{FunctionTool, ToolOutput, ToolsError, Workspace, similar, typed_with};
+
+/// The largest file that is edited, in bytes.
+const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
+
+/// Replaces an exact text in a file of the workspace. `old` must occur exactly once, blanks and line ends included,
+/// unless `all` is true; take in as many lines around it as make it unique.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Edit {
+    /// The file, relative to the workspace.
+    path: String,
+    /// The text to replace, without line numbers.
+    old: String,
+    /// The text to put in its place.
+    new: String,
+    /// Whether to replace every occurrence. Default: false.
+    #[serde(default)]
+    all: bool,
+}
+
+pub(super) fn tool(workspace: Workspace) -> FunctionTool {
+    typed_with("edit", move |arguments: Edit, context| {
+        let workspace = workspace.clone();
+        async move { workspace.blocking(&context.cancel, move |w, cancel| edit(w, &arguments, cancel)).await }
+    })
+}
+
+fn edit(
+    workspace: &Workspace,
+    arguments: &Edit,
+    cancel: &CancellationToken,
+) -> Result<ToolOutput, ToolsError> {
+    let path = workspace.locate(&arguments.path)?;
+    let shown = path.shown();
+    workspace.changeable(&path)?;
+    let (file, version) = workspace.open_file(&path)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| ToolsError::io(shown, error))?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
+        let text = format!("`{shown}` is larger than {FILE_BYTES_MAX} bytes, which is the limit for edits");
+        return Err(ToolsError::Refused(text));
+    }
+    let text = String::from_utf8(bytes)
+        .map_err(|_| ToolsError::Refused(format!("`{shown}` is not UTF-8 text and was not changed")))?;
+    let (edited, lines) = replace(&text, arguments)
+        .map_err(|wrong| ToolsError::Refused(format!("`{shown}` was not changed: {wrong}")))?;
+    if cancel.is_cancelled() {
+        return Err(ToolsError::Cancelled);
+    }
+    workspace.replace(&path, edited.as_bytes(), Some(version))?;
+    let count = lines.len();
+    let text = format!("edited `{shown}`: {count} replacement{} at {}", plural(count), at_lines(&lines));
+    Ok(ToolOutput::text(text).touching(shown, Touch::Modified))
+}
+
+/// The text after the edit, and the lines at which replacements begin.
+fn replace(text: &str, edit: &Edit) -> Result<(String, Vec<usize>), String> {
+    if edit.old.is_empty() {
+        return Err("`old` is empty; use `write` to write a whole file".to_owned());
+    }
+    if edit.old == edit.new {
+        return Err("`old` and `new` are the same".to_owned());
+    }
+    // Models write `\n`; a file whose lines all end in `\r\n` is to stay so.
+    let newlines = text.matches('\n').count();
+    let windows = newlines > 0 && text.matches("\r\n").count() == newlines;
+    let ending = |part: &str| {
+        let unix = part.replace("\r\n", "\n");
+        if windows { unix.replace('\n', "\r\n") } else { unix }
+    };
+    // In a file of mixed line ends, the text as it is written comes first.
+    let (mut old, mut new) = (edit.old.clone(), edit.new.clone());
+    if windows || !text.contains(&old) {
+        (old, new) = (ending(&old), ending(&new));
+    }
+    let places: Vec<usize> = text.match_indices(&old).map(|(place, _)| place).collect();
+    let lines: Vec<usize> = places.iter().map(|place| text[..*place].matches('\n').count() + 1).collect();
+    match places.len() {
+        0 => Err(format!("`old` does not occur in it{}", hint(text, &old))),
+        1 => Ok((text.replacen(&old, &new, 1), lines)),
+        _ if edit.all => Ok((text.replace(&old, &new), lines)),
+        count => Err(format!(
+            "`old` occurs {count} times, at {}; take in more lines around it, or set `all`",
+            at_lines(&lines)
+        )),
+    }
+}
+
+/// The line that `old` was likely meant to begin with.
+fn hint(text: &str, old: &str) -> String {
+    const ALIKE_MIN: usize = 600;
+    let Some((before, wanted)) = old.lines().enumerate().find(|(_, line)| !line.trim().is_empty()) else {
+        return " (it is blank)".to_owned();
+    };
+    let scored =
+        text.lines().enumerate().map(|(index, line)| (similar::similarity(wanted, line), index, line));
+    // The first of equals.
+    match scored.max_by(|left, right| left.0.cmp(&right.0).then(right.1.cmp(&left.1))) {
+        Some((score, index, line)) if score >= ALIKE_MIN => {
+            let number = index + 1;
+            let wanted_number = before + 1;
+            let why = if line == wanted {
+                format!("line {wanted_number} of `old` is at line {number}, but the lines around it differ")
+            } else if score == 1_000 {
+                format!("line {number} differs only in blanks or case")
+            } else {
+                format!("the closest is line {number}")
+            };
+            format!("; {why}: {:?}", cap_line(line, 200))
+        }
+        Some(_) | None => String::new(),
+    }
+}
+
+fn at_lines(lines: &[usize]) -> String {
+    const SHOWN_MAX: usize = 20;
+    let shown: Vec<String> = lines.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
+    let more = if lines.len() > SHOWN_MAX {
+        format!(" and {} more", lines.len() - SHOWN_MAX)
+    } else {
+        String::new()
+    };
+    format!("line{} {}{more}", plural(lines.len()), shown.join(", "))
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}

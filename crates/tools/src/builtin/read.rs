@@ -1,0 +1,206 @@
+//! `read`: a text file's lines with their numbers, or an image.
+//!
+//! Always true: at most one part of the file is in memory; what is left out is said, with how to go on.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use greenroom_kernel::{Block, Image, Touch};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX};
+use crate::{FunctionTool, ToolOutput, ToolsError, Workspace, typed_with};
+
+/// The longest part of a line that is shown, in bytes.
+const LINE_BYTES_MAX: usize = 2_000;
+/// The largest image that is sent, in bytes.
+const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024;
+/// How much of a file is looked at to tell text from other things, in bytes.
+const HEAD_BYTES: u64 = 8 * 1024;
+
+/// Reads a file in the workspace. Text comes as lines, each after its number and a tab; a long file comes in parts,
+/// and the last line says how to go on. PNG, JPEG, GIF and WebP images are shown.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Read {
+    /// The file, relative to the workspace.
+    path: String,
+    /// The first line wanted, counted from 1. Default: 1.
+    offset: Option<usize>,
+    /// How many lines are wanted at most. Default: as many as fit.
+    limit: Option<usize>,
+}
+
+pub(super) fn tool(workspace: Workspace) -> FunctionTool {
+    typed_with("read", move |arguments: Read, context| {
+        let workspace = workspace.clone();
+        async move { workspace.blocking(&context.cancel, move |w, cancel| read(w, &arguments, cancel)).await }
+    })
+    .read_only()
+}
+
+fn read(
+    workspace: &Workspace,
+    arguments: &Read,
+    cancel: &CancellationToken,
+) -> Result<ToolOutput, ToolsError> {
+    let path = workspace.locate(&arguments.path)?;
+    let shown = path.shown();
+    let io = |error: std::io::Error| ToolsError::io(shown, error);
+    let (mut file, _) = workspace.open_file(&path)?;
+    let size_bytes = file.metadata().map_err(io)?.len();
+    let mut head = Vec::new();
+    file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(io)?;
+    if let Some(media_type) = image_type(&head) {
+        return image(shown, media_type, head, file, size_bytes);
+    }
+    if head.contains(&0) {
+        return Err(ToolsError::Refused(format!("`{shown}` is not text but binary, {size_bytes} bytes")));
+    }
+    let first = arguments.offset.unwrap_or(1);
+    let wanted = arguments.limit.unwrap_or(BODY_LINES_MAX).min(BODY_LINES_MAX);
+    if first == 0 || wanted == 0 {
+        return Err(ToolsError::Refused("`offset` and `limit` count from 1".to_owned()));
+    }
+    let mut page = Page::new(first, wanted);
+    page.fill(BufReader::with_capacity(64 * 1024, head.chain(file)), cancel, shown)?;
+    Ok(ToolOutput::text(page.finish(shown)?).touching(shown, Touch::Read))
+}
+
+/// The lines wanted, collected from all of the file's.
+struct Page {
+    first: usize,
+    wanted: usize,
+    text: String,
+    /// The last line in `text`.
+    last: usize,
+    /// The lines seen so far.
+    total: usize,
+    full: bool,
+}
+
+impl Page {
+    fn new(first: usize, wanted: usize) -> Self {
+        Self { first, wanted, text: String::new(), last: 0, total: 0, full: false }
+    }
+
+    fn fill(
+        &mut self,
+        mut from: impl BufRead,
+        cancel: &CancellationToken,
+        shown: &str,
+    ) -> Result<(), ToolsError> {
+        let (mut line, mut line_bytes) = (Vec::new(), 0);
+        loop {
+            if cancel.is_cancelled() {
+                return Err(ToolsError::Cancelled);
+            }
+            let chunk = from.fill_buf().map_err(|error| ToolsError::io(shown, error))?;
+            if chunk.is_empty() {
+                break;
+            }
+            let chunk_bytes = chunk.len();
+            for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
+                let body = piece.strip_suffix(b"\n").unwrap_or(piece);
+                let room = LINE_BYTES_MAX.saturating_sub(line.len()).min(body.len());
+                line.extend_from_slice(&body[..room]);
+                line_bytes += body.len();
+                if body.len() < piece.len() {
+                    self.line(&line, line_bytes);
+                    line.clear();
+                    line_bytes = 0;
+                }
+            }
+            from.consume(chunk_bytes);
+        }
+        if line_bytes > 0 {
+            self.line(&line, line_bytes);
+        }
+        Ok(())
+    }
+
+    /// Takes the next line, of which `line` is the part that is shown at most.
+    fn line(&mut self, line: &[u8], line_bytes: usize) {
+        self.total += 1;
+        if self.full || self.total < self.first || self.total >= self.first.saturating_add(self.wanted) {
+            return;
+        }
+        let line = if self.total == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
+        let mut text = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned();
+        if line_bytes > LINE_BYTES_MAX {
+            // The cut may have gone through a character.
+            text.truncate(text.trim_end_matches('\u{fffd}').len());
+            text.push_str(&format!(" [... line of {line_bytes} bytes cut]"));
+        }
+        let numbered = format!("{}\t{text}\n", self.total);
+        if self.text.len() + numbered.len() > BODY_BYTES_MAX && self.last > 0 {
+            self.full = true;
+            return;
+        }
+        self.text.push_str(&numbered);
+        self.last = self.total;
+    }
+
+    fn finish(mut self, shown: &str) -> Result<String, ToolsError> {
+        if self.total == 0 && self.first == 1 {
+            return Ok(format!("`{shown}` is empty"));
+        }
+        if self.first > self.total {
+            let text = format!("`{shown}` has {} lines; `offset` {} is past its end", self.total, self.first);
+            return Err(ToolsError::Refused(text));
+        }
+        if self.last < self.total {
+            let (first, last, total) = (self.first, self.last, self.total);
+            self.text
+                .push_str(&format!("[lines {first} to {last} of {total}; go on with offset {}]\n", last + 1));
+        }
+        Ok(self.text)
+    }
+}
+
+fn image(
+    shown: &str,
+    media_type: &str,
+    mut bytes: Vec<u8>,
+    file: File,
+    size_bytes: u64,
+) -> Result<ToolOutput, ToolsError> {
+    let too_large = || {
+        let limit = IMAGE_BYTES_MAX;
+        ToolsError::Refused(format!(
+            "`{shown}` is an image of {size_bytes} bytes; at most {limit} can be shown"
+        ))
+    };
+    if size_bytes > IMAGE_BYTES_MAX {
+        return Err(too_large());
+    }
+    // It may be growing.
+    file.take(IMAGE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| ToolsError::io(shown, error))?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > IMAGE_BYTES_MAX) {
+        return Err(too_large());
+    }
+    let mut output = ToolOutput::text(format!("`{shown}`: {media_type}, {} bytes", bytes.len()));
+    output
+        .content
+        .push(Block::Image(Image { media_type: media_type.to_owned(), data: STANDARD.encode(&bytes) }));
+    Ok(output.touching(shown, Touch::Read))
+}
+
+/// By its first bytes, whatever its name says.
+fn image_type(head: &[u8]) -> Option<&'static str> {
+    if head.starts_with(b"\x89PNG\r\n\x1a\n") {
+        Some("image/png")
+    } else if head.starts_with(b"\xff\xd8\xff") {
+        Some("image/jpeg")
+    } else if head.starts_with(b"GIF87a") || head.starts_with(b"GIF89a") {
+        Some("image/gif")
+    } else if head.starts_with(b"RIFF") && head.get(8..12) == Some(b"WEBP") {
+        Some("image/webp")
+    } else {
+        None
+    }
+}

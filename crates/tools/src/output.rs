@@ -1,0 +1,172 @@
+//! How much text a tool may give back: the limits, and a collector that keeps head and tail and counts the rest.
+//!
+//! Always true: a [`Clip`] holds at most its byte limit in memory, however much is pushed, and what it leaves out
+//! is said in its text, in lines and bytes, with how to get it.
+
+use std::collections::VecDeque;
+
+use greenroom_kernel::Block;
+
+/// The most text one tool result carries, in bytes.
+pub(crate) const RESULT_BYTES_MAX: usize = 50 * 1024;
+/// The most lines of text one tool result carries.
+pub(crate) const RESULT_LINES_MAX: usize = 2_000;
+/// The most text a built-in tool collects, in bytes: below the limit of a result, to leave room for remarks.
+pub(crate) const BODY_BYTES_MAX: usize = 48 * 1024;
+/// The most lines a built-in tool collects.
+pub(crate) const BODY_LINES_MAX: usize = 1_900;
+
+/// Keeps the head and the tail of a stream of text.
+#[derive(Debug)]
+pub(crate) struct Clip {
+    bytes_max: usize,
+    lines_max: usize,
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    bytes_total: usize,
+    newlines_total: usize,
+}
+
+impl Clip {
+    pub(crate) fn new(bytes_max: usize, lines_max: usize) -> Self {
+        Self {
+            bytes_max,
+            lines_max,
+            head: Vec::new(),
+            tail: VecDeque::new(),
+            bytes_total: 0,
+            newlines_total: 0,
+        }
+    }
+
+    /// Adds bytes; they need not end at a character or a line.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes_total += bytes.len();
+        self.newlines_total += newlines(bytes);
+        let head_room = (self.bytes_max / 2).saturating_sub(self.head.len()).min(bytes.len());
+        let (head, rest) = bytes.split_at(head_room);
+        self.head.extend_from_slice(head);
+        let tail_max = self.bytes_max - self.bytes_max / 2;
+        self.tail.extend(&rest[rest.len().saturating_sub(tail_max)..]);
+        self.tail.drain(..self.tail.len().saturating_sub(tail_max));
+    }
+
+    /// Everything if it was within the limits; else head, a mark that says what is missing and `how` to get it,
+    /// and tail. What is not UTF-8 becomes replacement characters.
+    pub(crate) fn finish(mut self, how: &str) -> String {
+        let dropped = self.bytes_total - self.head.len() - self.tail.len();
+        let tail = self.tail.make_contiguous();
+        let lines_total =
+            self.newlines_total + usize::from(!ends_line(if tail.is_empty() { &self.head } else { tail }));
+        let (head, tail) = if dropped > 0 {
+            (whole_lines_head(&self.head), whole_lines_tail(tail))
+        } else {
+            self.head.extend_from_slice(tail);
+            if lines_total <= self.lines_max {
+                return String::from_utf8_lossy(&self.head).into_owned();
+            }
+            (self.head.as_slice(), self.head.as_slice())
+        };
+        let head = first_lines(head, self.lines_max / 2);
+        let tail = last_lines(tail, self.lines_max - self.lines_max / 2);
+        let cut_bytes = self.bytes_total - head.len() - tail.len();
+        let cut_lines =
+            lines_total.saturating_sub(newlines(head) + newlines(tail) + usize::from(!ends_line(tail)));
+        let mut text = String::from_utf8_lossy(head).into_owned();
+        if !ends_line(head) {
+            text.push('\n');
+        }
+        text.push_str(&format!("[... {cut_lines} lines, {cut_bytes} bytes left out here; {how} ...]\n"));
+        text.push_str(&String::from_utf8_lossy(tail));
+        text
+    }
+}
+
+/// Brings all text of a result within the limits. Within them nothing changes; else the texts become one block,
+/// in front of the images.
+pub(crate) fn cap_blocks(content: Vec<Block>) -> Vec<Block> {
+    let (mut bytes, mut lines) = (0, 0);
+    for block in &content {
+        match block {
+            Block::Text(text) => {
+                bytes += text.len() + 1;
+                lines += newlines(text.as_bytes()) + 1;
+            }
+            Block::Image(_) => {}
+        }
+    }
+    if bytes <= RESULT_BYTES_MAX + 1 && lines <= RESULT_LINES_MAX + 1 {
+        return content;
+    }
+    let mut clip = Clip::new(RESULT_BYTES_MAX, RESULT_LINES_MAX);
+    let mut images = Vec::new();
+    for block in content {
+        match block {
+            Block::Text(text) => {
+                if clip.bytes_total > 0 {
+                    clip.push(b"\n");
+                }
+                clip.push(text.as_bytes());
+            }
+            Block::Image(_) => images.push(block),
+        }
+    }
+    let mut capped = vec![Block::Text(clip.finish("call again for a smaller part to see it"))];
+    capped.append(&mut images);
+    capped
+}
+
+/// At most `bytes_max` bytes of `line`, cut at a character, with a mark if something is missing.
+pub(crate) fn cap_line(line: &str, bytes_max: usize) -> String {
+    if line.len() <= bytes_max {
+        return line.to_owned();
+    }
+    let end = line.floor_char_boundary(bytes_max);
+    format!("{} [... {} more bytes in this line]", &line[..end], line.len() - end)
+}
+
+fn newlines(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte == b'\n').count()
+}
+
+fn ends_line(bytes: &[u8]) -> bool {
+    bytes.last().is_none_or(|byte| *byte == b'\n')
+}
+
+/// Up to the last newline; without one, up to the last whole character.
+fn whole_lines_head(bytes: &[u8]) -> &[u8] {
+    match bytes.iter().rposition(|byte| *byte == b'\n') {
+        // A newline far from the end would cost most of a long line.
+        Some(newline) if newline >= bytes.len() / 2 => &bytes[..=newline],
+        Some(_) | None => match std::str::from_utf8(bytes) {
+            Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
+            Ok(_) | Err(_) => bytes,
+        },
+    }
+}
+
+/// From after the first newline; without one, from the first whole character.
+fn whole_lines_tail(bytes: &[u8]) -> &[u8] {
+    match bytes.iter().position(|byte| *byte == b'\n') {
+        Some(newline) if newline < bytes.len() / 2 => &bytes[newline + 1..],
+        Some(_) | None => {
+            let start = bytes.iter().take(3).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count();
+            &bytes[start..]
+        }
+    }
+}
+
+fn first_lines(bytes: &[u8], count: usize) -> &[u8] {
+    let end = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(count.saturating_sub(1));
+    end.map_or(bytes, |(newline, _)| &bytes[..=newline])
+}
+
+fn last_lines(bytes: &[u8], count: usize) -> &[u8] {
+    // The newline that ends the last line separates nothing.
+    let body = bytes.len() - usize::from(bytes.last() == Some(&b'\n'));
+    let start = bytes[..body].iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').nth(count - 1);
+    start.map_or(bytes, |(newline, _)| &bytes[newline + 1..])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! Commands of which no process is left behind.
+//!
+//! Always true: when a [`Running`] command has ended or was dropped, every process it started has been ended too.
+//!
+//! Ending the process group is not enough, as a child that calls `setsid` leaves it. So, best first:
+//! - a PID namespace, where the system grants one: when its first process dies, the kernel ends all others;
+//! - else the process tree: all descendants, all processes of the command's session, and all that inherited its
+//!   marker in their environment are looked up and ended until none is left. What this cannot find is a process
+//!   that did all three of leaving the session, outliving its parent and clearing its environment.
+
+mod tree;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::OnceLock;
+
+use tokio::process::{Child, ChildStdout, Command};
+
+/// How a command's processes are held together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Containment {
+    /// A PID namespace of its own; this process has the privilege for it.
+    PidNamespace,
+    /// A PID namespace inside a user namespace, which needs no privilege: files of other users look as if they
+    /// belonged to nobody.
+    UserNamespace,
+    /// Looking up the process tree.
+    ProcessTree,
+}
+
+impl Containment {
+    /// What stands before the shell that starts the command.
+    fn prefix(self) -> &'static [&'static str] {
+        match self {
+            Self::PidNamespace => &["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"],
+            Self::UserNamespace => &[
+                "unshare",
+                "--user",
+                "--map-current-user",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "--",
+            ],
+            Self::ProcessTree => &[],
+        }
+    }
+
+    /// The script that runs its arguments with both outputs in one.
+    fn script(self) -> &'static str {
+        match self {
+            // The first process of a namespace ignores signals and must wait for orphans: it is this shell.
+            Self::PidNamespace | Self::UserNamespace => r#""$@" 2>&1; exit $?"#,
+            Self::ProcessTree => r#"exec "$@" 2>&1"#,
+        }
+    }
+
+    /// The best one that works here, found by trying; blocks for some milliseconds the first time.
+    pub(crate) fn detect() -> Self {
+        static BEST: OnceLock<Containment> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let best =
+                [Self::PidNamespace, Self::UserNamespace].into_iter().find(|containment| containment.works());
+            let best = best.unwrap_or(Self::ProcessTree);
+            tracing::debug!(?best, "how the processes of commands are held together");
+            best
+        })
+    }
+
+    pub(crate) fn works(self) -> bool {
+        let Some((program, arguments)) = self.prefix().split_first() else { return true };
+        let mut probe = std::process::Command::new(program);
+        probe.args(arguments).args(["/bin/sh", "-c", "exit 0"]);
+        probe.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        probe.status().is_ok_and(|status| status.success())
+    }
+}
+
+/// What to run and how.
+pub(crate) struct Launch<'a> {
+    /// The program and its arguments.
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) directory: &'a Path,
+    /// All of the environment.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) containment: Containment,
+}
+
+/// A command that runs. It has no input; standard output and standard error come as one stream.
+pub(crate) struct Running {
+    child: Child,
+    root: i32,
+    marker: String,
+    containment: Containment,
+    swept: bool,
+}
+
+/// The environment variable by which a command's processes are found.
+const MARKER: &str = "GREENROOM_COMMAND_ID";
+
+impl Running {
+    /// Starts it.
+    pub(crate) fn start(launch: Launch<'_>) -> std::io::Result<(Self, ChildStdout)> {
+        let id = command_id();
+        // In a session of its own it cannot ask questions on the user's terminal.
+        let own_session = setsid().map(|path| path.as_os_str().to_owned());
+        let in_session = own_session.is_some();
+        let mut argv: Vec<OsString> = own_session.into_iter().collect();
+        argv.extend(launch.containment.prefix().iter().map(OsString::from));
+        argv.extend(["/bin/sh", "-c", launch.containment.script(), "greenroom"].map(OsString::from));
+        argv.extend(launch.argv);
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]).current_dir(launch.directory).env_clear().envs(launch.environment);
+        command.env(MARKER, &id).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        if !in_session {
+            command.process_group(0);
+        }
+        let mut child = command.spawn()?;
+        let output = child.stdout.take().expect("its standard output is a pipe");
+        let pid = child.id().expect("it was not waited for yet");
+        let root = i32::try_from(pid).expect("process ids are positive and fit");
+        let marker = format!("{MARKER}={id}");
+        Ok((Self { child, root, marker, containment: launch.containment, swept: false }, output))
+    }
+
+    /// Waits until the command itself has ended; processes it started may go on.
+    pub(crate) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        self.child.wait().await
+    }
+
+    /// Ends all of its processes that are left. When this future is dropped they are ended just the same.
+    pub(crate) async fn end(self) {
+        // Looking through all processes blocks for some milliseconds. A failure means that the runtime stops; then
+        // the closure was dropped, and with it the command.
+        let _ = tokio::task::spawn_blocking(move || drop(self)).await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.swept {
+            self.swept = true;
+            let root_is_guard = match self.containment {
+                Containment::PidNamespace | Containment::UserNamespace => true,
+                Containment::ProcessTree => false,
+            };
+            tree::end_all(self.root, &self.marker, root_is_guard);
+        }
+    }
+}
+
+/// Never the same twice, in any process.
+fn command_id() -> String {
+    use std::hash::{BuildHasher, Hasher};
+    let random = || std::hash::RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", random(), random())
+}
+
+/// Where the `setsid` program is, if there is one.
+fn setsid() -> Option<&'static PathBuf> {
+    static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let look =
+        || ["/usr/bin/setsid", "/bin/setsid"].into_iter().map(PathBuf::from).find(|path| path.exists());
+    PLACE.get_or_init(look).as_ref()
+}

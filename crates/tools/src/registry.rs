@@ -1,0 +1,228 @@
+//! The tools of an agent by name, and the one place where calls are run.
+//!
+//! Always true: [`Registry::run`] gives exactly one result for a call, whatever the model wrote and whatever the
+//! tool does: unknown names, broken JSON, panics, floods of output and tools that never end all become results
+//! that the model reads. No result carries more than 50 KiB or 2,000 lines of text.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use greenroom_kernel::{Block, ToolCall, ToolResult, ToolSpec, ToolStatus};
+use serde_json::Value;
+
+use crate::output::cap_blocks;
+use crate::{Tool, ToolContext, ToolOutput, ToolsError, similar};
+
+/// How long a tool that was told to stop may take to end by itself, before it is dropped.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// The tools of an agent. Cloning is cheap; clones do not see each other's later changes.
+#[derive(Clone)]
+pub struct Registry {
+    tools: Arc<Vec<Entry>>,
+    specs: Arc<[ToolSpec]>,
+    timeout: Option<Duration>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    name: String,
+    tool: Arc<dyn Tool>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self { tools: Arc::default(), specs: Arc::from([]), timeout: None }
+    }
+}
+
+impl Registry {
+    /// One without tools.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a tool. One of the same name is replaced, in its place.
+    ///
+    /// # Errors
+    /// [`ToolsError::InvalidName`] if providers would reject its name.
+    pub fn insert(&mut self, tool: impl Tool) -> Result<(), ToolsError> {
+        self.insert_shared(Arc::new(tool))
+    }
+
+    /// As [`Registry::insert`], for a tool that is shared already.
+    ///
+    /// # Errors
+    /// [`ToolsError::InvalidName`] if providers would reject its name.
+    pub fn insert_shared(&mut self, tool: Arc<dyn Tool>) -> Result<(), ToolsError> {
+        let spec = tool.spec();
+        let name = spec.name.clone();
+        let valid = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
+        if !(1..=64).contains(&name.len()) || !name.chars().all(valid) {
+            return Err(ToolsError::InvalidName { name });
+        }
+        // The order of insertion is kept: a provider's cache needs the same list each time.
+        let mut specs = self.specs.to_vec();
+        let tools = Arc::make_mut(&mut self.tools);
+        match tools.iter().position(|entry| entry.name == name) {
+            Some(place) => {
+                tools[place] = Entry { name, tool };
+                specs[place] = spec;
+            }
+            None => {
+                tools.push(Entry { name, tool });
+                specs.push(spec);
+            }
+        }
+        self.specs = specs.into();
+        Ok(())
+    }
+
+    /// Adds all tools of another registry; on equal names the other's tool wins.
+    pub fn merge(&mut self, other: &Self) {
+        for entry in other.tools.iter() {
+            self.insert_shared(entry.tool.clone()).expect("its name was checked when it was inserted");
+        }
+    }
+
+    /// With a limit for each call, after which the tool is told to stop and the model reads that it timed out.
+    /// Without one a call may take for ever.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What a model is told of the tools, in the order of their insertion.
+    pub fn specs(&self) -> Arc<[ToolSpec]> {
+        self.specs.clone()
+    }
+
+    /// The tool of that name.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
+        self.tools.iter().find(|entry| entry.name == name).map(|entry| &entry.tool)
+    }
+
+    /// How many tools there are.
+    pub fn len(&self) -> usize {
+        self.tools.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    /// Runs one call. It ends soon after `context.cancel` fires, with [`ToolStatus::Interrupted`].
+    pub async fn run(&self, call: &ToolCall, context: ToolContext) -> ToolResult {
+        let output = self.output(call, context).await;
+        ToolResult {
+            call_id: call.id.clone(),
+            tool_name: call.name.clone(),
+            content: cap_blocks(output.content),
+            status: output.status,
+            touched: output.touched,
+        }
+    }
+
+    async fn output(&self, call: &ToolCall, mut context: ToolContext) -> ToolOutput {
+        let Some(tool) = self.get(&call.name).cloned() else {
+            return ToolOutput::error(self.unknown(&call.name));
+        };
+        let arguments = match parse(&call.arguments) {
+            Ok(arguments) => arguments,
+            Err(wrong) => return ToolOutput::error(wrong),
+        };
+        let turn = context.cancel.clone();
+        if turn.is_cancelled() {
+            return ToolOutput::interrupted("cancelled before it started; it took no effect");
+        }
+        let call_token = turn.child_token();
+        context.cancel = call_token.clone();
+        // The tool's own `call` may panic as well as its future.
+        let running = AssertUnwindSafe(async move { tool.call(arguments, context).await }).catch_unwind();
+        let mut running = std::pin::pin!(running);
+        let ended = |result: Result<ToolOutput, Box<dyn std::any::Any + Send>>| {
+            result.unwrap_or_else(|panic| panicked(&call.name, panic.as_ref()))
+        };
+        let timeout = async {
+            match self.timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            result = &mut running => return ended(result),
+            () = turn.cancelled() => {}
+            () = timeout => {}
+        }
+        call_token.cancel();
+        let last = tokio::time::timeout(GRACE, running).await.ok().map(ended);
+        if turn.is_cancelled() {
+            return last.unwrap_or_else(|| {
+                ToolOutput::interrupted("cancelled while it ran; whether it took effect is not known")
+            });
+        }
+        let limit_ms = self.timeout.unwrap_or_default().as_millis();
+        let mut output = last.unwrap_or_else(|| ToolOutput::error("whether it took effect is not known"));
+        if output.status != ToolStatus::Ok {
+            output.status = ToolStatus::Error;
+            output
+                .content
+                .insert(0, Block::Text(format!("stopped after the limit of {limit_ms} ms for a call")));
+        }
+        output
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        let names = || self.tools.iter().map(|entry| entry.name.as_str());
+        let mut known = similar::nearest(name, names(), usize::MAX);
+        let nearest = known.first().map(|first| format!("; did you mean `{first}`?")).unwrap_or_default();
+        let mut rest: Vec<&str> = names().filter(|name| !known.contains(name)).collect();
+        known.append(&mut rest);
+        if known.is_empty() {
+            return format!("there is no tool `{name}`, nor any other");
+        }
+        format!("there is no tool `{name}`{nearest}\ntools: {}", known.join(", "))
+    }
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.tools.iter().map(|entry| &entry.name)).finish()
+    }
+}
+
+/// The arguments of a call from their JSON text.
+fn parse(arguments: &str) -> Result<Value, String> {
+    if arguments.trim().is_empty() {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
+    serde_json::from_str(arguments).map_err(|error| {
+        if error.is_eof() {
+            format!(
+                "the arguments end in the middle, after {} bytes, so the call was not run; send it again in full, \
+                 in smaller parts if the answer was cut off",
+                arguments.len()
+            )
+        } else {
+            format!("the arguments are not valid JSON, so the call was not run: {error}")
+        }
+    })
+}
+
+fn panicked(name: &str, panic: &(dyn std::any::Any + Send)) -> ToolOutput {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    tracing::error!(tool = name, panic = text, "a tool panicked");
+    ToolOutput::error(format!("the tool failed in itself ({text}); whether it took effect is not known"))
+}
+
+#[cfg(test)]
+mod tests;

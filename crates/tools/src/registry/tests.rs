@@ -1,0 +1,170 @@
+//! One result for every call, whatever the model writes and the tool does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use greenroom_kernel::message::blocks_text;
+use greenroom_kernel::{ToolCall, ToolResult, ToolStatus};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use super::Registry;
+use crate::{Progress, ToolContext, ToolError, ToolOutput, ToolsError, typed, typed_with};
+
+/// Says it again.
+#[derive(Deserialize, JsonSchema)]
+struct Echo {
+    text: Option<String>,
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::new();
+    for tool in [
+        typed("echo", |echo: Echo| async move { Ok(echo.text.unwrap_or_default()) }),
+        typed("panics", |echo: Echo| async move {
+            if echo.text.is_none() {
+                panic!("out of paper");
+            }
+            Ok("")
+        }),
+        typed("flood", |_: Echo| async move { Ok("line\n".repeat(1_000_000)) }),
+        typed("hangs", |_: Echo| async move { std::future::pending::<Result<String, ToolError>>().await })
+            .read_only(),
+        typed_with("waits", |_: Echo, context: ToolContext| async move {
+            context.cancel.cancelled().await;
+            Ok(ToolOutput::interrupted("half done"))
+        }),
+    ] {
+        registry.insert(tool).expect("valid names");
+    }
+    registry
+}
+
+async fn run(
+    registry: &Registry,
+    name: &str,
+    arguments: &str,
+    cancel: &CancellationToken,
+) -> (ToolStatus, String) {
+    let call = ToolCall { id: "call-1".into(), name: name.into(), arguments: arguments.into() };
+    let context = ToolContext {
+        session: "s".into(),
+        call_id: call.id.clone(),
+        cancel: cancel.clone(),
+        progress: Progress::default(),
+    };
+    let ToolResult { call_id, tool_name, content, status, touched } = registry.run(&call, context).await;
+    assert_eq!((call_id.as_str(), tool_name.as_str(), touched.len()), ("call-1", name, 0));
+    (status, blocks_text(&content))
+}
+
+async fn check(name: &str, arguments: &str, status: ToolStatus, text: &str) {
+    let (found_status, found) = run(&registry(), name, arguments, &CancellationToken::new()).await;
+    assert_eq!(found_status, status, "{name} {arguments}: {found}");
+    assert!(found.contains(text), "{name} {arguments}: {found}");
+}
+
+#[tokio::test]
+async fn calls_give_one_result() {
+    use ToolStatus::{Error, Ok};
+    check("echo", r#"{"text":"hello"}"#, Ok, "hello").await;
+    check("echo", "", Ok, "").await;
+    check("echo", " \n", Ok, "").await;
+    check("echo", r#"{"text":"hel"#, Error, "end in the middle, after 12 bytes").await;
+    check("echo", "{text: 1}", Error, "not valid JSON, so the call was not run: key must be a string").await;
+    check("echo", r#"{"text":"a"} extra"#, Error, "trailing characters").await;
+    check("echo", r#"{"text":1}"#, Error, "at `text`: invalid type: integer `1`, expected a string").await;
+    check("echo", "[]", Error, "expected an object").await;
+    check("ekho", "{}", Error, "there is no tool `ekho`; did you mean `echo`?\ntools: echo, panics, flood")
+        .await;
+    check("zzz", "{}", Error, "there is no tool `zzz`\ntools: echo, panics").await;
+    check("panics", "{}", Error, "the tool failed in itself (out of paper)").await;
+    check("flood", "{}", Ok, "lines, 49").await;
+    let deep = "[".repeat(100_000);
+    check("echo", &deep, Error, "not valid JSON").await;
+}
+
+#[tokio::test]
+async fn results_are_capped() {
+    let (_, text) = run(&registry(), "flood", "{}", &CancellationToken::new()).await;
+    assert!(text.len() <= 50 * 1024 + 200 && text.lines().count() <= 2_001, "{}", text.len());
+    assert!(text.starts_with("line\nline\n") && text.ends_with("line\n") && text.contains("left out here"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancellation_interrupts() {
+    let cancel = CancellationToken::new();
+    let registry = registry();
+    let (hangs, waits, ()) =
+        tokio::join!(run(&registry, "hangs", "{}", &cancel), run(&registry, "waits", "{}", &cancel), async {
+            cancel.cancel()
+        },);
+    assert_eq!(hangs.0, ToolStatus::Interrupted);
+    assert!(hangs.1.contains("whether it took effect is not known"), "{}", hangs.1);
+    assert_eq!(waits, (ToolStatus::Interrupted, "half done".to_owned()));
+    let late = run(&registry, "echo", "{}", &cancel).await;
+    assert_eq!(late, (ToolStatus::Interrupted, "cancelled before it started; it took no effect".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_is_an_error_that_says_so() {
+    let registry = registry().with_timeout(Duration::from_secs(3));
+    let cancel = CancellationToken::new();
+    let started = tokio::time::Instant::now();
+    let (status, text) = run(&registry, "hangs", "{}", &cancel).await;
+    assert_eq!(status, ToolStatus::Error);
+    assert!(text.starts_with("stopped after the limit of 3000 ms for a call\n"), "{text}");
+    assert!(started.elapsed() < Duration::from_secs(4));
+    let (status, text) = run(&registry, "waits", "{}", &cancel).await;
+    assert_eq!((status, text.ends_with("half done")), (ToolStatus::Error, true));
+    assert!(!cancel.is_cancelled(), "only the call was cancelled");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_ignores_cancellation_is_dropped() {
+    struct Dropped(Arc<AtomicBool>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let dropped = Arc::new(AtomicBool::new(false));
+    let seen = dropped.clone();
+    let mut registry = Registry::new();
+    let tool = typed("deaf", move |_: Echo| {
+        let guard = Dropped(seen.clone());
+        async move {
+            let _guard = guard;
+            std::future::pending::<Result<String, ToolError>>().await
+        }
+    });
+    registry.insert(tool).expect("a valid name");
+    let cancel = CancellationToken::new();
+    let ((status, _), ()) = tokio::join!(run(&registry, "deaf", "{}", &cancel), async { cancel.cancel() });
+    assert_eq!(status, ToolStatus::Interrupted);
+    assert!(dropped.load(Ordering::SeqCst));
+}
+
+#[test]
+fn names_are_checked_and_replaced_in_place() {
+    let mut registry = registry();
+    let before = registry.clone();
+    for name in ["", "a b", "ü", "a.b", &"x".repeat(65)] {
+        let wrong = registry.insert(typed(name, |_: Echo| async move { Ok("") }));
+        assert!(matches!(wrong, Err(ToolsError::InvalidName { .. })), "{name}");
+    }
+    registry.insert(typed("panics", |_: Echo| async move { Ok("") }).read_only()).expect("a valid name");
+    registry.insert(typed("new", |_: Echo| async move { Ok("") })).expect("a valid name");
+    let names = |registry: &Registry| {
+        registry.specs().iter().map(|spec| spec.name.clone()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(&registry), "echo panics flood hangs waits new");
+    assert_eq!(names(&before), "echo panics flood hangs waits");
+    assert!(registry.get("panics").expect("inserted").is_read_only());
+    assert!(!before.get("panics").expect("inserted").is_read_only());
+    let mut merged = Registry::new();
+    merged.merge(&registry);
+    assert_eq!((names(&merged), merged.len()), (names(&registry), 6));
+}

@@ -1,0 +1,44 @@
+//! Which of several texts look most like a given one, for hints in error texts.
+//!
+//! Always true: similarity is in thousandths, 0 for nothing in common and 1,000 for equal but for case and
+//! blanks.
+
+use std::collections::HashMap;
+
+/// How alike two texts are: the Dice coefficient of their letter pairs, in thousandths.
+pub(crate) fn similarity(left: &str, right: &str) -> usize {
+    let (left, right) = (pairs(left), pairs(right));
+    let (left_count, right_count) = (left.values().sum::<usize>(), right.values().sum::<usize>());
+    let common: usize =
+        left.iter().map(|(pair, count)| (*count).min(right.get(pair).copied().unwrap_or(0))).sum();
+    (2_000 * common).checked_div(left_count + right_count).unwrap_or(0)
+}
+
+/// The `count` candidates most like `wanted`, best first, leaving out what has little in common with it.
+pub(crate) fn nearest<'a>(
+    wanted: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    count: usize,
+) -> Vec<&'a str> {
+    const ALIKE_MIN: usize = 400;
+    let mut scored: Vec<(usize, &str)> =
+        candidates.into_iter().map(|candidate| (similarity(wanted, candidate), candidate)).collect();
+    scored.retain(|(score, _)| *score >= ALIKE_MIN);
+    scored.sort_by(|left, right| right.0.cmp(&left.0).then_with(|| left.1.cmp(right.1)));
+    scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
+}
+
+/// Adjacent letters and how often each pair occurs; the edges count, so that one letter has pairs too.
+fn pairs(text: &str) -> HashMap<(char, char), usize> {
+    let mut letters: Vec<char> = vec!['\0'];
+    letters.extend(text.chars().filter(|letter| !letter.is_whitespace()).flat_map(char::to_lowercase));
+    letters.push('\0');
+    let mut pairs = HashMap::new();
+    for window in letters.windows(2) {
+        *pairs.entry((window[0], window[1])).or_insert(0) += 1;
+    }
+    pairs
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,439 @@
+//! The folder that file tools are confined to.
+//!
+//! Always true: files are opened relative to the folder's descriptor and by the kernel's own confined lookup
+//! (`openat2` with `RESOLVE_BENEATH`), never by checking a path first and opening it later, so that a path swapped
+//! for a symbolic link in between leads nowhere else. Where the system has no such lookup, component by component
+//! and without following any link. Only regular files are opened. What writes follows no links at all, and changes
+//! nothing in the protected places.
+
+mod walk;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::{ToolError, ToolOutput, ToolsError, similar};
+
+/// Components that tools may read and not change, wherever they are in a path: git's state and the agent's own
+/// settings, through which commands could be run later.
+const PROTECTED: [&str; 3] = [".git", ".greenroom", "greenroom.yaml"];
+
+/// How many file operations of one workspace run at once; the others wait.
+const BLOCKING_MAX: usize = 8;
+
+/// A folder whose files tools may use. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Workspace(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    /// The root as it was given, before links in it were resolved: models are told either.
+    given: PathBuf,
+    directory: OwnedFd,
+    /// Whether the kernel has `openat2`.
+    confined_lookup: bool,
+    permits: Arc<Semaphore>,
+}
+
+/// A path inside the workspace: relative, without `.`, `..` and empty components. Empty is the workspace itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Inside(String);
+
+impl Inside {
+    /// As people and models are shown it.
+    pub(crate) fn shown(&self) -> &str {
+        if self.0.is_empty() { "." } else { &self.0 }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn components(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/').filter(|part| !part.is_empty())
+    }
+
+    /// The folder it is in, and its name there; `None` for the workspace itself.
+    fn split(&self) -> Option<(Self, &str)> {
+        match self.0.rsplit_once('/') {
+            Some((parent, name)) => Some((Self(parent.to_owned()), name)),
+            None if self.0.is_empty() => None,
+            None => Some((Self(String::new()), &self.0)),
+        }
+    }
+}
+
+/// What tells one version of a file from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    inode: u64,
+    size: i64,
+    modified_s: i64,
+    modified_ns: i64,
+}
+
+impl Version {
+    #[expect(clippy::useless_conversion, reason = "the fields have other types on other systems")]
+    fn of(stat: &Stat) -> Self {
+        Self {
+            inode: stat.st_ino.into(),
+            size: stat.st_size.into(),
+            modified_s: stat.st_mtime.into(),
+            modified_ns: i64::try_from(stat.st_mtime_nsec).unwrap_or_default(),
+        }
+    }
+}
+
+impl Workspace {
+    /// Opens a folder as a workspace. The folder stays the same one when it is renamed later.
+    ///
+    /// # Errors
+    /// [`ToolsError::Workspace`] if it does not exist or is no folder that can be read.
+    pub fn open(root: impl AsRef<Path>) -> Result<Self, ToolsError> {
+        Self::open_with(root.as_ref(), true)
+    }
+
+    fn open_with(given: &Path, confined_lookup: bool) -> Result<Self, ToolsError> {
+        let wrong = |source: std::io::Error| ToolsError::Workspace { root: given.to_owned(), source };
+        let root = given.canonicalize().map_err(wrong)?;
+        let directory =
+            rustix::fs::open(&root, directory_flags(), Mode::empty()).map_err(|error| wrong(error.into()))?;
+        let given = std::path::absolute(given).map_err(wrong)?;
+        let confined_lookup = confined_lookup && beneath(&directory, ".", directory_flags()).is_ok();
+        let permits = Arc::new(Semaphore::new(BLOCKING_MAX));
+        Ok(Self(Arc::new(Inner { root, given, directory, confined_lookup, permits })))
+    }
+
+    /// The folder's absolute path, links resolved.
+    pub fn root(&self) -> &Path {
+        &self.0.root
+    }
+
+    /// A path as a model writes it, absolute or relative to the workspace, as a path inside it. Only the text is
+    /// looked at: what links do is for the kernel to check when it is opened.
+    pub(crate) fn locate(&self, path: &str) -> Result<Inside, ToolsError> {
+        let outside = || ToolsError::Outside { path: path.to_owned() };
+        if path.contains('\0') {
+            return Err(ToolsError::Refused("a path has no NUL bytes".to_owned()));
+        }
+        let given = Path::new(path.trim());
+        let relative = if given.is_absolute() {
+            let stripped = given.strip_prefix(&self.0.root).or_else(|_| given.strip_prefix(&self.0.given));
+            stripped.map_err(|_| outside())?
+        } else {
+            given
+        };
+        let mut parts: Vec<&str> = Vec::new();
+        for component in relative.components() {
+            match component {
+                Component::Normal(part) => parts.push(part.to_str().expect("part of a str")),
+                Component::ParentDir => {
+                    parts.pop().ok_or_else(outside)?;
+                }
+                Component::CurDir => {}
+                Component::RootDir | Component::Prefix(_) => return Err(outside()),
+            }
+        }
+        Ok(Inside(parts.join("/")))
+    }
+
+    /// Opens a regular file for reading.
+    pub(crate) fn open_file(&self, path: &Inside) -> Result<(File, Version), ToolsError> {
+        let Some((parent, name)) = path.split() else {
+            return Err(wrong_kind(path, FileType::Directory));
+        };
+        // Opening a pipe waits and opening a device acts: look first, and look again at what was opened.
+        let looked = if self.0.confined_lookup {
+            let peeked = beneath(&self.0.directory, path.as_str(), peek_flags());
+            rustix::fs::fstat(peeked.map_err(|error| self.explain(path, error))?)
+        } else {
+            let parent = self.open_directory(&parent)?;
+            rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+        };
+        regular(path, &looked.map_err(|error| self.explain(path, error))?)?;
+        let opened = if self.0.confined_lookup {
+            beneath(&self.0.directory, path.as_str(), file_flags())
+        } else {
+            rustix::fs::openat(
+                self.open_directory(&parent)?,
+                name,
+                file_flags() | OFlags::NOFOLLOW,
+                Mode::empty(),
+            )
+        };
+        let file = opened.map_err(|error| self.explain(path, error))?;
+        let stat = rustix::fs::fstat(&file).map_err(|error| self.explain(path, error))?;
+        regular(path, &stat)?;
+        Ok((File::from(file), Version::of(&stat)))
+    }
+
+    /// Opens a folder for reading its entries.
+    pub(crate) fn open_directory(&self, path: &Inside) -> Result<OwnedFd, ToolsError> {
+        if self.0.confined_lookup {
+            let here = if path.as_str().is_empty() { "." } else { path.as_str() };
+            let opened = beneath(&self.0.directory, here, directory_flags());
+            return opened.map_err(|error| match error {
+                Errno::NOTDIR => not_a_folder(path),
+                other => self.explain(path, other),
+            });
+        }
+        self.open_directory_plainly(path, false)
+    }
+
+    /// Whether it is a folder, as opposed to a regular file.
+    pub(crate) fn is_directory(&self, path: &Inside) -> Result<bool, ToolsError> {
+        match self.open_directory(path) {
+            Ok(_) => Ok(true),
+            Err(ToolsError::WrongKind { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens a folder without following any link; with `create`, makes what is missing.
+    fn open_directory_plainly(&self, path: &Inside, create: bool) -> Result<OwnedFd, ToolsError> {
+        let root = rustix::fs::openat(&self.0.directory, ".", directory_flags(), Mode::empty());
+        let mut directory = root.map_err(|error| self.explain(path, error))?;
+        for part in path.components() {
+            if create {
+                match rustix::fs::mkdirat(&directory, part, Mode::from_raw_mode(0o777)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(ToolsError::io(path.shown(), error)),
+                }
+            }
+            directory = open_child_directory(&directory, part).map_err(|error| {
+                let stat = rustix::fs::statat(&directory, part, AtFlags::SYMLINK_NOFOLLOW);
+                match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+                    Ok(FileType::Symlink) => ToolsError::Link { path: path.shown().to_owned() },
+                    Ok(_) if error == Errno::NOTDIR => not_a_folder(path),
+                    Ok(_) | Err(_) => self.explain(path, error),
+                }
+            })?;
+        }
+        Ok(directory)
+    }
+
+    /// Puts `content` in place of the file, at once: a reader sees the old file or the new one. Missing folders are
+    /// made; the permissions of a file that was there are kept. With `expected`, fails if the file is another one
+    /// by now. Says whether there was a file before.
+    pub(crate) fn replace(
+        &self,
+        path: &Inside,
+        content: &[u8],
+        expected: Option<Version>,
+    ) -> Result<bool, ToolsError> {
+        self.changeable(path)?;
+        let Some((parent, name)) = path.split() else {
+            return Err(wrong_kind(path, FileType::Directory));
+        };
+        let io = |error: Errno| ToolsError::io(path.shown(), error);
+        let directory = self.open_directory_plainly(&parent, expected.is_none())?;
+        let before = match rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => {
+                regular(path, &stat)?;
+                Some(stat)
+            }
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(io(error)),
+        };
+        if let Some(expected) = expected
+            && before.as_ref().map(Version::of) != Some(expected)
+        {
+            let text = format!("`{}` was changed by someone else meanwhile; read it again", path.shown());
+            return Err(ToolsError::Refused(text));
+        }
+        let (temporary, mut file) = create_temporary(&directory).map_err(io)?;
+        let written = (|| {
+            if let Some(before) = &before {
+                rustix::fs::fchmod(&file, Mode::from_raw_mode(before.st_mode & 0o7777))?;
+            }
+            file.write_all(content)?;
+            rustix::fs::renameat(&directory, &temporary, &directory, name)?;
+            Ok(())
+        })();
+        if let Err(error) = written {
+            // Nothing more can be done about a leftover here, and the first error is the one that matters.
+            let _ = rustix::fs::unlinkat(&directory, &temporary, AtFlags::empty());
+            return Err(ToolsError::Io { path: path.shown().to_owned(), source: error });
+        }
+        Ok(before.is_some())
+    }
+
+    /// Whether tools that write may change it.
+    pub(crate) fn changeable(&self, path: &Inside) -> Result<(), ToolsError> {
+        let protected = |part: &&str| PROTECTED.iter().any(|name| part.eq_ignore_ascii_case(name));
+        match path.components().find(protected) {
+            None => Ok(()),
+            Some(part) => Err(ToolsError::Protected { path: path.shown().to_owned(), part: part.to_owned() }),
+        }
+    }
+
+    /// Runs file work off the asynchronous threads, a bounded number at once. When the call is cancelled, or its
+    /// future dropped, the token that the work is given fires, and the work ends at its next look at it.
+    pub(crate) async fn blocking<W>(
+        &self,
+        cancel: &CancellationToken,
+        work: W,
+    ) -> Result<ToolOutput, ToolError>
+    where
+        W: FnOnce(&Self, &CancellationToken) -> Result<ToolOutput, ToolsError> + Send + 'static,
+    {
+        let ended = cancel.child_token();
+        let _ends_when_dropped = ended.clone().drop_guard();
+        let permits = self.0.permits.clone();
+        let permit = tokio::select! {
+            () = cancel.cancelled() => return Ok(cancelled()),
+            permit = permits.acquire_owned() => permit.expect("the semaphore is never closed"),
+        };
+        let workspace = self.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&workspace, &ended)
+        });
+        match task.await {
+            Ok(Err(ToolsError::Cancelled)) => Ok(cancelled()),
+            Ok(result) => Ok(result?),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_stopping) => Ok(cancelled()),
+            },
+        }
+    }
+
+    /// An error of the system in the model's terms.
+    fn explain(&self, path: &Inside, error: Errno) -> ToolsError {
+        let shown = path.shown().to_owned();
+        match error {
+            Errno::XDEV => ToolsError::Outside { path: shown },
+            Errno::NOENT => ToolsError::NotFound { nearest: self.nearest(path), path: shown },
+            Errno::LOOP => ToolsError::Link { path: shown },
+            other => ToolsError::io(shown, other),
+        }
+    }
+
+    /// What is in the folder of a missing path and looks like it.
+    fn nearest(&self, path: &Inside) -> Vec<String> {
+        let Some((parent, name)) = path.split() else { return Vec::new() };
+        let Ok(directory) = self.open_directory(&parent) else { return Vec::new() };
+        let Ok(entries) = Dir::read_from(directory) else { return Vec::new() };
+        let names: Vec<String> = entries
+            .take(10_000)
+            .filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned))
+            .filter(|name| name != "." && name != "..")
+            .collect();
+        let found = similar::nearest(name, names.iter().map(String::as_str), 2);
+        found.into_iter().map(|name| join(parent.as_str(), name)).collect()
+    }
+}
+
+fn cancelled() -> ToolOutput {
+    ToolOutput::interrupted("cancelled; it took no effect")
+}
+
+/// `name` inside the folder `parent`, which is empty for the workspace itself.
+fn join(parent: &str, name: &str) -> String {
+    if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
+}
+
+fn directory_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
+}
+
+fn file_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC
+}
+
+/// For looking at something without opening it.
+#[cfg(target_os = "linux")]
+fn peek_flags() -> OFlags {
+    OFlags::PATH | OFlags::CLOEXEC
+}
+
+#[cfg(not(target_os = "linux"))]
+fn peek_flags() -> OFlags {
+    file_flags()
+}
+
+/// Other systems have no confined lookup.
+#[cfg(not(target_os = "linux"))]
+fn beneath(_directory: &OwnedFd, _path: &str, _flags: OFlags) -> Result<OwnedFd, Errno> {
+    Err(Errno::NOSYS)
+}
+
+/// The kernel's confined lookup.
+#[cfg(target_os = "linux")]
+fn beneath(directory: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    use rustix::fs::ResolveFlags;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    for _ in 0..64 {
+        match rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve) {
+            // Something was renamed while `..` in a link was looked up: the kernel wants us to ask again.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            opened => return opened,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// A folder's subfolder, unless that is a link.
+fn open_child_directory(directory: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(directory, name, directory_flags() | OFlags::NOFOLLOW, Mode::empty())
+}
+
+fn regular(path: &Inside, stat: &Stat) -> Result<(), ToolsError> {
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind == FileType::RegularFile {
+        Ok(())
+    } else if kind == FileType::Symlink {
+        Err(ToolsError::Link { path: path.shown().to_owned() })
+    } else {
+        Err(wrong_kind(path, kind))
+    }
+}
+
+fn wrong_kind(path: &Inside, found: FileType) -> ToolsError {
+    let found = match found {
+        FileType::Directory => "a folder",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Symlink => "a symbolic link",
+        FileType::RegularFile => "a file",
+        FileType::Unknown => "of an unknown kind",
+    };
+    ToolsError::WrongKind { path: path.shown().to_owned(), found, wanted: "a regular file" }
+}
+
+fn not_a_folder(path: &Inside) -> ToolsError {
+    ToolsError::WrongKind {
+        path: path.shown().to_owned(),
+        found: "a file, or goes through one",
+        wanted: "a folder",
+    }
+}
+
+/// A new file of our own in the folder.
+fn create_temporary(directory: &OwnedFd) -> Result<(String, File), Errno> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".greenroom-{}-{number}.tmp", std::process::id());
+        match rustix::fs::openat(directory, &name, flags, Mode::from_raw_mode(0o666)) {
+            Ok(file) => return Ok((name, File::from(file))),
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

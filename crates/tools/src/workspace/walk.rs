@@ -1,0 +1,183 @@
+//! Going through a workspace's folders in the order of names, leaving out what `.gitignore` files name.
+//!
+//! Always true: each folder is opened relative to the one above it and no link is followed, so that the walk never
+//! leaves the workspace, whatever is swapped meanwhile. `.git` is never entered.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use tokio_util::sync::CancellationToken;
+
+use super::{Inside, Version, Workspace, file_flags, join, open_child_directory, regular};
+use crate::ToolsError;
+
+/// Folders deeper than this below the start are not entered: each level holds a file descriptor.
+const DEPTH_MAX: usize = 64;
+/// A `.gitignore` is read up to this size, in bytes.
+const GITIGNORE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Something that the walk came upon.
+pub(crate) struct Found<'a> {
+    /// Where it is.
+    pub(crate) path: &'a Inside,
+    /// What it is.
+    pub(crate) kind: FileType,
+    directory: &'a OwnedFd,
+    name: &'a str,
+}
+
+impl Found<'_> {
+    /// Opens it for reading, if it is still the regular file that was found.
+    pub(crate) fn open(&self) -> Result<(File, Version), ToolsError> {
+        let wrong = |error| ToolsError::io(self.path.shown(), error);
+        let flags = file_flags() | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(self.directory, self.name, flags, Mode::empty()).map_err(wrong)?;
+        let stat = rustix::fs::fstat(&file).map_err(wrong)?;
+        regular(self.path, &stat)?;
+        Ok((File::from(file), Version::of(&stat)))
+    }
+}
+
+/// What to do at each thing found.
+pub(crate) type Visit<'a> = dyn FnMut(&Found<'_>) -> Result<ControlFlow<()>, ToolsError> + 'a;
+
+impl Workspace {
+    /// Visits everything below the folder `start`, at most `depth_max` levels of it (1 is its own entries), until
+    /// the visitor breaks or `cancel` fires.
+    pub(crate) fn walk(
+        &self,
+        start: &Inside,
+        depth_max: usize,
+        cancel: &CancellationToken,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), ToolsError> {
+        let directory = self.open_directory(start)?;
+        let mut ignores = vec![self.exclude_file()];
+        let mut above = String::new();
+        for part in start.components() {
+            ignores.extend(
+                self.open_directory(&Inside(above.clone())).ok().map(|folder| rules(&folder, &above)),
+            );
+            above = join(&above, part);
+        }
+        let mut walk = Walk { ignores, cancel, visit };
+        walk.folder(&directory, start, depth_max.min(DEPTH_MAX)).map(|_| ())
+    }
+
+    /// The rules of `.git/info/exclude`.
+    fn exclude_file(&self) -> Gitignore {
+        let text =
+            self.open_file(&Inside(".git/info/exclude".to_owned())).ok().map(|(file, _)| read_text(file));
+        parse("", &text.unwrap_or_default())
+    }
+}
+
+struct Walk<'a, 'v> {
+    /// From the outermost folder inwards.
+    ignores: Vec<Gitignore>,
+    cancel: &'a CancellationToken,
+    visit: &'a mut Visit<'v>,
+}
+
+impl Walk<'_, '_> {
+    fn folder(
+        &mut self,
+        directory: &OwnedFd,
+        path: &Inside,
+        depth: usize,
+    ) -> Result<ControlFlow<()>, ToolsError> {
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(directory).map_err(|error| ToolsError::io(path.shown(), error))? {
+            if self.cancel.is_cancelled() {
+                return Err(ToolsError::Cancelled);
+            }
+            let entry = entry.map_err(|error| ToolsError::io(path.shown(), error))?;
+            // A name that is not UTF-8 cannot be named by a model either.
+            if let Ok(name) = entry.file_name().to_str()
+                && !matches!(name, "." | ".." | ".git")
+            {
+                entries.push((name.to_owned(), entry.file_type()));
+            }
+        }
+        entries.sort_unstable_by(|left, right| left.0.cmp(&right.0));
+        self.ignores.push(rules(directory, path.as_str()));
+        for (name, kind) in entries {
+            if self.cancel.is_cancelled() {
+                return Err(ToolsError::Cancelled);
+            }
+            let kind = if kind == FileType::Unknown {
+                // Some file systems do not say it with the name.
+                match rustix::fs::statat(directory, &*name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                    Err(_gone) => continue,
+                }
+            } else {
+                kind
+            };
+            let child = Inside(join(path.as_str(), &name));
+            if self.ignored(&child, kind == FileType::Directory) {
+                continue;
+            }
+            let found = Found { path: &child, kind, directory, name: &name };
+            if (self.visit)(&found)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            if kind == FileType::Directory && depth > 1 {
+                // Gone, swapped or not permitted: the walk goes on without it.
+                let Ok(inner) = open_child_directory(directory, &name) else { continue };
+                if self.folder(&inner, &child, depth - 1)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+        }
+        self.ignores.pop();
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// The innermost rule that speaks of it decides.
+    fn ignored(&self, path: &Inside, is_directory: bool) -> bool {
+        for rules in self.ignores.iter().rev() {
+            match rules.matched(path.as_str(), is_directory) {
+                Match::None => {}
+                Match::Ignore(_) => return true,
+                Match::Whitelist(_) => return false,
+            }
+        }
+        false
+    }
+}
+
+/// The rules of the `.gitignore` in a folder.
+fn rules(directory: &OwnedFd, path: &str) -> Gitignore {
+    let flags = file_flags() | OFlags::NOFOLLOW;
+    let Ok(file) = rustix::fs::openat(directory, ".gitignore", flags, Mode::empty()) else {
+        return Gitignore::empty();
+    };
+    match rustix::fs::fstat(&file) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+            parse(path, &read_text(File::from(file)))
+        }
+        Ok(_) | Err(_) => Gitignore::empty(),
+    }
+}
+
+fn read_text(file: File) -> String {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    // What can be read of it counts.
+    let _ = file.take(GITIGNORE_BYTES_MAX).read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn parse(folder: &str, text: &str) -> Gitignore {
+    let mut builder = GitignoreBuilder::new(folder);
+    for line in text.lines() {
+        // As git does, a line that is no pattern is passed over.
+        let _ = builder.add_line(None, line);
+    }
+    builder.build().unwrap_or_else(|_| Gitignore::empty())
+}
