@@ -5,8 +5,16 @@
 //! only crate that knows async-openai, and none of its types are public. What is absent: sessions, actors,
 //! retries (the turn decides about those), and any knowledge of compaction.
 
+pub mod catalog;
+pub mod classify;
+pub mod openai;
+pub mod retry_after;
+
 use std::sync::Arc;
 
+pub use self::catalog::{Catalog, ModelInfo};
+pub use self::classify::classify;
+pub use self::openai::{ApiKey, MaxTokensField, OpenAi, OpenAiOptions, OptionsError, ResendReasoning};
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use greenroom_kernel::{AssistantMessage, Failure, Message, ToolSpec};

@@ -1,0 +1,247 @@
+//! The model catalogue: limits, prices and abilities of known models, compiled in.
+//!
+//! The data is models.dev's, in the compact form that `data/README.md` describes. Always true: what is not known
+//! is `None`, never a guess, and an unknown provider's model gets the smallest limit that any provider has for
+//! it, and no price.
+
+use std::sync::OnceLock;
+
+use greenroom_kernel::Usage;
+
+/// All known models.
+#[derive(Debug)]
+pub struct Catalog {
+    /// Sorted by provider and model.
+    models: Vec<ModelInfo>,
+    /// Sorted by id.
+    providers: Vec<ProviderInfo>,
+}
+
+/// What is known of a provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderInfo {
+    /// Its id, such as `openai`.
+    pub id: &'static str,
+    /// Its name, for people.
+    pub name: &'static str,
+    /// The environment variables that hold its key, the usual one first.
+    pub key_variables: Vec<&'static str>,
+    /// Where its API is, if the catalogue says so.
+    pub base_url: Option<&'static str>,
+}
+
+/// What is known of a model at one provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// The provider's id.
+    pub provider: &'static str,
+    /// The model's id in the catalogue; the name that was looked up may have had a date behind it.
+    pub model: &'static str,
+    /// The context window, in tokens.
+    pub context_tokens: Option<u64>,
+    /// The most input, in tokens, where it is less than the window.
+    pub input_tokens: Option<u64>,
+    /// The most output, in tokens.
+    pub output_tokens: Option<u64>,
+    /// Whether it reasons.
+    pub reasoning: bool,
+    /// Whether it calls tools.
+    pub tools: bool,
+    /// Whether it follows a schema.
+    pub structured_output: bool,
+    /// Its prices; `None` if they are not known.
+    pub prices: Option<Prices>,
+    /// Prices of larger requests, by size, smallest first.
+    pub tiers: Vec<PriceTier>,
+}
+
+/// Prices in microdollars (millionths of a US dollar) for a million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prices {
+    /// Input that is not cached.
+    pub input: u64,
+    /// Output.
+    pub output: u64,
+    /// Input read from the cache; `None`: as input.
+    pub cache_read: Option<u64>,
+    /// Input written to the cache; `None`: as input.
+    pub cache_write: Option<u64>,
+    /// Reasoning; `None`: as output.
+    pub reasoning: Option<u64>,
+}
+
+/// Prices of requests above a size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PriceTier {
+    /// They hold for requests with more input than this, in tokens.
+    pub above_tokens: u64,
+    /// The prices.
+    pub prices: Prices,
+}
+
+impl Catalog {
+    /// The catalogue that is compiled in; read when first used.
+    pub fn bundled() -> &'static Self {
+        static BUNDLED: OnceLock<Catalog> = OnceLock::new();
+        BUNDLED.get_or_init(|| Self::parse(include_str!("../data/models.tsv")))
+    }
+
+    fn parse(text: &'static str) -> Self {
+        let mut catalog = Self { models: Vec::new(), providers: Vec::new() };
+        let mut provider = "";
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let mut columns = line.split('\t');
+            let mut column = || columns.next().unwrap_or_default();
+            let first = column();
+            if let Some(id) = first.strip_prefix('@') {
+                provider = id;
+                let name = column();
+                let key_variables = column().split(',').filter(|variable| !variable.is_empty()).collect();
+                let base_url = Some(column()).filter(|url| !url.is_empty());
+                catalog.providers.push(ProviderInfo { id, name, key_variables, base_url });
+                continue;
+            }
+            let (context_tokens, input_tokens, output_tokens) =
+                (number(column()), number(column()), number(column()));
+            let flags = column();
+            let prices = prices([column(), column(), column(), column(), column()]);
+            catalog.models.push(ModelInfo {
+                provider,
+                model: first,
+                context_tokens,
+                input_tokens,
+                output_tokens,
+                reasoning: flags.contains('r'),
+                tools: flags.contains('t'),
+                structured_output: flags.contains('s'),
+                prices,
+                tiers: column().split(';').filter_map(tier).collect(),
+            });
+        }
+        catalog
+    }
+
+    /// All models, sorted by provider and model.
+    pub fn models(&self) -> &[ModelInfo] {
+        &self.models
+    }
+
+    /// All providers, sorted by id.
+    pub fn providers(&self) -> &[ProviderInfo] {
+        &self.providers
+    }
+
+    /// A provider by its id.
+    pub fn provider(&self, id: &str) -> Option<&ProviderInfo> {
+        self.providers.binary_search_by(|info| info.id.cmp(id)).ok().and_then(|at| self.providers.get(at))
+    }
+
+    /// What is known of `model`: at `provider` if that is known, else at any ([`Catalog::find_any`]).
+    pub fn lookup(&self, provider: &str, model: &str) -> Option<ModelInfo> {
+        match self.provider(provider) {
+            Some(_) => self.find(provider, model),
+            None => self.find_any(model),
+        }
+    }
+
+    /// A provider's model by its name, with or without a date behind it, such as `gpt-5-2025-08-07`.
+    pub fn find(&self, provider: &str, model: &str) -> Option<ModelInfo> {
+        let start = self.models.partition_point(|info| info.provider < provider);
+        let end = self.models.partition_point(|info| info.provider <= provider);
+        let own = self.models.get(start..end)?;
+        let model = model
+            .strip_prefix(provider)
+            .and_then(|rest| rest.strip_prefix('/'))
+            .filter(|_| provider != "openrouter")
+            .unwrap_or(model);
+        names(model).find_map(|name| own.iter().find(|info| info.model.eq_ignore_ascii_case(name))).cloned()
+    }
+
+    /// A model whose provider is not known: the one with the smallest window of all that have this name, behind
+    /// a vendor's prefix or not. It has no price, since that is the provider's.
+    pub fn find_any(&self, model: &str) -> Option<ModelInfo> {
+        let bare = |name: &'static str| name.rsplit('/').next().unwrap_or(name);
+        let wanted = model.rsplit('/').next().unwrap_or(model);
+        let found = names(wanted).find_map(|name| {
+            let same = self.models.iter().filter(|info| bare(info.model).eq_ignore_ascii_case(name));
+            same.filter(|info| info.context_tokens.is_some()).min_by_key(|info| info.window_tokens())
+        })?;
+        Some(ModelInfo { prices: None, tiers: Vec::new(), ..found.clone() })
+    }
+}
+
+impl ModelInfo {
+    /// The tokens to budget on: the input limit where it is smaller than the window, else the window.
+    pub fn window_tokens(&self) -> Option<u64> {
+        match (self.context_tokens, self.input_tokens) {
+            (Some(context), Some(input)) => Some(context.min(input)),
+            (context, input) => context.or(input),
+        }
+    }
+
+    /// What a call costs, in microdollars, rounded to the nearest; `None` if the prices are not known.
+    pub fn cost_microdollars(&self, usage: &Usage) -> Option<u64> {
+        let tier = self.tiers.iter().rev().find(|tier| usage.input_tokens > tier.above_tokens);
+        let prices = tier.map(|tier| tier.prices).or(self.prices)?;
+        let cached = usage.cached_tokens.min(usage.input_tokens);
+        let written = usage.cache_write_tokens.min(usage.input_tokens.saturating_sub(cached));
+        let fresh = usage.input_tokens.saturating_sub(cached).saturating_sub(written);
+        let reasoning = usage.reasoning_tokens.min(usage.output_tokens);
+        let parts = [
+            (fresh, prices.input),
+            (cached, prices.cache_read.unwrap_or(prices.input)),
+            (written, prices.cache_write.unwrap_or(prices.input)),
+            (usage.output_tokens.saturating_sub(reasoning), prices.output),
+            (reasoning, prices.reasoning.unwrap_or(prices.output)),
+        ];
+        let total: u128 = parts.iter().map(|(tokens, price)| u128::from(*tokens) * u128::from(*price)).sum();
+        u64::try_from((total + 500_000) / 1_000_000).ok()
+    }
+}
+
+/// A name, and what is left of it without a date or `latest` behind it.
+fn names(model: &str) -> impl Iterator<Item = &str> {
+    [Some(model), without_date(model)].into_iter().flatten()
+}
+
+/// The name without its date; `None` if there is none. Only whole dates count: `gpt-4-0613` is a model of its
+/// own.
+fn without_date(model: &str) -> Option<&str> {
+    if let Some(base) = model.strip_suffix("-latest") {
+        return Some(base);
+    }
+    let digits_only = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let at = model.rfind("-20").into_iter().chain(model.rfind("@20")).max()?;
+    let date = model.get(at + 1..)?;
+    let is_date = match date.len() {
+        8 => digits_only(date),
+        10 => date.split('-').map(str::len).eq([4, 2, 2]) && date.split('-').all(digits_only),
+        _ => false,
+    };
+    (is_date && at > 0).then(|| &model[..at])
+}
+
+fn number(column: &str) -> Option<u64> {
+    column.parse().ok()
+}
+
+fn prices([input, output, cache_read, cache_write, reasoning]: [&str; 5]) -> Option<Prices> {
+    Some(Prices {
+        input: number(input)?,
+        output: number(output)?,
+        cache_read: number(cache_read),
+        cache_write: number(cache_write),
+        reasoning: number(reasoning),
+    })
+}
+
+fn tier(text: &str) -> Option<PriceTier> {
+    let mut fields = text.split(':');
+    let above_tokens = number(fields.next()?)?;
+    let mut field = || fields.next().unwrap_or_default();
+    let prices = prices([field(), field(), field(), field(), field()])?;
+    Some(PriceTier { above_tokens, prices })
+}
+
+#[cfg(test)]
+mod tests;

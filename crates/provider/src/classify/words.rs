@@ -1,0 +1,543 @@
+//! The words that tell the classes apart. All are compared with text in lower case whose `_` and `-` are
+//! spaces and whose quotes are gone; codes are compared with nothing but letters and digits.
+
+/// Codes and names of types, squeezed.
+pub(super) const OVERFLOW_CODES: &[&str] = &[
+    "contextlengthexceeded",
+    "contextwindowexceeded",
+    "contextsizeexceeded",
+    "contextlimitexceeded",
+    "exceedcontextsize",
+    "exceededcontextwindow",
+    "exceededcontextlength",
+    "maxcontextlengthexceeded",
+    "contextoverflow",
+    "prompttoolong",
+    "inputtoolong",
+    "maxprompttokensexceeded",
+    "inputtokensexceeded",
+    "tokenslimitreached",
+    "toomanyinputtokens",
+    "promptlengthexceeded",
+    "inputlengthexceeded",
+    "contexttoolong",
+    "modelcontextwindow",
+];
+pub(super) const RATE_CODES: &[&str] = &[
+    "ratelimit",
+    "throttl",
+    "toomanyrequests",
+    "resourceexhausted",
+    "quotaexceeded",
+    "tpmexceeded",
+    "rpmexceeded",
+];
+pub(super) const QUOTA_CODES: &[&str] = &[
+    "insufficientquota",
+    "insufficientbalance",
+    "billing",
+    "insufficientcredit",
+    "creditbalance",
+    "arrearage",
+    "paymentrequired",
+    "spendlimit",
+    "budgetexceeded",
+    "usagelimitreached",
+    "insufficientfunds",
+];
+pub(super) const AUTH_CODES: &[&str] = &[
+    "authentication",
+    "invalidapikey",
+    "permissionerror",
+    "permissiondenied",
+    "unauthorized",
+    "unauthenticated",
+    "accessdenied",
+    "forbidden",
+    "autherror",
+    "unrecognizedclient",
+];
+pub(super) const CONTENT_FILTER_CODES: &[&str] = &[
+    "contentfilter",
+    "contentpolicy",
+    "responsibleai",
+    "datainspection",
+    "moderation",
+    "safety",
+    "promptblocked",
+    "contentmoderation",
+];
+pub(super) const OVERLOADED_CODES: &[&str] = &[
+    "overloaded",
+    "servererror",
+    "unavailable",
+    "internalerror",
+    "apierror",
+    "internalservererror",
+    "engineoverloaded",
+    "internal",
+];
+
+/// Credit and spending.
+pub(super) const QUOTA: &[&str] = &[
+    "insufficient quota",
+    "insufficient balance",
+    "insufficient credit",
+    "insufficient fund",
+    "credit balance",
+    "exceeded your current quota",
+    "billing",
+    "spend limit",
+    "spending limit",
+    "usage limits",
+    "usage limit",
+    "payment required",
+    "key limit exceeded",
+    "can only afford",
+    "more credits",
+    "out of credits",
+    "no credits",
+    "run out of",
+    "recharge",
+    "top up",
+    "arrearage",
+    "good standing",
+    "budget has been exceeded",
+    "exceeded budget",
+    "budget exceeded",
+    "over budget",
+    "monthly limit",
+    "allocated quota exceeded",
+    "free tier limit",
+    "余额",
+    "欠费",
+    "extra usage is required",
+    "daily free allocation",
+];
+/// Signs that waiting helps, in what sounds like a spent quota.
+pub(super) const SHORT_TERM: &[&str] = &[
+    "per minute",
+    "perminute",
+    "per min",
+    "per second",
+    "per hour",
+    "retry in",
+    "try again in",
+    "(tpm)",
+    "(rpm)",
+];
+pub(super) const AUTH: &[&str] = &[
+    "api key",
+    "apikey",
+    "unauthorized",
+    "unauthenticated",
+    "authentication",
+    "permission denied",
+    "not authorized",
+    "access denied",
+    "invalid token",
+    "token expired",
+    "expired token",
+    "invalid credentials",
+    "security token",
+    "not have access to model",
+    "do not have access",
+];
+pub(super) const CONTENT_FILTER: &[&str] = &[
+    "content management policy",
+    "content policy",
+    "content filter",
+    "safety system",
+    "was flagged",
+    "been flagged",
+    "moderation",
+    "inappropriate content",
+    "usage guidelines",
+    "sensitive content",
+    "prohibited content",
+    "usage policies",
+    "safety reasons",
+    "敏感",
+    "不安全",
+];
+/// A cancelled call has a "context" too.
+pub(super) const CANCELLED: &[&str] =
+    &["context deadline exceeded", "context canceled", "context cancelled", "deadline exceeded"];
+pub(super) const TIMED_OUT: &[&str] = &[
+    "timed out",
+    "timeout",
+    "time out",
+    "took too long",
+    "connection reset",
+    "econnreset",
+    "econnrefused",
+    "connection refused",
+    "socket hang up",
+    "broken pipe",
+    "connection error",
+];
+pub(super) const OVERLOADED: &[&str] = &[
+    "overloaded",
+    "over capacity",
+    "at capacity",
+    "temporarily unavailable",
+    "currently unavailable",
+    "service unavailable",
+    "internal server error",
+    "server error",
+    "internal error",
+    "bad gateway",
+    "high demand",
+    "no healthy upstream",
+    "an error occurred while processing",
+];
+pub(super) const UNKNOWN_MODEL: &[&str] = &[
+    "model not found",
+    "model does not exist",
+    "unknown model",
+    "no such model",
+    "model not exist",
+    "invalid model",
+    "is not a valid model",
+    "no endpoints found",
+    "does not exist or you do not have access",
+    "modelnotfound",
+];
+/// Requests that no waiting mends, even where a server calls them its own failure.
+pub(super) const NEVER_HEALS: &[&str] = &[
+    "failed to parse",
+    "parse error",
+    "invalid json",
+    "json decode",
+    "model not found",
+    "unknown model",
+    "no such model",
+    "is not a valid model",
+    "does not exist",
+    "more system memory",
+    "syntax error",
+    "invalid params",
+];
+
+/// Whether `text` contains one of `list`.
+pub(super) fn contains_any(text: &str, list: &[&str]) -> bool {
+    list.iter().any(|word| text.contains(word))
+}
+
+/// Whether `text` is about so much in a time.
+pub(super) fn says_rate_limit(text: &str) -> bool {
+    const RATE: &[&str] = &[
+        "rate limit",
+        "ratelimit",
+        "too many requests",
+        "per minute",
+        "perminute",
+        "per min",
+        "per day",
+        "perday",
+        "per hour",
+        "per second",
+        "per month",
+        "per week",
+        "daily",
+        "weekly",
+        "monthly",
+        "hourly",
+        "(tpm)",
+        "(rpm)",
+        "(tpd)",
+        "tpm limit",
+        "rpm limit",
+        "tpm rate",
+        "throttl",
+        "quota",
+        "resource exhausted",
+        "please wait",
+        "try again in",
+        "retry in",
+        "retry after",
+        "requests per",
+        "concurrency",
+        "concurrent",
+        "限流",
+        "频率",
+        "并发",
+    ];
+    contains_any(text, RATE)
+}
+
+/// Whether `text` says that the output that was asked for is too large by itself. Input and output together
+/// over the window is an overflow.
+pub(super) fn is_output_limit(text: &str) -> bool {
+    const OUTPUT: &[&str] = &[
+        "max tokens",
+        "max completion tokens",
+        "max output tokens",
+        "max new tokens",
+        "maxoutputtokens",
+        "maxtokens",
+        "maximum tokens you requested",
+        "completion tokens",
+        "output tokens",
+        "output limit",
+        "num predict",
+    ];
+    const LIMITED: &[&str] = &[
+        "too large",
+        "too high",
+        "at most",
+        "less than",
+        "cannot be greater",
+        "can not be greater",
+        "must be <=",
+        "range",
+        "exceed",
+        "maximum",
+        "limit",
+        "cannot be larger",
+        "must not be greater",
+        " > ",
+        "smaller than",
+        "up to",
+        "out of range",
+    ];
+    const OTHER: &[&str] = &[
+        "unsupported",
+        "not supported",
+        "at least",
+        "below minimum",
+        "must be greater",
+        "positive",
+        "budget",
+        "max tokens of",
+    ];
+    const INPUT: &[&str] = &["input", "prompt", "messages", "text in the", "inputs"];
+    if !contains_any(text, OUTPUT) || !contains_any(text, LIMITED) || contains_any(text, OTHER) {
+        return false;
+    }
+    // One server says that the output alone is larger than the whole window.
+    contains_any(text, &["cannot be greater than max model len", "fewer output tokens"])
+        || !contains_any(text, INPUT)
+}
+
+/// Whether `text` is about the size of something that is not counted in tokens.
+pub(super) fn is_about_bytes(text: &str) -> bool {
+    const SIZES: &[&str] = &[
+        " bytes",
+        "byte limit",
+        " mb ",
+        " mb,",
+        " mb.",
+        "mib",
+        "megabyte",
+        "string too long",
+        "array too long",
+        "expected maxlength",
+        "string above max length",
+        "payload",
+        "entity too large",
+        "image exceeds",
+        "images exceed",
+        "image is too large",
+        "image too large",
+        "too many images",
+        "pixel",
+        "image dimension",
+        "file is too large",
+        "file too large",
+        "pdf page",
+        "audio is too long",
+        "video is too long",
+        "request too large",
+        "request is too large",
+        "request exceeds the maximum size",
+        "body too large",
+        "body is too large",
+        "request size",
+        "header",
+        "characters long",
+        "string should have at most",
+    ];
+    const MEMORY: &[&str] = &["memory"];
+    let ends_in_mb = text.ends_with(" mb") || text.ends_with(" bytes");
+    (contains_any(text, SIZES) || ends_in_mb) && !contains_any(text, MEMORY) && !is_about_tokens(text)
+}
+
+fn is_about_tokens(text: &str) -> bool {
+    contains_any(text, CONTEXT) || contains_any(text, &["tokens", "token limit", "token count"])
+}
+
+/// What a window is called.
+const CONTEXT: &[&str] = &[
+    "context length",
+    "context window",
+    "context size",
+    "context limit",
+    "contextlength",
+    "contextwindow",
+    "max model len",
+    "model length",
+    "max seq len",
+    "sequence length",
+    "n ctx",
+    "num ctx",
+    "token limit",
+    "tokens limit",
+    "maximum prompt length",
+    "max prompt length",
+    "maximum input length",
+    "max input length",
+    "maximum allowed input length",
+    "maximum allowed length",
+    "kv size",
+    "kv cache",
+    "max message tokens",
+    "input limit",
+    "context tokens",
+    "model context",
+    "context the overflows",
+];
+
+/// Whether `text` says that the request is larger than the window.
+pub(super) fn is_overflow(text: &str) -> bool {
+    if contains_any(
+        text,
+        &["string too long", "array too long", "minimum token", "should be greater", "should be less"],
+    ) {
+        return false;
+    }
+    exceeds_context(text)
+        || input_too_long(text)
+        || too_many_tokens(text)
+        || in_chinese(text)
+        || is_bare(text)
+}
+
+/// A window and a word for "more than that".
+fn exceeds_context(text: &str) -> bool {
+    const MORE: &[&str] = &[
+        "exceed",
+        "too long",
+        "too large",
+        "too big",
+        "too many",
+        "longer than",
+        "greater than",
+        "larger than",
+        "bigger than",
+        "more than",
+        "less than",
+        "smaller than",
+        "overflow",
+        "beyond",
+        "surpass",
+        "at most",
+        "is only",
+        "of only",
+        "just ",
+        "reached",
+        " fit",
+        "reduce",
+        "shorten",
+        "not possible",
+        "<=",
+        " > ",
+        "maximum context length is",
+        "maximum prompt length is",
+        "is full",
+        "ran out",
+        "run out",
+        "cannot be processed",
+        "over the",
+        "limited to",
+        "only supports",
+    ];
+    contains_any(text, CONTEXT) && contains_any(text, MORE)
+}
+
+/// The prompt, by any of its names, and soon after it that it is too long.
+fn input_too_long(text: &str) -> bool {
+    const INPUT: &[&str] = &[
+        "prompt",
+        "input",
+        "messages",
+        "conversation",
+        "chat history",
+        "transcript",
+        "message you submitted",
+        "your message",
+    ];
+    const TOO_LONG: &[&str] = &[
+        "exceed",
+        "too long",
+        "longer than",
+        "larger than",
+        "is greater than",
+        "is more than",
+        "too large",
+        "too big",
+        "overflow",
+        "over the limit",
+        "surpass",
+        "should be [1",
+    ];
+    const REACH_BYTES: usize = 90;
+    if contains_any(
+        text,
+        &[
+            "length of the messages",
+            "length of the prompt",
+            "length of the input",
+            "length of your prompt",
+            "length of messages",
+        ],
+    ) && text.contains("reduce")
+    {
+        return true;
+    }
+    // Media have limits of their own.
+    if contains_any(text, &["image", "audio", "video", "file", "document"]) && !is_about_tokens(text) {
+        return false;
+    }
+    INPUT.iter().any(|noun| {
+        text.match_indices(noun).any(|(at, _)| {
+            let rest = super::cut(&text[at..], REACH_BYTES);
+            let sentence = rest.split(". ").next().unwrap_or(rest);
+            contains_any(sentence, TOO_LONG)
+        })
+    })
+}
+
+/// Tokens, and that they are too many for the model.
+fn too_many_tokens(text: &str) -> bool {
+    const MORE: &[&str] = &[
+        "exceed",
+        "longer than",
+        "larger than",
+        "more than",
+        "greater than",
+        "only supports",
+        "must have less than",
+        "must be <=",
+    ];
+    const LIMIT: &[&str] = &["maximum", "max ", "limit", "allowed", "supports up to", "less than", "<="];
+    if contains_any(text, &["budget", "not enough", "notenough"]) {
+        return false;
+    }
+    (contains_any(text, &["too many tokens", "too many input tokens", "too many prompt tokens"])
+        && !text.contains("processed"))
+        || (text.contains("token") && contains_any(text, MORE) && contains_any(text, LIMIT))
+        || (contains_any(text, &["max tokens of"]) && text.contains("exceed"))
+}
+
+fn in_chinese(text: &str) -> bool {
+    contains_any(text, &["超过", "超出", "超长", "过长", "超限"])
+        && contains_any(text, &["长度", "上下文", "token", "输入", "prompt", "超长"])
+}
+
+/// What is left of a refusal without a word of its own, as two kinds of gateway put it.
+fn is_bare(text: &str) -> bool {
+    let bare = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ' || c == ':');
+    let no_body = text.ends_with("(no body)") && (text.starts_with("400") || text.starts_with("413"));
+    no_body || bare == "content too large" || bare == "content too large."
+}

@@ -1,0 +1,277 @@
+//! Makes one answer out of chunks.
+//!
+//! Always true: what was emitted as events is what the finished answer holds, and every tool call in it has an
+//! id that no other call in the conversation has.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
+
+use super::chunk::{CallDelta, Choice, Chunk, WireUsage};
+use crate::ReplyEvent;
+
+/// An answer in the making.
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    pieces: Vec<Piece>,
+    calls: Vec<CallInProgress>,
+    finish: Option<String>,
+    usage: Option<Usage>,
+    /// Ids of the calls in the request: a server that counts from 0 in every answer would repeat them.
+    used_ids: HashSet<String>,
+}
+
+/// The parts in the order in which they came.
+#[derive(Debug)]
+enum Piece {
+    Text(String),
+    Reasoning(String),
+    /// The position in `calls`.
+    Call(usize),
+}
+
+#[derive(Debug, Default)]
+struct CallInProgress {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl CallInProgress {
+    fn is_complete(&self) -> bool {
+        !self.name.is_empty() && serde_json::from_str::<serde::de::IgnoredAny>(&self.arguments).is_ok()
+    }
+}
+
+impl Assembler {
+    /// An assembler for the answer to a request whose calls have `used_ids`.
+    pub(super) fn new(used_ids: HashSet<String>) -> Self {
+        Self { used_ids, ..Self::default() }
+    }
+
+    /// Takes a chunk in, adds its events to `events`, and tells whether it brought the answer forward: an
+    /// empty delta, or a role alone, does not.
+    pub(super) fn take(&mut self, chunk: Chunk, events: &mut impl Extend<ReplyEvent>) -> bool {
+        let mut progress = self.take_usage(&chunk.usage);
+        for choice in chunk.choices {
+            // Only one answer was asked for.
+            if choice.index.is_none_or(|index| index == 0) {
+                progress |= self.take_choice(choice, events);
+            }
+        }
+        progress
+    }
+
+    fn take_choice(&mut self, mut choice: Choice, events: &mut impl Extend<ReplyEvent>) -> bool {
+        let mut progress = self.take_usage(&choice.usage);
+        let delta = choice.take_delta();
+        // The same text may come under both names.
+        let named = if delta.reasoning_content.text.is_empty() {
+            delta.reasoning.text
+        } else {
+            delta.reasoning_content.text
+        };
+        for thought in [named, delta.content.reasoning] {
+            if !thought.is_empty() {
+                progress = true;
+                match self.pieces.last_mut() {
+                    Some(Piece::Reasoning(so_far)) => so_far.push_str(&thought),
+                    Some(Piece::Text(_) | Piece::Call(_)) | None => {
+                        self.pieces.push(Piece::Reasoning(thought.clone()))
+                    }
+                }
+                events.extend([ReplyEvent::Reasoning(thought)]);
+            }
+        }
+        for text in [delta.content.text, delta.refusal.unwrap_or_default()] {
+            if !text.is_empty() {
+                progress = true;
+                match self.pieces.last_mut() {
+                    Some(Piece::Text(so_far)) => so_far.push_str(&text),
+                    Some(Piece::Reasoning(_) | Piece::Call(_)) | None => {
+                        self.pieces.push(Piece::Text(text.clone()))
+                    }
+                }
+                events.extend([ReplyEvent::Text(text)]);
+            }
+        }
+        for call in delta.tool_calls {
+            progress = true;
+            let event = self.take_call(call);
+            events.extend([event]);
+        }
+        if let Some(finish) = choice.finish_reason.filter(|finish| !finish.is_empty()) {
+            progress = true;
+            self.finish = Some(finish);
+        }
+        progress
+    }
+
+    fn take_usage(&mut self, wire: &WireUsage) -> bool {
+        match usage(wire) {
+            // Servers that report as they go send zeros first.
+            Some(usage) => {
+                self.usage = Some(usage);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn take_call(&mut self, delta: CallDelta) -> ReplyEvent {
+        let name = delta.function.name.unwrap_or_default();
+        let id = delta.id.unwrap_or_default();
+        let found = self.find_call(delta.index, &id, &name, &delta.function.arguments);
+        let position = found.unwrap_or_else(|| {
+            self.pieces.push(Piece::Call(self.calls.len()));
+            self.calls.push(CallInProgress { index: delta.index, ..CallInProgress::default() });
+            self.calls.len() - 1
+        });
+        let call = &mut self.calls[position];
+        if call.id.is_empty() {
+            call.id = id;
+        }
+        // A name may come in pieces, or whole again with every fragment.
+        let repeated = call.name == name;
+        if name.len() > call.name.len() && name.starts_with(&call.name) {
+            call.name.clone_from(&name);
+        } else if !repeated && call.arguments.is_empty() {
+            call.name.push_str(&name);
+        }
+        call.arguments.push_str(&delta.function.arguments);
+        ReplyEvent::ToolCall {
+            index: position,
+            name: (!name.is_empty() && !repeated).then_some(name),
+            arguments: delta.function.arguments,
+        }
+    }
+
+    /// Which call a fragment belongs to; `None` if it begins one.
+    fn find_call(&self, index: Option<u64>, id: &str, name: &str, arguments: &str) -> Option<usize> {
+        let position = match index {
+            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
+            None if !id.is_empty() => self.calls.iter().rposition(|call| call.id == id),
+            None => self.calls.len().checked_sub(1),
+        }?;
+        let call = &self.calls[position];
+        let begins = if name.is_empty() {
+            false
+        } else if !id.is_empty() && !call.id.is_empty() && id != call.id {
+            // Some servers give every call the index 0.
+            true
+        } else if index.is_some() {
+            // The same index and no other id: more of the same, unless a whole call follows a whole call.
+            call.is_complete() && !arguments.is_empty() && call.name != name
+        } else {
+            call.is_complete() || (!call.name.is_empty() && !arguments.is_empty())
+        };
+        (!begins).then_some(position)
+    }
+
+    /// Whether the server said why it ended.
+    pub(super) fn finish_reason(&self) -> Option<&str> {
+        self.finish.as_deref()
+    }
+
+    /// Whether anything of an answer came: text, reasoning or a call.
+    pub(super) fn has_output(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    /// How much of the answer came, in characters.
+    pub(super) fn output_chars(&self) -> usize {
+        self.pieces
+            .iter()
+            .map(|piece| match piece {
+                Piece::Text(text) | Piece::Reasoning(text) => text.chars().count(),
+                Piece::Call(position) => self.calls[*position].arguments.chars().count(),
+            })
+            .sum()
+    }
+
+    /// The answer, with `stop` as its end.
+    pub(super) fn finish(mut self, stop: StopReason, provider: &str, model: &str) -> AssistantMessage {
+        let mut content = Vec::with_capacity(self.pieces.len());
+        for piece in std::mem::take(&mut self.pieces) {
+            match piece {
+                Piece::Text(text) => content.push(Part::Text(text)),
+                Piece::Reasoning(text) => content.push(Part::Reasoning(text)),
+                Piece::Call(position) => {
+                    let call = std::mem::take(&mut self.calls[position]);
+                    if !call.name.is_empty() || !call.arguments.is_empty() {
+                        let id = self.unique_id(call.id);
+                        content.push(Part::ToolCall(ToolCall {
+                            id,
+                            name: call.name,
+                            arguments: call.arguments,
+                        }));
+                    }
+                }
+            }
+        }
+        let calls_tools = content.iter().any(|part| part.as_tool_call().is_some());
+        let stop = match stop {
+            // What is there counts, not what the server calls it.
+            StopReason::Stop if calls_tools => StopReason::ToolCalls,
+            StopReason::ToolCalls if !calls_tools => StopReason::Stop,
+            StopReason::Stop
+            | StopReason::ToolCalls
+            | StopReason::Length
+            | StopReason::ContentFilter
+            | StopReason::Aborted
+            | StopReason::Error => stop,
+        };
+        AssistantMessage {
+            content,
+            provider: provider.to_owned(),
+            model: model.to_owned(),
+            usage: self.usage,
+            stop,
+            error: None,
+        }
+    }
+
+    fn unique_id(&mut self, id: String) -> String {
+        let id = if id.is_empty() || self.used_ids.contains(&id) { made_id() } else { id };
+        self.used_ids.insert(id.clone());
+        id
+    }
+}
+
+/// An id for a call that came without one: unique within this process and, by the time, beyond it.
+fn made_id() -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_micros());
+    format!("call_{now_us:x}_{:x}", COUNTER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What a server reported, or `None` if it reported nothing.
+fn usage(wire: &WireUsage) -> Option<Usage> {
+    let input_tokens = wire.prompt_tokens.unwrap_or_default();
+    let completion = wire.completion_tokens.unwrap_or_default();
+    if input_tokens == 0 && completion == 0 {
+        return None;
+    }
+    let reasoning_tokens = wire.completion_tokens_details.reasoning_tokens.unwrap_or_default();
+    // Some providers leave reasoning out of the completion; their total has it.
+    let beyond =
+        wire.total_tokens.unwrap_or_default().saturating_sub(input_tokens.saturating_add(completion));
+    let output_tokens = if reasoning_tokens > 0 {
+        completion.saturating_add(beyond.min(reasoning_tokens))
+    } else {
+        completion
+    };
+    Some(Usage {
+        input_tokens,
+        cached_tokens: wire.cached().min(input_tokens),
+        cache_write_tokens: wire.cache_written(),
+        output_tokens,
+        reasoning_tokens: reasoning_tokens.min(output_tokens),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! A streamed chunk, or a whole answer, read leniently: every field may be missing, null or of an older form.
+//!
+//! The types hold what is used and nothing else, so that reading a chunk allocates little. A chunk that none of
+//! this can read is an error of the stream, with the text in it.
+
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+/// One `data:` line.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Chunk {
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) choices: Vec<Choice>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) usage: WireUsage,
+    /// An error inside a stream that began well.
+    pub(super) error: Option<Value>,
+    // The rest of an error without an `error` object, such as `{"message": …, "code": …}`.
+    message: Option<Value>,
+    detail: Option<Value>,
+    code: Option<Value>,
+    #[serde(rename = "type")]
+    kind: Option<Value>,
+}
+
+impl Chunk {
+    /// The body of the error that this chunk is, if it is one.
+    pub(super) fn error_body(&self) -> Option<String> {
+        let choice_error =
+            self.choices.iter().find_map(|choice| choice.error.as_ref().filter(|error| is_said(error)));
+        let flat = [&self.message, &self.detail].into_iter().flatten().any(is_said);
+        let nested = self.error.as_ref().filter(|error| is_said(error));
+        if nested.is_none() && choice_error.is_none() && !(flat && self.choices.is_empty()) {
+            return None;
+        }
+        let mut body = serde_json::Map::new();
+        let fields = [
+            ("error", nested.or(choice_error)),
+            ("message", self.message.as_ref()),
+            ("detail", self.detail.as_ref()),
+            ("code", self.code.as_ref()),
+            ("type", self.kind.as_ref()),
+        ];
+        for (name, value) in fields {
+            if let Some(value) = value {
+                body.insert(name.to_owned(), value.clone());
+            }
+        }
+        Some(Value::Object(body).to_string())
+    }
+}
+
+fn is_said(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Bool(true) | Value::Number(_) => true,
+    }
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Choice {
+    #[serde(deserialize_with = "lenient_count")]
+    pub(super) index: Option<u64>,
+    delta: Option<Delta>,
+    // Whole answers say `message` where streams say `delta`. (No alias: some servers send both.)
+    message: Option<Delta>,
+    pub(super) finish_reason: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) usage: WireUsage,
+    error: Option<Value>,
+}
+
+impl Choice {
+    /// What it adds to the answer.
+    pub(super) fn take_delta(&mut self) -> Delta {
+        self.delta.take().or_else(|| self.message.take()).unwrap_or_default()
+    }
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct Delta {
+    pub(super) content: Content,
+    pub(super) reasoning_content: Content,
+    pub(super) reasoning: Content,
+    pub(super) refusal: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) tool_calls: Vec<CallDelta>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct CallDelta {
+    #[serde(deserialize_with = "lenient_count")]
+    pub(super) index: Option<u64>,
+    pub(super) id: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) function: FunctionDelta,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct FunctionDelta {
+    pub(super) name: Option<String>,
+    #[serde(deserialize_with = "arguments_text")]
+    pub(super) arguments: String,
+}
+
+/// Token counts under all the names that servers have for them.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct WireUsage {
+    #[serde(deserialize_with = "lenient_count")]
+    pub(super) prompt_tokens: Option<u64>,
+    #[serde(deserialize_with = "lenient_count")]
+    pub(super) completion_tokens: Option<u64>,
+    #[serde(deserialize_with = "lenient_count")]
+    pub(super) total_tokens: Option<u64>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) prompt_tokens_details: PromptDetails,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) completion_tokens_details: CompletionDetails,
+    #[serde(deserialize_with = "lenient_count")]
+    cached_tokens: Option<u64>,
+    #[serde(deserialize_with = "lenient_count")]
+    prompt_cache_hit_tokens: Option<u64>,
+    #[serde(deserialize_with = "lenient_count")]
+    cache_read_input_tokens: Option<u64>,
+    #[serde(deserialize_with = "lenient_count")]
+    cache_creation_input_tokens: Option<u64>,
+}
+
+impl WireUsage {
+    /// The part of the prompt that came from the cache.
+    pub(super) fn cached(&self) -> u64 {
+        let places = [
+            self.prompt_tokens_details.cached_tokens,
+            self.cached_tokens,
+            self.prompt_cache_hit_tokens,
+            self.cache_read_input_tokens,
+        ];
+        places.into_iter().flatten().max().unwrap_or_default()
+    }
+
+    /// The part of the prompt that was written to the cache.
+    pub(super) fn cache_written(&self) -> u64 {
+        let details = &self.prompt_tokens_details;
+        let places =
+            [details.cache_write_tokens, details.cache_creation_tokens, self.cache_creation_input_tokens];
+        places.into_iter().flatten().max().unwrap_or_default()
+    }
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct PromptDetails {
+    #[serde(deserialize_with = "lenient_count")]
+    cached_tokens: Option<u64>,
+    #[serde(deserialize_with = "lenient_count")]
+    cache_write_tokens: Option<u64>,
+    #[serde(deserialize_with = "lenient_count")]
+    cache_creation_tokens: Option<u64>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct CompletionDetails {
+    #[serde(deserialize_with = "lenient_count")]
+    pub(super) reasoning_tokens: Option<u64>,
+}
+
+/// Text, with what of it is reasoning: a string, null, or a list of typed parts.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    pub(super) text: String,
+    pub(super) reasoning: String,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+struct ContentPart {
+    text: Option<String>,
+    thinking: Option<Content>,
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text, null or a list of parts")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Content, E> {
+        Ok(Content { text: text.to_owned(), reasoning: String::new() })
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Content, E> {
+        Ok(Content { text, reasoning: String::new() })
+    }
+
+    fn visit_unit<E>(self) -> Result<Content, E> {
+        Ok(Content::default())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Content, E> {
+        Ok(Content::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
+        let mut content = Content::default();
+        while let Some(part) = parts.next_element::<ContentPart>()? {
+            content.text.push_str(part.text.as_deref().unwrap_or_default());
+            if let Some(thinking) = part.thinking {
+                content.reasoning.push_str(&thinking.text);
+            }
+        }
+        Ok(content)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Content, A::Error> {
+        let part = ContentPart::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(Content { text: part.text.unwrap_or_default(), reasoning: String::new() })
+    }
+}
+
+/// `null` for the default.
+fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// A count as a number, a whole float or a string of digits; anything else is unknown.
+fn lenient_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    deserializer.deserialize_any(CountVisitor)
+}
+
+struct CountVisitor;
+
+impl<'de> Visitor<'de> for CountVisitor {
+    type Value = Option<u64>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a count")
+    }
+
+    fn visit_u64<E>(self, count: u64) -> Result<Option<u64>, E> {
+        Ok(Some(count))
+    }
+
+    fn visit_i64<E>(self, count: i64) -> Result<Option<u64>, E> {
+        Ok(u64::try_from(count).ok())
+    }
+
+    fn visit_f64<E>(self, count: f64) -> Result<Option<u64>, E> {
+        // Through text, since a cast could truncate silently.
+        Ok(format!("{:.0}", count.max(0.0)).parse().ok())
+    }
+
+    fn visit_str<E>(self, count: &str) -> Result<Option<u64>, E> {
+        Ok(count.trim().parse().ok())
+    }
+
+    fn visit_unit<E>(self) -> Result<Option<u64>, E> {
+        Ok(None)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Option<u64>, E> {
+        Ok(None)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Option<u64>, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<u64>, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+}
+
+/// Arguments as JSON text, or as the object itself.
+fn arguments_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    deserializer.deserialize_any(ArgumentsVisitor)
+}
+
+struct ArgumentsVisitor;
+
+impl<'de> Visitor<'de> for ArgumentsVisitor {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("arguments as text or as an object")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<String, E> {
+        Ok(text)
+    }
+
+    fn visit_unit<E>(self) -> Result<String, E> {
+        Ok(String::new())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<String, A::Error> {
+        Value::deserialize(MapAccessDeserializer::new(map)).map(|value| value.to_string())
+    }
+}

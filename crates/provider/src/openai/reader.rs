@@ -1,0 +1,322 @@
+//! One call from its request to its last event.
+//!
+//! Always true: the clock counts pieces of an answer, not bytes; an answer is whole only if the server said why
+//! it ended; and after `Done` or an error the stream is over.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_openai::Client;
+use async_openai::error::OpenAIError;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use greenroom_kernel::{Failure, FailureClass, StopReason};
+use tokio::time::{Instant, timeout_at};
+
+use super::assemble::Assembler;
+use super::chunk::Chunk;
+use super::transport::{Exchange, Transport, TransportError, root_cause};
+use super::{Server, call_ids, wire};
+use crate::classify::{classify, one_line};
+use crate::retry_after::retry_after_ms;
+use crate::{ProviderError, ReplyEvent, ReplyStream, Request};
+
+/// How long to wait for what may follow the finish reason (usage, usually), in milliseconds.
+const AFTER_FINISH_TIMEOUT_MS: u64 = 5_000;
+
+/// Sends `request` and opens its stream.
+pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
+    let exchange = Arc::new(Exchange::default());
+    let transport = Transport {
+        client: server.client.clone(),
+        exchange: Arc::clone(&exchange),
+        response_bytes_max: server.options.response_bytes_max,
+    };
+    let used_ids = call_ids(&request);
+    let limit_ms = server.options.first_event_timeout_ms;
+    let deadline = Instant::now() + Duration::from_millis(limit_ms);
+    let client = Client::build(server.client.clone(), server.endpoint.clone()).with_http_service(transport);
+    let chat = client.chat();
+    let opened = {
+        let wire = wire::wire_request(&request, &server.wire_style());
+        timeout_at(deadline, chat.create_stream_byot::<_, Chunk>(wire)).await
+    };
+    let chunks = match opened {
+        Ok(Ok(chunks)) => chunks,
+        Ok(Err(error)) => return Err(server.without_key(open_error(&server, error))),
+        Err(_) => {
+            return Err(timed_out(format!(
+                "no answer from {} within {}",
+                server.endpoint.base,
+                seconds(limit_ms)
+            )));
+        }
+    };
+    let reader = Reader {
+        chunks,
+        assembler: Assembler::new(used_ids),
+        events: VecDeque::new(),
+        deadline,
+        saw_chunk: false,
+        over: false,
+        model: request.model,
+        exchange,
+        server,
+    };
+    Ok(stream::unfold(reader, |mut reader| async move { reader.next().await.map(|item| (item, reader)) })
+        .boxed())
+}
+
+struct Reader {
+    chunks: BoxStream<'static, Result<Chunk, OpenAIError>>,
+    assembler: Assembler,
+    events: VecDeque<ReplyEvent>,
+    /// When the next piece must be there.
+    deadline: Instant,
+    saw_chunk: bool,
+    over: bool,
+    model: String,
+    exchange: Arc<Exchange>,
+    server: Arc<Server>,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Result<ReplyEvent, ProviderError>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(Ok(event));
+            }
+            if self.over {
+                return None;
+            }
+            let end = match timeout_at(self.deadline, self.chunks.next()).await {
+                Ok(Some(Ok(chunk))) => match self.take(chunk) {
+                    Some(error) => Err(error),
+                    None => continue,
+                },
+                // What follows the finish reason can only be usage: without it the answer is whole all the same.
+                _ if self.assembler.finish_reason().is_some() => self.finish(),
+                Ok(Some(Err(error))) => Err(self.stream_error(error)),
+                Ok(None) => Err(self.ended_early()),
+                Err(_) => Err(self.stalled()),
+            };
+            self.over = true;
+            // Closes the connection now, not when the caller lets go of the stream.
+            self.chunks = stream::empty().boxed();
+            return Some(match end {
+                Ok(message) => Ok(ReplyEvent::Done(Box::new(message))),
+                Err(error) => Err(self.server.without_key(error)),
+            });
+        }
+    }
+
+    /// Takes a chunk in; `Some` if it is an error.
+    fn take(&mut self, chunk: Chunk) -> Option<ProviderError> {
+        self.saw_chunk = true;
+        let finished = self.assembler.finish_reason().is_some();
+        if let Some(body) = chunk.error_body() {
+            // An error after the end changes nothing.
+            return (!finished).then(|| error_in_stream(&body));
+        }
+        if self.assembler.take(chunk, &mut self.events) {
+            let wait_ms = if self.assembler.finish_reason().is_some() {
+                self.server.options.idle_timeout_ms.min(AFTER_FINISH_TIMEOUT_MS)
+            } else {
+                self.server.options.idle_timeout_ms
+            };
+            self.deadline = Instant::now() + Duration::from_millis(wait_ms);
+        }
+        None
+    }
+
+    fn finish(&mut self) -> Result<greenroom_kernel::AssistantMessage, ProviderError> {
+        let assembler = std::mem::take(&mut self.assembler);
+        let reason = assembler.finish_reason().unwrap_or_default().to_ascii_lowercase();
+        let stop = match reason.as_str() {
+            "length" | "max_tokens" | "max_output_tokens" | "model_length" => StopReason::Length,
+            "model_context_window_exceeded" | "context_length_exceeded" if assembler.has_output() => {
+                StopReason::Length
+            }
+            "model_context_window_exceeded" | "context_length_exceeded" => {
+                return Err(error_in_stream(&format!(
+                    "{{\"error\":{{\"code\":\"context_length_exceeded\",\"message\":\"the answer ended with {reason}\"}}}}"
+                )));
+            }
+            "tool_calls" | "function_call" | "tool_use" | "tool_call" => StopReason::ToolCalls,
+            "content_filter" | "safety" | "sensitive" | "refusal" | "prohibited_content" | "recitation" => {
+                StopReason::ContentFilter
+            }
+            "error" | "network_error" | "insufficient_system_resource" | "abort" => {
+                let message = format!("the provider ended the answer with {reason:?}");
+                return Err(ProviderError::new(Failure::new(FailureClass::Overloaded, message), ""));
+            }
+            // Unknown words are new names for a normal end.
+            _ => StopReason::Stop,
+        };
+        Ok(assembler.finish(stop, &self.server.options.name, &self.model))
+    }
+
+    /// The stream closed before the server said why.
+    fn ended_early(&self) -> ProviderError {
+        let sample = self.exchange.sample();
+        if self.saw_chunk {
+            return self.cut_off("the stream ended");
+        }
+        let said: String = sample.lines().filter(|line| !is_frame_only(line)).collect::<Vec<_>>().join("\n");
+        if said.is_empty() {
+            let failure =
+                Failure { status: Some(200), ..Failure::new(FailureClass::Malformed, EMPTY_STREAM) };
+            return ProviderError { empty_stream: true, ..ProviderError::new(failure, "") };
+        }
+        error_in_stream(&said)
+    }
+
+    fn cut_off(&self, how: &str) -> ProviderError {
+        let so_far = self.assembler.output_chars();
+        let message = format!("{how} before the answer was complete, after {so_far} characters");
+        ProviderError::new(
+            Failure { status: Some(200), ..Failure::new(FailureClass::Malformed, message) },
+            "",
+        )
+    }
+
+    fn stalled(&self) -> ProviderError {
+        let options = &self.server.options;
+        if self.assembler.has_output() {
+            return timed_out(format!(
+                "the answer from {} stopped: nothing new for {}",
+                self.server.endpoint.base,
+                seconds(options.idle_timeout_ms)
+            ));
+        }
+        timed_out(format!(
+            "no answer from {} within {}",
+            self.server.endpoint.base,
+            seconds(options.first_event_timeout_ms)
+        ))
+    }
+
+    fn stream_error(&self, error: OpenAIError) -> ProviderError {
+        match error {
+            // A line that is no chunk: plain text, or JSON of a shape that nobody knows.
+            OpenAIError::JSONDeserialize(_, line) => error_in_stream(&line),
+            other @ (OpenAIError::Reqwest(_)
+            | OpenAIError::ApiError(_)
+            | OpenAIError::FileSaveError(_)
+            | OpenAIError::FileReadError(_)
+            | OpenAIError::StreamError(_)
+            | OpenAIError::Boxed(_)
+            | OpenAIError::InvalidArgument(_)) => match self.exchange.broken() {
+                Some(how) => timed_out(format!(
+                    "the connection to {} broke in the middle of the answer: {how}",
+                    self.server.endpoint.base
+                )),
+                None => self.cut_off(&one_line(&other.to_string())),
+            },
+        }
+    }
+}
+
+/// The message of the failure whose `empty_stream` is set.
+const EMPTY_STREAM: &str = "the stream ended with no event at all";
+
+/// A line of an event stream that says nothing by itself.
+fn is_frame_only(line: &str) -> bool {
+    let line = line.trim();
+    let data = line.strip_prefix("data:").map(str::trim);
+    line.is_empty()
+        || line.starts_with(':')
+        || line.starts_with("event:")
+        || line.starts_with("id:")
+        || line.starts_with("retry:")
+        || data.is_some_and(|data| data.is_empty() || data == "[DONE]")
+}
+
+/// An error in the place of a chunk: classified by what it says, and malformed if it says nothing known.
+fn error_in_stream(body: &str) -> ProviderError {
+    let body = crate::classify::cut(body, super::ERROR_BODY_BYTES_MAX);
+    let mut failure = classify(Some(200), body, None);
+    if failure.class == FailureClass::Other {
+        failure.class = FailureClass::Malformed;
+        failure.message =
+            format!("the provider sent an error in the middle of the answer: {}", one_line(&failure.message));
+    }
+    ProviderError::new(failure, body)
+}
+
+fn timed_out(message: String) -> ProviderError {
+    ProviderError::new(Failure::new(FailureClass::Timeout, message), "")
+}
+
+fn seconds(ms: u64) -> String {
+    if ms.is_multiple_of(1_000) { format!("{} s", ms / 1_000) } else { format!("{ms} ms") }
+}
+
+/// Why there is no stream.
+fn open_error(server: &Server, error: OpenAIError) -> ProviderError {
+    let base = &server.endpoint.base;
+    match error {
+        OpenAIError::Boxed(error) => match error.downcast::<TransportError>() {
+            Ok(error) => transport_error(base, *error),
+            Err(error) => {
+                ProviderError::new(Failure::new(FailureClass::Other, root_cause(error.as_ref())), "")
+            }
+        },
+        OpenAIError::JSONDeserialize(_, body) => error_in_stream(&body),
+        OpenAIError::Reqwest(error) => transport_error(base, TransportError::Send(error)),
+        other @ (OpenAIError::ApiError(_)
+        | OpenAIError::FileSaveError(_)
+        | OpenAIError::FileReadError(_)
+        | OpenAIError::StreamError(_)
+        | OpenAIError::InvalidArgument(_)) => ProviderError::new(
+            Failure::new(
+                FailureClass::Other,
+                format!("the request could not be made: {}", one_line(&other.to_string())),
+            ),
+            "",
+        ),
+    }
+}
+
+fn transport_error(base: &str, error: TransportError) -> ProviderError {
+    match error {
+        TransportError::Status { status, headers, body } => {
+            let wait_ms = retry_after_ms(&headers, SystemTime::now());
+            ProviderError::new(classify(Some(status), &body, wait_ms), body)
+        }
+        TransportError::Redirect { status, location } => {
+            let location = location.split('?').next().unwrap_or_default();
+            let message = format!(
+                "{base} redirects to {}, which is not followed: set the base URL to the new address",
+                one_line(location)
+            );
+            ProviderError::new(
+                Failure { status: Some(status), ..Failure::new(FailureClass::Other, message) },
+                "",
+            )
+        }
+        TransportError::WebPage { status, body } => {
+            let message =
+                format!("{base} answered with a web page, not with an API's answer: check the base URL");
+            ProviderError::new(
+                Failure { status: Some(status), ..Failure::new(FailureClass::Malformed, message) },
+                body,
+            )
+        }
+        TransportError::TooLarge { limit_bytes } => {
+            let message = format!("the answer from {base} is larger than {limit_bytes} bytes");
+            ProviderError::new(Failure::new(FailureClass::Malformed, message), "")
+        }
+        TransportError::Send(error) => {
+            let cause = root_cause(&error);
+            let message = if error.is_connect() && error.is_timeout() {
+                format!("cannot reach {base}: no connection in time")
+            } else if error.is_connect() {
+                format!("cannot reach {base}: {cause}")
+            } else {
+                format!("the connection to {base} broke: {cause}")
+            };
+            timed_out(message)
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The HTTP service under async-openai: one exchange, and everything that it said kept.
+//!
+//! The library's own way of sending retries by itself, follows redirects and loses the status of most refusals.
+//! This service does neither: anything but a 2xx becomes a [`TransportError`] with status, headers and body.
+//! An answer is handed on as an event stream that is safe to parse: at most so many bytes, valid UTF-8, the
+//! last event closed, and a plain JSON answer turned into one event.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_openai::error::OpenAIError;
+use async_openai::middleware::HttpRequestFactory;
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use http::HeaderMap;
+use http::header::{CONTENT_TYPE, LOCATION};
+
+/// How much of an error's body is kept, in bytes.
+pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
+/// How long a refusal's body may take, in milliseconds: the status is known already and must not be lost.
+const ERROR_BODY_TIMEOUT_MS: u64 = 5_000;
+/// How much of an answer's beginning is kept, to tell what it was if no event is found in it, in bytes.
+const SAMPLE_BYTES_MAX: usize = 2 * 1024;
+
+/// Why there is no stream.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TransportError {
+    /// The server answered, but not with a 2xx.
+    #[error("status {status}")]
+    Status { status: u16, headers: Box<HeaderMap>, body: String },
+    /// A 3xx: not followed, since the key goes only to the host it was given for.
+    #[error("a redirect to {location}")]
+    Redirect { status: u16, location: String },
+    /// A web page instead of an answer.
+    #[error("a web page")]
+    WebPage { status: u16, body: String },
+    /// The answer was larger than the limit.
+    #[error("an answer of more than {limit_bytes} bytes")]
+    TooLarge { limit_bytes: usize },
+    /// No connection, or it broke before the answer began.
+    #[error(transparent)]
+    Send(reqwest::Error),
+}
+
+/// What was seen of one exchange; the stream's reader asks when something is missing.
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    state: Mutex<ExchangeState>,
+}
+
+#[derive(Debug, Default)]
+struct ExchangeState {
+    sample: Vec<u8>,
+    broken: Option<String>,
+}
+
+impl Exchange {
+    /// The beginning of the answer's body.
+    pub(super) fn sample(&self) -> String {
+        String::from_utf8_lossy(&self.lock().sample).into_owned()
+    }
+
+    /// How the connection broke, if it did.
+    pub(super) fn broken(&self) -> Option<String> {
+        self.lock().broken.clone()
+    }
+
+    fn saw(&self, bytes: &[u8]) {
+        let mut state = self.lock();
+        let room = SAMPLE_BYTES_MAX.saturating_sub(state.sample.len());
+        state.sample.extend_from_slice(&bytes[..room.min(bytes.len())]);
+    }
+
+    fn broke(&self, how: String) {
+        self.lock().broken = Some(how);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ExchangeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The service for one exchange, over the provider's shared client.
+#[derive(Debug, Clone)]
+pub(super) struct Transport {
+    pub(super) client: reqwest::Client,
+    pub(super) exchange: Arc<Exchange>,
+    pub(super) response_bytes_max: usize,
+}
+
+impl tower::Service<HttpRequestFactory> for Transport {
+    type Response = reqwest::Response;
+    type Error = OpenAIError;
+    type Future = Pin<Box<dyn Future<Output = Result<reqwest::Response, OpenAIError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), OpenAIError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, factory: HttpRequestFactory) -> Self::Future {
+        let transport = self.clone();
+        Box::pin(async move {
+            let request = factory.build().await?;
+            transport.send(request).await.map_err(|error| OpenAIError::Boxed(Box::new(error)))
+        })
+    }
+}
+
+impl Transport {
+    async fn send(self, request: reqwest::Request) -> Result<reqwest::Response, TransportError> {
+        let response = self.client.execute(request).await.map_err(TransportError::Send)?;
+        let status = response.status();
+        if status.is_redirection() {
+            let location =
+                response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
+            return Err(TransportError::Redirect { status: status.as_u16(), location: location.to_owned() });
+        }
+        if !status.is_success() {
+            let headers = Box::new(response.headers().clone());
+            let body = error_body(response).await;
+            return Err(TransportError::Status { status: status.as_u16(), headers, body });
+        }
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
+        if content_type.contains("html") {
+            let body = error_body(response).await;
+            return Err(TransportError::WebPage { status: status.as_u16(), body });
+        }
+        let events = if content_type.contains("json") {
+            let body = self.whole_body(response).await?;
+            stream::iter([Ok(json_as_event(&body))]).boxed()
+        } else {
+            self.event_bytes(response)
+        };
+        let mut answer = http::Response::new(reqwest::Body::wrap_stream(events));
+        *answer.status_mut() = status;
+        Ok(answer.into())
+    }
+
+    async fn whole_body(&self, response: reqwest::Response) -> Result<Vec<u8>, TransportError> {
+        let mut body = Vec::new();
+        let mut chunks = response.bytes_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(TransportError::Send)?;
+            self.exchange.saw(&chunk);
+            if body.len().saturating_add(chunk.len()) > self.response_bytes_max {
+                return Err(TransportError::TooLarge { limit_bytes: self.response_bytes_max });
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    /// The body as valid UTF-8 that ends with an empty line: one bad byte, or a last event that is not closed,
+    /// would otherwise hold back all that follows or precedes it.
+    fn event_bytes(&self, response: reqwest::Response) -> BoxStream<'static, Result<Bytes, std::io::Error>> {
+        struct State {
+            chunks: BoxStream<'static, reqwest::Result<Bytes>>,
+            utf8: Utf8Repair,
+            left_bytes: usize,
+            ended: bool,
+        }
+        let exchange = Arc::clone(&self.exchange);
+        let limit_bytes = self.response_bytes_max;
+        let state = State {
+            chunks: response.bytes_stream().boxed(),
+            utf8: Utf8Repair::default(),
+            left_bytes: limit_bytes,
+            ended: false,
+        };
+        stream::unfold(state, move |mut state| {
+            let exchange = Arc::clone(&exchange);
+            async move {
+                if state.ended {
+                    return None;
+                }
+                let item = match state.chunks.next().await {
+                    Some(Ok(chunk)) => {
+                        exchange.saw(&chunk);
+                        match state.left_bytes.checked_sub(chunk.len()) {
+                            Some(left_bytes) => {
+                                state.left_bytes = left_bytes;
+                                Ok(state.utf8.repair(chunk))
+                            }
+                            None => {
+                                state.ended = true;
+                                let error = TransportError::TooLarge { limit_bytes }.to_string();
+                                exchange.broke(error.clone());
+                                Err(std::io::Error::other(error))
+                            }
+                        }
+                    }
+                    Some(Err(error)) => {
+                        state.ended = true;
+                        let how = root_cause(&error);
+                        exchange.broke(how.clone());
+                        Err(std::io::Error::other(how))
+                    }
+                    None => {
+                        state.ended = true;
+                        Ok(Bytes::from_static(b"\n\n"))
+                    }
+                };
+                Some((item, state))
+            }
+        })
+        .boxed()
+    }
+}
+
+/// At most [`ERROR_BODY_BYTES_MAX`] of a refusal's body, or what of it came in time.
+async fn error_body(response: reqwest::Response) -> String {
+    let mut body = Vec::new();
+    let mut chunks = response.bytes_stream();
+    let read = async {
+        while let Some(Ok(chunk)) = chunks.next().await {
+            let room = ERROR_BODY_BYTES_MAX.saturating_sub(body.len());
+            body.extend_from_slice(&chunk[..room.min(chunk.len())]);
+            if chunk.len() >= room {
+                break;
+            }
+        }
+    };
+    // Whether it was whole or cut, what came is kept.
+    let _whole = tokio::time::timeout(Duration::from_millis(ERROR_BODY_TIMEOUT_MS), read).await;
+    String::from_utf8_lossy(&body).into_owned()
+}
+
+/// A whole JSON answer as one event. JSON text holds no line breaks inside its strings, so those between its
+/// tokens can become spaces.
+fn json_as_event(body: &[u8]) -> Bytes {
+    let mut event = Vec::with_capacity(body.len().saturating_add(8));
+    event.extend_from_slice(b"data: ");
+    let text = String::from_utf8_lossy(body);
+    event.extend(text.trim().bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
+    event.extend_from_slice(b"\n\n");
+    Bytes::from(event)
+}
+
+/// The innermost cause of an error: what a person wants to read.
+pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let text = cause.to_string();
+    // "Connection refused (os error 111)": the number says nothing more.
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_lowercase(),
+        None => text,
+    }
+}
+
+/// Replaces what is not UTF-8, and holds a character back that is cut by the end of a chunk.
+#[derive(Debug, Default)]
+struct Utf8Repair {
+    held: Vec<u8>,
+}
+
+impl Utf8Repair {
+    fn repair(&mut self, chunk: Bytes) -> Bytes {
+        if self.held.is_empty() && std::str::from_utf8(&chunk).is_ok() {
+            return chunk;
+        }
+        let mut bytes = std::mem::take(&mut self.held);
+        bytes.extend_from_slice(&chunk);
+        let mut repaired = String::with_capacity(bytes.len());
+        let mut rest = bytes.as_slice();
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(text) => {
+                    repaired.push_str(text);
+                    break;
+                }
+                Err(error) => {
+                    let (valid, invalid) = rest.split_at(error.valid_up_to());
+                    repaired.push_str(&String::from_utf8_lossy(valid));
+                    match error.error_len() {
+                        Some(length) => {
+                            repaired.push(char::REPLACEMENT_CHARACTER);
+                            rest = &invalid[length..];
+                        }
+                        None => {
+                            self.held = invalid.to_vec();
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Bytes::from(repaired)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,369 @@
+//! The request as it goes over the wire: chat completions, in the form that most servers accept.
+//!
+//! Always true: no message is sent empty, every call's arguments are a JSON object, and a `tool` message is
+//! text. Each rule here is one that some server enforces with an error that would repeat for ever, since the
+//! history is sent again with every request.
+
+use std::borrow::Cow;
+
+use greenroom_kernel::{AssistantMessage, Block, Image, Message, Part, ToolCall, ToolResult, ToolSpec};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{MaxTokensField, ResendReasoning};
+use crate::Request;
+
+/// The longest id of a call that servers accept, in bytes.
+const CALL_ID_BYTES_MAX: usize = 40;
+/// The longest name of a tool that servers accept, in bytes.
+const TOOL_NAME_BYTES_MAX: usize = 64;
+
+/// How to write a request for one server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WireStyle<'a> {
+    /// The provider's name: reasoning is only sent back to the provider it came from.
+    pub(super) provider: &'a str,
+    pub(super) max_tokens_field: MaxTokensField,
+    /// What to ask for where the request names no limit.
+    pub(super) max_output_tokens: Option<u64>,
+    pub(super) resend_reasoning: ResendReasoning,
+    pub(super) prompt_cache_key: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct WireRequest<'a> {
+    model: &'a str,
+    messages: Vec<WireMessage<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<WireTool<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_completion_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<ResponseFormat<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_cache_key: Option<&'a str>,
+    // The library does not set it for types of one's own, and without it the stream would be empty.
+    stream: bool,
+    stream_options: StreamOptions,
+}
+
+#[derive(Debug, Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+enum WireMessage<'a> {
+    System {
+        content: &'a str,
+    },
+    User {
+        content: UserContent<'a>,
+    },
+    Assistant {
+        // Left out, not null: one server answers 500 to `null` beside tool calls.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        content: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning_content: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning: Option<String>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<WireCall<'a>>,
+    },
+    Tool {
+        tool_call_id: Cow<'a, str>,
+        content: String,
+    },
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum UserContent<'a> {
+    Text(String),
+    Parts(Vec<UserPart<'a>>),
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum UserPart<'a> {
+    Text { text: Cow<'a, str> },
+    ImageUrl { image_url: ImageUrl },
+}
+
+#[derive(Debug, Serialize)]
+struct ImageUrl {
+    url: String,
+}
+
+#[derive(Debug, Serialize)]
+struct WireCall<'a> {
+    id: Cow<'a, str>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: WireFunction<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct WireFunction<'a> {
+    name: Cow<'a, str>,
+    arguments: Cow<'a, str>,
+}
+
+#[derive(Debug, Serialize)]
+struct WireTool<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: WireToolFunction<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct WireToolFunction<'a> {
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a Value,
+}
+
+#[derive(Debug, Serialize)]
+struct ResponseFormat<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    json_schema: JsonSchema<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct JsonSchema<'a> {
+    name: &'a str,
+    schema: &'a Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
+}
+
+/// Writes `request` for a server that wants it in `style`.
+pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> WireRequest<'a> {
+    let limit = request.max_output_tokens.or(style.max_output_tokens);
+    let (max_tokens, max_completion_tokens) = match style.max_tokens_field {
+        MaxTokensField::MaxTokens => (limit, None),
+        MaxTokensField::MaxCompletionTokens => (None, limit),
+    };
+    WireRequest {
+        model: &request.model,
+        messages: wire_messages(request, style),
+        tools: request.tools.iter().map(wire_tool).collect(),
+        max_tokens,
+        max_completion_tokens,
+        response_format: request.output_schema.as_deref().map(|output| ResponseFormat {
+            kind: "json_schema",
+            json_schema: JsonSchema {
+                name: &output.name,
+                schema: &output.schema,
+                strict: is_strict_schema(&output.schema).then_some(true),
+            },
+        }),
+        prompt_cache_key: (style.prompt_cache_key && !request.session.is_empty())
+            .then_some(request.session.as_str()),
+        stream: true,
+        stream_options: StreamOptions { include_usage: true },
+    }
+}
+
+fn wire_messages<'a>(request: &'a Request, style: &WireStyle<'_>) -> Vec<WireMessage<'a>> {
+    let mut wire = Vec::with_capacity(request.messages.len().saturating_add(1));
+    if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
+        wire.push(WireMessage::System { content: system });
+    }
+    // Images of tool results wait here until the batch of results is over: nothing may stand between results.
+    let mut result_images: Vec<UserPart<'a>> = Vec::new();
+    for message in &request.messages {
+        match message.as_ref() {
+            Message::ToolResult(result) => wire.push(wire_result(result, &mut result_images)),
+            Message::User(blocks) => {
+                flush_images(&mut wire, &mut result_images);
+                if let Some(content) = user_content(blocks) {
+                    wire.push(WireMessage::User { content });
+                }
+            }
+            Message::Assistant(assistant) => {
+                flush_images(&mut wire, &mut result_images);
+                wire.extend(wire_assistant(assistant, style));
+            }
+        }
+    }
+    flush_images(&mut wire, &mut result_images);
+    wire
+}
+
+fn flush_images<'a>(wire: &mut Vec<WireMessage<'a>>, images: &mut Vec<UserPart<'a>>) {
+    if !images.is_empty() {
+        wire.push(WireMessage::User { content: UserContent::Parts(std::mem::take(images)) });
+    }
+}
+
+/// `None` if there is nothing to say.
+fn user_content(blocks: &[Block]) -> Option<UserContent<'_>> {
+    let has_image = blocks.iter().any(|block| matches!(block, Block::Image(_)));
+    if !has_image {
+        // Plain text stays a plain string: not every server reads parts.
+        let text = greenroom_kernel::message::blocks_text(blocks);
+        return (!text.is_empty()).then_some(UserContent::Text(text));
+    }
+    let parts = blocks
+        .iter()
+        .filter_map(|block| match block {
+            Block::Text(text) if text.is_empty() => None,
+            Block::Text(text) => Some(UserPart::Text { text: Cow::Borrowed(text) }),
+            Block::Image(image) => Some(image_part(image)),
+        })
+        .collect();
+    Some(UserContent::Parts(parts))
+}
+
+fn image_part<'a>(image: &Image) -> UserPart<'a> {
+    UserPart::ImageUrl {
+        image_url: ImageUrl { url: format!("data:{};base64,{}", image.media_type, image.data) },
+    }
+}
+
+/// `None` if nothing of it is sent: an empty assistant message is refused by most servers.
+fn wire_assistant<'a>(assistant: &'a AssistantMessage, style: &WireStyle<'_>) -> Option<WireMessage<'a>> {
+    let mut text = String::new();
+    let mut thought = String::new();
+    let mut tool_calls = Vec::new();
+    for part in &assistant.content {
+        match part {
+            Part::Text(more) => text.push_str(more),
+            Part::Reasoning(more) => thought.push_str(more),
+            // Another dialect's block: this API has no place for it.
+            Part::OpaqueReasoning { .. } => {}
+            Part::ToolCall(call) => tool_calls.push(wire_call(call)),
+        }
+    }
+    if text.is_empty() && tool_calls.is_empty() {
+        return None;
+    }
+    let own = assistant.provider == style.provider && !thought.is_empty();
+    let (reasoning_content, reasoning) = match style.resend_reasoning {
+        ResendReasoning::AsReasoningContent if own => (Some(thought), None),
+        ResendReasoning::AsReasoning if own => (None, Some(thought)),
+        ResendReasoning::Never | ResendReasoning::AsReasoningContent | ResendReasoning::AsReasoning => {
+            (None, None)
+        }
+    };
+    let content = (!text.is_empty()).then_some(text);
+    Some(WireMessage::Assistant { content, reasoning_content, reasoning, tool_calls })
+}
+
+fn wire_call(call: &ToolCall) -> WireCall<'_> {
+    WireCall {
+        id: wire_call_id(&call.id),
+        kind: "function",
+        function: WireFunction {
+            name: wire_tool_name(&call.name),
+            arguments: wire_arguments(&call.arguments),
+        },
+    }
+}
+
+fn wire_result<'a>(result: &'a ToolResult, images: &mut Vec<UserPart<'a>>) -> WireMessage<'a> {
+    let mut content = greenroom_kernel::message::blocks_text(&result.content);
+    let pictures: Vec<&Image> = result
+        .content
+        .iter()
+        .filter_map(|block| match block {
+            Block::Image(image) => Some(image),
+            Block::Text(_) => None,
+        })
+        .collect();
+    if !pictures.is_empty() {
+        let count = pictures.len();
+        let noun = if count == 1 { "image" } else { "images" };
+        if !content.is_empty() {
+            content.push('\n');
+        }
+        content.push_str(&format!("[{count} {noun}: in the user message after the tool results]"));
+        images.push(UserPart::Text {
+            text: Cow::Owned(format!("The {noun} that the tool {} gave:", result.tool_name)),
+        });
+        images.extend(pictures.into_iter().map(image_part));
+    }
+    if content.is_empty() {
+        content.push_str("(no output)");
+    }
+    WireMessage::Tool { tool_call_id: wire_call_id(&result.call_id), content }
+}
+
+fn wire_tool(tool: &ToolSpec) -> WireTool<'_> {
+    WireTool {
+        kind: "function",
+        function: WireToolFunction {
+            name: &tool.name,
+            description: &tool.description,
+            parameters: &tool.parameters,
+        },
+    }
+}
+
+/// Arguments that are a JSON object go as they are. Anything else is wrapped into one: a server that parses the
+/// history would refuse it with a 500, for ever.
+fn wire_arguments(arguments: &str) -> Cow<'_, str> {
+    let trimmed = arguments.trim();
+    if trimmed.is_empty() || trimmed == "null" {
+        return Cow::Borrowed("{}");
+    }
+    if trimmed.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(trimmed).is_ok() {
+        return Cow::Borrowed(arguments);
+    }
+    Cow::Owned(serde_json::json!({ "invalid_arguments": arguments }).to_string())
+}
+
+/// A name that the model invented may hold characters that a server refuses in the history.
+fn wire_tool_name(name: &str) -> Cow<'_, str> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if name.is_empty() {
+        return Cow::Borrowed("unknown_tool");
+    }
+    if name.len() <= TOOL_NAME_BYTES_MAX && name.bytes().all(allowed) {
+        return Cow::Borrowed(name);
+    }
+    let replaced = |c: char| if u8::try_from(c).is_ok_and(allowed) { c } else { '_' };
+    Cow::Owned(name.chars().take(TOOL_NAME_BYTES_MAX).map(replaced).collect())
+}
+
+/// An id that is too long for some servers is shortened the same way for the call and for its result.
+fn wire_call_id(id: &str) -> Cow<'_, str> {
+    if id.len() <= CALL_ID_BYTES_MAX {
+        return Cow::Borrowed(id);
+    }
+    // FNV-1a: it must only be stable and spread well, within one conversation.
+    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let head: String = id.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
+    Cow::Owned(format!("{head}_{hash:016x}"))
+}
+
+/// Whether a server's strict mode accepts the schema: every object closed, and all its properties required.
+fn is_strict_schema(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => {
+            let is_object =
+                map.get("type").is_some_and(|kind| kind == "object") || map.contains_key("properties");
+            let closed = map.get("additionalProperties") == Some(&Value::Bool(false));
+            let required = map.get("required").and_then(Value::as_array);
+            let all_required = map.get("properties").and_then(Value::as_object).is_none_or(|properties| {
+                properties
+                    .keys()
+                    .all(|key| required.is_some_and(|names| names.iter().any(|name| name == key)))
+            });
+            (!is_object || (closed && all_required)) && map.values().all(is_strict_schema)
+        }
+        Value::Array(items) => items.iter().all(is_strict_schema),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests;

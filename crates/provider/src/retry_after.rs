@@ -1,0 +1,84 @@
+//! How long a provider asks us to wait: headers first, then words in the body.
+
+use std::time::SystemTime;
+
+use http::HeaderMap;
+
+/// The wait in milliseconds that `headers` ask for: `retry-after-ms`, then `retry-after` in seconds (whole or
+/// fractional) or as an HTTP date, which is taken relative to `now`. A date in the past is 0.
+pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    if let Some(ms) = text("retry-after-ms").and_then(|value| scaled_ms(value, 1.0)) {
+        return Some(ms);
+    }
+    let value = text("retry-after")?;
+    if let Some(ms) = scaled_ms(value, 1_000.0) {
+        return Some(ms);
+    }
+    // "20s" and "1m30s" are seen in the wild.
+    if let Some(ms) = duration_ms(value) {
+        return Some(ms);
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    let wait = date.duration_since(now).unwrap_or_default();
+    Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The wait in milliseconds that an error's text asks for: "try again in 1.5s", "Please retry in 20ms",
+/// "retry after 30 seconds", `"retryDelay": "3s"`.
+pub fn retry_after_in_text_ms(text: &str) -> Option<u64> {
+    let lower = text.to_ascii_lowercase();
+    let marks =
+        ["try again in", "retry in", "retry after", "retrydelay", "retry_after", "retry-after", "wait"];
+    marks.iter().find_map(|mark| {
+        let at = lower.find(mark)?.checked_add(mark.len())?;
+        let rest = lower.get(at..)?.trim_start_matches([' ', '"', '\'', ':', '=', '\\', '~']);
+        let rest = rest.strip_prefix("about ").unwrap_or(rest);
+        duration_ms(rest)
+    })
+}
+
+/// The duration that `text` begins with: numbers with units, one after the other (`1m30.5s`); a number without
+/// a unit is in seconds.
+fn duration_ms(text: &str) -> Option<u64> {
+    let mut total_ms: Option<u64> = None;
+    let mut rest = text;
+    loop {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        // A full stop after the number ends the sentence.
+        let number = rest[..digits].trim_end_matches('.');
+        if number.is_empty() {
+            return total_ms;
+        }
+        let after = rest[digits..].trim_start();
+        let unit_length = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit_ms, taken) = match &after[..unit_length] {
+            "ms" | "millisecond" | "milliseconds" | "msec" => (1.0, unit_length),
+            "s" | "sec" | "secs" | "second" | "seconds" => (1_000.0, unit_length),
+            "m" | "min" | "mins" | "minute" | "minutes" => (60_000.0, unit_length),
+            "h" | "hr" | "hour" | "hours" => (3_600_000.0, unit_length),
+            "d" | "day" | "days" => (86_400_000.0, unit_length),
+            _ if total_ms.is_none() => (1_000.0, 0),
+            _ => return total_ms,
+        };
+        total_ms = Some(total_ms.unwrap_or_default().saturating_add(scaled_ms(number, unit_ms)?));
+        if taken == 0 {
+            return total_ms;
+        }
+        rest = after[taken..].trim_start_matches([' ', ',']);
+        rest = rest.strip_prefix("and ").unwrap_or(rest);
+    }
+}
+
+/// `number` × `unit_ms`, rounded up to whole milliseconds; `None` if it is no number or negative.
+fn scaled_ms(number: &str, unit_ms: f64) -> Option<u64> {
+    if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return None;
+    }
+    let value: f64 = number.parse().ok()?;
+    // Through text, since a cast could truncate silently.
+    format!("{:.0}", (value * unit_ms).ceil()).parse().ok()
+}
+
+#[cfg(test)]
+mod tests;
