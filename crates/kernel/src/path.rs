@@ -184,17 +184,50 @@ pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> 
     let first_live = live.entries().first().map(|entry| entry.id);
     if let Some(compaction) = live.compaction() {
         let before_live = |entry: &&Arc<Entry>| first_live.is_none_or(|first| entry.id < first);
-        messages.extend(
-            pinned
-                .iter()
-                .filter(before_live)
-                .filter_map(|entry| entry_message(&entry.kind).map(Cow::into_owned)),
-        );
+        let before = pinned.iter().filter(before_live);
+        messages
+            .extend(stand_alone(before.filter_map(|entry| Some(entry_message(&entry.kind)?.into_owned()))));
         messages.push(Arc::new(Message::user(summary_text(&compaction.summary))));
     }
     messages
         .extend(live.entries().iter().filter_map(|entry| entry_message(&entry.kind).map(Cow::into_owned)));
     pair(&messages)
+}
+
+/// Pinned messages, which may have lost their neighbours: a result without its call is told as a user message,
+/// and a call without its result is left out, so that pairing neither drops nor invents anything.
+fn stand_alone(messages: impl Iterator<Item = Arc<Message>>) -> Vec<Arc<Message>> {
+    let messages: Vec<Arc<Message>> = messages.collect();
+    let is_answered = |from: usize, id: &str| {
+        let answer = |message: &Arc<Message>| matches!(&**message, Message::ToolResult(result) if result.call_id == id);
+        messages[from..].iter().any(answer)
+    };
+    let mut out: Vec<Arc<Message>> = Vec::with_capacity(messages.len());
+    let mut kept_calls: HashSet<&str> = HashSet::new();
+    for (index, message) in messages.iter().enumerate() {
+        match &**message {
+            Message::User(_) => out.push(Arc::clone(message)),
+            Message::Assistant(assistant) => {
+                kept_calls = assistant.tool_calls().map(|call| call.id.as_str()).collect();
+                kept_calls.retain(|id| is_answered(index, id));
+                let mut alone = assistant.clone();
+                alone.content.retain(|part| {
+                    part.as_tool_call().is_none_or(|call| kept_calls.contains(call.id.as_str()))
+                });
+                out.push(Arc::new(Message::Assistant(alone)));
+            }
+            Message::ToolResult(result) if kept_calls.remove(result.call_id.as_str()) => {
+                out.push(Arc::clone(message));
+            }
+            Message::ToolResult(result) => {
+                let mut blocks =
+                    vec![Block::Text(format!("Result of an earlier call of `{}`:", result.tool_name))];
+                blocks.extend(result.content.iter().cloned());
+                out.push(Arc::new(Message::User(blocks)));
+            }
+        }
+    }
+    out
 }
 
 /// What stands for a result that was never recorded.
@@ -235,7 +268,7 @@ pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
                 // Results may stand until the next assistant message; what else stands there comes after them.
                 let until = messages[at..]
                     .iter()
-                    .position(|later| matches!(**later, Message::Assistant(_)))
+                    .position(|later| matches!(&**later, Message::Assistant(next) if !next.is_empty()))
                     .map_or(messages.len(), |offset| at + offset);
                 let mut others = Vec::new();
                 for later in &messages[at..until] {
@@ -264,7 +297,8 @@ pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
 
 fn has_content(blocks: &[Block]) -> bool {
     blocks.iter().any(|block| match block {
-        Block::Text(text) => !text.is_empty(),
+        // Providers refuse a message of white space as they do an empty one.
+        Block::Text(text) => !text.trim().is_empty(),
         Block::Image(_) => true,
     })
 }

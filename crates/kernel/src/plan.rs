@@ -188,7 +188,8 @@ pub enum Nothing {
 pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, Nothing> {
     let live = Live::of(path);
     let Some(leaf) = path.last() else { return Err(Nothing::Empty) };
-    if live.compaction == Some(path.len() - 1) || matches!(leaf.kind, EntryKind::Compaction(_)) {
+    // Forced, what the last compaction kept may be compacted too: the next rung of an overflow's ladder.
+    if !options.force && is_compaction(leaf) {
         return Err(Nothing::JustCompacted);
     }
     let messages = count_messages(live.entries());

@@ -5,6 +5,7 @@
 //! tools or lacks the asked-for headings is never accepted; and the footer, the active request and the counts
 //! are written by this code, never by a model.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -200,18 +201,20 @@ fn message_transcript(message: &Message) -> Option<String> {
 }
 
 fn blocks_transcript(blocks: &[Block]) -> String {
-    let texts: Vec<String> = blocks
+    let texts: Vec<Cow<'_, str>> = blocks
         .iter()
         .map(|block| match block {
-            Block::Text(text) => harmless(text),
-            Block::Image(image) => format!("[image, {}]", image.media_type),
+            Block::Text(text) => Cow::Borrowed(text.as_str()),
+            Block::Image(image) => Cow::Owned(format!("[image, {}]", image.media_type)),
         })
         .collect();
-    texts.join("\n")
+    // Joined first: a tag in two halves is a tag.
+    harmless(&texts.join("\n"))
 }
 
 /// Joins transcript pieces into as few texts of at most `budget_tokens` as possible, in order. A piece that is
-/// larger than that is split; nothing is left out.
+/// larger than that is split; nothing is left out. What follows a split is made harmless again, as it may now
+/// open a text.
 pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut current = String::new();
@@ -220,7 +223,9 @@ pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
         let mut rest: &str = piece;
         while !rest.is_empty() {
             let (part, after) = split_at_tokens(rest, budget_tokens);
-            let tokens = classes::tokens(part) + 1;
+            let part =
+                if rest.len() < piece.len() { Cow::Owned(harmless(part)) } else { Cow::Borrowed(part) };
+            let tokens = classes::tokens(&part) + 1;
             if current_tokens + tokens > budget_tokens && !current.is_empty() {
                 out.push(std::mem::take(&mut current));
                 current_tokens = 0;
@@ -228,7 +233,7 @@ pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
             if !current.is_empty() {
                 current.push_str("\n\n");
             }
-            current.push_str(part);
+            current.push_str(&part);
             current_tokens += tokens;
             rest = after;
         }
@@ -247,12 +252,12 @@ fn split_at_tokens(text: &str, budget_tokens: u64) -> (&str, &str) {
     // One byte is at most about one token, so this many bytes always fit; grow while they do.
     let mut end = floor_boundary(text, usize::try_from(budget_tokens / 2).unwrap_or(usize::MAX).max(4));
     let mut step = end;
-    while step > 64 {
+    while step > 8 {
         let next = floor_boundary(text, end.saturating_add(step));
         if next < text.len() && classes::tokens(&text[..next]) < budget_tokens {
-            end = next
+            end = next;
         } else {
-            step /= 2
+            step /= 2;
         }
     }
     let line = text[..end].rfind('\n').map(|at| at + 1).filter(|at| *at > end / 2);
@@ -353,7 +358,8 @@ pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -
     let previous = plan.previous_summary.as_deref().map(body);
     let mut text = match (history, previous) {
         (Some(history), _) => history.trim().to_owned(),
-        (None, Some(previous)) => previous.trim().to_owned(),
+        // An imported one was never checked.
+        (None, Some(previous)) => harmless(previous.trim()),
         (None, None) => "(Nothing happened before the turn in progress.)".to_owned(),
     };
     if let Some(prefix) = turn_prefix {
@@ -392,7 +398,7 @@ pub fn truncated(plan: &Plan, cap_tokens: u64) -> String {
         listed.join(", ")
     );
     if let Some(previous) = plan.previous_summary.as_deref().map(body).filter(|body| !body.is_empty()) {
-        let _ = write!(text, "\n\n{}", keep_within(previous, cap_tokens));
+        let _ = write!(text, "\n\n{}", harmless(&keep_within(previous, cap_tokens)));
     }
     close(text, plan.active_request.as_deref(), &plan.files)
 }
@@ -445,17 +451,17 @@ pub fn harmless(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut line_start = true;
     let mut rest = text;
-    while let Some(at) = rest.find(['<', '[', '\n']) {
+    while let Some(at) = rest.find(['<', '[', '\n', '\r']) {
         out.push_str(&rest[..at]);
         line_start &= rest[..at].trim().is_empty();
         let (mark, after) = (&rest[at..=at], &rest[at + 1..]);
         match mark {
-            "\n" => {
+            "\n" | "\r" => {
                 line_start = true;
-                out.push('\n');
+                out.push_str(mark);
             }
             "<" => {
-                let name = after.strip_prefix('/').unwrap_or(after).trim_start();
+                let name = after.trim_start_matches(|c: char| c == '/' || c.is_whitespace());
                 let ours = TAGS.iter().any(|tag| {
                     let prefix = name.get(..tag.len()).is_some_and(|start| start.eq_ignore_ascii_case(tag));
                     let next = name.get(tag.len()..).and_then(|after| after.chars().next());
@@ -465,7 +471,10 @@ pub fn harmless(text: &str) -> String {
                 line_start = false;
             }
             _ => {
-                let ours = line_start && ROLES.iter().any(|role| rest[at..].starts_with(role));
+                let poses = |role: &&str| {
+                    rest[at..].get(..role.len()).is_some_and(|start| start.eq_ignore_ascii_case(role))
+                };
+                let ours = line_start && ROLES.iter().any(poses);
                 out.push_str(if ours { "\\[" } else { "[" });
                 line_start = false;
             }

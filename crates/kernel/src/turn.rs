@@ -4,7 +4,8 @@
 //! compact if due, ask the model, record the answer, run its tool calls, record their results, measure again;
 //! until an answer calls no tool and nothing waits in the inbox.
 //!
-//! Always true: exactly one [`Effect::End`] a turn, and nothing after it; every call of a recorded answer gets
+//! Always true: a turn ends exactly once, by an [`Effect::End`] or by a record at [`Boundary::End`] with which
+//! nothing was delivered, and nothing comes after that; every call of a recorded answer gets
 //! exactly one recorded result before the next answer is asked for or the turn ends; overflow recovery does not
 //! count as a retry; no automatic compaction follows another without a new message between them.
 
@@ -25,6 +26,8 @@ pub const BACKOFF_MS_MAX: u64 = 60_000;
 const FULL_SHARE_PERCENT: u64 = 85;
 /// The least output that is worth asking for.
 const OUTPUT_TOKENS_MIN: u64 = 256;
+/// What is asked for where a request without a limit of its own was refused for its output, in tokens.
+const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
 
 /// What a turn may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,14 +276,17 @@ impl Turn {
                 self.failed(failure, wordless, jitter)
             }
             Input::Waited if self.phase == Phase::Waiting => self.ask(),
-            Input::ToolEnded(result) if self.phase == Phase::Tools => self.tool_ended(*result),
-            Input::Recorded { delivered } => self.recorded(delivered),
+            Input::ToolEnded(result) if self.phase == Phase::Tools && self.running => {
+                self.tool_ended(*result)
+            }
+            Input::Recorded { delivered } if self.records_pending > 0 => self.recorded(delivered),
             Input::Begin
             | Input::Size(_)
             | Input::Answered(_)
             | Input::Failed { .. }
             | Input::Waited
-            | Input::ToolEnded(_) => Vec::new(),
+            | Input::ToolEnded(_)
+            | Input::Recorded { .. } => Vec::new(),
         }
     }
 
@@ -340,18 +346,27 @@ impl Turn {
             return effects;
         }
         if answer.is_empty() {
-            let (class, message) = match answer.stop {
-                StopReason::ContentFilter => {
-                    (FailureClass::ContentFilter, "the provider's content filter refused to answer")
-                }
-                StopReason::Length => {
-                    (FailureClass::OutputLimit, "the output limit was reached before anything was said")
-                }
+            return match answer.stop {
+                StopReason::ContentFilter => self.failed(
+                    Failure::new(
+                        FailureClass::ContentFilter,
+                        "the provider's content filter refused to answer",
+                    ),
+                    false,
+                    500,
+                ),
+                // Reasoning took it all. A lower limit would be worse, so this is not as `OutputLimit` is.
+                StopReason::Length => self.retry(
+                    Failure::new(
+                        FailureClass::OutputLimit,
+                        "the output limit was reached before anything was said",
+                    ),
+                    500,
+                ),
                 StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => {
-                    (FailureClass::Malformed, "the model answered nothing")
+                    self.retry(Failure::new(FailureClass::Malformed, "the model answered nothing"), 500)
                 }
             };
-            return self.failed(Failure::new(class, message), false, 500);
         }
         self.steps += 1;
         self.retries = 0;
@@ -406,7 +421,7 @@ impl Turn {
     }
 
     fn recorded(&mut self, delivered: u32) -> Vec<Effect> {
-        self.records_pending = self.records_pending.saturating_sub(1);
+        self.records_pending -= 1;
         match self.phase {
             Phase::Ending if delivered > 0 && self.aborting => self.end(Vec::new(), TurnOutcome::Aborted),
             Phase::Ending if delivered > 0 => self.measure(),
@@ -456,7 +471,9 @@ impl Turn {
     }
 
     fn failed(&mut self, failure: Failure, wordless: bool, jitter: u64) -> Vec<Effect> {
-        if wordless && self.is_full() {
+        // Of the refusals that say why by their status alone, only these may mean the size.
+        let may_be_size = matches!(failure.status, None | Some(200 | 400 | 413 | 429));
+        if wordless && may_be_size && self.is_full() {
             let mut failure = failure;
             failure.class = FailureClass::ContextOverflow;
             return self.overflowed(failure);
@@ -470,29 +487,19 @@ impl Turn {
             FailureClass::PayloadTooLarge => self.overflowed(failure),
             FailureClass::OutputLimit if self.output_lowered < 2 => {
                 self.output_lowered += 1;
-                let lower = failure.limit.unwrap_or_else(|| self.output_tokens_max.unwrap_or(8_192) / 2);
+                let now = self.output_tokens_max;
+                let named = failure.limit.filter(|limit| now.is_none_or(|now| *limit < now));
+                let lower = named.unwrap_or_else(|| now.unwrap_or(2 * OUTPUT_TOKENS_ASSUMED) / 2);
                 self.output_tokens_max = Some(lower.max(OUTPUT_TOKENS_MIN));
+                // The model's own limit: it holds for the rest of the turn.
+                self.output_configured = self.output_tokens_max;
                 self.ask()
             }
             FailureClass::RateLimited
             | FailureClass::Overloaded
             | FailureClass::Timeout
-            | FailureClass::Malformed
-                if self.retries < self.limits.retries_max =>
-            {
-                self.retries += 1;
-                self.phase = Phase::Waiting;
-                let backoff = BACKOFF_MS.saturating_mul(1 << self.retries.min(10));
-                let wait = failure.retry_after_ms.unwrap_or(backoff).min(BACKOFF_MS_MAX);
-                // Up to a quarter more, so that many do not come back at once.
-                let delay_ms = (wait + wait * jitter.min(1000) / 4000).min(BACKOFF_MS_MAX);
-                vec![Effect::Wait { delay_ms, attempt: self.retries, failure }]
-            }
+            | FailureClass::Malformed => self.retry(failure, jitter),
             FailureClass::OutputLimit
-            | FailureClass::RateLimited
-            | FailureClass::Overloaded
-            | FailureClass::Timeout
-            | FailureClass::Malformed
             | FailureClass::RequestTooLargeForRateLimit
             | FailureClass::Quota
             | FailureClass::Auth
@@ -500,6 +507,20 @@ impl Turn {
             | FailureClass::ContextFloor
             | FailureClass::Other => self.end(Vec::new(), TurnOutcome::Failed(failure)),
         }
+    }
+
+    /// Waits and asks again, unchanged; or gives up.
+    fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
+        if self.retries >= self.limits.retries_max {
+            return self.end(Vec::new(), TurnOutcome::Failed(failure));
+        }
+        let backoff = BACKOFF_MS << self.retries.min(10);
+        self.retries += 1;
+        self.phase = Phase::Waiting;
+        let wait = failure.retry_after_ms.unwrap_or(backoff).min(BACKOFF_MS_MAX);
+        // Up to a quarter more, so that many do not come back at once.
+        let delay_ms = (wait + wait * jitter.min(1000) / 4000).min(BACKOFF_MS_MAX);
+        vec![Effect::Wait { delay_ms, attempt: self.retries, failure }]
     }
 
     fn overflowed(&mut self, failure: Failure) -> Vec<Effect> {

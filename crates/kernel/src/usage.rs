@@ -208,6 +208,7 @@ pub struct Tracker {
     /// The last report, and `estimate` at that time.
     report: Option<(u64, u64)>,
     ratio: Ratio,
+    /// A report was distrusted, and none has come near our own estimate since: what is said twice is believed.
     distrusted: bool,
     /// What `report` was for the input alone, and the estimate of that input: the base of the next sample.
     sample_base: Option<(u64, u64)>,
@@ -272,7 +273,7 @@ impl Tracker {
             self.distrusted = true;
             return Trust::Distrusted { reported: usage.input_tokens, estimated };
         }
-        self.distrusted = false;
+        self.distrusted &= far;
         let (base_reported, base_estimate) = self.sample_base.unwrap_or((self.overhead, 0));
         if usage.input_tokens > base_reported && input_estimate > base_estimate {
             self.ratio = self.ratio.learn(input_estimate - base_estimate, usage.input_tokens - base_reported);
