@@ -397,3 +397,5 @@ fn cut(text: &str, chunks: usize) -> impl Iterator<Item = &str> {
     })
 }
 
+#[cfg(test)]
+mod tests;

@@ -211,3 +211,5 @@ fn check_pairs(messages: &[std::sync::Arc<Message>], broken: &mut Vec<Broken>) {
     }
 }
 
+#[cfg(test)]
+mod tests;

@@ -200,6 +200,14 @@ impl Fault {
         }
     }
 
+    /// Whether it needs a tool call to spoil.
+    pub(crate) fn needs_call(&self) -> bool {
+        matches!(
+            self,
+            Self::TruncatedArguments | Self::DoubledArguments | Self::DoubledIds | Self::MissingIds
+        )
+    }
+
     /// Whether it takes the place of the whole answer, so that the script need not be asked.
     pub(crate) fn replaces_answer(&self) -> bool {
         match self {

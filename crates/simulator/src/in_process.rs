@@ -3,15 +3,18 @@
 //! Always true: it waits only on tokio's clock, so that a paused clock rules it; it shares the caller's
 //! messages and copies none. A failure is what a careful HTTP client would make of the same answer.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::collections::{HashSet, VecDeque};
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt};
 use greenroom_kernel::{
     AssistantMessage, Block, Failure, FailureClass, Message, Part, StopReason, ToolCall, Usage,
 };
-use greenroom_provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request};
+use greenroom_provider::retry_after::retry_after_ms;
+use greenroom_provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request, classify};
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::sleep;
 
 use crate::answer::{Answer, Piece, Raw, SERVER_ERROR, Step};
@@ -38,6 +41,8 @@ impl Provider for InProcess {
         let simulator = self.simulator.clone();
         Box::pin(async move {
             let model = request.model.clone();
+            let calls = request.messages.iter().flat_map(|message| message.tool_calls());
+            let used_ids = calls.map(|call| call.id.clone()).collect();
             let (answer, flight) = simulator.begin(seen(request), Vec::new());
             let steps = match answer {
                 Answer::Status(status) => {
@@ -57,6 +62,7 @@ impl Provider for InProcess {
                 gathered: Gathered {
                     provider: simulator.options().provider_name.clone(),
                     model,
+                    used_ids,
                     ..Gathered::default()
                 },
                 is_over: false,
@@ -135,6 +141,8 @@ struct Gathered {
     usage: Option<Usage>,
     stop: Option<StopReason>,
     has_event: bool,
+    /// The ids of all calls of the request and of this answer.
+    used_ids: HashSet<String>,
 }
 
 impl Performance {
@@ -197,8 +205,7 @@ impl Gathered {
                 Some(ReplyEvent::Text(text))
             }
             Piece::CallStart { index, id, name } => {
-                // A client cannot answer a call without an id, so it makes one.
-                let id = id.unwrap_or_else(|| format!("call_unnamed_{index}"));
+                let id = self.unused_id(&id.unwrap_or_default());
                 self.calls.push(ToolCall { id, name: name.clone(), arguments: String::new() });
                 Some(ReplyEvent::ToolCall { index, name: Some(name), arguments: String::new() })
             }
@@ -219,6 +226,18 @@ impl Gathered {
         }
     }
 
+    /// A client cannot answer a call without an id of its own, so it makes one where the server did not.
+    fn unused_id(&mut self, id: &str) -> String {
+        let mut unused = id.to_owned();
+        let mut number = 0;
+        while unused.is_empty() || self.used_ids.contains(&unused) {
+            number += 1;
+            unused = if id.is_empty() { format!("call_made_{number}") } else { format!("{id}_{number}") };
+        }
+        self.used_ids.insert(unused.clone());
+        unused
+    }
+
     fn finish(self) -> Result<ReplyEvent, ProviderError> {
         let Some(stop) = self.stop else {
             let what = if self.has_event { "the stream ended early" } else { "the stream was empty" };
@@ -230,6 +249,12 @@ impl Gathered {
         let mut content = Vec::new();
         content.extend(Some(self.reasoning).filter(|text| !text.is_empty()).map(Part::Reasoning));
         content.extend(Some(self.text).filter(|text| !text.is_empty()).map(Part::Text));
+        // What is there counts, not what the server calls it.
+        let stop = match (stop, self.calls.is_empty()) {
+            (StopReason::Stop, false) => StopReason::ToolCalls,
+            (StopReason::ToolCalls, true) => StopReason::Stop,
+            (stop, _) => stop,
+        };
         content.extend(self.calls.into_iter().map(Part::ToolCall));
         let (provider, model, usage) = (self.provider, self.model, self.usage);
         let message = AssistantMessage { content, provider, model, usage, stop, error: None };
@@ -255,41 +280,32 @@ fn raw_error(raw: &Raw) -> ProviderError {
     match raw {
         Raw::BrokenJson => malformed("an event of the stream is not JSON", ""),
         Raw::BadUtf8 => malformed("an event of the stream is not UTF-8", ""),
-        Raw::ErrorEvent => error_of(200, &[], &wire::error_body(SERVER_ERROR, "server_error", Some("500"))),
-        Raw::PlainText(text) => error_of(200, &[], text),
+        Raw::ErrorEvent => stream_error(&wire::error_body(SERVER_ERROR, "server_error", Some("500"))),
+        Raw::PlainText(text) => stream_error(text),
     }
 }
 
 /// What a client makes of an HTTP error.
 fn error_of(status: u16, headers: &[(String, String)], body: &str) -> ProviderError {
-    let text = body.to_lowercase();
-    let names_overflow =
-        ["context length", "context_length", "context size", "prompt is too long", "contextwindow"]
-            .iter()
-            .any(|words| text.contains(words))
-            || text.contains("prompt sequence length");
-    let class = match status {
-        401 | 403 => FailureClass::Auth,
-        402 => FailureClass::Quota,
-        408 => FailureClass::Timeout,
-        429 => FailureClass::RateLimited,
-        413 => FailureClass::PayloadTooLarge,
-        _ if names_overflow => FailureClass::ContextOverflow,
-        200 if !text.starts_with('{') => FailureClass::Malformed,
-        200 | 500.. => FailureClass::Overloaded,
-        _ => FailureClass::Other,
-    };
-    let message = serde_json::from_str::<serde_json::Value>(body)
-        .ok()
-        .and_then(|body| body.pointer("/error/message").and_then(|text| text.as_str().map(str::to_owned)))
-        .unwrap_or_else(|| format!("the provider answered {status}"));
-    let mut failure = Failure::new(class, message);
-    failure.status = Some(status);
-    let retry_after =
-        |name: &str| headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str());
-    failure.retry_after_ms = retry_after("retry-after-ms")
-        .and_then(|value| value.parse().ok())
-        .or_else(|| retry_after("retry-after")?.parse::<u64>().ok().map(|seconds| seconds * 1_000));
-    ProviderError::new(failure, body)
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            map.insert(name, value);
+        }
+    }
+    // Dates in headers are of the wall clock, whatever tokio's clock does.
+    let retry_after_ms = retry_after_ms(&map, SystemTime::now());
+    ProviderError::new(classify(Some(status), body, retry_after_ms), body)
 }
 
+/// What a client makes of an error in the middle of a stream.
+fn stream_error(body: &str) -> ProviderError {
+    let mut error = error_of(200, &[], body);
+    if error.failure.class == FailureClass::Other {
+        error.failure.class = FailureClass::Malformed;
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests;

@@ -17,10 +17,12 @@
 //! ```
 //!
 //! Reading order: [`seen`] (a request), [`check`] (what it must not do), [`tokens`] (how large it is),
+//! [`model`] (what answers), [`scripts`], [`summariser`] and [`coding_agent`] (who answers), [`fault`] and
 //! [`overflow`] (what goes wrong), [`simulator`] (the life of a call), [`server`] (over HTTP).
 
 mod answer;
 pub mod check;
+pub mod coding_agent;
 pub mod fault;
 mod in_process;
 pub mod model;
@@ -34,6 +36,7 @@ pub mod tokens;
 mod wire;
 
 pub use check::{Rule, Violation};
+pub use coding_agent::CodingAgent;
 pub use fault::{Fault, FaultPlan, Point, RetryAfter, WrongUsage};
 pub use model::{CallInfo, Pace, Reply, Script, ScriptedCall};
 pub use overflow::ErrorDialect;

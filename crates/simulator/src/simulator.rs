@@ -104,6 +104,15 @@ struct Session {
     previous: Option<Arc<Previous>>,
 }
 
+impl Session {
+    fn answered(&mut self, purpose: Purpose) -> &mut u64 {
+        match purpose {
+            Purpose::Turn => &mut self.turns,
+            Purpose::Summary => &mut self.summaries,
+        }
+    }
+}
+
 /// The session's last good request, with its counts: the next one usually begins with the same messages.
 struct Previous {
     system: Option<String>,
@@ -279,7 +288,7 @@ impl Simulator {
             return (answer::refused(refusal), flight);
         }
 
-        let session_call = self.count_answer(&request, measured, planned.as_ref());
+        let session_call = self.remember(&request, measured);
         let info = CallInfo {
             call,
             session_call,
@@ -301,6 +310,10 @@ impl Simulator {
         if planned.is_none() && matches!(ordered, Some(Fault::SilentTruncation)) {
             let half = request.tokens / 2;
             truncate(&mut request, half);
+        }
+        let planned = planned.filter(|fault| !fault.needs_call() || !reply.calls.is_empty());
+        if !planned.as_ref().is_some_and(Fault::spoils_answer) {
+            self.count_answer(&request);
         }
         let fault = planned.or(ordered);
         let answer = self.answer(&request, reply, fault.as_ref(), request_number);
@@ -345,29 +358,28 @@ impl Simulator {
             .then(|| ErrorDialect::refuse_output(options.window, request.tokens, wanted))
     }
 
-    /// Remembers the request as the session's last good one, and counts the answer unless a fault spoils it;
-    /// gives the number of the answer.
-    fn count_answer(&self, request: &SeenRequest, measured: Measured, planned: Option<&Fault>) -> u64 {
-        let is_spoilt = planned.is_some_and(Fault::spoils_answer);
+    /// Remembers the request as the session's last good one; gives how many calls of its purpose were answered.
+    fn remember(&self, request: &SeenRequest, measured: Measured) -> u64 {
         let mut state = self.state();
         let session = state.sessions.entry(request.session_key().to_owned()).or_default();
-        let counter = match request.purpose {
-            Purpose::Turn => {
-                session.previous = Some(Arc::new(Previous {
-                    system: request.system.clone(),
-                    tools: request.tools.clone(),
-                    head_tokens: measured.head_tokens,
-                    messages: request.messages.clone(),
-                    message_tokens: measured.message_tokens,
-                }));
-                &mut session.turns
-            }
-            // Two summaries of a session may run at once, and share nothing with its turns.
-            Purpose::Summary => &mut session.summaries,
-        };
-        let number = *counter;
-        *counter += u64::from(!is_spoilt);
-        number
+        // Two summaries of a session may run at once, and share nothing with its turns.
+        if request.purpose == Purpose::Turn {
+            session.previous = Some(Arc::new(Previous {
+                system: request.system.clone(),
+                tools: request.tools.clone(),
+                head_tokens: measured.head_tokens,
+                messages: request.messages.clone(),
+                message_tokens: measured.message_tokens,
+            }));
+        }
+        *session.answered(request.purpose)
+    }
+
+    /// Counts an answer that no fault of the plan spoils.
+    fn count_answer(&self, request: &SeenRequest) {
+        let mut state = self.state();
+        let session = state.sessions.entry(request.session_key().to_owned()).or_default();
+        *session.answered(request.purpose) += 1;
     }
 
     fn answer(&self, request: &SeenRequest, mut reply: Reply, fault: Option<&Fault>, number: u64) -> Answer {

@@ -14,6 +14,7 @@ use crate::tokens;
 mod transcript;
 
 use transcript::Transcript;
+pub(crate) use transcript::recorded_steps;
 
 /// The beginning of the tag around the transcript of a summary request.
 pub(crate) const TRANSCRIPT_TAG: &str = "<conversation";
@@ -111,7 +112,8 @@ fn history(transcript: &Transcript, kept: usize) -> String {
     section(&mut out, "### Blocked", "- ", &transcript.errors, kept.min(8));
     section(&mut out, "\n## Key Decisions", "- ", &transcript.decisions, kept.min(16));
     section(&mut out, "\n## Next Steps", "1. ", &transcript.next_steps(), kept.min(16));
-    section(&mut out, "\n## Critical Context", "- ", &transcript.context, kept);
+    let _ = write!(out, "\n## Critical Context\n- {}\n", transcript.steps());
+    items(&mut out, "- ", &transcript.context, kept);
     out
 }
 
@@ -119,7 +121,8 @@ fn prefix(transcript: &Transcript, kept: usize) -> String {
     let mut out = String::new();
     let _ = write!(out, "## Original Request\n{}\n", transcript.goal());
     section(&mut out, "\n## Early Progress", "- ", &transcript.done, kept);
-    section(&mut out, "\n## Context for the Kept Part", "- ", &transcript.context, kept);
+    let _ = write!(out, "\n## Context for the Kept Part\n- {}\n", transcript.steps());
+    items(&mut out, "- ", &transcript.context, kept);
     out
 }
 
@@ -129,6 +132,10 @@ fn section(out: &mut String, heading: &str, bullet: &str, lines: &[String], kept
     if lines.is_empty() || kept == 0 {
         out.push_str("(none)\n");
     }
+    items(out, bullet, lines, kept);
+}
+
+fn items(out: &mut String, bullet: &str, lines: &[String], kept: usize) {
     for line in &lines[lines.len().saturating_sub(kept)..] {
         let _ = writeln!(out, "{bullet}{line}");
     }
@@ -164,3 +171,5 @@ fn hostile() -> String {
     out
 }
 
+#[cfg(test)]
+mod tests;

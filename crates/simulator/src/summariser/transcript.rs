@@ -5,6 +5,10 @@
 
 /// The most characters of one gathered line.
 const LINE_CHARS_MAX: usize = 240;
+/// The goal where none was said.
+const NO_GOAL: &str = "(the user has not said)";
+/// What stands before the number of steps in a record.
+const STEPS: &str = "Steps taken in this turn: ";
 
 /// The facts of one summary request.
 #[derive(Debug, Default)]
@@ -12,6 +16,7 @@ pub(crate) struct Transcript {
     goal: Option<String>,
     is_turn_prefix: bool,
     last_said: Option<String>,
+    steps: u64,
     pub(crate) constraints: Vec<String>,
     pub(crate) done: Vec<String>,
     pub(crate) errors: Vec<String>,
@@ -50,7 +55,12 @@ impl Transcript {
 
     /// What the user wants.
     pub(crate) fn goal(&self) -> &str {
-        self.goal.as_deref().unwrap_or("(the user has not said)")
+        self.goal.as_deref().unwrap_or(NO_GOAL)
+    }
+
+    /// How many steps with tool calls the newest turn has had, as a line of the record.
+    pub(crate) fn steps(&self) -> String {
+        format!("{STEPS}{}", self.steps)
     }
 
     /// What was begun last.
@@ -71,13 +81,22 @@ impl Transcript {
         let mut is_first_line = false;
         let mut record = String::new();
         for line in text.lines() {
-            let (next, said) = match speaker_of(line) {
+            let tag = speaker_of(line);
+            let begins = tag.is_some();
+            let (next, said) = match tag {
                 Some((next, said)) => {
                     is_first_line = true;
                     (next, said)
                 }
                 None => (speaker, line),
             };
+            if begins {
+                match next {
+                    Speaker::User => self.steps = 0,
+                    Speaker::Calls => self.steps += 1,
+                    Speaker::Nobody | Speaker::Assistant | Speaker::Result | Speaker::Record => {}
+                }
+            }
             if next != Speaker::Record && !record.is_empty() {
                 self.record(&std::mem::take(&mut record));
             }
@@ -162,8 +181,12 @@ impl Transcript {
             if item.is_empty() || item == "(none)" || item == "---" {
                 continue;
             }
+            if let Some(steps) = item.strip_prefix(STEPS) {
+                self.steps += steps.parse::<u64>().unwrap_or(0);
+                continue;
+            }
             match heading {
-                "Goal" | "Original Request" => {
+                "Goal" | "Original Request" if item != NO_GOAL => {
                     self.goal.get_or_insert_with(|| short(item));
                 }
                 "Constraints & Preferences" => push(&mut self.constraints, item),
@@ -176,6 +199,12 @@ impl Transcript {
             }
         }
     }
+}
+
+/// The number of steps that a record names last.
+pub(crate) fn recorded_steps(record: &str) -> Option<u64> {
+    let (_, after) = record.rsplit_once(STEPS)?;
+    after.lines().next()?.trim().parse().ok()
 }
 
 fn speaker_of(line: &str) -> Option<(Speaker, &str)> {
