@@ -155,7 +155,9 @@ fn rate_class(digest: &Digest) -> FailureClass {
     }
     match sizes::sizes(digest) {
         // "Limit 30000, Used 28000, Requested 4000" heals; "Limit 30000, Requested 30601" does not.
-        (Some(limit), Some(requested)) if requested > limit && !says(&["used "]) => {
+        (Some(limit), Some(requested))
+            if requested > limit && words::says_rate_limit(&digest.text) && !says(&["used "]) =>
+        {
             FailureClass::RequestTooLargeForRateLimit
         }
         _ => FailureClass::RateLimited,

@@ -1,1 +1,75 @@
-//! Tests.
+//! Lookups, falling back from dated names, and prices.
+
+use greenroom_kernel::Usage;
+
+use super::{Catalog, without_date};
+
+fn window(provider: &str, model: &str) -> Option<u64> {
+    Catalog::bundled().lookup(provider, model).and_then(|info| info.window_tokens())
+}
+
+#[test]
+fn everything_is_read_and_sorted() {
+    let catalog = Catalog::bundled();
+    assert_eq!((catalog.providers().len(), catalog.models().len()), (23, 1122));
+    assert!(catalog.models().is_sorted_by_key(|info| (info.provider, info.model)));
+    assert!(catalog.providers().is_sorted_by_key(|info| info.id));
+    let deepseek = catalog.provider("deepseek").expect("it is known");
+    assert_eq!(deepseek.key_variables, ["DEEPSEEK_API_KEY"]);
+    assert_eq!(deepseek.base_url, Some("https://api.deepseek.com"));
+}
+
+#[test]
+fn lookups() {
+    assert_eq!(window("openai", "gpt-4o"), Some(128_000));
+    assert_eq!(window("openai", "gpt-5-mini"), Some(272_000), "the input limit is smaller than the window");
+    assert_eq!(window("github-copilot", "gpt-5-mini"), Some(128_000), "limits differ between providers");
+    assert_eq!(window("openai", "gpt-5-2025-08-07"), Some(272_000));
+    assert_eq!(window("openai", "openai/gpt-4o"), Some(128_000));
+    assert_eq!(window("openai", "GPT-4o"), Some(128_000));
+    assert_eq!(window("openai", "gpt-4o-unheard-of"), None);
+    assert_eq!(window("openai", "gpt"), None);
+    assert_eq!(window("my-gateway", "gpt-5-mini"), Some(128_000), "the smallest of all");
+    assert_eq!(window("my-gateway", "some/vendor/gpt-5-mini"), Some(128_000));
+    assert_eq!(window("my-gateway", "unheard-of"), None);
+    assert!(
+        Catalog::bundled().find_any("gpt-4o").expect("known").prices.is_none(),
+        "a price is the provider's"
+    );
+}
+
+#[test]
+fn only_whole_dates_fall_off() {
+    let check = |name: &str, base| assert_eq!(without_date(name), base, "{name}");
+    check("gpt-5-2025-08-07", Some("gpt-5"));
+    check("claude-sonnet-4-20250514", Some("claude-sonnet-4"));
+    check("claude-sonnet-4@20250514", Some("claude-sonnet-4"));
+    check("mistral-large-latest", Some("mistral-large"));
+    check("gpt-4-0613", None);
+    check("gpt-5-2025-08", None);
+    check("model-2000", None);
+    check("model-20b", None);
+    check("-20250101", None);
+}
+
+#[test]
+fn costs() {
+    let cost = |model: &str, usage: Usage| {
+        Catalog::bundled().find("openai", model).and_then(|info| info.cost_microdollars(&usage))
+    };
+    let usage = Usage { input_tokens: 1_000_000, output_tokens: 100_000, ..Usage::default() };
+    assert_eq!(cost("gpt-4o", usage), Some(2_500_000 + 1_000_000));
+    let cached = Usage { cached_tokens: 400_000, ..usage };
+    assert_eq!(cost("gpt-4o", cached), Some(1_500_000 + 500_000 + 1_000_000));
+    // Above 272,000 tokens of input the second tier holds.
+    let small = Usage { input_tokens: 272_000, output_tokens: 1_000, ..Usage::default() };
+    let large = Usage { input_tokens: 272_001, ..small };
+    assert_eq!(cost("gpt-5.6", small), Some(1_088_000 + 20_000));
+    assert_eq!(cost("gpt-5.6", large), Some(2_176_008 + 30_000));
+    let written = Usage { cache_write_tokens: 72_000, ..small };
+    assert_eq!(cost("gpt-5.6", written), Some(800_000 + 360_000 + 20_000));
+    assert_eq!(cost("gpt-image-1.5", usage), None, "no price is known");
+    // Counts that contradict each other must not overflow.
+    let absurd = Usage { cached_tokens: u64::MAX, cache_write_tokens: u64::MAX, ..usage };
+    assert!(cost("gpt-4o", absurd).is_some());
+}

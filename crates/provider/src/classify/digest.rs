@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 /// How deep wrappings are followed.
-const DEPTH_MAX: usize = 8;
+const DEPTH_MAX: usize = 24;
 /// How much text is read, in bytes: words far behind are quotations.
 const TEXT_BYTES_MAX: usize = 6_000;
 
@@ -155,9 +155,9 @@ impl Collector {
             }
             return;
         }
-        let json = text.find(['{', '[']).zip(text.rfind(['}', ']'])).filter(|(start, end)| start < end);
+        let json = text.find('{').zip(text.rfind('}')).filter(|(start, end)| start < end);
         if let Some((start, end)) = json
-            && let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(&text[start..=end])
+            && let Ok(value @ Value::Object(_)) = serde_json::from_str(&text[start..=end])
         {
             self.words(&text[..start]);
             self.value(&value, depth + 1);

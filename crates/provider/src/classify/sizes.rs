@@ -12,7 +12,7 @@ const LABEL_REACH_BYTES: usize = 70;
 
 /// `(limit, requested)`.
 pub(super) fn sizes(digest: &Digest) -> (Option<u64>, Option<u64>) {
-    let (limit, requested) = sizes_in_text(&digest.plain);
+    let (limit, requested) = sizes_in_text(&digest.plain, &digest.codes);
     (digest.limit.or(limit), digest.requested.or(requested))
 }
 
@@ -34,14 +34,15 @@ enum Label {
     None,
 }
 
-fn sizes_in_text(text: &str) -> (Option<u64>, Option<u64>) {
+fn sizes_in_text(text: &str, codes: &[String]) -> (Option<u64>, Option<u64>) {
     let all = numbers(text);
     if let Some(found) = as_formula(&all) {
         return found;
     }
     // A number of characters may be repeated without its unit.
-    let others: Vec<u64> =
+    let mut others: Vec<u64> =
         all.iter().filter(|number| is_other_unit(number.after)).map(|number| number.value).collect();
+    others.extend(codes.iter().filter_map(|code| code.parse::<u64>().ok()));
     let mut limits = Vec::new();
     let mut sizes = Vec::new();
     let mut excess = None;
@@ -216,7 +217,7 @@ fn is_other_unit(after: &str) -> bool {
 /// A status or an error's code, not a count.
 fn is_code(number: &Number<'_>) -> bool {
     let before = number.before.trim_end_matches([' ', ':', '=', '(', '#', '[']);
-    let named = ["code", "status", "http", "error", "line", "version", "index"]
+    let named = ["code", "status", "http", "error", "line", "version", "index", " id"]
         .iter()
         .any(|name| before.ends_with(name));
     let leads =
@@ -259,6 +260,10 @@ fn numbers(text: &str) -> Vec<Number<'_>> {
             {
                 at += 1;
             }
+            continue;
+        }
+        // No count is written with zeros in front.
+        if digits.len() > 1 && digits.starts_with('0') {
             continue;
         }
         let Ok(value) = digits.parse::<u64>() else { continue };

@@ -1,1 +1,632 @@
-//! Tests.
+//! The rules against real bodies: a table of our own, near-misses, and the corpus where it is present.
+
+use std::path::PathBuf;
+
+use greenroom_kernel::FailureClass;
+use greenroom_kernel::FailureClass::{
+    Auth, ContentFilter, ContextOverflow, Other, OutputLimit, Overloaded, PayloadTooLarge, Quota,
+    RateLimited, RequestTooLargeForRateLimit, Timeout,
+};
+
+use super::classify;
+
+/// Collects every row that disagrees, so that one run shows them all.
+fn check_classes(rows: &[(Option<u16>, &str, FailureClass)]) {
+    let wrong: Vec<String> = rows
+        .iter()
+        .filter_map(|(status, body, expected)| {
+            let failure = classify(*status, body, None);
+            (failure.class != *expected)
+                .then(|| format!("{status:?} {body}\n    is {}, not {expected}", failure.class))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+}
+
+/// Rows are (status, body, limit, requested) and all are overflows.
+fn check_overflows(rows: &[(Option<u16>, &str, Option<u64>, Option<u64>)]) {
+    let wrong: Vec<String> = rows
+        .iter()
+        .filter_map(|(status, body, limit, requested)| {
+            let failure = classify(*status, body, None);
+            let found = (failure.class, failure.limit, failure.requested);
+            (found != (ContextOverflow, *limit, *requested))
+                .then(|| format!("{status:?} {body}\n    is {found:?}, not {:?}", (limit, requested)))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+}
+
+#[test]
+fn overflows_with_their_sizes() {
+    check_overflows(&[
+        // The real servers.
+        (
+            Some(400),
+            r#"{"error":{"code":400,"message":"request (4612 tokens) exceeds the available context size (4096 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":4612,"n_ctx":4096}}"#,
+            Some(4096),
+            Some(4612),
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"This model's maximum context length is 4096 tokens. However, your prompt contains at least 4097 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=4097)","type":"BadRequestError","param":"input_tokens","code":400}}"#,
+            Some(4096),
+            Some(4097),
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"This model's maximum context length is 4096 tokens. However, your prompt contains 98064 characters (more than 77824 characters, which is the upper bound for 4096 input tokens). Please reduce the length of the input prompt. (parameter=input_text, value=98064)","type":"BadRequestError","param":"input_text","code":400}}"#,
+            Some(4096),
+            None,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"This model's maximum context length is 4096 tokens. However, you requested 4622 tokens (4612 in the messages, 10 in the completion). Please reduce the length of the messages or completion.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+            Some(4096),
+            Some(4622),
+        ),
+        (
+            Some(422),
+            r#"{"message":"Prompt sequence length is greater than 4096, perhaps consider using `truncate_sequence`?"}"#,
+            Some(4096),
+            None,
+        ),
+        (
+            Some(200),
+            "Prompt sequence length is greater than 4096, perhaps consider using `truncate_sequence`?",
+            Some(4096),
+            None,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"litellm.ContextWindowExceededError: litellm.BadRequestError: ContextWindowExceededError: OpenAIException - request (4612 tokens) exceeds the available context size (4096 tokens), try increasing it","type":"invalid_request_error","param":null,"code":"400"}}"#,
+            Some(4096),
+            Some(4612),
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"litellm.ContextWindowExceededError: litellm.BadRequestError: this is a mock context window exceeded error\nmodel=x. context_window_fallbacks=None. fallbacks=None.","type":null,"param":null,"code":"400"}}"#,
+            None,
+            None,
+        ),
+        // Hosted ones.
+        (
+            Some(400),
+            r#"{"error":{"message":"prompt token count of 136047 exceeds the limit of 128000","code":"model_max_prompt_tokens_exceeded"}}"#,
+            Some(128_000),
+            Some(136_047),
+        ),
+        (
+            Some(413),
+            r#"{"error":{"code":"tokens_limit_reached","message":"Request body too large for gpt-4o model. Max size: 8000 tokens.","details":"Request body too large for gpt-4o model. Max size: 8000 tokens."}}"#,
+            Some(8_000),
+            None,
+        ),
+        (
+            Some(400),
+            r#"{"code":"Client specified an invalid argument","error":"This model's maximum prompt length is 131072 but the request contains 537812 tokens."}"#,
+            Some(131_072),
+            Some(537_812),
+        ),
+        (
+            Some(400),
+            r#"{"object":"error","message":"Prompt contains 265330 tokens and 0 draft tokens, too large for model with 262144 maximum context length","type":"invalid_request_prompt","param":null,"code":"3051"}"#,
+            Some(262_144),
+            Some(265_330),
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Please reduce the length of the messages or completion.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+            None,
+            None,
+        ),
+        (
+            Some(400),
+            r#"[{"error":{"code":400,"message":"Unable to submit request because the input token count is 1048577 but the model only supports up to 1048576. Reduce the input token count and try again.","status":"INVALID_ARGUMENT"}}]"#,
+            Some(1_048_576),
+            Some(1_048_577),
+        ),
+        (
+            Some(400),
+            r#"{"message":"too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 4292. Try using a shorter prompt, or enabling prompt truncating."}"#,
+            Some(4_081),
+            Some(4_292),
+        ),
+        (
+            Some(400),
+            r#"{"message":"too many tokens: size limit exceeded by 168512 tokens. The limit for this model is 132000 tokens."}"#,
+            Some(132_000),
+            Some(300_512),
+        ),
+        (
+            Some(422),
+            r#"{"error":"Input validation error: `inputs` must have less than 4096 tokens. Given: 5000","error_type":"validation"}"#,
+            Some(4_096),
+            Some(5_000),
+        ),
+        (
+            Some(422),
+            r#"{"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens and 512 `max_new_tokens`","error_type":"validation"}"#,
+            Some(4_096),
+            Some(4_512),
+        ),
+        (
+            Some(400),
+            r#"{"message":"400 Bad Request: Too many input tokens. Max input tokens: 8192, request input token count: 8400 "}"#,
+            Some(8_192),
+            Some(8_400),
+        ),
+        (
+            Some(400),
+            r#"{"errors":[{"message":"AiError: AiError: The estimated number of input and maximum output tokens (50000) exceeded this model context window limit (32768).","code":5021}],"success":false,"result":{},"messages":[]}"#,
+            Some(32_768),
+            Some(50_000),
+        ),
+        (
+            Some(400),
+            r#"{"base_resp":{"status_code":2013,"status_msg":"invalid params, context window exceeds limit (2013)"}}"#,
+            None,
+            None,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Invalid request: Your request exceeded model token limit: 8192 (requested: 9000)","type":"invalid_request_error"}}"#,
+            Some(8_192),
+            Some(9_000),
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]","type":"invalid_request_error","code":"invalid_parameter_error"}}"#,
+            Some(129_024),
+            None,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"code":"InvalidParameter","message":"Total tokens of image and text exceed max message tokens. Request id: 021733","param":"","type":"BadRequest"}}"#,
+            None,
+            None,
+        ),
+        (
+            Some(400),
+            r#"{"code":20015,"message":"length of prompt_tokens (140000) must be less than max_seq_len (131072).","data":null}"#,
+            Some(131_072),
+            Some(140_000),
+        ),
+        (
+            Some(400),
+            r#"{"errors":[{"code":"invalid_request","message":"the number of input tokens 5000 cannot exceed the total tokens limit 4096 for this model"}],"trace":"ab12","status_code":400}"#,
+            Some(4_096),
+            Some(5_000),
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Requested generation length 1 is not possible! The provided prompt is 32769 tokens long, so generating 1 tokens requires a sequence length of 32770, but the maximum supported sequence length is just 32768!"}}"#,
+            Some(32_768),
+            Some(32_770),
+        ),
+        (Some(400), r#"{"error":{"code":"1261","message":"Prompt 超长"}}"#, None, None),
+        (Some(400), "输入长度超过模型上下文长度限制", None, None),
+        // Self-hosted ones.
+        (
+            Some(400),
+            r#"{"error":"The number of tokens to keep from the initial prompt is greater than the context length (n_keep: 27013>= n_ctx: 4096). Try to load the model with a larger context length, or provide a shorter input"}"#,
+            Some(4_096),
+            Some(27_013),
+        ),
+        (
+            Some(400),
+            r#"{"object":"error","message":"'max_tokens' or 'max_completion_tokens' is too large: 5000. This model's maximum context length is 4096 tokens and your request has 100 input tokens (5000 > 4096 - 100). None","type":"BadRequestError","param":null,"code":400}"#,
+            Some(4_096),
+            Some(5_100),
+        ),
+        (
+            Some(400),
+            "The prompt (total length 5000) is too long to fit into the model (context length 4096). Make sure that `max_model_len` is no smaller than the number of text tokens plus multimodal tokens.",
+            Some(4_096),
+            Some(5_000),
+        ),
+        (
+            Some(400),
+            r#"{"object":"error","message":"Input length (5000 tokens) exceeds the maximum allowed length (4096 tokens). Use a shorter input or enable --allow-auto-truncate.","type":"BadRequest","code":400}"#,
+            Some(4_096),
+            Some(5_000),
+        ),
+        (Some(500), r#"{"error":"input length exceeds the context length"}"#, None, None),
+        (
+            Some(400),
+            "Prompt length (5000) exceeds maximum input length (4096). Set log level to info and check TRTGptModel logs for how maximum input length is set",
+            Some(4_096),
+            Some(5_000),
+        ),
+        (
+            Some(400),
+            "Request prompt has 5000 tokens in total, larger than the model input length limit 4096.",
+            Some(4_096),
+            Some(5_000),
+        ),
+        // Wrapped.
+        (
+            Some(500),
+            r#"{"error":{"message":"{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"prompt is too long: 213456 tokens > 200000 maximum\"}}","type":"","code":""}}"#,
+            Some(200_000),
+            Some(213_456),
+        ),
+        (
+            Some(502),
+            r#"{"error":{"message":"Upstream error from Foo: This endpoint's maximum context length is 131072 tokens. However, you requested about 148000 tokens (130000 of text input, 18000 in the output).","code":502}}"#,
+            Some(131_072),
+            Some(148_000),
+        ),
+        (Some(400), r#""{\"error\":{\"message\":\"Input is too long for requested model.\"}}""#, None, None),
+        (
+            None,
+            "Error code: 400 - {'error': {'message': 'prompt is too long: 200,027 tokens > 200,000 maximum', 'type': 'invalid_request_error'}}",
+            Some(200_000),
+            Some(200_027),
+        ),
+        (
+            None,
+            r#"400 {"type":"error","error":{"type":"invalid_request_error","message":"input length and `max_tokens` exceed context limit: 196758 + 8192 > 200000, decrease input length or `max_tokens` and try again"}}"#,
+            Some(200_000),
+            Some(204_950),
+        ),
+        (
+            Some(200),
+            "data: {\"error\":{\"message\":\"Your input exceeds the context window of this model. Please adjust your input and try again.\",\"code\":\"context_length_exceeded\"}}\n\ndata: [DONE]\n\n",
+            None,
+            None,
+        ),
+        (
+            Some(400),
+            r#"{"detail":[{"loc":["body"],"msg":"prompt is too long: 9000 tokens > 8192 maximum","type":"value_error","input":"rate limit per minute quota"}]}"#,
+            Some(8_192),
+            Some(9_000),
+        ),
+    ]);
+}
+
+#[test]
+fn near_misses() {
+    check_classes(&[
+        // Rate limits quote tokens.
+        (
+            Some(429),
+            r#"{"error":{"message":"Request too large for gpt-4o in organization org-x on tokens per min (TPM): Limit 30000, Requested 30601. The input or output tokens must be reduced in order to run successfully.","type":"tokens","code":"rate_limit_exceeded"}}"#,
+            RequestTooLargeForRateLimit,
+        ),
+        (
+            Some(413),
+            r#"{"error":{"message":"Request too large for model `llama-3.3-70b-versatile` in organization `org_x` service tier `on_demand` on tokens per minute (TPM): Limit 6000, Requested 7000, please reduce your message size and try again.","type":"tokens","code":"rate_limit_exceeded"}}"#,
+            RequestTooLargeForRateLimit,
+        ),
+        (
+            Some(429),
+            r#"{"error":{"message":"Rate limit reached for gpt-4o on tokens per minute (TPM): Limit 30000, Used 28000, Requested 4000. Please try again in 4s.","code":"rate_limit_exceeded"}}"#,
+            RateLimited,
+        ),
+        (
+            Some(429),
+            r#"{"error":{"message":"This model's maximum context length is 4096 tokens. However, you requested 5000 tokens.","code":"context_length_exceeded"}}"#,
+            RateLimited,
+        ),
+        (
+            Some(200),
+            r#"{"error":{"code":429,"message":"maximum context length is 4096 tokens, rate-limited upstream"}}"#,
+            RateLimited,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"litellm.RateLimitError: AnthropicException - number of input tokens has exceeded your per-minute limit","code":"429"}}"#,
+            RateLimited,
+        ),
+        (None, "ThrottlingException: Too many tokens, please wait before trying again.", RateLimited),
+        (None, "429 rate limit exceeded: too many tokens per minute", RateLimited),
+        (
+            Some(400),
+            "Token rate limit exceeded: maximum context length is 65536 tokens per request window",
+            RateLimited,
+        ),
+        (
+            Some(400),
+            r#"{"code":"Throttling.AllocationQuota","message":"Allocated quota exceeded, please increase your quota limit."}"#,
+            Quota,
+        ),
+        // Money.
+        (
+            Some(429),
+            r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#,
+            Quota,
+        ),
+        (
+            Some(429),
+            "You exceeded your current quota. Quota exceeded for metric: input_token_count, limit: 4000000, GenerateContentInputTokensPerModelPerMinute. Please retry in 3.2s.",
+            RateLimited,
+        ),
+        (
+            Some(400),
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or purchase credits."}}"#,
+            Quota,
+        ),
+        (
+            Some(402),
+            r#"{"error":{"message":"This request requires more credits, or fewer max_tokens. You requested up to 32000 tokens, but can only afford 1234.","code":402}}"#,
+            Quota,
+        ),
+        (
+            Some(402),
+            r#"{"error":{"message":"Prompt tokens limit exceeded: 5000 > 1234. To increase, visit the settings","code":402}}"#,
+            Quota,
+        ),
+        (Some(403), "Key limit exceeded (total limit). Manage it in the settings", Quota),
+        (
+            Some(429),
+            r#"{"error":{"code":"1113","message":"Insufficient balance or no resource package. Please recharge."}}"#,
+            Quota,
+        ),
+        // Keys.
+        (
+            Some(401),
+            r#"{"error":{"message":"Incorrect API key provided: context_length_exceeded","code":"invalid_api_key"}}"#,
+            Auth,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Authentication Error, Invalid proxy server token passed","type":"auth_error","param":"None","code":"400"}}"#,
+            Auth,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}"#,
+            Auth,
+        ),
+        (
+            Some(403),
+            r#"{"error":{"message":"Country, region, or territory not supported","code":"unsupported_country_region_territory"}}"#,
+            Auth,
+        ),
+        (
+            Some(403),
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 371 `inputs` tokens and 4096 `max_new_tokens`",
+            Auth,
+        ),
+        // The output alone.
+        (
+            Some(400),
+            r#"{"error":{"message":"max_tokens is too large: 32000. This model supports at most 16384 completion tokens, whereas you provided 32000.","type":"invalid_request_error","param":"max_tokens","code":"invalid_value"}}"#,
+            OutputLimit,
+        ),
+        (
+            Some(400),
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"max_tokens: 200000 > 64000, which is the maximum allowed number of output tokens for claude-sonnet-4"}}"#,
+            OutputLimit,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"max_tokens=5000 cannot be greater than max_model_len=max_total_tokens=4096. Please request fewer output tokens. (parameter=max_tokens, value=5000)","code":400}}"#,
+            OutputLimit,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the `context_window` for this model","type":"invalid_request_error"}}"#,
+            OutputLimit,
+        ),
+        (Some(400), "Range of max_tokens should be [1, 8192]", OutputLimit),
+        (
+            Some(400),
+            r#"{"message":"The maximum tokens you requested exceeds the model limit of 4096. Try again with a maximum tokens value that is lower than 4096."}"#,
+            OutputLimit,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"code":400,"message":"Unable to submit request because it has a maxOutputTokens value of 100000 but the supported range is from 1 (inclusive) to 65537 (exclusive). Update the value and try again.","status":"INVALID_ARGUMENT"}}"#,
+            OutputLimit,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Could not finish the message because max_tokens or model output limit was reached. Please try again with higher max_tokens."}}"#,
+            OutputLimit,
+        ),
+        (
+            Some(400),
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+            Other,
+        ),
+        (Some(400), "`max_tokens` must be greater than `thinking.budget_tokens`", Other),
+        // Bytes.
+        (
+            Some(400),
+            "messages.1.content.0.image.source.base64: image exceeds 5 MB maximum: 6291456 bytes > 5242880 bytes",
+            PayloadTooLarge,
+        ),
+        (
+            Some(413),
+            r#"{"type":"error","error":{"type":"request_too_large","message":"Request exceeds the maximum allowed number of bytes."}}"#,
+            PayloadTooLarge,
+        ),
+        (
+            Some(413),
+            "<html>\r\n<head><title>413 Request Entity Too Large</title></head><body><center>nginx</center></body></html>",
+            PayloadTooLarge,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"code":400,"message":"Request payload size exceeds the limit: 20971520 bytes.","status":"INVALID_ARGUMENT"}}"#,
+            PayloadTooLarge,
+        ),
+        (
+            Some(400),
+            "Invalid 'messages[0].content': string too long. Expected a string with maximum length 1048576, but got a string with length 2000000 instead.",
+            PayloadTooLarge,
+        ),
+        (
+            Some(400),
+            "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 200 instead.",
+            PayloadTooLarge,
+        ),
+        (
+            Some(400),
+            "messages.0.content.1.image.source.base64.data: At least one of the image dimensions exceed max allowed size: 8000 pixels",
+            PayloadTooLarge,
+        ),
+        // Filters.
+        (
+            Some(400),
+            r#"{"error":{"code":"content_filter","message":"The response was filtered due to the prompt triggering Azure OpenAI's content management policy. Please modify your prompt and retry."}}"#,
+            ContentFilter,
+        ),
+        (
+            Some(403),
+            r#"{"error":{"code":403,"message":"Your chosen model requires moderation and your input was flagged for \"violence\". No credits were charged."}}"#,
+            ContentFilter,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"code":"data_inspection_failed","message":"Input data may contain inappropriate content."}}"#,
+            ContentFilter,
+        ),
+        // Time and load.
+        (Some(500), "context deadline exceeded (Client.Timeout exceeded while awaiting headers)", Timeout),
+        (Some(408), r#"{"error":{"message":"litellm.Timeout: prompt is too long","code":"408"}}"#, Timeout),
+        (Some(504), "<html><title>504 Gateway Time-out</title></html>", Timeout),
+        (
+            Some(529),
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+            Overloaded,
+        ),
+        (
+            Some(503),
+            r#"{"error":{"message":"The engine is currently overloaded","type":"server_error"}}"#,
+            Overloaded,
+        ),
+        (
+            Some(200),
+            r#"{"type":"error","error":{"type":"server_error","code":"server_error","message":"An error occurred while processing your request. You can retry your request."}}"#,
+            Overloaded,
+        ),
+        (Some(500), "", Overloaded),
+        // Requests that nothing mends.
+        (
+            Some(500),
+            r#"{"error":{"code":500,"message":"Failed to parse tool call arguments as JSON: [json.exception.parse_error.101] parse error at line 1","type":"server_error"}}"#,
+            Other,
+        ),
+        (Some(500), r#"{"message":"model not found: foo"}"#, Other),
+        (
+            Some(404),
+            r#"{"error":{"message":"The model `x` does not exist or you do not have access to it.","code":"model_not_found"}}"#,
+            Other,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"{'error': '/chat/completions: Invalid model name passed in model=x. Call `/v1/models`'}","code":"400"}}"#,
+            Other,
+        ),
+        (Some(400), "Unsupported parameter: context. Remove it and try again.", Other),
+        (
+            Some(400),
+            "The cached content is of 1171 tokens. The minimum token count to start caching is 4096.",
+            Other,
+        ),
+        (
+            Some(422),
+            r#"{"detail":[{"type":"greater_than_equal","loc":["body","top_k"],"msg":"Input should be greater than or equal to 1","input":"the prompt is too long for the context window"}]}"#,
+            Other,
+        ),
+        (None, r#"{"error":{"code":"11210","message":"NotEnoughCvError: tokens exceeded"}}"#, Other),
+        (Some(431), "Request header fields too large", PayloadTooLarge),
+        (Some(400), "", Other),
+        (Some(413), "", PayloadTooLarge),
+        (Some(429), "", RateLimited),
+        (Some(200), r#"{"choices":[{"finish_reason":"length","message":{"content":"some"}}]}"#, Other),
+        (Some(200), r#"{"choices":[{"finish_reason":"stop","message":{"content":""}}]}"#, Other),
+    ]);
+}
+
+#[test]
+fn what_a_rate_limit_says() {
+    let failure = classify(
+        Some(429),
+        "Rate limit reached (TPM): Limit 30000, Used 28000, Requested 4000. Please try again in 1.5s.",
+        None,
+    );
+    assert_eq!((failure.class, failure.retry_after_ms), (RateLimited, Some(1_500)));
+    let failure = classify(Some(429), "Please try again in 1.5s.", Some(7));
+    assert_eq!(failure.retry_after_ms, Some(7), "the header outranks the words");
+}
+
+#[test]
+fn messages_say_what_to_do() {
+    let check =
+        |status, body, expected: &str| assert_eq!(classify(Some(status), body, None).message, expected);
+    check(
+        401,
+        r#"{"error":{"message":"Incorrect key"}}"#,
+        "the provider refused the key (401): Incorrect key; check that the key is set, complete and for this provider",
+    );
+    check(
+        400,
+        "prompt is too long: 200027 tokens > 200000 maximum",
+        "the request (200027 tokens) exceeds the model's context window (200000 tokens)",
+    );
+    check(
+        404,
+        r#"{"error":{"message":"The model `x` does not exist","code":"model_not_found"}}"#,
+        "there is nothing at this address (404): The model `x` does not exist; check the base URL and the model's name",
+    );
+    check(500, "", "the provider is overloaded or failing (500)");
+    check(
+        400,
+        r#"{"error":{"message":"Provider returned error","metadata":{"raw":"{\"message\":\"temperature\\nis too high\"}"}}}"#,
+        "the provider refused the request (400): temperature is too high",
+    );
+    let long = classify(Some(400), &"word ".repeat(500), None).message;
+    assert!(long.chars().count() < 400 && !long.contains('\n'), "{long}");
+}
+
+#[test]
+fn hostile_bodies_do_no_harm() {
+    let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
+    let wrapped = (0..40).fold("prompt is too long".to_owned(), |body, _| {
+        serde_json::json!({ "error": body }).to_string().chars().take(100_000).collect()
+    });
+    for body in [
+        deep.as_str(),
+        wrapped.as_str(),
+        "{",
+        "\u{0}\u{1}",
+        "🦀🦀🦀 1🦀2 is too long prompt 99999999999999999999999",
+        "data:",
+        "'message': '",
+    ] {
+        // Whatever the class, it must come without a panic and in one line.
+        assert!(!classify(Some(400), body, None).message.contains('\n'));
+    }
+}
+
+/// The corpus: real bodies of many providers. It is not part of the project; without it there is nothing to do.
+#[test]
+fn corpus_agrees_on_overflows() {
+    let corpus = std::env::var_os("GREENROOM_CORPUS")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/corpus")));
+    let Ok(lines) = std::fs::read_to_string(corpus.join("provider_errors.jsonl")) else {
+        skipped("no corpus");
+        return;
+    };
+    let mut wrong = Vec::new();
+    for line in lines.lines() {
+        let row: serde_json::Value = serde_json::from_str(line).expect("the corpus is JSON");
+        let status = row["status"].as_u64().and_then(|status| u16::try_from(status).ok());
+        let body = row["body"].as_str().expect("a body is text");
+        let failure = classify(status, body, None);
+        if (failure.class == ContextOverflow) != (row["is_overflow"] == true) {
+            wrong.push(format!("{} {status:?} {body}\n    is {}", row["provider"], failure.class));
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+fn skipped(why: &str) {
+    eprintln!("skipped: {why}");
+}

@@ -140,8 +140,6 @@ pub(super) const AUTH: &[&str] = &[
     "expired token",
     "invalid credentials",
     "security token",
-    "not have access to model",
-    "do not have access",
 ];
 pub(super) const CONTENT_FILTER: &[&str] = &[
     "content management policy",

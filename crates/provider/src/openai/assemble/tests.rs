@@ -1,1 +1,199 @@
-//! Tests.
+//! Chunks of all the shapes that servers send, and the answer made of them.
+
+use std::collections::HashSet;
+
+use greenroom_kernel::{AssistantMessage, Part, StopReason, Usage};
+use serde_json::{Value, json};
+
+use super::Assembler;
+use crate::ReplyEvent;
+use crate::openai::chunk::Chunk;
+
+/// The answer made of `chunks`, and its events.
+fn assemble(chunks: &[Value]) -> (AssistantMessage, Vec<ReplyEvent>) {
+    let mut assembler = Assembler::new(HashSet::from(["used".to_owned()]));
+    let mut events = Vec::new();
+    for chunk in chunks {
+        let chunk: Chunk = serde_json::from_value(chunk.clone()).expect("a chunk is read leniently");
+        assembler.take(chunk, &mut events);
+    }
+    (assembler.finish(StopReason::Stop, "test", "m"), events)
+}
+
+fn delta(delta: Value) -> Value {
+    json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] })
+}
+
+/// Calls as (id, name, arguments).
+fn check_calls(fragments: &[Value], expected: &[(&str, &str, &str)]) {
+    let chunks: Vec<Value> = fragments.iter().map(|calls| delta(json!({ "tool_calls": calls }))).collect();
+    let (message, events) = assemble(&chunks);
+    let found: Vec<(&str, &str, &str)> =
+        message.tool_calls().map(|call| (call.id.as_str(), call.name.as_str(), call.arguments.as_str())).collect();
+    assert_eq!(found, expected, "{fragments:?}");
+    // What was told on the way is what there is at the end.
+    for (index, (_, _, arguments)) in expected.iter().enumerate() {
+        let told: String = events
+            .iter()
+            .filter_map(|event| match event {
+                ReplyEvent::ToolCall { index: told, arguments, .. } if *told == index => Some(arguments.as_str()),
+                ReplyEvent::ToolCall { .. }
+                | ReplyEvent::Text(_)
+                | ReplyEvent::Reasoning(_)
+                | ReplyEvent::Done(_) => None,
+            })
+            .collect();
+        assert_eq!(told, *arguments, "{fragments:?}");
+    }
+}
+
+#[test]
+fn calls_in_fragments() {
+    check_calls(
+        &[
+            json!([{"index": 0, "id": "a", "type": "function", "function": {"name": "read", "arguments": ""}}]),
+            json!([{"index": 0, "function": {"arguments": "{\"p\":"}}]),
+            json!([{"index": 0, "function": {"arguments": "1}"}}]),
+            json!([{"index": 1, "id": "b", "function": {"name": "list", "arguments": "{}"}}]),
+        ],
+        &[("a", "read", "{\"p\":1}"), ("b", "list", "{}")],
+    );
+    // Interleaved, with the name in pieces and the index as text.
+    check_calls(
+        &[
+            json!([{"index": "0", "id": "a", "function": {"name": "re"}}, {"index": 1, "id": "b", "function": {"name": "list"}}]),
+            json!([{"index": 0, "function": {"name": "ad"}}]),
+            json!([{"index": 1, "function": {"arguments": "{}"}}, {"index": 0, "function": {"arguments": "{}"}}]),
+        ],
+        &[("a", "read", "{}"), ("b", "list", "{}")],
+    );
+    // The name and the id again with every fragment.
+    check_calls(
+        &[
+            json!([{"index": 0, "id": "a", "function": {"name": "read", "arguments": "{\"p\""}}]),
+            json!([{"index": 0, "id": "a", "function": {"name": "read", "arguments": ":1}"}}]),
+        ],
+        &[("a", "read", "{\"p\":1}")],
+    );
+}
+
+#[test]
+fn calls_without_index() {
+    check_calls(
+        &[
+            json!([{"id": "a", "function": {"name": "read", "arguments": "{\"p\""}}]),
+            json!([{"function": {"arguments": ":1}"}}]),
+            json!([{"id": "b", "function": {"name": "read", "arguments": "{}"}}]),
+        ],
+        &[("a", "read", "{\"p\":1}"), ("b", "read", "{}")],
+    );
+    // Every call with index 0.
+    check_calls(
+        &[
+            json!([{"index": 0, "id": "a", "function": {"name": "read", "arguments": "{}"}}]),
+            json!([{"index": 0, "id": "b", "function": {"name": "read", "arguments": "{}"}}]),
+        ],
+        &[("a", "read", "{}"), ("b", "read", "{}")],
+    );
+    // Arguments as an object, null everywhere else.
+    check_calls(
+        &[json!([{"index": null, "id": "a", "type": null, "function": {"name": "read", "arguments": {"p": 1}}}])],
+        &[("a", "read", "{\"p\":1}")],
+    );
+}
+
+#[test]
+fn ids_are_unique() {
+    let (message, _) = assemble(&[delta(json!({ "tool_calls": [
+        {"function": {"name": "x", "arguments": "{}"}},
+        {"id": "", "function": {"name": "y", "arguments": "{}"}},
+        {"id": "same", "function": {"name": "x", "arguments": "{}"}},
+        {"id": "same", "function": {"name": "y", "arguments": "{}"}},
+        {"id": "used", "function": {"name": "z", "arguments": "{}"}},
+    ]}))]);
+    let ids: HashSet<&str> = message.tool_calls().map(|call| call.id.as_str()).collect();
+    assert_eq!(ids.len(), 5, "{ids:?}");
+    assert!(ids.contains("same") && !ids.contains("used") && !ids.contains(""), "{ids:?}");
+    assert_eq!(message.stop, StopReason::ToolCalls);
+}
+
+#[test]
+fn parts_keep_their_order() {
+    let (message, _) = assemble(&[
+        delta(json!({ "role": "assistant", "content": null })),
+        delta(json!({ "reasoning_content": "h" })),
+        delta(json!({ "reasoning": "m" })),
+        delta(json!({ "content": "a", "function_call": {"name": "old"} })),
+        delta(json!({ "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}, {"type": "text", "text": "b"}] })),
+    ]);
+    let expected = [
+        Part::Reasoning("hm".to_owned()),
+        Part::Text("a".to_owned()),
+        Part::Reasoning("so".to_owned()),
+        Part::Text("b".to_owned()),
+    ];
+    assert_eq!(message.content, expected);
+}
+
+#[test]
+fn whole_answers() {
+    let (message, _) = assemble(&[json!({
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi", "refusal": null, "tool_calls": null}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+    })]);
+    assert_eq!(message.text(), "hi");
+    // Both forms in one chunk: the delta counts.
+    let (message, _) = assemble(&[json!({
+        "choices": [{"delta": {"content": "b"}, "message": {"content": "ab"}}, {"index": 1, "delta": {"content": "other"}}],
+    })]);
+    assert_eq!(message.text(), "b");
+}
+
+#[test]
+fn usage_in_all_its_places() {
+    let check = |chunks: &[Value], expected: Option<Usage>| {
+        assert_eq!(assemble(chunks).0.usage, expected, "{chunks:?}");
+    };
+    let counts = |input, cached, output, reasoning| {
+        Some(Usage {
+            input_tokens: input,
+            cached_tokens: cached,
+            cache_write_tokens: 0,
+            output_tokens: output,
+            reasoning_tokens: reasoning,
+        })
+    };
+    check(&[json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}})], counts(10, 4, 5, 2));
+    check(&[json!({"choices": null, "usage": {"prompt_tokens": "10", "completion_tokens": 5.0, "prompt_tokens_details": null, "prompt_cache_hit_tokens": 6}})], counts(10, 6, 5, 0));
+    // On the finish chunk, then zeros.
+    check(&[json!({"choices": [{"delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 1}}]}), json!({"usage": {"prompt_tokens": 0, "completion_tokens": 0}})], counts(10, 1, 5, 0));
+    // Reasoning that is only in the total.
+    check(&[json!({"usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 35, "completion_tokens_details": {"reasoning_tokens": 20}}})], counts(10, 0, 25, 20));
+    check(&[json!({"usage": null}), json!({"usage": {}})], None);
+}
+
+#[test]
+fn only_progress_counts() {
+    let mut assembler = Assembler::new(HashSet::new());
+    let mut events = Vec::new();
+    let mut take = |chunk: Value| assembler.take(serde_json::from_value(chunk).expect("a chunk"), &mut events);
+    assert!(!take(delta(json!({ "role": "assistant", "content": "" }))));
+    assert!(!take(json!({})));
+    assert!(take(delta(json!({ "content": "x" }))));
+    assert!(take(json!({ "choices": [{ "finish_reason": "stop" }] })));
+}
+
+#[test]
+fn errors_inside_a_stream() {
+    let check = |chunk: Value, is_error: bool| {
+        let chunk: Chunk = serde_json::from_value(chunk).expect("a chunk");
+        assert_eq!(chunk.error_body().is_some(), is_error);
+    };
+    check(json!({"error": {"message": "x", "code": "500"}}), true);
+    check(json!({"error": "x"}), true);
+    check(json!({"message": "x", "type": "error", "code": 3}), true);
+    check(json!({"detail": [{"msg": "x"}]}), true);
+    check(json!({"choices": [{"error": {"code": 502}, "delta": {}}]}), true);
+    check(json!({"error": null, "choices": [{"delta": {"content": "x"}}]}), false);
+    check(json!({"type": "chunk", "choices": [], "usage": {}}), false);
+}

@@ -1,1 +1,212 @@
-//! Tests.
+//! The wire form of requests, as exact JSON.
+
+use std::sync::Arc;
+
+use greenroom_kernel::{
+    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
+};
+use serde_json::{Value, json};
+
+use super::{WireStyle, is_strict_schema, wire_arguments, wire_call_id, wire_request, wire_tool_name};
+use crate::openai::{MaxTokensField, ResendReasoning};
+use crate::{OutputSchema, Purpose, Request};
+
+const PLAIN: WireStyle<'static> = WireStyle {
+    provider: "test",
+    max_tokens_field: MaxTokensField::MaxTokens,
+    max_output_tokens: None,
+    resend_reasoning: ResendReasoning::Never,
+    prompt_cache_key: false,
+};
+
+fn request(messages: Vec<Message>) -> Request {
+    Request {
+        model: "m".to_owned(),
+        system: None,
+        messages: messages.into_iter().map(Arc::new).collect(),
+        tools: Arc::from([]),
+        max_output_tokens: None,
+        output_schema: None,
+        purpose: Purpose::Turn,
+        session: "s1".to_owned(),
+    }
+}
+
+fn wire(request: &Request, style: &WireStyle<'_>) -> Value {
+    serde_json::to_value(wire_request(request, style)).expect("a request is JSON")
+}
+
+fn check_messages(messages: Vec<Message>, expected: Value) {
+    let found = wire(&request(messages), &PLAIN);
+    assert_eq!(found["messages"], expected, "{:#}", found["messages"]);
+}
+
+fn assistant(content: Vec<Part>) -> Message {
+    Message::Assistant(AssistantMessage {
+        content,
+        provider: "test".to_owned(),
+        model: "m".to_owned(),
+        usage: None,
+        stop: StopReason::Stop,
+        error: None,
+    })
+}
+
+fn call(id: &str, arguments: &str) -> Part {
+    Part::ToolCall(ToolCall { id: id.to_owned(), name: "read".to_owned(), arguments: arguments.to_owned() })
+}
+
+fn result(id: &str, content: Vec<Block>) -> Message {
+    Message::ToolResult(ToolResult {
+        call_id: id.to_owned(),
+        tool_name: "read".to_owned(),
+        content,
+        status: ToolStatus::Ok,
+        touched: Vec::new(),
+    })
+}
+
+fn text(text: &str) -> Block {
+    Block::Text(text.to_owned())
+}
+
+fn image() -> Block {
+    Block::Image(Image { media_type: "image/png".to_owned(), data: "QUJD".to_owned() })
+}
+
+#[test]
+fn a_whole_request() {
+    let mut request = request(vec![Message::user("hi")]);
+    request.system = Some("be brief".to_owned());
+    request.max_output_tokens = Some(100);
+    request.tools = Arc::from([ToolSpec {
+        name: "read".to_owned(),
+        description: "reads".to_owned(),
+        parameters: json!({"type": "object"}),
+    }]);
+    request.output_schema =
+        Some(Arc::new(OutputSchema { name: "answer".to_owned(), schema: json!({"type": "string"}) }));
+    let style = WireStyle { prompt_cache_key: true, ..PLAIN };
+    let expected = concat!(
+        r#"{"model":"m","messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hi"}],"#,
+        r#""tools":[{"type":"function","function":{"name":"read","description":"reads","parameters":{"type":"object"}}}],"#,
+        r#""max_tokens":100,"#,
+        r#""response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"string"},"strict":true}},"#,
+        r#""prompt_cache_key":"s1","stream":true,"stream_options":{"include_usage":true}}"#,
+    );
+    assert_eq!(serde_json::to_string(&wire_request(&request, &style)).expect("JSON"), expected);
+}
+
+#[test]
+fn limits_of_the_output() {
+    let style = WireStyle {
+        max_tokens_field: MaxTokensField::MaxCompletionTokens,
+        max_output_tokens: Some(7),
+        ..PLAIN
+    };
+    let found = wire(&request(vec![Message::user("hi")]), &style);
+    assert_eq!((&found["max_completion_tokens"], &found["max_tokens"]), (&json!(7), &Value::Null));
+    assert_eq!(found.get("tools"), None, "an empty list is refused by some servers");
+}
+
+#[test]
+fn user_messages() {
+    check_messages(
+        vec![Message::User(vec![text("a"), text("b")]), Message::User(vec![]), Message::User(vec![text("see"), image()])],
+        json!([
+            {"role": "user", "content": "a\nb"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "see"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+            ]},
+        ]),
+    );
+}
+
+#[test]
+fn assistant_messages() {
+    let opaque = Part::OpaqueReasoning { dialect: "other".to_owned(), data: "{}".to_owned() };
+    check_messages(
+        vec![
+            assistant(vec![Part::Reasoning("hm".to_owned()), Part::Text("yes".to_owned())]),
+            assistant(vec![]),
+            assistant(vec![Part::Reasoning("only thought".to_owned()), opaque]),
+            assistant(vec![call("c1", r#"{"path":"x"}"#)]),
+        ],
+        json!([
+            {"role": "assistant", "content": "yes"},
+            {"role": "assistant", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{\"path\":\"x\"}"}},
+            ]},
+        ]),
+    );
+}
+
+#[test]
+fn reasoning_goes_back_only_where_it_came_from() {
+    let messages = vec![assistant(vec![Part::Reasoning("hm".to_owned()), Part::Text("yes".to_owned())])];
+    let style = WireStyle { resend_reasoning: ResendReasoning::AsReasoningContent, ..PLAIN };
+    let own = wire(&request(messages.clone()), &style);
+    assert_eq!(own["messages"][0]["reasoning_content"], "hm");
+    let other = wire(&request(messages), &WireStyle { provider: "another", ..style });
+    assert_eq!(other["messages"][0], json!({"role": "assistant", "content": "yes"}));
+}
+
+#[test]
+fn tool_results() {
+    check_messages(
+        vec![
+            assistant(vec![call("c1", "{}"), call("c2", "{}")]),
+            result("c1", vec![text("shot"), image()]),
+            result("c2", vec![]),
+            Message::user("go on"),
+        ],
+        json!([
+            {"role": "assistant", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}},
+                {"id": "c2", "type": "function", "function": {"name": "read", "arguments": "{}"}},
+            ]},
+            {"role": "tool", "tool_call_id": "c1", "content": "shot\n[1 image: in the user message after the tool results]"},
+            {"role": "tool", "tool_call_id": "c2", "content": "(no output)"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "The image that the tool read gave:"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+            ]},
+            {"role": "user", "content": "go on"},
+        ]),
+    );
+}
+
+#[test]
+fn arguments_are_always_an_object() {
+    let check = |arguments: &str, expected: &str| assert_eq!(wire_arguments(arguments), expected, "{arguments}");
+    check(r#"{"a": 1}"#, r#"{"a": 1}"#);
+    check("", "{}");
+    check(" null ", "{}");
+    check(r#"{"path":"sr"#, r#"{"invalid_arguments":"{\"path\":\"sr"}"#);
+    check("[1]", r#"{"invalid_arguments":"[1]"}"#);
+    check("{} {}", r#"{"invalid_arguments":"{} {}"}"#);
+}
+
+#[test]
+fn names_and_ids_that_servers_refuse() {
+    assert_eq!(wire_tool_name("functions.read"), "functions_read");
+    assert_eq!(wire_tool_name(""), "unknown_tool");
+    assert_eq!(wire_tool_name(&"é".repeat(100)), "_".repeat(64));
+    let long = "call_".repeat(20);
+    assert_eq!(wire_call_id(&long), wire_call_id(&long), "call and result must agree");
+    assert!(wire_call_id(&long).len() <= 40);
+    assert_ne!(wire_call_id(&long), wire_call_id(&format!("{long}x")));
+    assert_eq!(wire_call_id("call_1"), "call_1");
+}
+
+#[test]
+fn strict_schemas() {
+    let closed = json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": false});
+    assert!(is_strict_schema(&closed));
+    let mut open = closed.clone();
+    open["additionalProperties"] = json!(true);
+    assert!(!is_strict_schema(&open));
+    let optional = json!({"type": "object", "properties": {"a": {}}, "additionalProperties": false});
+    assert!(!is_strict_schema(&json!({"type": "array", "items": optional})));
+}
