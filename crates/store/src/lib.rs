@@ -1,1 +1,451 @@
-//! placeholder
+//! Append-only session logs.
+//!
+//! The one key decision: **the journal is the truth, sled is the index.** An append is written to the journal
+//! ([segment files of checksummed frames](StoreOptions::segment_bytes)), synced together with whatever else waits, and
+//! only then acknowledged. sled says where each entry lies, so that a session opens without reading its history; it
+//! is never waited for, and is built again from the journal whenever it is lost, damaged or does not fit.
+//!
+//! What always holds:
+//!
+//! - What was acknowledged survives the end of the process and a power cut, in order; a batch is there entirely or
+//!   not at all.
+//! - What a disk loses all the same is said: a [`Notice`] at the start or a typed error, and the session is
+//!   quarantined until [`Store::accept_loss`]. Everything else can be read.
+//! - Entries are dense from 0 and never change; an idempotency key gives one batch.
+//! - One store at a time has a directory.
+//!
+//! What is absent, and stays so: ractor, the network, clocks, the meaning of a head's fields.
+//!
+//! Reading order: `head`, `record` (what is stored), `journal` (its bytes), `writer` (who writes them), `index` and
+//! `indexer` (what sled holds), `reader`, `recovery` (opening), `reclaim`, `memory`; [`files`] is the way to the
+//! disk, and [`faults`] makes that fail in tests.
+
+pub mod faults;
+pub mod files;
+
+mod error;
+mod head;
+mod index;
+mod indexer;
+mod journal;
+mod lock;
+mod memory;
+mod reader;
+mod reclaim;
+mod record;
+mod recovery;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use greenroom_kernel::{Entry, EntryId};
+use tokio::sync::{mpsc, oneshot};
+
+pub use error::{Notice, StoreError};
+pub use head::{Head, SessionState};
+pub use reader::Salvaged;
+
+use files::{Files, RealFiles};
+use index::Index;
+use journal::segments::Segments;
+use memory::Memory;
+use record::StoredRecord;
+use writer::{AppendCommand, Command};
+
+/// A batch holds no more encoded bytes than this (32 MiB).
+pub const BATCH_BYTES_MAX: u64 = 32 << 20;
+/// A batch holds no more entries than this.
+pub const BATCH_ENTRIES_MAX: u64 = 16_384;
+/// An idempotency key and the name of a learned fact have no more bytes than this.
+pub const KEY_BYTES_MAX: u64 = 512;
+/// A learned fact has no more bytes than this (1 MiB).
+pub const LEARNED_BYTES_MAX: u64 = 1 << 20;
+/// So many appends may wait for the writer before callers have to wait to hand theirs over.
+const QUEUE_COMMANDS: usize = 1_024;
+
+/// Where and how a store keeps its files.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// The store's directory; made if it is not there, open to its owner only.
+    pub dir: PathBuf,
+    /// A journal segment is sealed at this size, in bytes (64 MiB).
+    pub segment_bytes: u64,
+    /// The index's cache, in bytes (64 MiB).
+    pub cache_bytes: u64,
+    /// The way to the journal's files.
+    pub files: Arc<dyn Files>,
+}
+
+impl StoreOptions {
+    /// The defaults, in this directory.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), segment_bytes: 64 << 20, cache_bytes: 64 << 20, files: Arc::new(RealFiles) }
+    }
+}
+
+/// Entries to be appended together, and the head after them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    /// The entries, with dense ids that continue the session's. None is allowed: then only the head changes.
+    pub entries: Vec<Entry>,
+    /// The head after them; `head.entries` must count them.
+    pub head: Head,
+    /// The caller's idempotency key: a second batch with it is not written.
+    pub key: Option<String>,
+    /// The term of the session's owner; 0 on one machine.
+    pub epoch: u64,
+}
+
+/// What became of a batch. It is durable either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// It was written.
+    Written {
+        /// Its first entry (the next one, where it has none).
+        first: EntryId,
+        /// The entry that the session goes on with.
+        next: EntryId,
+    },
+    /// Its key was used before, and nothing was written.
+    Duplicate {
+        /// The first entry of the batch that used it.
+        first: EntryId,
+    },
+}
+
+/// A store of sessions. Clones are the same store; the last one that is dropped closes it, waiting for the disk.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Disk(Disk),
+    Memory(Mutex<Memory>),
+}
+
+#[derive(Debug)]
+struct Disk {
+    commands: Option<mpsc::Sender<Command>>,
+    index: Arc<Index>,
+    segments: Arc<Segments>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // The queue ends, the writer works it off, closes the index and gives the lock back.
+        self.commands = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the store's writer panicked");
+        }
+    }
+}
+
+impl Store {
+    /// Opens the store in a directory, and says what a person should know about it.
+    ///
+    /// Blocks on the disk: it reads the segment that was written to (at most [`StoreOptions::segment_bytes`]), and
+    /// all of the journal only where the index is lost.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] at once if another store has the directory; [`StoreError::Version`] if a newer version
+    /// wrote it; [`StoreError::Full`], [`StoreError::NotPermitted`] or [`StoreError::Io`].
+    pub fn open(options: &StoreOptions) -> Result<(Self, Vec<Notice>), StoreError> {
+        let created = RealFiles.create_dir(&options.dir);
+        created.map_err(|error| StoreError::io("create", &options.dir, error))?;
+        let lock = lock::DirectoryLock::take(&options.dir)?;
+        let (writer, notices) = recovery::recover(options, lock)?;
+        for notice in &notices {
+            tracing::warn!(dir = %options.dir.display(), "{notice}");
+        }
+        let (index, segments) = (Arc::clone(&writer.index), Arc::clone(&writer.segments));
+        let (commands, queue) = mpsc::channel(QUEUE_COMMANDS);
+        let thread = std::thread::Builder::new().name("greenroom-store".to_owned());
+        let thread = thread.spawn(move || writer::run(writer, queue));
+        let thread = thread.map_err(|error| StoreError::io("start a thread for", &options.dir, error))?;
+        let disk = Disk { commands: Some(commands), index, segments, thread: Some(thread) };
+        Ok((Self { inner: Arc::new(Inner::Disk(disk)) }, notices))
+    }
+
+    /// A store that keeps everything in memory and uses no thread: an append completes at once.
+    pub fn memory() -> Self {
+        Self { inner: Arc::new(Inner::Memory(Mutex::default())) }
+    }
+
+    /// Appends a batch, all of it or nothing. When it answers, the batch is durable, and every reader sees it.
+    ///
+    /// If the future is dropped, the batch may still be written; with a key, asking again is safe.
+    ///
+    /// # Errors
+    /// [`StoreError::Sequence`], [`StoreError::Head`], [`StoreError::SessionId`] and [`StoreError::TooLarge`] for a
+    /// batch that cannot be taken; [`StoreError::Quarantined`]; [`StoreError::Full`] and [`StoreError::Io`] when it
+    /// could not be written, in which case nothing of it remains.
+    pub async fn append(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
+        let first = check_batch(session, &batch)?;
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => {
+                let mut memory = open_memory(memory)?;
+                let mut batch = batch;
+                batch.head.lost_from = None;
+                memory.append(session, first, batch)
+            }
+            Inner::Disk(disk) => {
+                let Batch { entries, mut head, key, epoch } = batch;
+                head.lost_from = None;
+                let count = u32::try_from(entries.len()).expect("checked to be at most 16,384");
+                let boxed = Box::new(head.clone());
+                let record = StoredRecord::Append { epoch, key: key.clone(), entries, head: boxed };
+                let payload = record::encode(&record)?;
+                check_size("the batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
+                let session = session.to_owned();
+                let (reply, answer) = oneshot::channel();
+                let command = AppendCommand { session, sequence: first.0, count, key, head, payload, reply };
+                disk.ask(Command::Append(Box::new(command)), answer).await
+            }
+        }
+    }
+
+    /// The session's head; `None` if there is no such session. Blocks on the disk, briefly.
+    ///
+    /// # Errors
+    /// [`StoreError::SessionId`], [`StoreError::Index`], [`StoreError::Closed`].
+    pub fn head(&self, session: &str) -> Result<Option<Head>, StoreError> {
+        check_session(session)?;
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => Ok(open_memory(memory)?.head(session)),
+            Inner::Disk(disk) => Ok(disk.index.row(session)?.map(|row| row.head)),
+        }
+    }
+
+    /// The session's entries from `from` on. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::Damaged`] if one of them is lost: [`Store::salvage`] gives the others.
+    pub fn load(&self, session: &str, from: EntryId) -> Result<Vec<Entry>, StoreError> {
+        check_session(session)?;
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory)?.load(session, from),
+            Inner::Disk(disk) => {
+                let head = disk.head(session)?;
+                reader::load(&disk.index, &disk.segments, session, from.0, head.entries)
+            }
+        }
+    }
+
+    /// Some of the session's entries, in the order asked for. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As [`Store::load`]; an entry that the session does not have is [`StoreError::Damaged`] too.
+    pub fn get(&self, session: &str, entries: &[EntryId]) -> Result<Vec<Entry>, StoreError> {
+        check_session(session)?;
+        let one = |entry: &EntryId| {
+            let found = match self.inner.as_ref() {
+                Inner::Memory(memory) => open_memory(memory)?.load(session, *entry)?.into_iter().next(),
+                Inner::Disk(disk) => {
+                    let until = disk.head(session)?.entries.min(entry.0.saturating_add(1));
+                    reader::load(&disk.index, &disk.segments, session, entry.0, until)?.into_iter().next()
+                }
+            };
+            found.ok_or_else(|| StoreError::Damaged { session: session.to_owned(), entry: *entry })
+        };
+        entries.iter().map(one).collect()
+    }
+
+    /// All of the session that can be read, and what cannot. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] and what the disk says; never because of damage.
+    pub fn salvage(&self, session: &str) -> Result<Salvaged, StoreError> {
+        check_session(session)?;
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => {
+                let entries = open_memory(memory)?.load(session, EntryId(0))?;
+                Ok(Salvaged { entries, lost: Vec::new() })
+            }
+            Inner::Disk(disk) => {
+                let head = disk.head(session)?;
+                reader::salvage(&disk.index, &disk.segments, session, 0, head.entries)
+            }
+        }
+    }
+
+    /// All sessions and their heads, by id. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Index`], [`StoreError::Closed`].
+    pub fn list(&self) -> Result<Vec<(String, Head)>, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => Ok(open_memory(memory)?.list()),
+            Inner::Disk(disk) => {
+                let (rows, _) = disk.index.rows()?;
+                Ok(rows.into_iter().map(|(session, row)| (session, row.head)).collect())
+            }
+        }
+    }
+
+    /// Deletes a session, durably. Its bytes are given back later, in the background. The id may be used again.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
+    pub async fn delete(&self, session: &str) -> Result<(), StoreError> {
+        check_session(session)?;
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory)?.delete(session),
+            Inner::Disk(disk) => {
+                let (reply, answer) = oneshot::channel();
+                disk.ask(Command::Delete { session: session.to_owned(), reply }, answer).await
+            }
+        }
+    }
+
+    /// Lets a quarantined session go on without what it lost, and gives the head that it goes on with: the newest one
+    /// if all that its context needs is whole, else the head before the loss, and everything after is given up
+    /// ([`Store::salvage`] it before). A session that lost nothing is left as it is.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
+    pub async fn accept_loss(&self, session: &str) -> Result<Head, StoreError> {
+        check_session(session)?;
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => {
+                let head = open_memory(memory)?.head(session);
+                head.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })
+            }
+            Inner::Disk(disk) => {
+                let (reply, answer) = oneshot::channel();
+                disk.ask(Command::AcceptLoss { session: session.to_owned(), reply }, answer).await
+            }
+        }
+    }
+
+    /// Gives the space of deleted sessions back now; answers how many bytes that freed.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] and [`StoreError::Io`]: nothing is lost then, and it can be tried again.
+    pub async fn reclaim(&self) -> Result<u64, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory).map(|_| 0),
+            Inner::Disk(disk) => {
+                let (reply, answer) = oneshot::channel();
+                disk.ask(Command::Reclaim { reply }, answer).await
+            }
+        }
+    }
+
+    /// A learned fact, such as a model's true window. Blocks on the disk, briefly.
+    ///
+    /// # Errors
+    /// [`StoreError::Index`], [`StoreError::Closed`].
+    pub fn learned_get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => Ok(open_memory(memory)?.learned_get(key)),
+            Inner::Disk(disk) => Ok(disk.index.learned(key)?.map(|(_, value)| value)),
+        }
+    }
+
+    /// Keeps a learned fact, durably, in the place of what it was.
+    ///
+    /// # Errors
+    /// [`StoreError::TooLarge`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
+    pub async fn learned_put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        check_size("the fact's name in bytes", key.len(), KEY_BYTES_MAX)?;
+        check_size("the fact in bytes", value.len(), LEARNED_BYTES_MAX)?;
+        let (key, value) = (key.to_owned(), value.to_vec());
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => {
+                open_memory(memory)?.learned_put(key, value);
+                Ok(())
+            }
+            Inner::Disk(disk) => {
+                let (reply, answer) = oneshot::channel();
+                disk.ask(Command::LearnedPut { key, value, reply }, answer).await
+            }
+        }
+    }
+
+    /// Writes everything that waits, closes the store and gives its directory free. All clones are closed with it.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`] if it was closed before.
+    pub async fn close(self) -> Result<(), StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => {
+                open_memory(memory)?.is_closed = true;
+                Ok(())
+            }
+            Inner::Disk(disk) => {
+                let (reply, answer) = oneshot::channel();
+                disk.ask(Command::Close { reply }, answer).await
+            }
+        }
+    }
+}
+
+impl Disk {
+    async fn ask<T>(
+        &self,
+        command: Command,
+        answer: oneshot::Receiver<Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let commands = self.commands.as_ref().expect("only dropping takes the queue away");
+        commands.send(command).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn head(&self, session: &str) -> Result<Head, StoreError> {
+        let row = self.index.row(session)?;
+        row.map(|row| row.head).ok_or_else(|| StoreError::NotFound { session: session.to_owned() })
+    }
+}
+
+fn open_memory(memory: &Mutex<Memory>) -> Result<MutexGuard<'_, Memory>, StoreError> {
+    let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+    if memory.is_closed { Err(StoreError::Closed) } else { Ok(memory) }
+}
+
+fn check_size(what: &'static str, size: usize, limit: u64) -> Result<(), StoreError> {
+    let size = size as u64;
+    if size > limit { Err(StoreError::TooLarge { what, size, limit }) } else { Ok(()) }
+}
+
+fn check_session(session: &str) -> Result<(), StoreError> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let is_right = !session.is_empty()
+        && session.len() <= journal::SESSION_BYTES_MAX
+        && !session.starts_with('.')
+        && session.bytes().all(is_allowed);
+    if is_right { Ok(()) } else { Err(StoreError::SessionId { session: session.chars().take(80).collect() }) }
+}
+
+/// Checks what can be checked without the session: its id, the sizes, that the ids are dense and the head counts
+/// them. Gives the batch's first sequence number.
+fn check_batch(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
+    check_session(session)?;
+    check_size("the batch in entries", batch.entries.len(), BATCH_ENTRIES_MAX)?;
+    check_size("the idempotency key in bytes", batch.key.as_ref().map_or(0, String::len), KEY_BYTES_MAX)?;
+    let first = batch.entries.first().map_or(EntryId(batch.head.entries), |entry| entry.id);
+    let mut next = first;
+    for entry in &batch.entries {
+        if entry.id != next {
+            return Err(StoreError::Sequence { session: session.to_owned(), expected: next, got: entry.id });
+        }
+        next = EntryId(next.0.saturating_add(1));
+    }
+    if batch.head.entries != next.0 {
+        return Err(StoreError::Head {
+            session: session.to_owned(),
+            expected: next.0,
+            got: batch.head.entries,
+        });
+    }
+    Ok(first)
+}

@@ -1,0 +1,408 @@
+//! Disks that fail, for tests: [`FaultyFiles`] makes a chosen operation go wrong, [`MemoryFiles`] forgets at a
+//! power cut what was not synced.
+//!
+//! Always true: a fault that fired is counted ([`FaultyFiles::fired`]), so that a test can assert that it did.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::files::{File, Files, OpenMode};
+
+/// `ENOSPC`: no space left on the device.
+pub const ENOSPC: i32 = 28;
+/// `EIO`: the device failed.
+pub const EIO: i32 = 5;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these locks guard is whole after any panic: each change is one assignment.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What goes wrong, and at which operation. Only operations that change something count (create, write, sync,
+/// truncate, rename, remove), from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// Operation `at` fails with `errno`; the others work.
+    FailOnce {
+        /// Which operation.
+        at: u64,
+        /// The operating system's error number, such as [`ENOSPC`].
+        errno: i32,
+    },
+    /// Operation `at` and all later ones fail with `errno`, until another fault is set.
+    FailFrom {
+        /// Which operation.
+        at: u64,
+        /// The operating system's error number, such as [`EIO`].
+        errno: i32,
+    },
+    /// If operation `at` is a write, only its first half is written, and it says so.
+    ShortWrite {
+        /// Which operation.
+        at: u64,
+    },
+    /// If operation `at` is a write, its first half is written, and it fails with [`EIO`].
+    TornWrite {
+        /// Which operation.
+        at: u64,
+    },
+    /// The process aborts at this operation, before it takes effect.
+    AbortAt(u64),
+}
+
+#[derive(Debug)]
+struct Plan {
+    fault: Mutex<Fault>,
+    operations: AtomicU64,
+    fired: AtomicU64,
+}
+
+enum Verdict {
+    Go,
+    Half,
+    HalfThenFail,
+}
+
+impl Plan {
+    fn next(&self, is_write: bool) -> io::Result<Verdict> {
+        let now = self.operations.fetch_add(1, Ordering::SeqCst) + 1;
+        let fault = *lock(&self.fault);
+        let fails = match fault {
+            Fault::None => None,
+            Fault::FailOnce { at, errno } => (now == at).then_some(errno),
+            Fault::FailFrom { at, errno } => (now >= at).then_some(errno),
+            Fault::AbortAt(at) => {
+                if now == at {
+                    std::process::abort();
+                }
+                None
+            }
+            Fault::ShortWrite { at } => {
+                if now == at && is_write {
+                    self.fired.fetch_add(1, Ordering::SeqCst);
+                    return Ok(Verdict::Half);
+                }
+                None
+            }
+            Fault::TornWrite { at } => {
+                if now == at && is_write {
+                    self.fired.fetch_add(1, Ordering::SeqCst);
+                    return Ok(Verdict::HalfThenFail);
+                }
+                None
+            }
+        };
+        match fails {
+            None => Ok(Verdict::Go),
+            Some(errno) => {
+                self.fired.fetch_add(1, Ordering::SeqCst);
+                Err(io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+}
+
+/// Files of which a chosen operation goes wrong.
+#[derive(Debug, Clone)]
+pub struct FaultyFiles {
+    inner: Arc<dyn Files>,
+    plan: Arc<Plan>,
+}
+
+impl FaultyFiles {
+    /// Wraps `inner`, with nothing wrong yet.
+    pub fn new(inner: Arc<dyn Files>) -> Self {
+        let plan =
+            Plan { fault: Mutex::new(Fault::None), operations: AtomicU64::new(0), fired: AtomicU64::new(0) };
+        Self { inner, plan: Arc::new(plan) }
+    }
+
+    /// Sets the fault, and counts operations from 0 again.
+    pub fn set(&self, fault: Fault) {
+        let mut current = lock(&self.plan.fault);
+        self.plan.operations.store(0, Ordering::SeqCst);
+        self.plan.fired.store(0, Ordering::SeqCst);
+        *current = fault;
+    }
+
+    /// How many changing operations there were since the fault was set.
+    pub fn operations(&self) -> u64 {
+        self.plan.operations.load(Ordering::SeqCst)
+    }
+
+    /// How often the fault fired since it was set.
+    pub fn fired(&self) -> u64 {
+        self.plan.fired.load(Ordering::SeqCst)
+    }
+}
+
+impl Files for FaultyFiles {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.inner.create_dir(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.inner.list(dir)
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        if mode == OpenMode::Create {
+            self.plan.next(false)?;
+        }
+        let inner = self.inner.open(path, mode)?;
+        Ok(Arc::new(FaultyFile { inner, plan: Arc::clone(&self.plan) }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.plan.next(false)?;
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.plan.next(false)?;
+        self.inner.remove(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.plan.next(false)?;
+        self.inner.sync_dir(dir)
+    }
+}
+
+#[derive(Debug)]
+struct FaultyFile {
+    inner: Arc<dyn File>,
+    plan: Arc<Plan>,
+}
+
+impl File for FaultyFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let half = bytes.len().div_ceil(2);
+        match self.plan.next(true)? {
+            Verdict::Go => self.inner.write_at(bytes, offset),
+            Verdict::Half => self.inner.write_at(&bytes[..half], offset),
+            Verdict::HalfThenFail => {
+                self.inner.write_at(&bytes[..half], offset)?;
+                Err(io::Error::from_raw_os_error(EIO))
+            }
+        }
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.plan.next(false)?;
+        self.inner.truncate(length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.plan.next(false)?;
+        self.inner.sync()
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        self.inner.length()
+    }
+}
+
+/// A small random generator (splitmix64): the same seed gives the same numbers for ever.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `limit`, which must not be 0.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.number() % limit
+    }
+}
+
+/// Files in memory that know what a power cut would leave of them: what was synced, and by chance parts of what
+/// was not.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryFiles {
+    names: Arc<Mutex<Names>>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    current: BTreeMap<PathBuf, Arc<MemoryFile>>,
+    durable: BTreeMap<PathBuf, Arc<MemoryFile>>,
+}
+
+#[derive(Debug, Default)]
+struct MemoryFile(Mutex<Bytes>);
+
+#[derive(Debug, Default)]
+struct Bytes {
+    current: Vec<u8>,
+    durable: Vec<u8>,
+}
+
+impl MemoryFiles {
+    /// No files yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The power is cut: what was not synced is gone; where `random` is given, parts of it survive by chance, page
+    /// by page, as a disk may have written them in any order. Stop everything that uses the files before.
+    pub fn power_cut(&self, mut random: Option<&mut Random>) {
+        const PAGE: usize = 64;
+        let mut names = lock(&self.names);
+        if random.as_deref_mut().is_some_and(|random| random.below(2) == 0) {
+            names.durable = names.current.clone();
+        } else {
+            names.current = names.durable.clone();
+        }
+        for file in names.current.values() {
+            let mut bytes = lock(&file.0);
+            let mut after = bytes.durable.clone();
+            if let Some(random) = random.as_deref_mut()
+                && bytes.current != bytes.durable
+            {
+                for start in (0..bytes.current.len()).step_by(PAGE) {
+                    let end = (start + PAGE).min(bytes.current.len());
+                    if random.below(2) == 0 {
+                        if after.len() < end {
+                            after.resize(end, 0);
+                        }
+                        after[start..end].copy_from_slice(&bytes.current[start..end]);
+                    }
+                }
+            }
+            bytes.current.clone_from(&after);
+            bytes.durable = after;
+        }
+    }
+
+    /// The names of all files.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        lock(&self.names).current.keys().cloned().collect()
+    }
+
+    /// Changes a file's bytes behind everyone's back, durably: damage.
+    pub fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        let file = self.find(path)?;
+        let mut bytes = lock(&file.0);
+        change(&mut bytes.current);
+        bytes.durable = bytes.current.clone();
+        Ok(())
+    }
+
+    /// Loses a file, durably.
+    pub fn lose(&self, path: &Path) {
+        let mut names = lock(&self.names);
+        names.current.remove(path);
+        names.durable.remove(path);
+    }
+
+    fn find(&self, path: &Path) -> io::Result<Arc<MemoryFile>> {
+        lock(&self.names).current.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Files for MemoryFiles {
+    fn create_dir(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let names = lock(&self.names);
+        let inside = names.current.keys().filter(|path| path.parent() == Some(dir));
+        Ok(inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        if mode != OpenMode::Create {
+            return Ok(self.find(path)?);
+        }
+        let mut names = lock(&self.names);
+        if names.current.contains_key(path) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let file = Arc::new(MemoryFile::default());
+        names.current.insert(path.to_owned(), Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut names = lock(&self.names);
+        let file = names.current.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        names.current.insert(to.to_owned(), file);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        lock(&self.names).current.remove(path).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut names = lock(&self.names);
+        let Names { current, durable } = &mut *names;
+        durable.retain(|path, _| path.parent() != Some(dir));
+        for (path, file) in current.iter().filter(|(path, _)| path.parent() == Some(dir)) {
+            durable.insert(path.clone(), Arc::clone(file));
+        }
+        Ok(())
+    }
+}
+
+impl File for MemoryFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let bytes = lock(&self.0);
+        let start =
+            usize::try_from(offset).map_or(bytes.current.len(), |start| start.min(bytes.current.len()));
+        let count = buffer.len().min(bytes.current.len() - start);
+        buffer[..count].copy_from_slice(&bytes.current[start..start + count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, new: &[u8], offset: u64) -> io::Result<usize> {
+        let mut bytes = lock(&self.0);
+        let start = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let end = start + new.len();
+        if bytes.current.len() < end {
+            bytes.current.resize(end, 0);
+        }
+        bytes.current[start..end].copy_from_slice(new);
+        Ok(new.len())
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        let length = usize::try_from(length).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        lock(&self.0).current.resize(length, 0);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut bytes = lock(&self.0);
+        let Bytes { current, durable } = &mut *bytes;
+        durable.clone_from(current);
+        Ok(())
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(lock(&self.0).current.len() as u64)
+    }
+}

@@ -1,0 +1,192 @@
+//! The one way to the disk: every journal file is reached through [`Files`], so that tests can make it fail.
+//!
+//! Always true: nothing here retries or hides an error; a write may be short, as the operating system's may.
+//! (sled reaches its own files by itself; the index can always be built again, the journal cannot.)
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What an [`Files::open`] is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// An existing file, to read.
+    Read,
+    /// An existing file, to read and write.
+    Write,
+    /// A file that does not exist yet, to read and write.
+    Create,
+}
+
+/// A directory tree of files.
+pub trait Files: Send + Sync + fmt::Debug {
+    /// Makes the directory and those above it, open to their owner only (mode 0700). It may exist already.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    /// The names of the files in a directory, in no particular order.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Opens a file.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
+    /// Gives a file another name, replacing what had it; atomic.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes the directory's names durable: what was created, renamed and removed in it.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+}
+
+/// One open file. Positions are explicit, so that readers and the writer can share it.
+pub trait File: Send + Sync + fmt::Debug {
+    /// Reads at most `buffer.len()` bytes from `offset`; 0 is the end.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes at most `bytes.len()` bytes at `offset`, and says how many.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+    /// Cuts the file to `length` bytes.
+    fn truncate(&self, length: u64) -> io::Result<()>;
+    /// Makes its bytes and its length durable.
+    fn sync(&self) -> io::Result<()>;
+    /// Its length in bytes.
+    fn length(&self) -> io::Result<u64>;
+}
+
+/// Writes all of `bytes` at `offset`.
+pub(crate) fn write_all_at(file: &dyn File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads up to `length` bytes from `offset`; fewer only where the file ends.
+pub(crate) fn read_at(file: &dyn File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; length];
+    let mut filled = 0;
+    while filled < length {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    buffer.truncate(filled);
+    Ok(buffer)
+}
+
+/// Reads a whole file.
+pub(crate) fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(file.length()?).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    read_at(file, 0, length)
+}
+
+/// The files of the operating system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealFiles;
+
+impl Files for RealFiles {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            // A name that is not UTF-8 is none of ours.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let mut options = OpenOptions::new();
+        options.read(true);
+        match mode {
+            OpenMode::Read => {}
+            OpenMode::Write => {
+                options.write(true);
+            }
+            OpenMode::Create => {
+                options.write(true).create_new(true);
+                #[cfg(unix)]
+                std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+            }
+        }
+        Ok(Arc::new(RealFile(options.open(path)?)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        // Only unix can, and needs to, sync a directory.
+        if cfg!(unix) { fs::File::open(dir)?.sync_all() } else { Ok(()) }
+    }
+}
+
+#[derive(Debug)]
+struct RealFile(fs::File);
+
+#[cfg(unix)]
+impl RealFile {
+    fn pread(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(&self.0, buffer, offset)
+    }
+
+    fn pwrite(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::write_at(&self.0, bytes, offset)
+    }
+}
+
+#[cfg(windows)]
+impl RealFile {
+    fn pread(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::windows::fs::FileExt::seek_read(&self.0, buffer, offset)
+    }
+
+    fn pwrite(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        std::os::windows::fs::FileExt::seek_write(&self.0, bytes, offset)
+    }
+}
+
+impl File for RealFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.pread(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.pwrite(bytes, offset)
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // fdatasync: the length is written with the data where it changed.
+        self.0.sync_data()
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}

@@ -1,0 +1,418 @@
+//! Turns the journal's frames into changes of the index; the same for a frame just written and for one read again.
+//!
+//! Always true: applying all frames in the order of their segments gives the same index, whenever it is done. A
+//! session whose frames do not follow one another is quarantined, not mended.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use greenroom_kernel::EntryId;
+
+use crate::error::StoreError;
+use crate::head::{Head, SessionState};
+use crate::index::{
+    Change, Checkpoint, Index, Location, Row, RowPlace, SegmentRow, encode_learned, encode_location,
+    encode_used_key, key, row_sum,
+};
+use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES};
+use crate::record::{self, StoredRecord};
+
+/// What a frame does, apart from its place.
+#[derive(Debug, Clone)]
+pub(crate) enum Effect {
+    /// Entries and a head.
+    Append { key: Option<String>, head: Box<Head> },
+    /// The session is gone.
+    Deleted,
+    /// A fact is known.
+    Learned { key: String, value: Vec<u8> },
+    /// The session lost entries.
+    Quarantined { head: Box<Head> },
+    /// The session goes on from this head.
+    LossAccepted { head: Box<Head> },
+}
+
+impl From<StoredRecord> for Effect {
+    fn from(record: StoredRecord) -> Self {
+        match record {
+            StoredRecord::Append { key, head, .. } => Self::Append { key, head },
+            StoredRecord::Deleted => Self::Deleted,
+            StoredRecord::Learned { key, value } => Self::Learned { key, value },
+            StoredRecord::Quarantined { head, .. } => Self::Quarantined { head },
+            StoredRecord::LossAccepted { head } => Self::LossAccepted { head },
+        }
+    }
+}
+
+/// What is kept in memory of a session that is in use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) entries: u64,
+    pub(crate) lost_from: Option<EntryId>,
+    place: RowPlace,
+    sum: u64,
+}
+
+/// How many sessions are kept in memory; beyond that they are read from the index again.
+const KNOWN_MAX: usize = 65_536;
+
+/// The only one that changes the index.
+#[derive(Debug)]
+pub(crate) struct Indexer {
+    index: Arc<Index>,
+    known: HashMap<String, Option<Known>>,
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) segments: BTreeMap<u64, SegmentRow>,
+    changes: Vec<Change>,
+    /// Sessions found to have lost entries, of which the journal does not know yet.
+    pub(crate) newly_lost: BTreeMap<String, EntryId>,
+}
+
+/// The head of a session that lost entries.
+pub(crate) fn lost_head(mut head: Head, from: EntryId) -> Head {
+    head.lost_from = Some(from);
+    head.state =
+        SessionState::Failed { reason: format!("entries from {from} on were lost with a damaged disk") };
+    head
+}
+
+impl Indexer {
+    pub(crate) fn new(
+        index: Arc<Index>,
+        checkpoint: Checkpoint,
+        segments: BTreeMap<u64, SegmentRow>,
+    ) -> Self {
+        let newly_lost = BTreeMap::new();
+        Self { index, known: HashMap::new(), checkpoint, segments, changes: Vec::new(), newly_lost }
+    }
+
+    /// The index that it changes.
+    pub(crate) fn index(&self) -> Arc<Index> {
+        Arc::clone(&self.index)
+    }
+
+    /// A session's state after all that was applied.
+    pub(crate) fn known(&mut self, session: &str) -> Result<Option<Known>, StoreError> {
+        if let Some(known) = self.known.get(session) {
+            return Ok(*known);
+        }
+        let known = match self.index.row(session)? {
+            None => None,
+            Some(Row { head, place }) => {
+                // Keys that vanished from the index would let an append happen twice.
+                let keys = self.index.used_keys(session)?.len();
+                if place.keys != keys as u64 {
+                    self.index.suspect("idempotency keys are missing");
+                    let detail = format!("session {session} has {keys} idempotency keys of {}", place.keys);
+                    return Err(StoreError::Index { detail });
+                }
+                let row = place.encode(&record::encode_head(&head)?);
+                let sum = row_sum(session, &row);
+                Some(Known { entries: head.entries, lost_from: head.lost_from, place, sum })
+            }
+        };
+        if self.known.len() >= KNOWN_MAX && self.changes.is_empty() {
+            self.known.clear();
+        }
+        self.known.insert(session.to_owned(), known);
+        Ok(known)
+    }
+
+    fn set_row(&mut self, session: &str, head: &Head, place: RowPlace) -> Result<(), StoreError> {
+        let row = place.encode(&record::encode_head(head)?);
+        let sum = row_sum(session, &row);
+        match self.known(session)? {
+            Some(old) => self.checkpoint.sum = self.checkpoint.sum.wrapping_sub(old.sum),
+            None => self.checkpoint.rows += 1,
+        }
+        self.checkpoint.sum = self.checkpoint.sum.wrapping_add(sum);
+        let known = Known { entries: head.entries, lost_from: head.lost_from, place, sum };
+        self.known.insert(session.to_owned(), Some(known));
+        self.changes.push((key::row(session), Some(row)));
+        Ok(())
+    }
+
+    /// Makes a new segment known.
+    pub(crate) fn begin_segment(&mut self, id: u64, order: u64, seed: u32, digest: u32) {
+        let row = SegmentRow { order, seed, digest, ..SegmentRow::default() };
+        self.segments.insert(id, row);
+        self.changes.push((key::segment(id), Some(row.encode())));
+        self.checkpoint.segment = id;
+        self.checkpoint.offset = SEGMENT_HEADER_BYTES;
+        self.checkpoint.chain = digest;
+    }
+
+    fn kill(&mut self, location: Location) {
+        if let Some(row) = self.segments.get_mut(&location.segment) {
+            row.dead += u64::from(location.length);
+            self.changes.push((key::segment(location.segment), Some(row.encode())));
+        }
+    }
+
+    /// Applies the next frame of a segment.
+    pub(crate) fn apply(
+        &mut self,
+        segment: u64,
+        frame: &Frame,
+        chain: u32,
+        effect: Effect,
+    ) -> Result<(), StoreError> {
+        let location = Location { segment, offset: frame.offset, length: frame.length };
+        if let Some(row) = self.segments.get_mut(&segment) {
+            row.frames += 1;
+            row.digest = chain;
+            row.bytes += u64::from(frame.length);
+        }
+        match effect {
+            Effect::Append { key, head } => self.append(frame, location, key, *head)?,
+            Effect::Deleted => {
+                self.delete(&frame.session)?;
+                self.kill(location);
+            }
+            Effect::Learned { key, value } => {
+                if let Some((old, _)) = self.learned(&key)? {
+                    self.kill(old);
+                }
+                self.changes.push((key::learned(&key), Some(encode_learned(location, &value))));
+                // Read back by the next one of the same name.
+                self.stage();
+            }
+            Effect::Quarantined { head } | Effect::LossAccepted { head } => {
+                self.newly_lost.remove(frame.session.as_ref());
+                let mut keys = self.known(&frame.session)?.map_or(0, |known| known.place.keys);
+                self.stage();
+                // A key whose entries are gone may be used again.
+                for (raw, first) in self.index.used_keys_from(&frame.session, head.entries)? {
+                    tracing::debug!(session = %frame.session, first, "an idempotency key went with its entries");
+                    self.changes.push((raw, None));
+                    keys -= 1;
+                }
+                let until = u64::MAX;
+                for (sequence, old) in self.index.entries(&frame.session, head.entries, until)? {
+                    self.changes.push((key::entry(&frame.session, sequence), None));
+                    self.kill(old);
+                }
+                let place = RowPlace { newest: location, mark: Some(location), keys };
+                self.set_row(&frame.session, &head, place)?;
+            }
+        }
+        self.checkpoint.segment = segment;
+        self.checkpoint.offset = frame.end();
+        self.checkpoint.chain = chain;
+        Ok(())
+    }
+
+    fn learned(&self, name: &str) -> Result<Option<(Location, Vec<u8>)>, StoreError> {
+        self.index.learned(name)
+    }
+
+    fn append(
+        &mut self,
+        frame: &Frame,
+        location: Location,
+        key: Option<String>,
+        mut head: Head,
+    ) -> Result<(), StoreError> {
+        let session = frame.session.as_ref();
+        let known = self.known(session)?;
+        let expected = known.map_or(0, |known| known.entries);
+        let mut lost_from = known.and_then(|known| known.lost_from);
+        if frame.sequence != expected {
+            let from = EntryId(expected.min(frame.sequence));
+            let from = lost_from.map_or(from, |earlier| earlier.min(from));
+            lost_from = Some(from);
+            self.newly_lost.insert(session.to_owned(), from);
+        }
+        if let Some(from) = lost_from {
+            head = lost_head(head, from);
+        }
+        for sequence in
+            (frame.sequence..).take(usize::try_from(frame.count).expect("a count fits an address"))
+        {
+            self.changes.push((key::entry(session, sequence), Some(encode_location(location))));
+        }
+        let mut keys = known.map_or(0, |known| known.place.keys);
+        if let Some(key) = key {
+            keys += 1;
+            let value = encode_used_key(frame.sequence, location);
+            self.changes.push((key::idempotency(session, &key), Some(value)));
+        }
+        let mark = known.and_then(|known| known.place.mark);
+        self.set_row(session, &head, RowPlace { newest: location, mark, keys })
+    }
+
+    /// Removes all that is known of a session.
+    pub(crate) fn delete(&mut self, session: &str) -> Result<(), StoreError> {
+        let Some(known) = self.known(session)? else { return Ok(()) };
+        // What this group added must be seen to be removed.
+        self.stage();
+        let mut last = None;
+        for (sequence, location) in self.index.entries(session, 0, u64::MAX)? {
+            self.changes.push((key::entry(session, sequence), None));
+            if last != Some(location) {
+                self.kill(location);
+            }
+            last = Some(location);
+        }
+        for (key, _) in self.index.used_keys(session)? {
+            self.changes.push((key, None));
+        }
+        self.changes.push((key::row(session), None));
+        self.checkpoint.rows -= 1;
+        self.checkpoint.sum = self.checkpoint.sum.wrapping_sub(known.sum);
+        self.known.insert(session.to_owned(), None);
+        self.newly_lost.remove(session);
+        Ok(())
+    }
+
+    /// Entries of the session that a damaged part of the journal held.
+    pub(crate) fn lose(&mut self, session: &str, from: EntryId) -> Result<(), StoreError> {
+        let row = match self.row(session)? {
+            Some(row) => row,
+            None => {
+                let newest = Location { segment: 0, offset: 0, length: 0 };
+                Row { head: Head::default(), place: RowPlace { newest, mark: None, keys: 0 } }
+            }
+        };
+        let from = row.head.lost_from.map_or(from, |earlier| earlier.min(from));
+        self.newly_lost.insert(session.to_owned(), from);
+        self.set_row(session, &lost_head(row.head, from), row.place)
+    }
+
+    /// A session's row after all that was applied.
+    pub(crate) fn row(&mut self, session: &str) -> Result<Option<Row>, StoreError> {
+        self.stage();
+        self.index.row(session)
+    }
+
+    /// Replaces a session's row after a loss.
+    pub(crate) fn replace_row(
+        &mut self,
+        session: &str,
+        head: &Head,
+        place: RowPlace,
+    ) -> Result<(), StoreError> {
+        self.set_row(session, head, place)
+    }
+
+    /// Removes an entry whose frame is gone.
+    pub(crate) fn forget_entry(&mut self, session: &str, sequence: u64) {
+        self.changes.push((key::entry(session, sequence), None));
+    }
+
+    /// Forgets a segment that is not there any more.
+    pub(crate) fn drop_segment(&mut self, id: u64) {
+        self.segments.remove(&id);
+        self.changes.push((key::segment(id), None));
+    }
+
+    /// Whether anybody needs the frame at `location`. Tombstones are the caller's to judge.
+    pub(crate) fn is_live(
+        &self,
+        frame: &Frame,
+        location: Location,
+        effect: &Effect,
+    ) -> Result<bool, StoreError> {
+        match effect {
+            Effect::Learned { key, .. } => Ok(self.learned(key)?.is_some_and(|(at, _)| at == location)),
+            Effect::Deleted => Ok(false),
+            Effect::Append { key, .. } => {
+                for sequence in frame.sequence..frame.sequence + u64::from(frame.count) {
+                    if self.index.entry(&frame.session, sequence)? == Some(location) {
+                        return Ok(true);
+                    }
+                }
+                if let Some(key) = key
+                    && self.index.used_key(&frame.session, key)?.is_some_and(|(_, at)| at == location)
+                {
+                    return Ok(true);
+                }
+                Ok(self.index.row(&frame.session)?.is_some_and(|row| row.place.newest == location))
+            }
+            Effect::Quarantined { .. } | Effect::LossAccepted { .. } => {
+                let row = self.index.row(&frame.session)?;
+                Ok(row.is_some_and(|row| row.place.newest == location || row.place.mark == Some(location)))
+            }
+        }
+    }
+
+    /// A live frame was copied to another place.
+    pub(crate) fn relocate(
+        &mut self,
+        frame: &Frame,
+        from: Location,
+        to: Location,
+        effect: &Effect,
+    ) -> Result<(), StoreError> {
+        match effect {
+            Effect::Learned { key, value } => {
+                self.changes.push((key::learned(key), Some(encode_learned(to, value))));
+                return Ok(());
+            }
+            Effect::Deleted => return Ok(()),
+            Effect::Append { key, .. } => {
+                for sequence in frame.sequence..frame.sequence + u64::from(frame.count) {
+                    if self.index.entry(&frame.session, sequence)? == Some(from) {
+                        self.changes.push((key::entry(&frame.session, sequence), Some(encode_location(to))));
+                    }
+                }
+                if let Some(key) = key
+                    && let Some((first, at)) = self.index.used_key(&frame.session, key)?
+                    && at == from
+                {
+                    let value = encode_used_key(first.0, to);
+                    self.changes.push((key::idempotency(&frame.session, key), Some(value)));
+                }
+            }
+            Effect::Quarantined { .. } | Effect::LossAccepted { .. } => {}
+        }
+        if let Some(Row { head, mut place }) = self.row_unpublished(&frame.session)?
+            && (place.newest == from || place.mark == Some(from))
+        {
+            place.newest = if place.newest == from { to } else { place.newest };
+            place.mark = if place.mark == Some(from) { Some(to) } else { place.mark };
+            self.set_row(&frame.session, &head, place)?;
+        }
+        Ok(())
+    }
+
+    /// The row with the changes of this group, which readers do not see yet.
+    fn row_unpublished(&mut self, session: &str) -> Result<Option<Row>, StoreError> {
+        let Some(mut row) = self.index.row(session)? else { return Ok(None) };
+        if let Some(known) = self.known(session)? {
+            row.place = known.place;
+        }
+        Ok(Some(row))
+    }
+
+    /// Records a rewritten segment.
+    pub(crate) fn put_segment(&mut self, id: u64, row: SegmentRow) {
+        self.segments.insert(id, row);
+        self.changes.push((key::segment(id), Some(row.encode())));
+    }
+
+    /// Makes the changes so far visible, in the middle of a frame: the checkpoint stays before it.
+    fn stage(&mut self) {
+        self.index.stage(std::mem::take(&mut self.changes));
+    }
+
+    /// Makes what was applied visible to readers, with the checkpoint.
+    pub(crate) fn publish(&mut self) {
+        if let Some(row) = self.segments.get(&self.checkpoint.segment) {
+            self.changes.push((key::segment(self.checkpoint.segment), Some(row.encode())));
+            self.changes.push((key::CHECKPOINT.to_vec(), Some(self.checkpoint.encode())));
+        }
+        self.stage();
+    }
+}
+
+/// The kind of frame that a record is written in.
+pub(crate) fn kind_of(record: &StoredRecord) -> FrameKind {
+    match record {
+        StoredRecord::Append { .. } => FrameKind::Append,
+        StoredRecord::Deleted => FrameKind::Deleted,
+        StoredRecord::Learned { .. } => FrameKind::Learned,
+        StoredRecord::Quarantined { .. } => FrameKind::Quarantined,
+        StoredRecord::LossAccepted { .. } => FrameKind::LossAccepted,
+    }
+}

@@ -1,0 +1,46 @@
+//! One store at a time in a directory.
+//!
+//! Always true: the lock ends with the process, however that ends; the pid in the file is for people only.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use crate::error::StoreError;
+
+/// Held as long as it lives.
+#[derive(Debug)]
+pub(crate) struct DirectoryLock {
+    _file: File,
+}
+
+impl DirectoryLock {
+    /// Locks the directory, or says at once who has it.
+    pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join("lock");
+        let failed = |error| StoreError::io("lock", &path, error);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&path).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+                return Err(StoreError::InUse { dir: dir.to_owned(), pid });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        // On a full disk the pid cannot be noted; the lock holds all the same.
+        let noted = file
+            .set_len(0)
+            .and_then(|()| file.seek(SeekFrom::Start(0)))
+            .and_then(|_| write!(file, "{}", std::process::id()));
+        if let Err(error) = noted {
+            tracing::debug!(%error, "cannot note the process in the lock file");
+        }
+        Ok(Self { _file: file })
+    }
+}

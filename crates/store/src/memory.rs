@@ -1,0 +1,80 @@
+//! A store in memory: for simulations under a paused clock, and for sessions that need not last.
+//!
+//! Always true: an append completes at once, on the caller's thread, and means the same as on a disk.
+
+use std::collections::{BTreeMap, HashMap};
+
+use greenroom_kernel::{Entry, EntryId};
+
+use crate::error::StoreError;
+use crate::head::Head;
+use crate::{Appended, Batch};
+
+#[derive(Debug, Default)]
+struct Session {
+    entries: Vec<Entry>,
+    head: Head,
+    keys: HashMap<String, EntryId>,
+}
+
+/// All sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    sessions: BTreeMap<String, Session>,
+    learned: HashMap<String, Vec<u8>>,
+    pub(crate) is_closed: bool,
+}
+
+impl Memory {
+    /// The batch was checked by itself already.
+    pub(crate) fn append(
+        &mut self,
+        session: &str,
+        first: EntryId,
+        batch: Batch,
+    ) -> Result<Appended, StoreError> {
+        let known = self.sessions.get(session);
+        let used = batch.key.as_ref().and_then(|key| known?.keys.get(key));
+        if let Some(&first) = used {
+            return Ok(Appended::Duplicate { first });
+        }
+        let expected = EntryId(known.map_or(0, |known| known.entries.len() as u64));
+        if first != expected {
+            return Err(StoreError::Sequence { session: session.to_owned(), expected, got: first });
+        }
+        let known = self.sessions.entry(session.to_owned()).or_default();
+        let next = EntryId(first.0 + batch.entries.len() as u64);
+        known.entries.extend(batch.entries);
+        known.head = batch.head;
+        known.keys.extend(batch.key.map(|key| (key, first)));
+        Ok(Appended::Written { first, next })
+    }
+
+    pub(crate) fn head(&self, session: &str) -> Option<Head> {
+        self.sessions.get(session).map(|known| known.head.clone())
+    }
+
+    pub(crate) fn load(&self, session: &str, from: EntryId) -> Result<Vec<Entry>, StoreError> {
+        let known = self.sessions.get(session);
+        let known = known.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })?;
+        let from = usize::try_from(from.0).unwrap_or(usize::MAX).min(known.entries.len());
+        Ok(known.entries[from..].to_vec())
+    }
+
+    pub(crate) fn list(&self) -> Vec<(String, Head)> {
+        self.sessions.iter().map(|(session, known)| (session.clone(), known.head.clone())).collect()
+    }
+
+    pub(crate) fn delete(&mut self, session: &str) -> Result<(), StoreError> {
+        let removed = self.sessions.remove(session).map(drop);
+        removed.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })
+    }
+
+    pub(crate) fn learned_get(&self, key: &str) -> Option<Vec<u8>> {
+        self.learned.get(key).cloned()
+    }
+
+    pub(crate) fn learned_put(&mut self, key: String, value: Vec<u8>) {
+        self.learned.insert(key, value);
+    }
+}

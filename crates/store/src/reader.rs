@@ -1,0 +1,157 @@
+//! Reading entries through the index.
+//!
+//! Always true: what is given out was checked against the journal, whole and dense; a hole is a typed error. Every
+//! function here blocks on the disk.
+
+use greenroom_kernel::{Entry, EntryId};
+
+use crate::error::StoreError;
+use crate::head::Head;
+use crate::index::{Index, Location};
+use crate::journal::segments::Segments;
+use crate::record::{self, StoredRecord};
+
+/// What could be read of a session, and what could not.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Salvaged {
+    /// The entries that are whole, in order.
+    pub entries: Vec<Entry>,
+    /// The ranges of sequence numbers that are not: the first, and the one after the last.
+    pub lost: Vec<(EntryId, EntryId)>,
+}
+
+/// The entries of one frame, and the head after them; `None` if it is damaged or gone.
+fn read_frame(
+    segments: &Segments,
+    session: &str,
+    at: Location,
+) -> Result<Option<(Vec<Entry>, Head)>, StoreError> {
+    let Some((_, payload)) = segments.read(at, session)? else { return Ok(None) };
+    match record::decode(&payload)? {
+        StoredRecord::Append { entries, head, .. } => Ok(Some((entries, *head))),
+        StoredRecord::Deleted
+        | StoredRecord::Learned { .. }
+        | StoredRecord::Quarantined { .. }
+        | StoredRecord::LossAccepted { .. } => Ok(None),
+    }
+}
+
+/// Everything from `from` up to but without `until`, whole or not.
+pub(crate) fn salvage(
+    index: &Index,
+    segments: &Segments,
+    session: &str,
+    from: u64,
+    until: u64,
+) -> Result<Salvaged, StoreError> {
+    let mut salvaged = Salvaged::default();
+    let mut next = from;
+    // A segment may be rewritten between the look at the index and the read; the second look finds its new place.
+    let mut is_second_look = false;
+    let mut places = index.entries(session, next, until)?.into_iter().peekable();
+    while next < until {
+        while places.peek().is_some_and(|(sequence, _)| *sequence < next) {
+            places.next();
+        }
+        let Some((sequence, location)) = places.peek().copied() else {
+            lose(&mut salvaged, next, until);
+            break;
+        };
+        if sequence > next {
+            lose(&mut salvaged, next, sequence);
+            next = sequence;
+        }
+        let before = next;
+        for entry in read_frame(segments, session, location)?.map(|(entries, _)| entries).unwrap_or_default()
+        {
+            if entry.id.0 == next && next < until {
+                salvaged.entries.push(entry);
+                next += 1;
+            }
+        }
+        if next > before {
+            is_second_look = false;
+        } else if is_second_look {
+            lose(&mut salvaged, next, next + 1);
+            next += 1;
+            is_second_look = false;
+        } else {
+            is_second_look = true;
+            places = index.entries(session, next, until)?.into_iter().peekable();
+        }
+    }
+    Ok(salvaged)
+}
+
+fn lose(salvaged: &mut Salvaged, from: u64, until: u64) {
+    match salvaged.lost.last_mut() {
+        Some((_, last)) if last.0 == from => *last = EntryId(until),
+        _ => salvaged.lost.push((EntryId(from), EntryId(until))),
+    }
+}
+
+/// The entries from `from` up to but without `until`; a typed error if one of them is lost.
+pub(crate) fn load(
+    index: &Index,
+    segments: &Segments,
+    session: &str,
+    from: u64,
+    until: u64,
+) -> Result<Vec<Entry>, StoreError> {
+    let Salvaged { entries, lost } = salvage(index, segments, session, from, until)?;
+    match lost.first() {
+        None => Ok(entries),
+        Some((entry, _)) => {
+            // A loss that is known needs no second search.
+            if index.row(session)?.is_some_and(|row| row.place.mark.is_none() && row.head.lost_from.is_none())
+            {
+                index.suspect("an entry that it lists cannot be read");
+            }
+            Err(StoreError::Damaged { session: session.to_owned(), entry: *entry })
+        }
+    }
+}
+
+/// The head with which a session goes on after a loss: its newest one if all that its context needs is whole, else
+/// the head at the last entry before the loss.
+pub(crate) fn head_after_loss(
+    index: &Index,
+    segments: &Segments,
+    session: &str,
+    newest: &Head,
+    lost_from: EntryId,
+) -> Result<Head, StoreError> {
+    let live_from = newest.live_from.0.min(newest.entries);
+    if salvage(index, segments, session, live_from, newest.entries)?.lost.is_empty() {
+        return Ok(newest.clone());
+    }
+    head_at(index, segments, session, lost_from.0, newest)
+}
+
+/// The head after the last readable entry before `until`. What a session is called outlives its entries.
+pub(crate) fn head_at(
+    index: &Index,
+    segments: &Segments,
+    session: &str,
+    until: u64,
+    newest: &Head,
+) -> Result<Head, StoreError> {
+    let mut until = until;
+    while let Some(before) = until.checked_sub(1) {
+        if let Some(location) = index.entry(session, before)?
+            && let Some((_, head)) = read_frame(segments, session, location)?
+        {
+            return Ok(head);
+        }
+        until = before;
+    }
+    Ok(Head {
+        created_at_ms: newest.created_at_ms,
+        updated_at_ms: newest.updated_at_ms,
+        title: newest.title.clone(),
+        parent_session: newest.parent_session.clone(),
+        provider: newest.provider.clone(),
+        model: newest.model.clone(),
+        ..Head::default()
+    })
+}

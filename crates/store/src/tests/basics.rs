@@ -1,0 +1,294 @@
+//! What a store does when nothing goes wrong.
+
+use greenroom_kernel::EntryId;
+
+use super::world::{World, append, batch, keyed, texts, wait};
+use crate::{Appended, Batch, Head, Store, StoreError, StoreOptions};
+
+/// The same for a store on a disk and for one in memory.
+fn both(check: impl Fn(&Store)) {
+    let world = World::new();
+    check(&world.open_quiet());
+    check(&Store::memory());
+}
+
+#[test]
+fn what_was_appended_is_read_back() {
+    both(|store| {
+        assert_eq!(store.head("one").unwrap(), None);
+        let written = append(store, "one", batch(0, &["a", "b"])).unwrap();
+        assert_eq!(written, Appended::Written { first: EntryId(0), next: EntryId(2) });
+        append(store, "one", batch(2, &["c"])).unwrap();
+        append(store, "two", batch(0, &["x"])).unwrap();
+        assert_eq!(texts(store, "one", 0).unwrap(), ["a", "b", "c"]);
+        assert_eq!(texts(store, "one", 1).unwrap(), ["b", "c"]);
+        assert_eq!(texts(store, "one", 3).unwrap(), [""; 0]);
+        assert_eq!(store.head("one").unwrap().unwrap().entries, 3);
+        let some = store.get("one", &[EntryId(2), EntryId(0)]).unwrap();
+        assert_eq!(some.iter().map(|entry| entry.id.0).collect::<Vec<_>>(), [2, 0]);
+        assert!(matches!(store.get("one", &[EntryId(3)]), Err(StoreError::Damaged { .. })));
+        let sessions = store.list().unwrap();
+        assert_eq!(sessions.iter().map(|(session, _)| session.as_str()).collect::<Vec<_>>(), ["one", "two"]);
+        assert!(matches!(store.load("three", EntryId(0)), Err(StoreError::NotFound { .. })));
+    });
+}
+
+#[test]
+fn a_batch_that_does_not_continue_the_session_is_refused() {
+    both(|store| {
+        append(store, "one", batch(0, &["a"])).unwrap();
+        let (expected, got) = (EntryId(1), EntryId(0));
+        let refused = append(store, "one", batch(0, &["b"]));
+        assert!(
+            matches!(refused, Err(StoreError::Sequence { expected: e, got: g, .. }) if (e, g) == (expected, got))
+        );
+        let mut holed = batch(1, &["b", "c"]);
+        holed.entries[1].id = EntryId(5);
+        assert!(matches!(append(store, "one", holed), Err(StoreError::Sequence { .. })));
+        let mut miscounted = batch(1, &["b"]);
+        miscounted.head.entries = 7;
+        assert!(matches!(
+            append(store, "one", miscounted),
+            Err(StoreError::Head { expected: 2, got: 7, .. })
+        ));
+        assert_eq!(texts(store, "one", 0).unwrap(), ["a"]);
+    });
+}
+
+#[test]
+fn a_key_gives_one_batch() {
+    let world = World::new();
+    for round in 0..2 {
+        let store = world.open_quiet();
+        let first = append(&store, "one", keyed(0, &["a"], "k")).unwrap();
+        let duplicate = Appended::Duplicate { first: EntryId(0) };
+        assert_eq!(first == duplicate, round > 0);
+        assert_eq!(append(&store, "one", keyed(0, &["a"], "k")).unwrap(), duplicate);
+        assert_eq!(append(&store, "one", keyed(1, &["b"], "k")).unwrap(), duplicate);
+        // The same key in another session is another key.
+        append(&store, "two", keyed(0, &["a"], "k")).unwrap();
+        assert_eq!(texts(&store, "one", 0).unwrap(), ["a"]);
+    }
+}
+
+#[test]
+fn a_head_can_change_without_an_entry() {
+    both(|store| {
+        append(store, "one", batch(0, &["a"])).unwrap();
+        let head = Head { entries: 1, title: Some("named".to_owned()), ..Head::default() };
+        append(store, "one", Batch { entries: Vec::new(), head: head.clone(), key: None, epoch: 0 }).unwrap();
+        assert_eq!(store.head("one").unwrap(), Some(head));
+        append(store, "one", batch(1, &["b"])).unwrap();
+    });
+}
+
+#[test]
+fn session_ids_are_checked() {
+    let longest = "x".repeat(64);
+    for (session, is_right) in [
+        ("a", true),
+        ("A-1_b.c", true),
+        (longest.as_str(), true),
+        ("", false),
+        (".a", false),
+        ("a/b", false),
+        ("a b", false),
+        ("ü", false),
+        ("a\0b", false),
+        (&format!("{longest}x"), false),
+    ] {
+        both(|store| {
+            let refused = append(store, session, batch(0, &["a"]));
+            assert_eq!(refused.is_ok(), is_right, "{session:?}: {refused:?}");
+            assert!(is_right || matches!(refused, Err(StoreError::SessionId { .. })));
+            assert_eq!(store.head(session).is_ok(), is_right);
+        });
+    }
+}
+
+#[test]
+fn what_is_too_large_is_refused() {
+    both(|store| {
+        let many = vec!["x"; 16_385];
+        assert!(matches!(append(store, "one", batch(0, &many)), Err(StoreError::TooLarge { .. })));
+        let key = "k".repeat(513);
+        assert!(matches!(append(store, "one", keyed(0, &["a"], &key)), Err(StoreError::TooLarge { .. })));
+        assert!(matches!(wait(store.learned_put("k", &vec![0; 1 << 21])), Err(StoreError::TooLarge { .. })));
+    });
+    let world = World::new();
+    let huge = "x".repeat(33 << 20);
+    assert!(matches!(
+        append(&world.open_quiet(), "one", batch(0, &[&huge])),
+        Err(StoreError::TooLarge { .. })
+    ));
+}
+
+#[test]
+fn a_batch_larger_than_a_segment_gets_one_of_its_own() {
+    let world = World::new();
+    let store = world.open_quiet();
+    let large = "x".repeat(40_000);
+    append(&store, "one", batch(0, &["a"])).unwrap();
+    append(&store, "one", batch(1, &[&large, "b"])).unwrap();
+    append(&store, "one", batch(3, &["c"])).unwrap();
+    drop(store);
+    assert_eq!(texts(&world.open_quiet(), "one", 0).unwrap(), ["a", &large, "b", "c"]);
+}
+
+#[test]
+fn a_store_is_as_it_was_after_a_close_and_after_a_drop() {
+    let world = World::new();
+    for round in 0..6 {
+        let store = world.open_quiet();
+        assert_eq!(store.head("one").unwrap().map_or(0, |head| head.entries), round * 3);
+        for id in round * 3..round * 3 + 3 {
+            append(&store, "one", batch(id, &[&"x".repeat(700)])).unwrap();
+        }
+        wait(store.learned_put("ratio", &round.to_le_bytes())).unwrap();
+        if round % 2 == 0 {
+            let clone = store.clone();
+            wait(store.close()).unwrap();
+            assert!(matches!(append(&clone, "one", batch(0, &["a"])), Err(StoreError::Closed)));
+            assert!(matches!(clone.head("one"), Err(StoreError::Closed)));
+        }
+    }
+    let store = world.open_quiet();
+    assert_eq!(store.learned_get("ratio").unwrap(), Some(5_u64.to_le_bytes().to_vec()));
+    assert_eq!(texts(&store, "one", 0).unwrap().len(), 18);
+    assert!(world.memory.paths().len() > 3, "several segments");
+}
+
+#[test]
+fn a_deleted_session_is_gone_and_its_id_is_free() {
+    let world = World::new();
+    let store = world.open_quiet();
+    append(&store, "one", keyed(0, &["old"], "k")).unwrap();
+    append(&store, "two", batch(0, &["x"])).unwrap();
+    wait(store.delete("one")).unwrap();
+    assert_eq!(store.head("one").unwrap(), None);
+    assert!(matches!(wait(store.delete("one")), Err(StoreError::NotFound { .. })));
+    drop(store);
+    let store = world.open_quiet();
+    assert_eq!(store.list().unwrap().len(), 1);
+    append(&store, "one", keyed(0, &["new"], "k")).unwrap();
+    assert_eq!(texts(&store, "one", 0).unwrap(), ["new"]);
+}
+
+#[test]
+fn many_tasks_append_at_once_and_keep_their_order() {
+    let world = World::new();
+    let store = world.open_quiet();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..64)
+            .map(|task| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    for id in 0..20 {
+                        store
+                            .append(&format!("s{task}"), batch(id, &[&format!("{task}-{id}")]))
+                            .await
+                            .unwrap();
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    drop(store);
+    let store = world.open_quiet();
+    for task in 0..64 {
+        let expected: Vec<String> = (0..20).map(|id| format!("{task}-{id}")).collect();
+        assert_eq!(texts(&store, &format!("s{task}"), 0).unwrap(), expected);
+    }
+}
+
+#[test]
+fn appends_of_one_session_may_be_sent_without_waiting() {
+    let world = World::new();
+    let store = world.open_quiet();
+    wait(async {
+        let sent: Vec<_> = (0..50).map(|id| Box::pin(store.append("one", batch(id, &["x"])))).collect();
+        for (id, append) in (0..).zip(futures(sent).await) {
+            assert_eq!(append.unwrap(), Appended::Written { first: EntryId(id), next: EntryId(id + 1) });
+        }
+    });
+}
+
+/// Polls all of them, so that all are sent, and gives their results in order.
+async fn futures<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
+    let mut results: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, result) in futures.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let std::task::Poll::Ready(value) = std::pin::Pin::new(future).poll(context)
+            {
+                *result = Some(value);
+            }
+        }
+        if results.iter().all(Option::is_some) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
+    results.into_iter().map(|result| result.expect("all are there")).collect()
+}
+
+#[test]
+fn a_second_store_in_the_directory_is_refused_at_once() {
+    let world = World::new();
+    let store = world.open_quiet();
+    let refused = world.try_open();
+    let pid = std::process::id();
+    assert!(
+        matches!(&refused, Err(StoreError::InUse { pid: Some(found), .. }) if *found == pid),
+        "{refused:?}"
+    );
+    assert!(refused.unwrap_err().to_string().contains(&format!("process {pid}")));
+    drop(store);
+    world.open_quiet();
+}
+
+#[test]
+fn of_many_that_open_at_once_one_has_the_store() {
+    let world = World::new();
+    let options = world.options();
+    for _ in 0..20 {
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..50).map(|_| scope.spawn(|| Store::open(&options))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(opened.iter().filter(|opened| opened.is_ok()).count(), 1);
+        assert!(
+            opened
+                .iter()
+                .flat_map(|opened| opened.as_ref().err())
+                .all(|error| { matches!(error, StoreError::InUse { .. }) && error.is_retryable() })
+        );
+    }
+}
+
+#[test]
+fn real_files_work_and_are_the_owners_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { segment_bytes: 4_096, ..StoreOptions::new(dir.path().join("a/b")) };
+    let (store, notices) = Store::open(&options).unwrap();
+    assert_eq!(notices, []);
+    for id in 0..30 {
+        append(&store, "one", batch(id, &[&"x".repeat(500)])).unwrap();
+    }
+    drop(store);
+    let (store, notices) = Store::open(&options).unwrap();
+    assert_eq!(notices, []);
+    assert_eq!(texts(&store, "one", 0).unwrap().len(), 30);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(&options.dir).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+}
