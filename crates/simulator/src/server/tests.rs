@@ -1,14 +1,20 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_kernel::StopReason;
+use futures_util::StreamExt;
+use greenroom_kernel::{
+    AssistantMessage, Block, FailureClass, Message, StopReason, ToolResult, ToolSpec, ToolStatus,
+};
+use greenroom_provider::{OpenAi, OpenAiOptions, Provider, Purpose, ReplyEvent};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::{
-    Echo, ErrorDialect, Fault, Pace, Point, Reply, RetryAfter, Sequence, SimulatorOptions, WrongUsage,
+    Echo, ErrorDialect, Fault, Outcome, Pace, Point, Reply, RetryAfter, Sequence, SimulatorOptions,
+    WrongUsage,
 };
 
 /// What a raw client saw.
@@ -421,4 +427,115 @@ async fn pace_and_finish_are_kept() {
     let got = post(&server, &ask("go")).await;
     assert_eq!(got.said(), "abcdef");
     assert_eq!(got.finish().as_deref(), Some("content_filter"));
+}
+
+/// Everything that one call gives: the pieces joined by kind, and the whole answer or the error's class.
+async fn ask_provider(
+    provider: &dyn Provider,
+    request: greenroom_provider::Request,
+) -> Result<(String, AssistantMessage), FailureClass> {
+    let mut stream = provider.stream(request).await.map_err(|error| error.failure.class)?;
+    let mut pieces = String::new();
+    while let Some(event) = stream.next().await {
+        match event.map_err(|error| error.failure.class)? {
+            ReplyEvent::Text(text) | ReplyEvent::Reasoning(text) => pieces.push_str(&text),
+            ReplyEvent::ToolCall { arguments, .. } => pieces.push_str(&arguments),
+            ReplyEvent::Done(message) => return Ok((pieces, *message)),
+        }
+    }
+    panic!("the stream ended without a message")
+}
+
+/// The same script in-process and over HTTP through the real client must give the same.
+async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) {
+    let (inside, outside) = (Simulator::new(options()), Simulator::new(options()));
+    let server = outside.serve().await.unwrap();
+    let client = OpenAi::new(OpenAiOptions {
+        name: "simulator".to_owned(),
+        base_url: server.base_url(),
+        prompt_cache_key: Some(true),
+        ..OpenAiOptions::default()
+    })
+    .unwrap();
+    let mut messages = vec![Arc::new(Message::user("Read a and b."))];
+    for step in 0..3 {
+        let request = greenroom_provider::Request {
+            model: "m".to_owned(),
+            system: Some("Be brief.".to_owned()),
+            messages: messages.clone(),
+            tools: Arc::new([ToolSpec {
+                name: "read".to_owned(),
+                description: "Reads a file.".to_owned(),
+                parameters: json!({ "type": "object", "properties": { "path": { "type": "string" } } }),
+            }]),
+            max_output_tokens: Some(100),
+            output_schema: None,
+            purpose: Purpose::Turn,
+            session: "s".to_owned(),
+        };
+        let expected = ask_provider(&*inside.provider(), request.clone()).await;
+        let got = ask_provider(&client, request).await;
+        assert_eq!(got, expected, "{name}, step {step}");
+        assert_eq!(outside.fired(), inside.fired(), "{name}, step {step}");
+        let Ok((_, answer)) = got else { continue };
+        let results: Vec<Arc<Message>> = answer
+            .tool_calls()
+            .map(|call| {
+                Arc::new(Message::ToolResult(ToolResult {
+                    call_id: call.id.clone(),
+                    tool_name: call.name.clone(),
+                    content: vec![Block::Text("alpha beta".to_owned())],
+                    status: ToolStatus::Ok,
+                    touched: Vec::new(),
+                }))
+            })
+            .collect();
+        messages.push(Arc::new(Message::Assistant(answer)));
+        messages.extend(results);
+        messages.push(Arc::new(Message::user("Go on.")));
+    }
+    let counted = |simulator: &Simulator| -> Vec<(u64, u64, Outcome)> {
+        let requests = simulator.requests();
+        requests.iter().map(|one| (one.request.tokens, one.request.cached_tokens, one.outcome)).collect()
+    };
+    assert_eq!(counted(&outside), counted(&inside), "{name}");
+    outside.assert_clean();
+}
+
+#[tokio::test]
+async fn in_process_and_over_http_through_the_real_client_are_the_same() {
+    let calls = || {
+        Reply::text("I will read both. ")
+            .with_reasoning("Two files.")
+            .and_call("read", &json!({ "path": "a" }))
+            .and_call("read", &json!({ "path": "b" }))
+    };
+    let replies = move |fault: Option<Fault>| {
+        let first = Reply { fault, ..calls() };
+        SimulatorOptions::new(Sequence(vec![first, calls(), Reply::text("Done: 你好 🙂.")]))
+    };
+    check_same("no fault", || replies(None)).await;
+    for fault in Fault::every_kind() {
+        // Waits are the client's to end; made ids and odd usage are each client's own; arguments that are
+        // broken would be sent back here.
+        let differs = fault.needs_call()
+            || matches!(fault, Fault::Stall { .. } | Fault::Usage(WrongUsage::Zero) | Fault::BadUtf8);
+        if !differs {
+            check_same(fault.name(), || replies(Some(fault.clone()))).await;
+        }
+    }
+    for dialect in [
+        ErrorDialect::OpenAi,
+        ErrorDialect::LlamaServer,
+        ErrorDialect::Vllm,
+        ErrorDialect::VllmCharacters,
+        ErrorDialect::LlamaCppPython,
+        ErrorDialect::MistralRs,
+        ErrorDialect::LiteLlm,
+        ErrorDialect::Anthropic,
+        ErrorDialect::EmptyBody,
+    ] {
+        let name = format!("{dialect:?}");
+        check_same(&name, || SimulatorOptions { window: 30, error_dialect: dialect, ..replies(None) }).await;
+    }
 }
