@@ -70,6 +70,13 @@ impl Containment {
         })
     }
 
+    fn is_namespace(self) -> bool {
+        match self {
+            Self::PidNamespace | Self::UserNamespace => true,
+            Self::ProcessTree => false,
+        }
+    }
+
     pub(crate) fn works(self) -> bool {
         let Some((program, arguments)) = self.prefix().split_first() else { return true };
         let mut probe = std::process::Command::new(program);
@@ -94,8 +101,11 @@ pub(crate) struct Running {
     child: Child,
     root: i32,
     marker: String,
+    /// When the root started.
+    since: u64,
     containment: Containment,
-    swept: bool,
+    /// Whether all of its processes are known to have ended.
+    ended: bool,
 }
 
 /// The environment variable by which a command's processes are found.
@@ -124,12 +134,18 @@ impl Running {
         let pid = child.id().expect("it was not waited for yet");
         let root = i32::try_from(pid).expect("process ids are positive and fit");
         let marker = format!("{MARKER}={id}");
-        Ok((Self { child, root, marker, containment: launch.containment, swept: false }, output))
+        // It has not been waited for, so it is in the process table even if it has ended; then nothing is older.
+        let since = tree::started(root);
+        Ok((Self { child, root, marker, since, containment: launch.containment, ended: false }, output))
     }
 
     /// Waits until the command itself has ended; processes it started may go on.
     pub(crate) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
-        self.child.wait().await
+        let status = self.child.wait().await?;
+        // It reports the end of the namespace's first process, after which the kernel has ended the others; unless
+        // it was killed itself.
+        self.ended = self.containment.is_namespace() && status.code().is_some();
+        Ok(status)
     }
 
     /// Ends all of its processes that are left. When this future is dropped they are ended just the same.
@@ -142,13 +158,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !self.swept {
-            self.swept = true;
-            let root_is_guard = match self.containment {
-                Containment::PidNamespace | Containment::UserNamespace => true,
-                Containment::ProcessTree => false,
-            };
-            tree::end_all(self.root, &self.marker, root_is_guard);
+        if !self.ended {
+            tree::end_all(self.root, self.since, &self.marker, self.containment.is_namespace());
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A type's JSON schema in the form that models are sent for function calling.
 //!
 //! Always true: it is an object schema with everything inlined (a recursive type keeps its `$defs`), without
-//! `$schema`, without `title`s, and without the `format`s of numbers, which some providers reject.
+//! `$schema`, without `title`s, and without the `format`s of numbers, which some providers reject. Doc comments lose
+//! the line breaks of the source.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
@@ -32,6 +33,9 @@ pub(crate) fn of<T: JsonSchema>() -> (Value, Option<String>) {
 
 fn plain(schema: &mut Schema) {
     schema.remove("title");
+    if let Some(Value::String(text)) = schema.get_mut("description") {
+        *text = unwrap_lines(text);
+    }
     if let Some("integer" | "number") = schema.get("type").and_then(Value::as_str) {
         schema.remove("format");
     }
@@ -40,4 +44,45 @@ fn plain(schema: &mut Schema) {
     {
         schema.remove("format");
     }
+    let required: Vec<String> = match schema.get("required") {
+        Some(Value::Array(names)) => {
+            names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+        }
+        Some(_) | None => Vec::new(),
+    };
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        for (name, property) in properties.iter_mut() {
+            if !required.contains(name) {
+                leave_out_null(property);
+            }
+        }
+    }
 }
+
+/// What may be left out need not be null as well: two ways to say nothing are one too many for a model.
+fn leave_out_null(property: &mut Value) {
+    let Some(Value::Array(kinds)) = property.get("type") else { return };
+    let mut others = kinds.iter().filter(|kind| kind.as_str() != Some("null"));
+    if let (2, Some(only), None) = (kinds.len(), others.next().cloned(), others.next()) {
+        property["type"] = only;
+    }
+}
+
+/// Paragraphs become one line each; what is set in lines, such as a list or code, stays.
+fn unwrap_lines(text: &str) -> String {
+    let set_in_lines = |paragraph: &str| {
+        paragraph.lines().any(|line| {
+            line.starts_with(char::is_whitespace)
+                || ["- ", "* ", "+ ", "|", "#", "> ", "```"].iter().any(|mark| line.starts_with(mark))
+                || line.split_once('.').is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+        })
+    };
+    let paragraphs = text.split("\n\n");
+    let unwrapped = paragraphs.map(|paragraph| {
+        if set_in_lines(paragraph) { paragraph.to_owned() } else { paragraph.replace('\n', " ") }
+    });
+    unwrapped.collect::<Vec<_>>().join("\n\n")
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use greenroom_kernel::{Block, ToolStatus};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -55,7 +56,7 @@ impl Default for Options {
 struct Bash {
     /// The command.
     command: String,
-    /// The time limit in milliseconds. Default: 120000.
+    /// The time limit in milliseconds. Default: 120000, unless set otherwise.
     timeout_ms: Option<u64>,
 }
 
@@ -86,6 +87,9 @@ async fn run(
     if arguments.command.contains('\0') {
         return Err(ToolsError::Refused("a command has no NUL bytes".to_owned()).into());
     }
+    if context.cancel.is_cancelled() {
+        return Ok(ToolOutput::interrupted("cancelled; it took no effect"));
+    }
     let containment = match options.containment {
         Some(containment) => containment,
         None => tokio::task::spawn_blocking(Containment::detect).await?,
@@ -112,9 +116,18 @@ async fn run(
             }
         } => End::Exited(status),
     };
-    running.end().await;
-    // What is still in the pipe; a process that nobody may end could hold it open for ever.
-    let _ = tokio::time::timeout(DRAIN, collector.read_all(&mut output)).await;
+    match end {
+        End::Exited(_) => {
+            running.end().await;
+            // What is still in the pipe; a process that nobody may end could hold it open for ever.
+            let _ = tokio::time::timeout(DRAIN, collector.read_all(&mut output)).await;
+        }
+        End::TimedOut | End::Cancelled => {
+            // What is there by now; what comes later is about processes being ended.
+            let _ = collector.read_all(&mut output).now_or_never();
+            running.end().await;
+        }
+    }
     Ok(report(end, timeout_ms, collector.finish()))
 }
 

@@ -1,1 +1,136 @@
-//! The built-in tools, each through one table.
+//! The built-in tools, each through one table over a temporary workspace, and what models are told of them.
+
+mod files;
+mod search;
+mod shell;
+
+use std::path::Path;
+
+use greenroom_kernel::message::blocks_text;
+use greenroom_kernel::{ToolCall, ToolResult, ToolStatus, Touch, Touched};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use super::{Options, all};
+use crate::{Progress, Registry, ToolContext, Workspace};
+
+/// A workspace with files in it, and the built-in tools over it.
+struct Fixture {
+    folder: TempDir,
+    registry: Registry,
+}
+
+impl Fixture {
+    fn new(files: &[(&str, &str)]) -> Self {
+        Self::with_options(files, Options { shell: true, ..Options::default() })
+    }
+
+    fn with_options(files: &[(&str, &str)], options: Options) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for (path, content) in files {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("inside the folder")).expect("folders are made");
+            std::fs::write(path, content).expect("files are written");
+        }
+        let workspace = Workspace::open(folder.path()).expect("the folder exists");
+        Self { registry: all(workspace, options), folder }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    async fn call(&self, tool: &str, arguments: Value) -> ToolResult {
+        self.call_with(tool, arguments, context()).await
+    }
+
+    async fn call_with(&self, tool: &str, arguments: Value, context: ToolContext) -> ToolResult {
+        let call = ToolCall { id: "c".into(), name: tool.into(), arguments: arguments.to_string() };
+        self.registry.run(&call, context).await
+    }
+
+    /// The call succeeds with exactly this text.
+    async fn check(&self, tool: &str, arguments: Value, expect: &str) -> Vec<Touched> {
+        let result = self.call(tool, arguments.clone()).await;
+        assert_eq!(blocks_text(&result.content), expect, "{tool} {arguments}");
+        assert_eq!(result.status, ToolStatus::Ok, "{tool} {arguments}");
+        result.touched
+    }
+
+    /// The call fails, touches nothing, and says this.
+    async fn check_error(&self, tool: &str, arguments: Value, expect: &str) {
+        let result = self.call(tool, arguments.clone()).await;
+        let text = blocks_text(&result.content);
+        assert!(text.contains(expect), "{tool} {arguments}: {text}");
+        assert_eq!(result.status, ToolStatus::Error, "{tool} {arguments}: {text}");
+        assert_eq!(result.touched, [], "{tool} {arguments}");
+    }
+
+    fn content(&self, path: &str) -> String {
+        String::from_utf8(std::fs::read(self.path().join(path)).expect("the file exists")).expect("text")
+    }
+}
+
+fn context() -> ToolContext {
+    ToolContext {
+        session: "s".into(),
+        call_id: "c".into(),
+        cancel: CancellationToken::new(),
+        progress: Progress::default(),
+    }
+}
+
+fn touched(path: &str, touch: Touch) -> Vec<Touched> {
+    vec![Touched { path: path.into(), touch }]
+}
+
+/// To accept a change, put the text that a failing run prints into the file.
+#[test]
+fn what_models_are_told() {
+    let fixture = Fixture::new(&[]);
+    let specs: Vec<Value> = fixture
+        .registry
+        .specs()
+        .iter()
+        .map(
+            |spec| json!({"name": spec.name, "description": spec.description, "parameters": spec.parameters}),
+        )
+        .collect();
+    let found = serde_json::to_string_pretty(&specs).expect("JSON values are JSON") + "\n";
+    assert!(found == include_str!("tests/specs.json"), "{found}");
+    let read_only = |name: &str| fixture.registry.get(name).expect("it is built in").is_read_only();
+    let names = ["read", "list", "grep", "write", "edit", "bash"];
+    assert_eq!(names.map(read_only), [true, true, true, false, false, false]);
+}
+
+#[test]
+fn the_shell_is_there_only_when_asked_for() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let workspace = Workspace::open(folder.path()).expect("it exists");
+    assert!(all(workspace.clone(), Options::default()).get("bash").is_none());
+    assert_eq!(super::files(workspace.clone()).len(), 5);
+    assert_eq!(super::read_only(workspace).len(), 3);
+}
+
+#[tokio::test]
+async fn cancelled_calls_take_no_effect() {
+    let fixture = Fixture::new(&[("a.txt", "a\n")]);
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    for (tool, arguments) in [
+        ("read", json!({"path": "a.txt"})),
+        ("write", json!({"path": "a.txt", "content": "b"})),
+        ("edit", json!({"path": "a.txt", "old": "a", "new": "b"})),
+        ("list", json!({})),
+        ("grep", json!({"pattern": "a"})),
+        ("bash", json!({"command": "echo b > a.txt"})),
+    ] {
+        let context = ToolContext { cancel: cancel.clone(), ..context() };
+        // Without the registry, which would not even begin.
+        let output = fixture.registry.get(tool).expect("built in").call(arguments, context).await;
+        assert_eq!(output.status, ToolStatus::Interrupted, "{tool}: {output:?}");
+        assert_eq!(output.touched, [], "{tool}");
+    }
+    assert_eq!(fixture.content("a.txt"), "a\n");
+}

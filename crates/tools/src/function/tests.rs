@@ -139,7 +139,7 @@ fn schemas_are_plain_objects() {
                         "required": ["title"],
                     },
                 },
-                "days": {"type": ["integer", "null"], "minimum": 0},
+                "days": {"type": "integer", "minimum": 0},
             },
             "required": ["stops"],
             "additionalProperties": false,

@@ -4,16 +4,21 @@
 //! number that was given anew meanwhile hits nobody else.
 
 #[cfg(target_os = "linux")]
-pub(super) use linux::end_all;
+pub(super) use linux::{end_all, started};
 
 /// Without `/proc` the process group has to do.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn end_all(root: i32, _marker: &str, _root_is_guard: bool) {
+pub(super) fn end_all(root: i32, _since: u64, _marker: &str, _root_is_guard: bool) {
     use rustix::process::{Pid, Signal, kill_process_group};
     if let Some(group) = Pid::from_raw(root) {
         // It fails when all have ended.
         let _ = kill_process_group(group, Signal::KILL);
     }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn started(_pid: i32) -> u64 {
+    0
 }
 
 #[cfg(target_os = "linux")]
@@ -26,6 +31,11 @@ mod linux {
 
     /// After this time what is left cannot be ended.
     const LIMIT: Duration = Duration::from_secs(2);
+    /// How many looks in a row must find none: while one look goes through the table a process may appear where it
+    /// has been already.
+    const CLEAR_LOOKS: usize = 2;
+    /// How many looks in a row may be unclear, when they find none otherwise.
+    const UNCLEAR_LOOKS_MAX: usize = 25;
 
     /// One line of the process table.
     #[derive(Debug, Clone, Copy)]
@@ -38,21 +48,50 @@ mod linux {
         started: u64,
     }
 
+    /// What one look through the table found.
+    struct Look {
+        found: Vec<Process>,
+        /// There is a process that is just being replaced by another program: its environment cannot be read now.
+        unclear: bool,
+    }
+
+    /// When a process started, in ticks since the system did; 0 if it has ended.
+    pub(in super::super) fn started(pid: i32) -> u64 {
+        read(pid).map(|process| process.started).unwrap_or_default()
+    }
+
     /// Ends `root`, its descendants, its session and all that carry `marker`, again and again until none is left.
-    /// With `root_is_guard` the root waits for the first process of a namespace and ends by itself after it: as
-    /// long as there are others it is spared, so that its end means the end of all.
-    pub(in super::super) fn end_all(root: i32, marker: &str, root_is_guard: bool) {
+    /// None of them started before `since`. With `root_is_guard` the root waits for the first process of a namespace
+    /// and ends by itself after it: as long as there are others it is spared, so that its end means the end of all.
+    pub(in super::super) fn end_all(root: i32, since: u64, marker: &str, root_is_guard: bool) {
         let deadline = Instant::now() + LIMIT;
+        let (mut clear, mut unclear) = (0, 0);
         let mut pause = Duration::from_micros(200);
         loop {
-            let found = processes_of(root, marker);
+            let Look { found, unclear: is_unclear } = look(root, since, marker);
             if found.is_empty() {
-                return;
+                if is_unclear && unclear < UNCLEAR_LOOKS_MAX {
+                    unclear += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                clear += 1;
+                if clear == CLEAR_LOOKS {
+                    return;
+                }
+                continue;
             }
+            (clear, unclear) = (0, 0);
             let alone = found.iter().all(|process| process.pid == root);
+            if !root_is_guard {
+                // Stopped first, none can start another, or tell of the death of its child.
+                for process in &found {
+                    signal(process, Signal::STOP);
+                }
+            }
             for process in &found {
                 if process.pid != root || !root_is_guard || alone {
-                    kill(process);
+                    signal(process, Signal::KILL);
                 }
             }
             if Instant::now() > deadline {
@@ -66,48 +105,48 @@ mod linux {
         }
     }
 
-    fn kill(process: &Process) {
+    fn signal(process: &Process, signal: Signal) {
         let Some(pid) = Pid::from_raw(process.pid) else { return };
         // Errors mean that it is gone, or not ours to end: the next look tells.
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(descriptor) => {
                 if read(process.pid).is_some_and(|now| now.started == process.started) {
-                    let _ = pidfd_send_signal(descriptor, Signal::KILL);
+                    let _ = pidfd_send_signal(descriptor, signal);
                 }
             }
             Err(Errno::NOSYS | Errno::PERM) => {
-                let _ = kill_process(pid, Signal::KILL);
+                let _ = kill_process(pid, signal);
             }
             Err(_gone) => {}
         }
     }
 
-    fn processes_of(root: i32, marker: &str) -> Vec<Process> {
+    fn look(root: i32, since: u64, marker: &str) -> Look {
         let own = i32::try_from(std::process::id()).unwrap_or_default();
-        let all: Vec<Process> = pids().filter(|pid| *pid != own && *pid > 1).filter_map(read).collect();
-        let mut ours: HashSet<i32> = all
-            .iter()
-            .filter(|process| {
-                process.pid == root
-                    || process.session == root
-                    || process.group == root
-                    || has_marker(process.pid, marker)
-            })
-            .map(|process| process.pid)
-            .collect();
+        let mut all: Vec<Process> = pids().filter(|pid| *pid != own && *pid > 1).filter_map(read).collect();
+        all.retain(|process| process.started >= since);
+        let mut unclear = false;
+        let mut ours = HashSet::new();
+        for process in &all {
+            let related = process.pid == root || process.session == root || process.group == root;
+            if related || has_marker(process.pid, marker, &mut unclear) {
+                ours.insert(process.pid);
+            }
+        }
         // A child may come before its parent in the table.
         loop {
             let before = ours.len();
-            ours.extend(
-                all.iter()
-                    .filter(|process| ours.contains(&process.parent))
-                    .map(|p| p.pid)
-                    .collect::<Vec<_>>(),
-            );
+            for process in &all {
+                if ours.contains(&process.parent) {
+                    ours.insert(process.pid);
+                }
+            }
             if ours.len() == before {
-                return all.into_iter().filter(|process| ours.contains(&process.pid)).collect();
+                break;
             }
         }
+        all.retain(|process| ours.contains(&process.pid));
+        Look { found: all, unclear }
     }
 
     fn pids() -> impl Iterator<Item = i32> {
@@ -115,8 +154,9 @@ mod linux {
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
     }
 
-    fn has_marker(pid: i32, marker: &str) -> bool {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    fn has_marker(pid: i32, marker: &str, unclear: &mut bool) -> bool {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_else(|_not_ours| vec![0]);
+        *unclear |= environment.is_empty();
         environment.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes())
     }
 

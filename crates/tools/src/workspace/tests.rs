@@ -1,1 +1,254 @@
-//! Confinement.
+//! Confinement: nothing outside the workspace is ever read or written, with the kernel's confined lookup and without
+//! it, and whatever is swapped meanwhile.
+
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{CWD, RenameFlags};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use super::Workspace;
+use crate::ToolsError;
+
+/// A folder with a workspace `inside` and a secret beside it; the workspace with and without the confined lookup.
+fn fixture() -> (TempDir, [Workspace; 2]) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let inside = folder.path().join("inside");
+    for made in ["inside/real", "outside"] {
+        std::fs::create_dir_all(folder.path().join(made)).expect("folders are made");
+    }
+    std::fs::write(inside.join("real/file"), "ours").expect("written");
+    std::fs::write(folder.path().join("outside/file"), "secret").expect("written");
+    let workspaces = [true, false].map(|lookup| Workspace::open_with(&inside, lookup).expect("it exists"));
+    (folder, workspaces)
+}
+
+fn read(workspace: &Workspace, path: &str) -> Result<String, ToolsError> {
+    let (mut file, _) = workspace.open_file(&workspace.locate(path)?)?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(|error| ToolsError::io(path, error))?;
+    Ok(text)
+}
+
+fn write(workspace: &Workspace, path: &str) -> Result<bool, ToolsError> {
+    workspace.replace(&workspace.locate(path)?, b"changed", None)
+}
+
+fn outside_is_untouched(folder: &Path) {
+    let outside = folder.join("outside");
+    assert_eq!(std::fs::read_to_string(outside.join("file")).expect("it exists"), "secret");
+    assert_eq!(std::fs::read_dir(outside).expect("it exists").count(), 1);
+}
+
+#[test]
+fn paths_are_located_by_their_text() {
+    let (folder, [workspace, _]) = fixture();
+    let root = workspace.root().to_str().expect("text").to_owned();
+    assert!(root.ends_with("/inside"));
+    for (path, expect) in [
+        ("a", Some("a")),
+        (" a/b/ ", Some("a/b")),
+        ("./a//b/.", Some("a/b")),
+        ("a/../b", Some("b")),
+        ("", Some("")),
+        (".", Some("")),
+        ("a/..", Some("")),
+        (&root, Some("")),
+        (&format!("{root}/a/../b"), Some("b")),
+        ("..", None),
+        ("a/../../inside", None),
+        ("/", None),
+        ("/etc/passwd", None),
+        (&format!("{root}/../outside/file"), None),
+        (&format!("{root}side/file"), None),
+    ] {
+        match (workspace.locate(path), expect) {
+            (Ok(found), Some(expect)) => assert_eq!(found.as_str(), expect, "{path}"),
+            (Err(ToolsError::Outside { .. }), None) => {}
+            (found, _) => panic!("{path}: {found:?}"),
+        }
+    }
+    // The name by which the workspace was opened leads to it as well.
+    let alias = folder.path().join("alias");
+    symlink(workspace.root(), &alias).expect("a link is made");
+    let workspace = Workspace::open(&alias).expect("it exists");
+    let path = alias.join("real/file");
+    assert_eq!(workspace.locate(path.to_str().expect("text")).expect("inside").as_str(), "real/file");
+    let missing = Workspace::open(folder.path().join("missing"));
+    assert!(matches!(missing, Err(ToolsError::Workspace { .. })));
+}
+
+#[test]
+fn links_lead_nowhere_outside() {
+    let (folder, workspaces) = fixture();
+    let inside = folder.path().join("inside");
+    for (name, target) in [
+        ("out_file", "../outside/file"),
+        ("out_absolute", folder.path().join("outside/file").to_str().expect("text")),
+        ("out_folder", "../outside"),
+        ("out_new", "../outside/new"),
+        ("out_chain", "real/../out_folder/file"),
+        ("proc", "/proc/self/root"),
+        ("loop", "loop"),
+        ("dangling", "nothing"),
+    ] {
+        symlink(target, inside.join(name)).expect("a link is made");
+    }
+    for workspace in &workspaces {
+        for path in [
+            "out_file",
+            "out_absolute",
+            "out_folder/file",
+            "out_chain",
+            "proc/etc/passwd",
+            "loop",
+            "dangling",
+        ] {
+            let found = read(workspace, path);
+            assert!(found.is_err(), "{path}: {found:?}");
+        }
+        for path in [
+            "out_file",
+            "out_absolute",
+            "out_new",
+            "out_folder/file",
+            "out_folder/new",
+            "out_folder/a/b",
+            "loop",
+        ] {
+            let found = write(workspace, path);
+            assert!(matches!(found, Err(ToolsError::Link { .. })), "{path}: {found:?}");
+        }
+        assert!(workspace.open_directory(&workspace.locate("out_folder").expect("by its text")).is_err());
+        outside_is_untouched(folder.path());
+    }
+}
+
+#[test]
+fn links_inside_are_read_through_and_not_written_through() {
+    let (folder, [workspace, plain]) = fixture();
+    let inside = folder.path().join("inside");
+    symlink("real", inside.join("folder")).expect("a link is made");
+    symlink("real/file", inside.join("file")).expect("a link is made");
+    std::fs::create_dir(inside.join(".git")).expect("a folder is made");
+    symlink(".git", inside.join("harmless")).expect("a link is made");
+    for path in ["folder/file", "file"] {
+        assert_eq!(read(&workspace, path).expect("it is inside"), "ours");
+        assert!(matches!(read(&plain, path), Err(ToolsError::Link { .. })), "{path}");
+        assert!(matches!(write(&workspace, path), Err(ToolsError::Link { .. })), "{path}");
+    }
+    assert!(matches!(write(&workspace, "harmless/config"), Err(ToolsError::Link { .. })));
+    assert!(!inside.join(".git/config").exists());
+}
+
+#[test]
+fn only_regular_files_are_opened() {
+    let (folder, workspaces) = fixture();
+    let inside = folder.path().join("inside");
+    let made =
+        std::process::Command::new("mkfifo").arg(inside.join("pipe")).status().expect("mkfifo is there");
+    assert!(made.success());
+    let _socket = std::os::unix::net::UnixListener::bind(inside.join("socket")).expect("a socket is made");
+    for workspace in &workspaces {
+        for (path, expect) in [("pipe", "a pipe"), ("socket", "a socket"), ("real", "a folder")] {
+            // A pipe that was opened for reading would wait for ever.
+            let found = read(workspace, path).expect_err("not a regular file").to_string();
+            assert_eq!(found, format!("`{path}` is {expect}, not a regular file"));
+            let found = write(workspace, path).expect_err("not a regular file").to_string();
+            assert_eq!(found, format!("`{path}` is {expect}, not a regular file"));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_changed_meanwhile_is_not_replaced() {
+    let (folder, [workspace, _]) = fixture();
+    let path = workspace.locate("real/file").expect("inside");
+    let (_, version) = workspace.open_file(&path).expect("it exists");
+    std::fs::write(folder.path().join("inside/real/file"), "someone else's").expect("written");
+    let found = workspace.replace(&path, b"ours", Some(version));
+    assert!(matches!(found, Err(ToolsError::Refused(_))), "{found:?}");
+    assert_eq!(read(&workspace, "real/file").expect("it exists"), "someone else's");
+    let (_, version) = workspace.open_file(&path).expect("it exists");
+    assert!(workspace.replace(&path, b"new", Some(version)).expect("nothing changed"));
+}
+
+/// While a thread swaps a folder and a link to the outside, thousands of reads, writes and walks never get out.
+#[test]
+fn swapping_links_never_leads_outside() {
+    for workspace in fixture_with_swaps() {
+        let (folder, workspace, swapping) = workspace;
+        let (mut ours, mut refused, mut seen_link) = (0, 0, 0);
+        for _ in 0..3_000 {
+            match read(&workspace, "swap/file") {
+                Ok(text) => {
+                    assert!(text == "ours" || text == "changed", "read {text:?}");
+                    ours += 1;
+                }
+                Err(ToolsError::Outside { .. } | ToolsError::Link { .. }) => seen_link += 1,
+                Err(_) => refused += 1,
+            }
+            if ours % 3 == 0 {
+                let _ = write(&workspace, "swap/file");
+            }
+            let mut names = Vec::new();
+            let start = workspace.locate("").expect("inside");
+            let _ = workspace.walk(&start, 9, &CancellationToken::new(), &mut |found| {
+                names.push(found.path.as_str().to_owned());
+                if let Ok((mut file, _)) = found.open() {
+                    let mut text = String::new();
+                    let _ = file.read_to_string(&mut text);
+                    assert_ne!(text, "secret", "{}", found.path.as_str());
+                }
+                Ok(std::ops::ControlFlow::Continue(()))
+            });
+            assert!(!names.iter().any(|name| name.ends_with("canary")), "{names:?}");
+        }
+        swapping.stop();
+        outside_is_untouched_but_for_the_canary(folder.path());
+        assert!(
+            ours > 0 && seen_link > 0,
+            "the race was on: {ours} read, {seen_link} links, {refused} missing"
+        );
+    }
+}
+
+struct Swapping(Arc<AtomicBool>, std::thread::JoinHandle<()>);
+
+impl Swapping {
+    fn stop(self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.join().expect("the swapping thread did not fail");
+    }
+}
+
+fn fixture_with_swaps() -> impl Iterator<Item = (TempDir, Workspace, Swapping)> {
+    [0, 1].into_iter().map(|which| {
+        let (folder, workspaces) = fixture();
+        let inside = folder.path().join("inside");
+        std::fs::write(folder.path().join("outside/canary"), "canary").expect("written");
+        // The link that changes places with the folder lies outside, where it is not come upon otherwise.
+        let (link, swap) = (folder.path().join("link"), inside.join("swap"));
+        symlink(folder.path().join("outside"), &link).expect("a link is made");
+        std::fs::rename(inside.join("real"), &swap).expect("renamed");
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let exchanged = rustix::fs::renameat_with(CWD, &link, CWD, &swap, RenameFlags::EXCHANGE);
+                exchanged.expect("both are always there");
+            }
+        });
+        let [confined, plain] = workspaces;
+        (folder, if which == 0 { confined } else { plain }, Swapping(stop, thread))
+    })
+}
+
+fn outside_is_untouched_but_for_the_canary(folder: &Path) {
+    std::fs::remove_file(folder.join("outside/canary")).expect("it is there");
+    outside_is_untouched(folder);
+}
