@@ -99,8 +99,9 @@ impl<'a> Live<'a> {
         let compaction = active_compaction(path);
         let start = compaction.map_or(0, |index| {
             let first_kept = path[index].kind.as_compaction().and_then(|compaction| compaction.first_kept);
+            // From the end: what it kept stands near it, however long the path before is.
             first_kept
-                .and_then(|id| path[..=index].iter().position(|entry| entry.id == id))
+                .and_then(|id| path[..=index].iter().rposition(|entry| entry.id == id))
                 .unwrap_or(index + 1)
         });
         Self { path, compaction, start }

@@ -4,6 +4,7 @@
 //! separates a tool call from its results; what the last active compaction kept is summarised by the next one,
 //! so nothing is summarised twice and nothing is skipped. Planning costs what the live context costs.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::entry::{Entry, EntryId, EntryKind};
@@ -36,6 +37,9 @@ pub struct PlanOptions {
     pub estimator: Estimator,
     /// Which file operations count.
     pub files: FileRule,
+    /// The path is another system's file as it was read, before any repair: a call that has no result in it will
+    /// never have one, and forbids no cut. In our own log such a call may still be running.
+    pub as_read: bool,
     /// The context now, in tokens.
     pub tokens_before: u64,
     /// The fixed part of every request, in tokens.
@@ -71,13 +75,14 @@ impl PlanOptions {
             force: occasion == Occasion::Emergency,
             estimator: settings.estimator,
             files: FileRule::Declared,
+            as_read: false,
             tokens_before,
             overhead,
             summary_cap: settings.summary_cap(window),
         }
     }
 
-    /// The options for comparison with other systems: nearest cut, chars/4, every call.
+    /// The options for comparison with other systems: nearest cut, chars/4, every call, the file as read.
     pub fn comparison(keep_recent: u64, tokens_before: u64) -> Self {
         Self {
             keep_recent,
@@ -87,6 +92,7 @@ impl PlanOptions {
             force: false,
             estimator: Estimator::Char4,
             files: FileRule::EveryCall,
+            as_read: true,
             tokens_before,
             overhead: 0,
             summary_cap: 0,
@@ -144,7 +150,7 @@ impl Plan {
     pub fn moved_to(&self, path: &[Arc<Entry>], first_kept: EntryId) -> Option<Self> {
         let live = Live::of(path);
         let cut = path.iter().position(|entry| entry.id == first_kept)?;
-        legal_cuts(&live).contains(&cut).then(|| build(&live, cut, &self.options).ok()).flatten()
+        legal_cuts(&live, self.options.as_read).contains(&cut).then(|| build(&live, cut, &self.options).ok()).flatten()
     }
 
     /// How many messages are replaced, in all.
@@ -199,7 +205,7 @@ pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, Nothing>
     if options.preserve_messages > 0 && messages < options.preserve_messages + 2 {
         return Err(Nothing::TooShort { messages, needed: options.preserve_messages + 2 });
     }
-    let cuts = legal_cuts(&live);
+    let cuts = legal_cuts(&live, options.as_read);
     let cut = choose_cut(&live, &cuts, options).ok_or(if cuts.is_empty() {
         Nothing::NoCut
     } else {
@@ -275,49 +281,56 @@ pub fn is_turn_start(kind: &EntryKind) -> bool {
 
 /// The indices in the path of all places where it may be cut: messages other than tool results, with no call
 /// open before them. The first live entry is among them if it is such a message; cutting there replaces nothing.
-fn legal_cuts(live: &Live<'_>) -> Vec<usize> {
-    let mut open: Vec<&str> = Vec::new();
-    let mut cuts = Vec::new();
-    for index in live.start..live.path.len() {
-        let kind = &live.path[index].kind;
-        let message = kind.as_message().map(|message| &**message);
-        match message {
-            Some(Message::ToolResult(result)) => {
-                open.retain(|id| *id != result.call_id);
-                continue;
+///
+/// A call is open until its last result; one that has none, until the next answer, since only the newest answer's
+/// calls may still be running (`as_read`: not at all).
+fn legal_cuts(live: &Live<'_>, as_read: bool) -> Vec<usize> {
+    let entries = live.entries();
+    // Until which of the live entries the calls of each one are open.
+    let mut open_until: Vec<usize> = vec![0; entries.len()];
+    let mut caller: HashMap<&str, usize> = HashMap::new();
+    let mut newest = 0;
+    let mut waiting: HashSet<&str> = HashSet::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let Some(message) = entry.kind.as_message() else { continue };
+        match &**message {
+            Message::User(_) => {}
+            Message::Assistant(assistant) => {
+                if !waiting.is_empty() {
+                    open_until[newest] = open_until[newest].max(index);
+                }
+                newest = index;
+                waiting = assistant.tool_calls().map(|call| call.id.as_str()).collect();
+                caller.extend(waiting.iter().map(|id| (*id, index)));
+                if as_read {
+                    waiting.clear();
+                }
             }
-            Some(Message::User(_) | Message::Assistant(_)) | None => {}
+            Message::ToolResult(result) => {
+                waiting.remove(result.call_id.as_str());
+                if let Some(&caller) = caller.get(result.call_id.as_str()) {
+                    open_until[caller] = open_until[caller].max(index + 1);
+                }
+            }
         }
-        if !is_message(kind) {
-            continue;
+    }
+    if !waiting.is_empty() {
+        open_until[newest] = entries.len();
+    }
+    let mut open = 0;
+    let mut cuts = Vec::new();
+    for (index, until) in open_until.into_iter().enumerate() {
+        if open <= index && may_begin(&entries[index].kind) {
+            cuts.push(live.start + index);
         }
-        // Calls that were never answered before the next answer never will be.
-        if matches!(message, Some(Message::Assistant(_))) {
-            let later = |id: &str| has_result_after(live.path, index, id);
-            open.retain(|id| later(id));
-        }
-        if open.is_empty() {
-            cuts.push(index);
-        }
-        if let Some(Message::Assistant(assistant)) = message {
-            open = assistant.tool_calls().map(|call| call.id.as_str()).collect();
-        }
+        open = open.max(until);
     }
     cuts
 }
 
-/// Whether a result for call `id` stands after `index` and before the call's id is used again.
-fn has_result_after(path: &[Arc<Entry>], index: usize, id: &str) -> bool {
-    for entry in &path[index..] {
-        match entry.kind.as_message().map(|message| &**message) {
-            Some(Message::ToolResult(result)) if result.call_id == id => return true,
-            Some(message @ Message::Assistant(_)) if message.tool_calls().any(|call| call.id == id) => {
-                return false;
-            }
-            Some(Message::User(_) | Message::Assistant(_) | Message::ToolResult(_)) | None => {}
-        }
-    }
-    false
+/// Whether what is kept may begin with this entry, calls apart: any message but a tool result.
+fn may_begin(kind: &EntryKind) -> bool {
+    is_message(kind) && kind.as_message().is_none_or(|message| !matches!(**message, Message::ToolResult(_)))
 }
 
 fn choose_cut(live: &Live<'_>, cuts: &[usize], options: &PlanOptions) -> Option<usize> {
@@ -394,9 +407,10 @@ fn force_cut(live: &Live<'_>, cuts: &[usize]) -> Option<usize> {
         .take(2)
         .collect();
     let wanted = newest.last().copied()?;
+    let first_message = live.start + live.entries().iter().position(|entry| is_message(&entry.kind))?;
     cuts.iter()
         .copied()
-        .filter(|cut| count_messages(&live.path[live.start..*cut]) > 0)
+        .filter(|cut| *cut > first_message)
         .min_by_key(|cut| (cut.abs_diff(wanted), *cut))
 }
 

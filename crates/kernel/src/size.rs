@@ -14,6 +14,7 @@ use crate::message::{Block, Message, Part};
 use crate::path::{branch_summary_text, shell_text, summary_text};
 
 pub mod classes;
+pub mod json;
 
 /// What an image counts, in tokens, with either estimator.
 pub const IMAGE_TOKENS: u64 = 1_200;
@@ -148,7 +149,7 @@ impl Count {
         match self.estimator {
             Estimator::Classes => self.text(json),
             Estimator::Char4 => match serde_json::from_str::<serde_json::Value>(json) {
-                Ok(value) => self.text(&value.to_string()),
+                Ok(value) => self.text(&json::stringify(&value)),
                 Err(_) => self.text(json),
             },
         }
