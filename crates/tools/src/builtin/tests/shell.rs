@@ -179,7 +179,7 @@ async fn check_nothing_is_left(containment: Containment, way: Way, number: usize
         Way::Timeout | Way::Cancel | Way::Drop => "sleep 1005",
     };
     // The time limit has to leave time for the processes to be there.
-    let timeout_ms = if let Way::Timeout = way { 1_500 } else { 60_000 };
+    let timeout_ms = if let Way::Timeout = way { 3_000 } else { 60_000 };
     let arguments = json!({"command": unruly(&mark) + end, "timeout_ms": timeout_ms});
     let context = ToolContext { cancel, progress, ..context() };
     let call = fixture.call_with("bash", arguments, context);
@@ -199,7 +199,7 @@ async fn check_nothing_is_left(containment: Containment, way: Way, number: usize
         Way::Timeout => {
             assert_eq!(
                 ended,
-                Some((ToolStatus::Error, format!("ready\n[timed out after 1500 ms; {all_ended}")))
+                Some((ToolStatus::Error, format!("ready\n[timed out after 3000 ms; {all_ended}")))
             );
         }
         Way::Cancel => {
