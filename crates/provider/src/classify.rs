@@ -114,7 +114,7 @@ fn class(status: Option<u16>, digest: &Digest) -> FailureClass {
             return FailureClass::PayloadTooLarge;
         }
     }
-    if named_overflow || digest.cut_off_before_output || words::is_overflow(&digest.text) {
+    if named_overflow || digest.window_filled || words::is_overflow(&digest.text) {
         return FailureClass::ContextOverflow;
     }
     // Waiting does not mend a request that the server cannot read, whatever its status says.

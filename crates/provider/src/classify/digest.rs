@@ -46,6 +46,7 @@ const MESSAGE_FIELDS: &[&str] = &[
     "exception",
     "fault",
     "faultstring",
+    "choices",
 ];
 /// Fields that hold a code or the name of a type.
 const CODE_FIELDS: &[&str] = &[
@@ -88,8 +89,8 @@ pub(super) struct Digest {
     pub(super) limit: Option<u64>,
     /// A request's size that has a field of its own.
     pub(super) requested: Option<u64>,
-    /// A whole answer with nothing in it that ended for its length.
-    pub(super) cut_off_before_output: bool,
+    /// An answer, not an error, that ended since the prompt filled the window.
+    pub(super) window_filled: bool,
 }
 
 impl Digest {
@@ -120,7 +121,7 @@ impl Digest {
 
     /// Whether it says nothing.
     pub(super) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.codes.is_empty() && !self.cut_off_before_output
+        self.text.is_empty() && self.codes.is_empty() && !self.window_filled
     }
 }
 
@@ -199,7 +200,7 @@ impl Collector {
     }
 
     fn object(&mut self, map: &Map<String, Value>, depth: usize) {
-        self.digest.cut_off_before_output |= is_cut_off_before_output(map);
+        self.digest.window_filled |= is_cut_off_before_output(map) || names_full_window(map);
         for (field, value) in map {
             let field = field.to_ascii_lowercase();
             if CODE_FIELDS.contains(&field.as_str()) {
@@ -294,6 +295,16 @@ fn without_tags(text: &str) -> String {
         }
     }
     words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// An answer that says that the window was full when it ended.
+fn names_full_window(map: &Map<String, Value>) -> bool {
+    ["finish_reason", "stop_reason"].iter().filter_map(|field| map.get(*field)).filter_map(Value::as_str).any(
+        |reason| {
+            let reason = squeeze(reason);
+            reason.contains("contextwindowexceeded") || reason.contains("contextlengthexceeded")
+        },
+    )
 }
 
 /// An answer that ended for its length with nothing in it: the prompt alone filled the window.

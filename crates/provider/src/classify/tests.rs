@@ -23,8 +23,11 @@ fn check_classes(rows: &[(Option<u16>, &str, FailureClass)]) {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
 }
 
-/// Rows are (status, body, limit, requested) and all are overflows.
-fn check_overflows(rows: &[(Option<u16>, &str, Option<u64>, Option<u64>)]) {
+/// Status, body, limit and size of the request.
+type Overflow<'a> = (Option<u16>, &'a str, Option<u64>, Option<u64>);
+
+/// All rows are overflows.
+fn check_overflows(rows: &[Overflow<'_>]) {
     let wrong: Vec<String> = rows
         .iter()
         .filter_map(|(status, body, limit, requested)| {
@@ -504,6 +507,13 @@ fn near_misses() {
             Overloaded,
         ),
         (Some(500), "", Overloaded),
+        (
+            Some(400),
+            r#"{"error":{"code":400,"message":"Invalid JSON payload received. Unknown name \"foo\" at 'input'","status":"INVALID_ARGUMENT"}}"#,
+            Other,
+        ),
+        (Some(400), "Invalid input: temperature exceeds the maximum of 2", Other),
+        (Some(400), "Invalid input: tools[0].name exceeds maximum length of 64", Other),
         // Requests that nothing mends.
         (
             Some(500),
@@ -539,6 +549,27 @@ fn near_misses() {
         (Some(429), "", RateLimited),
         (Some(200), r#"{"choices":[{"finish_reason":"length","message":{"content":"some"}}]}"#, Other),
         (Some(200), r#"{"choices":[{"finish_reason":"stop","message":{"content":""}}]}"#, Other),
+    ]);
+}
+
+#[test]
+fn overflows_without_a_word() {
+    check_classes(&[
+        (Some(200), r#"{"choices":[{"finish_reason":"length"}]}"#, ContextOverflow),
+        (
+            Some(200),
+            r#"{"choices":[{"delta":{"content":"a"},"finish_reason":"model_context_window_exceeded"}]}"#,
+            ContextOverflow,
+        ),
+        (
+            Some(200),
+            r#"{"type":"message","content":[],"stop_reason":"model_context_window_exceeded"}"#,
+            ContextOverflow,
+        ),
+        (Some(413), "Content Too Large", ContextOverflow),
+        (None, "413 status code (no body)", ContextOverflow),
+        (None, "400 (no body)", ContextOverflow),
+        (None, "429 status code (no body)", RateLimited),
     ]);
 }
 

@@ -97,7 +97,7 @@ pub(super) const QUOTA: &[&str] = &[
     "more credits",
     "out of credits",
     "no credits",
-    "run out of",
+    "run out of credit",
     "recharge",
     "top up",
     "arrearage",
@@ -309,56 +309,69 @@ pub(super) fn is_output_limit(text: &str) -> bool {
         "budget",
         "max tokens of",
     ];
-    const INPUT: &[&str] = &["input", "prompt", "messages", "text in the", "inputs"];
+    const TOGETHER: &[&str] = &[
+        "input",
+        "prompt",
+        "messages",
+        "total",
+        "sum of",
+        " + ",
+        "however you requested",
+        "however, you requested",
+        "request has",
+    ];
     if !contains_any(text, OUTPUT) || !contains_any(text, LIMITED) || contains_any(text, OTHER) {
         return false;
     }
     // One server says that the output alone is larger than the whole window.
     contains_any(text, &["cannot be greater than max model len", "fewer output tokens"])
-        || !contains_any(text, INPUT)
+        || !contains_any(text, TOGETHER)
 }
 
 /// Whether `text` is about the size of something that is not counted in tokens.
 pub(super) fn is_about_bytes(text: &str) -> bool {
-    const SIZES: &[&str] = &[
-        " bytes",
-        "byte limit",
-        " mb ",
-        " mb,",
-        " mb.",
-        "mib",
-        "megabyte",
+    const NAMED: &[&str] = &[
         "string too long",
         "array too long",
-        "expected maxlength",
         "string above max length",
-        "payload",
+        "expected maxlength",
         "entity too large",
-        "image exceeds",
-        "images exceed",
-        "image is too large",
-        "image too large",
-        "too many images",
-        "pixel",
-        "image dimension",
-        "file is too large",
-        "file too large",
-        "pdf page",
-        "audio is too long",
-        "video is too long",
         "request too large",
         "request is too large",
         "request exceeds the maximum size",
         "body too large",
         "body is too large",
-        "request size",
-        "header",
-        "characters long",
-        "string should have at most",
+        "should have at most",
     ];
-    const MEMORY: &[&str] = &["memory"];
-    let ends_in_mb = text.ends_with(" mb") || text.ends_with(" bytes");
-    (contains_any(text, SIZES) || ends_in_mb) && !contains_any(text, MEMORY) && !is_about_tokens(text)
+    const THINGS: &[&str] = &[
+        "byte",
+        " mb",
+        "mib",
+        "payload",
+        "pixel",
+        "header",
+        "characters",
+        "image",
+        "pdf",
+        "audio",
+        "video",
+        "file",
+        "request size",
+        "document",
+    ];
+    const MORE: &[&str] = &[
+        "exceed",
+        "too large",
+        "too long",
+        "too big",
+        "too many",
+        "larger than",
+        "more than",
+        "longer than",
+        "at most",
+    ];
+    let named = contains_any(text, NAMED) || (contains_any(text, THINGS) && contains_any(text, MORE));
+    named && !text.contains("memory") && !is_about_tokens(text)
 }
 
 fn is_about_tokens(text: &str) -> bool {
@@ -479,6 +492,25 @@ fn input_too_long(text: &str) -> bool {
         "surpass",
         "should be [1",
     ];
+    const OTHER_THINGS: &[&str] = &[
+        "image",
+        "audio",
+        "video",
+        "file",
+        "document",
+        "temperature",
+        "top p",
+        "top k",
+        "penalty",
+        "logprob",
+        ".name",
+        "tool name",
+        "function name",
+        "description",
+        "metadata",
+        "schema",
+        "stop sequence",
+    ];
     const REACH_BYTES: usize = 90;
     if contains_any(
         text,
@@ -493,8 +525,8 @@ fn input_too_long(text: &str) -> bool {
     {
         return true;
     }
-    // Media have limits of their own.
-    if contains_any(text, &["image", "audio", "video", "file", "document"]) && !is_about_tokens(text) {
+    // Media and parameters have limits of their own.
+    if contains_any(text, OTHER_THINGS) && !is_about_tokens(text) {
         return false;
     }
     INPUT.iter().any(|noun| {

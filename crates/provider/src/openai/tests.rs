@@ -1,1 +1,465 @@
-//! Tests.
+//! The provider against a raw TCP server that plays what real servers do on the wire.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use greenroom_kernel::{AssistantMessage, FailureClass, Message, StopReason};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{OpenAi, OpenAiOptions, OptionsError};
+use crate::{Provider, ProviderError, Purpose, ReplyEvent, Request};
+
+/// What the server does with a connection after it has read the request.
+#[derive(Debug, Clone)]
+enum Play {
+    /// Sends these bytes and closes.
+    Close(String),
+    /// Sends these bytes, and then nothing, but keeps the connection open.
+    Hang(String),
+    /// Sends these bytes, and then a comment every few milliseconds.
+    Ping(String),
+    /// Announces more bytes than it sends.
+    Break(String),
+}
+
+/// A server that plays the same thing for every connection.
+struct Server {
+    base_url: String,
+    requests: Arc<AtomicUsize>,
+    last_request: Arc<Mutex<String>>,
+    /// Connections whose client went away while the server held them open.
+    gone: Arc<AtomicUsize>,
+}
+
+async fn serve(play: Play) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let server = Server {
+        base_url: format!("http://{address}/v1"),
+        requests: Arc::default(),
+        last_request: Arc::default(),
+        gone: Arc::default(),
+    };
+    let (requests, last, gone) =
+        (Arc::clone(&server.requests), Arc::clone(&server.last_request), Arc::clone(&server.gone));
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let (requests, last, gone) = (Arc::clone(&requests), Arc::clone(&last), Arc::clone(&gone));
+            tokio::spawn(handle(socket, play.clone(), requests, last, gone));
+        }
+    });
+    server
+}
+
+async fn handle(
+    mut socket: TcpStream,
+    play: Play,
+    requests: Arc<AtomicUsize>,
+    last: Arc<Mutex<String>>,
+    gone: Arc<AtomicUsize>,
+) {
+    let request = read_request(&mut socket).await;
+    *last.lock().expect("no test panics with the lock") = request;
+    requests.fetch_add(1, Ordering::SeqCst);
+    let (bytes, pings) = match &play {
+        Play::Close(bytes) | Play::Hang(bytes) | Play::Break(bytes) => (bytes, false),
+        Play::Ping(bytes) => (bytes, true),
+    };
+    socket.write_all(bytes.as_bytes()).await.expect("the client reads");
+    match play {
+        Play::Close(_) | Play::Break(_) => socket.shutdown().await.expect("it closes"),
+        Play::Hang(_) | Play::Ping(_) => {
+            let mut ticks = tokio::time::interval(Duration::from_millis(5));
+            let mut rest = [0; 16];
+            loop {
+                tokio::select! {
+                    read = socket.read(&mut rest) => match read {
+                        Ok(0) | Err(_) => break,
+                        Ok(_) => {}
+                    },
+                    _ = ticks.tick(), if pings => {
+                        if socket.write_all(b": ping\n\n").await.is_err() {
+                            break;
+                        }
+                    }
+                }
+            }
+            gone.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Head and body of one request.
+async fn read_request(socket: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let count = socket.read(&mut buffer).await.expect("a request comes");
+        bytes.extend_from_slice(&buffer[..count]);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head
+                .lines()
+                .find_map(|line| {
+                    line.to_ascii_lowercase().strip_prefix("content-length: ").map(str::to_owned)
+                })
+                .and_then(|length| length.parse().ok())
+                .unwrap_or(0_usize);
+            if body.len() >= length {
+                return text;
+            }
+        }
+        assert!(count > 0, "the request ended early");
+    }
+}
+
+/// A 200 with an event stream, closed by the end of the connection.
+fn stream_of(events: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n{events}")
+}
+
+fn lines(chunks: &[&str]) -> String {
+    chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect()
+}
+
+fn refusal(status_line: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 {status_line}\r\ncontent-length: {length}\r\n{headers}connection: close\r\n\r\n{body}")
+}
+
+fn options(base_url: &str) -> OpenAiOptions {
+    OpenAiOptions {
+        name: "test".to_owned(),
+        base_url: base_url.to_owned(),
+        api_key: Some("secret-key-123".into()),
+        first_event_timeout_ms: 20_000,
+        idle_timeout_ms: 20_000,
+        ..OpenAiOptions::default()
+    }
+}
+
+fn request() -> Request {
+    Request {
+        model: "m".to_owned(),
+        system: None,
+        messages: vec![Arc::new(Message::user("hi"))],
+        tools: Arc::from([]),
+        max_output_tokens: None,
+        output_schema: None,
+        purpose: Purpose::Turn,
+        session: "s".to_owned(),
+    }
+}
+
+/// All events and the end of one call.
+type Outcome = (Vec<ReplyEvent>, Result<AssistantMessage, ProviderError>);
+
+async fn call(options: OpenAiOptions) -> Outcome {
+    let provider = OpenAi::new(options).expect("good options");
+    let mut stream = match provider.stream(request()).await {
+        Ok(stream) => stream,
+        Err(error) => return (Vec::new(), Err(error)),
+    };
+    let mut events = Vec::new();
+    let mut end = None;
+    while let Some(item) = stream.next().await {
+        assert!(end.is_none(), "nothing follows the end");
+        match item {
+            Ok(ReplyEvent::Done(message)) => end = Some(Ok(*message)),
+            Ok(event) => events.push(event),
+            Err(error) => end = Some(Err(error)),
+        }
+    }
+    (events, end.expect("every stream ends with Done or an error"))
+}
+
+async fn play(play: Play) -> (Outcome, Server) {
+    play_with(play, |options| options).await
+}
+
+async fn play_with(play: Play, change: impl FnOnce(OpenAiOptions) -> OpenAiOptions) -> (Outcome, Server) {
+    let server = serve(play).await;
+    let outcome = call(change(options(&server.base_url))).await;
+    assert_eq!(server.requests.load(Ordering::SeqCst), 1, "one call is one request");
+    (outcome, server)
+}
+
+async fn answer(bytes: String) -> AssistantMessage {
+    play(Play::Close(bytes)).await.0.1.expect("an answer")
+}
+
+async fn failure(bytes: String) -> ProviderError {
+    play(Play::Close(bytes)).await.0.1.expect_err("a failure")
+}
+
+#[tokio::test]
+async fn a_normal_stream() {
+    let events = lines(&[
+        r#"{"id":"1","choices":[{"index":0,"delta":{"role":"assistant","content":null},"finish_reason":null}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"Hel"},"finish_reason":null}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"lo"},"finish_reason":null}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"read","arguments":""}}]}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"p\":"}}]}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}"#,
+        r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4,"total_tokens":13}}"#,
+        "[DONE]",
+    ]);
+    let ((told, end), server) = play(Play::Close(stream_of(&events))).await;
+    let message = end.expect("an answer");
+    assert_eq!(told.len(), 5, "{told:?}");
+    assert_eq!((message.text().as_str(), message.stop), ("Hello", StopReason::ToolCalls));
+    assert_eq!(message.tool_calls().next().map(|call| call.arguments.as_str()), Some("{\"p\":1}"));
+    assert_eq!(message.usage.map(|usage| usage.total_tokens()), Some(13));
+    assert_eq!((message.provider.as_str(), message.model.as_str()), ("test", "m"));
+    let sent = server.last_request.lock().expect("not poisoned").clone();
+    assert!(sent.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{sent}");
+    assert!(sent.contains("authorization: Bearer secret-key-123\r\n"), "{sent}");
+    assert!(sent.contains(r#""stream":true,"stream_options":{"include_usage":true}"#), "{sent}");
+}
+
+#[tokio::test]
+async fn ends_that_are_whole() {
+    let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
+    // No [DONE], and usage on the finish chunk.
+    let finish = r#"{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":1}}"#;
+    let message = answer(stream_of(&lines(&[text, finish]))).await;
+    assert_eq!(message.usage.map(|usage| usage.total_tokens()), Some(3));
+    // A reason nobody knows, and a last event that is not closed by an empty line.
+    let odd = r#"{"choices":[{"delta":{},"finish_reason":"eos_token"}]}"#;
+    assert_eq!(answer(stream_of(&format!("{}data: {odd}", lines(&[text])))).await.stop, StopReason::Stop);
+    let cut = r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#;
+    assert_eq!(answer(stream_of(&lines(&[text, cut, "[DONE]"]))).await.stop, StopReason::Length);
+    // What comes after the finish reason changes nothing, nor that nothing comes.
+    let late = r#"{"error":{"message":"late"}}"#;
+    assert_eq!(answer(stream_of(&lines(&[text, finish, late]))).await.text(), "hi");
+    let short = |options| OpenAiOptions { idle_timeout_ms: 60, ..options };
+    let ((_, end), _) = play_with(Play::Hang(stream_of(&lines(&[text, finish]))), short).await;
+    assert_eq!(end.expect("it is whole").text(), "hi");
+    // Comments are nothing.
+    let message = answer(stream_of(&format!(": hello\n\n{}", lines(&[text, finish])))).await;
+    assert_eq!(message.text(), "hi");
+}
+
+#[tokio::test]
+async fn plain_json_for_a_stream() {
+    let body = "{\n\"choices\": [{\"index\": 0, \"message\": {\"role\": \"assistant\", \"content\": \"hi\"}, \"finish_reason\": \"stop\"}],\n\"usage\": {\"prompt_tokens\": 2, \"completion_tokens\": 1}}\n";
+    let message = answer(refusal("200 OK", "content-type: application/json\r\n", body)).await;
+    assert_eq!((message.text().as_str(), message.usage.map(|usage| usage.total_tokens())), ("hi", Some(3)));
+    let error = failure(refusal(
+        "200 OK",
+        "content-type: application/json\r\n",
+        r#"{"error":{"message":"prompt is too long: 9 tokens > 8 maximum"}}"#,
+    ))
+    .await;
+    assert_eq!(error.failure.class, FailureClass::ContextOverflow);
+}
+
+#[tokio::test]
+async fn empty_streams() {
+    for events in ["", "\n\n", ": ping\n\n", "data: [DONE]\n\n"] {
+        let error = failure(stream_of(events)).await;
+        assert!(error.empty_stream && error.is_overflow_candidate(), "{events:?}");
+        assert_eq!(error.failure.class, FailureClass::Malformed);
+        assert_eq!(error.failure.message, "the stream ended with no event at all");
+    }
+}
+
+#[tokio::test]
+async fn errors_inside_a_stream() {
+    let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
+    let died = r#"{"error":{"message":"litellm.APIConnectionError: upstream died","type":null,"param":null,"code":"500"}}"#;
+    let ((told, end), _) = play(Play::Close(stream_of(&lines(&[text, died])))).await;
+    assert_eq!(told, [ReplyEvent::Text("hi".to_owned())], "what came before was told");
+    let error = end.expect_err("it failed");
+    assert_eq!(error.failure.class, FailureClass::Overloaded, "{error}");
+    assert!(error.body.contains("upstream died"));
+
+    let plain = "Prompt sequence length is greater than 4096, perhaps consider using `truncate_sequence`?";
+    let error = failure(stream_of(&lines(&[plain, "[DONE]"]))).await;
+    assert_eq!((error.failure.class, error.failure.limit), (FailureClass::ContextOverflow, Some(4096)));
+
+    let named = "event: error\ndata: {\"message\":\"Overloaded\",\"type\":\"overloaded_error\"}\n\n";
+    assert_eq!(failure(stream_of(named)).await.failure.class, FailureClass::Overloaded);
+
+    let error = failure(stream_of(&lines(&["   at backtrace::line 1", "[DONE]"]))).await;
+    assert_eq!(error.failure.class, FailureClass::Malformed);
+    assert!(error.body.contains("backtrace") && !error.empty_stream, "{error:?}");
+
+    // Text where events should be.
+    let error = failure(stream_of("the model crashed\n")).await;
+    assert!(error.body.contains("crashed") && !error.empty_stream, "{error:?}");
+}
+
+#[tokio::test]
+async fn answers_that_are_cut_off() {
+    let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
+    for end in ["", "data: [DONE]\n\n"] {
+        let error = failure(stream_of(&format!("{}{end}", lines(&[text])))).await;
+        assert_eq!(error.failure.class, FailureClass::Malformed, "no finish reason is no success");
+        assert!(error.failure.message.contains("after 2 characters") && !error.empty_stream, "{error}");
+    }
+    let role = r#"{"choices":[{"delta":{"role":"assistant"}}]}"#;
+    assert!(!failure(stream_of(&lines(&[role]))).await.empty_stream);
+    let broken = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n{}",
+        lines(&[text])
+    );
+    let ((_, end), _) = play(Play::Break(broken)).await;
+    let error = end.expect_err("it broke");
+    assert_eq!(error.failure.class, FailureClass::Timeout, "{error}");
+    assert!(error.failure.message.contains("broke in the middle"), "{error}");
+}
+
+#[tokio::test]
+async fn stalls() {
+    let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
+    let nothing = r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#;
+    let first = |options| OpenAiOptions { first_event_timeout_ms: 60, ..options };
+    let idle = |options| OpenAiOptions { idle_timeout_ms: 60, ..options };
+    let cases = [
+        (Play::Hang(String::new()), "no answer from"),
+        (Play::Hang(stream_of("")), "no answer from"),
+        (Play::Ping(stream_of("")), "no answer from"),
+        (Play::Hang(stream_of(&lines(&[nothing]))), "no answer from"),
+        (Play::Hang(stream_of(&lines(&[text]))), "nothing new for 60 ms"),
+        (Play::Ping(stream_of(&lines(&[text]))), "nothing new for 60 ms"),
+    ];
+    for (case, expected) in cases {
+        let short = if expected.starts_with("no answer") { first } else { idle };
+        let ((_, end), server) = play_with(case.clone(), short).await;
+        let error = end.expect_err("it stalled");
+        assert_eq!(error.failure.class, FailureClass::Timeout);
+        assert!(error.failure.message.contains(expected), "{case:?}: {error}");
+        closed(&server).await;
+    }
+}
+
+/// Waits until the server has seen its client go away.
+async fn closed(server: &Server) {
+    let gone = async {
+        while server.gone.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), gone).await.expect("the connection is closed");
+}
+
+#[tokio::test]
+async fn dropping_the_stream_closes_the_connection() {
+    let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
+    let server = serve(Play::Hang(stream_of(&lines(&[text])))).await;
+    let patient = OpenAiOptions {
+        idle_timeout_ms: 60_000,
+        first_event_timeout_ms: 60_000,
+        ..options(&server.base_url)
+    };
+    let mut stream = OpenAi::new(patient).expect("good options").stream(request()).await.expect("it opens");
+    assert_eq!(stream.next().await.expect("an event").expect("text"), ReplyEvent::Text("hi".to_owned()));
+    drop(stream);
+    closed(&server).await;
+}
+
+#[tokio::test]
+async fn refusals_keep_status_body_and_patience() {
+    let check = async |bytes: String, class, status, retry_after_ms| {
+        let error = failure(bytes).await;
+        let found = (error.failure.class, error.failure.status, error.failure.retry_after_ms);
+        assert_eq!(found, (class, Some(status), retry_after_ms), "{error:?}");
+        error
+    };
+    let overflow = r#"{"error":{"code":400,"message":"request (4612 tokens) exceeds the available context size (4096 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":4612,"n_ctx":4096}}"#;
+    let error =
+        check(refusal("400 Bad Request", "", overflow), FailureClass::ContextOverflow, 400, None).await;
+    assert_eq!((error.failure.limit, error.failure.requested), (Some(4096), Some(4612)));
+    assert_eq!(error.body, overflow);
+    check(
+        refusal("429 Too Many", "retry-after: 2\r\n", "slow down"),
+        FailureClass::RateLimited,
+        429,
+        Some(2_000),
+    )
+    .await;
+    check(refusal("429 Too Many", "retry-after-ms: 30\r\n", ""), FailureClass::RateLimited, 429, Some(30))
+        .await;
+    check(refusal("429 Too Many", "", "try again in 20ms"), FailureClass::RateLimited, 429, Some(20)).await;
+    check(refusal("503 Busy", "retry-after: 0.5\r\n", ""), FailureClass::Overloaded, 503, Some(500)).await;
+    check(refusal("500 Oops", "", "backtrace"), FailureClass::Overloaded, 500, None).await;
+    let error = check(refusal("413 Too Large", "", ""), FailureClass::PayloadTooLarge, 413, None).await;
+    assert!(error.is_overflow_candidate());
+    let huge =
+        check(refusal("500 Oops", "", &"x".repeat(100_000)), FailureClass::Overloaded, 500, None).await;
+    assert_eq!(huge.body.len(), 16 * 1024);
+    let error = check(refusal("401 No", "", "bad key secret-key-123"), FailureClass::Auth, 401, None).await;
+    assert!(!format!("{error:?}").contains("secret-key-123"), "{error:?}");
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let target = serve(Play::Close(stream_of(""))).await;
+    let error =
+        failure(refusal("307 Moved", &format!("location: {}/x?key=1\r\n", target.base_url), "")).await;
+    assert_eq!((error.failure.class, error.failure.status), (FailureClass::Other, Some(307)));
+    assert!(
+        error.failure.message.contains("redirects to") && !error.failure.message.contains("key=1"),
+        "{error}"
+    );
+    assert_eq!(target.requests.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn web_pages_and_floods() {
+    let page = refusal("200 OK", "content-type: text/html; charset=utf-8\r\n", "<html>log in</html>");
+    assert!(failure(page).await.failure.message.contains("check the base URL"));
+    let flood = serve(Play::Hang(stream_of(&format!("data: {}", "x".repeat(10_000))))).await;
+    let (_, end) = call(OpenAiOptions { response_bytes_max: 5_000, ..options(&flood.base_url) }).await;
+    assert!(end.expect_err("too large").failure.message.contains("more than 5000 bytes"));
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let base_url = format!("http://{}/v1", listener.local_addr().expect("it is bound"));
+    drop(listener);
+    let error = call(options(&base_url)).await.1.expect_err("nobody listens");
+    assert_eq!(error.failure.class, FailureClass::Timeout);
+    assert_eq!(error.failure.message, format!("cannot reach {base_url}: connection refused"));
+}
+
+#[test]
+fn options_are_checked_and_keep_their_secrets() {
+    let check = |options: OpenAiOptions| OpenAi::new(options).expect_err("not usable");
+    assert!(matches!(check(options("localhost:8080")), OptionsError::BaseUrl { .. }));
+    assert!(matches!(check(options("ftp://x/")), OptionsError::BaseUrl { .. }));
+    assert!(!check(options("http://me:hunter2@x/v1")).to_string().contains("hunter2"));
+    let broken = OpenAiOptions { api_key: Some("a\nb".into()), ..options("http://x") };
+    assert_eq!(check(broken), OptionsError::ApiKey);
+    let header = ("bad name".to_owned(), "x".to_owned());
+    assert!(matches!(
+        check(OpenAiOptions { headers: vec![header], ..options("http://x") }),
+        OptionsError::Header { .. }
+    ));
+    let header = ("x-api-key".to_owned(), "hidden-value".to_owned());
+    let provider = OpenAi::new(OpenAiOptions {
+        headers: vec![header],
+        ..options("http://x/v1/?api-version=hidden-query")
+    });
+    let shown = format!("{:?}", provider.expect("good options"));
+    for secret in ["secret-key-123", "hidden-value"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_query_and_headers_go_with_every_request() {
+    let server = serve(Play::Close(stream_of(""))).await;
+    let base_url = format!("{}/?api-version=1", server.base_url);
+    let headers = vec![("authorization".to_owned(), "Basic x".to_owned())];
+    let _empty = call(OpenAiOptions { headers, ..options(&base_url) }).await;
+    let sent = server.last_request.lock().expect("not poisoned").clone();
+    assert!(sent.starts_with("POST /v1/chat/completions?api-version=1 HTTP/1.1\r\n"), "{sent}");
+    assert!(sent.contains("authorization: Basic x\r\n") && !sent.contains("Bearer"), "{sent}");
+}

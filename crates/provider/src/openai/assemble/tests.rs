@@ -20,23 +20,27 @@ fn assemble(chunks: &[Value]) -> (AssistantMessage, Vec<ReplyEvent>) {
     (assembler.finish(StopReason::Stop, "test", "m"), events)
 }
 
-fn delta(delta: Value) -> Value {
+fn delta(delta: &Value) -> Value {
     json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] })
 }
 
 /// Calls as (id, name, arguments).
 fn check_calls(fragments: &[Value], expected: &[(&str, &str, &str)]) {
-    let chunks: Vec<Value> = fragments.iter().map(|calls| delta(json!({ "tool_calls": calls }))).collect();
+    let chunks: Vec<Value> = fragments.iter().map(|calls| delta(&json!({ "tool_calls": calls }))).collect();
     let (message, events) = assemble(&chunks);
-    let found: Vec<(&str, &str, &str)> =
-        message.tool_calls().map(|call| (call.id.as_str(), call.name.as_str(), call.arguments.as_str())).collect();
+    let found: Vec<(&str, &str, &str)> = message
+        .tool_calls()
+        .map(|call| (call.id.as_str(), call.name.as_str(), call.arguments.as_str()))
+        .collect();
     assert_eq!(found, expected, "{fragments:?}");
     // What was told on the way is what there is at the end.
     for (index, (_, _, arguments)) in expected.iter().enumerate() {
         let told: String = events
             .iter()
             .filter_map(|event| match event {
-                ReplyEvent::ToolCall { index: told, arguments, .. } if *told == index => Some(arguments.as_str()),
+                ReplyEvent::ToolCall { index: told, arguments, .. } if *told == index => {
+                    Some(arguments.as_str())
+                }
                 ReplyEvent::ToolCall { .. }
                 | ReplyEvent::Text(_)
                 | ReplyEvent::Reasoning(_)
@@ -97,14 +101,16 @@ fn calls_without_index() {
     );
     // Arguments as an object, null everywhere else.
     check_calls(
-        &[json!([{"index": null, "id": "a", "type": null, "function": {"name": "read", "arguments": {"p": 1}}}])],
+        &[
+            json!([{"index": null, "id": "a", "type": null, "function": {"name": "read", "arguments": {"p": 1}}}]),
+        ],
         &[("a", "read", "{\"p\":1}")],
     );
 }
 
 #[test]
 fn ids_are_unique() {
-    let (message, _) = assemble(&[delta(json!({ "tool_calls": [
+    let (message, _) = assemble(&[delta(&json!({ "tool_calls": [
         {"function": {"name": "x", "arguments": "{}"}},
         {"id": "", "function": {"name": "y", "arguments": "{}"}},
         {"id": "same", "function": {"name": "x", "arguments": "{}"}},
@@ -120,11 +126,13 @@ fn ids_are_unique() {
 #[test]
 fn parts_keep_their_order() {
     let (message, _) = assemble(&[
-        delta(json!({ "role": "assistant", "content": null })),
-        delta(json!({ "reasoning_content": "h" })),
-        delta(json!({ "reasoning": "m" })),
-        delta(json!({ "content": "a", "function_call": {"name": "old"} })),
-        delta(json!({ "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}, {"type": "text", "text": "b"}] })),
+        delta(&json!({ "role": "assistant", "content": null })),
+        delta(&json!({ "reasoning_content": "h" })),
+        delta(&json!({ "reasoning": "m" })),
+        delta(&json!({ "content": "a", "function_call": {"name": "old"} })),
+        delta(
+            &json!({ "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}, {"type": "text", "text": "b"}] }),
+        ),
     ]);
     let expected = [
         Part::Reasoning("hm".to_owned()),
@@ -163,12 +171,33 @@ fn usage_in_all_its_places() {
             reasoning_tokens: reasoning,
         })
     };
-    check(&[json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}})], counts(10, 4, 5, 2));
-    check(&[json!({"choices": null, "usage": {"prompt_tokens": "10", "completion_tokens": 5.0, "prompt_tokens_details": null, "prompt_cache_hit_tokens": 6}})], counts(10, 6, 5, 0));
+    check(
+        &[
+            json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}}),
+        ],
+        counts(10, 4, 5, 2),
+    );
+    check(
+        &[
+            json!({"choices": null, "usage": {"prompt_tokens": "10", "completion_tokens": 5.0, "prompt_tokens_details": null, "prompt_cache_hit_tokens": 6}}),
+        ],
+        counts(10, 6, 5, 0),
+    );
     // On the finish chunk, then zeros.
-    check(&[json!({"choices": [{"delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 1}}]}), json!({"usage": {"prompt_tokens": 0, "completion_tokens": 0}})], counts(10, 1, 5, 0));
+    check(
+        &[
+            json!({"choices": [{"delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 1}}]}),
+            json!({"usage": {"prompt_tokens": 0, "completion_tokens": 0}}),
+        ],
+        counts(10, 1, 5, 0),
+    );
     // Reasoning that is only in the total.
-    check(&[json!({"usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 35, "completion_tokens_details": {"reasoning_tokens": 20}}})], counts(10, 0, 25, 20));
+    check(
+        &[
+            json!({"usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 35, "completion_tokens_details": {"reasoning_tokens": 20}}}),
+        ],
+        counts(10, 0, 25, 20),
+    );
     check(&[json!({"usage": null}), json!({"usage": {}})], None);
 }
 
@@ -176,10 +205,11 @@ fn usage_in_all_its_places() {
 fn only_progress_counts() {
     let mut assembler = Assembler::new(HashSet::new());
     let mut events = Vec::new();
-    let mut take = |chunk: Value| assembler.take(serde_json::from_value(chunk).expect("a chunk"), &mut events);
-    assert!(!take(delta(json!({ "role": "assistant", "content": "" }))));
+    let mut take =
+        |chunk: Value| assembler.take(serde_json::from_value(chunk).expect("a chunk"), &mut events);
+    assert!(!take(delta(&json!({ "role": "assistant", "content": "" }))));
     assert!(!take(json!({})));
-    assert!(take(delta(json!({ "content": "x" }))));
+    assert!(take(delta(&json!({ "content": "x" }))));
     assert!(take(json!({ "choices": [{ "finish_reason": "stop" }] })));
 }
 

@@ -20,5 +20,5 @@ fn utf8_is_repaired_across_chunks() {
 
 #[test]
 fn json_becomes_one_event() {
-    assert_eq!(json_as_event(b"{\n \"a\": \"b\\nc\"\r\n}\n"), "data: { \"a\": \"b\\nc\"  }\n\n".as_bytes());
+    assert_eq!(json_as_event(b"{\n \"a\": \"b\\nc\"\r\n}\n"), "data: {  \"a\": \"b\\nc\"  }\n\n".as_bytes());
 }

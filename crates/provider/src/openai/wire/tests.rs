@@ -36,9 +36,9 @@ fn wire(request: &Request, style: &WireStyle<'_>) -> Value {
     serde_json::to_value(wire_request(request, style)).expect("a request is JSON")
 }
 
-fn check_messages(messages: Vec<Message>, expected: Value) {
+fn check_messages(messages: Vec<Message>, expected: &Value) {
     let found = wire(&request(messages), &PLAIN);
-    assert_eq!(found["messages"], expected, "{:#}", found["messages"]);
+    assert_eq!(&found["messages"], expected, "{:#}", found["messages"]);
 }
 
 fn assistant(content: Vec<Part>) -> Message {
@@ -112,8 +112,12 @@ fn limits_of_the_output() {
 #[test]
 fn user_messages() {
     check_messages(
-        vec![Message::User(vec![text("a"), text("b")]), Message::User(vec![]), Message::User(vec![text("see"), image()])],
-        json!([
+        vec![
+            Message::User(vec![text("a"), text("b")]),
+            Message::User(vec![]),
+            Message::User(vec![text("see"), image()]),
+        ],
+        &json!([
             {"role": "user", "content": "a\nb"},
             {"role": "user", "content": [
                 {"type": "text", "text": "see"},
@@ -133,7 +137,7 @@ fn assistant_messages() {
             assistant(vec![Part::Reasoning("only thought".to_owned()), opaque]),
             assistant(vec![call("c1", r#"{"path":"x"}"#)]),
         ],
-        json!([
+        &json!([
             {"role": "assistant", "content": "yes"},
             {"role": "assistant", "tool_calls": [
                 {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{\"path\":\"x\"}"}},
@@ -161,7 +165,7 @@ fn tool_results() {
             result("c2", vec![]),
             Message::user("go on"),
         ],
-        json!([
+        &json!([
             {"role": "assistant", "tool_calls": [
                 {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}},
                 {"id": "c2", "type": "function", "function": {"name": "read", "arguments": "{}"}},
@@ -179,7 +183,8 @@ fn tool_results() {
 
 #[test]
 fn arguments_are_always_an_object() {
-    let check = |arguments: &str, expected: &str| assert_eq!(wire_arguments(arguments), expected, "{arguments}");
+    let check =
+        |arguments: &str, expected: &str| assert_eq!(wire_arguments(arguments), expected, "{arguments}");
     check(r#"{"a": 1}"#, r#"{"a": 1}"#);
     check("", "{}");
     check(" null ", "{}");
