@@ -170,16 +170,18 @@ fn news(survey: &Survey) -> String {
     for finding in &survey.news {
         let _ = match finding {
             Finding::Listed { folder, files, folders } => {
-                write!(text, "`{folder}` has {files} files and {folders} folders. ")
+                write!(text, "`{folder}` has {} and {}. ", number(*files, "file"), number(*folders, "folder"))
             }
             Finding::Read { path, lines, identifiers } if identifiers.is_empty() => {
-                write!(text, "`{path}` has {lines} lines. ")
+                write!(text, "`{path}` has {}. ", number(*lines, "line"))
             }
             Finding::Read { path, lines, identifiers } => {
                 let some = &identifiers[..identifiers.len().min(3)];
-                write!(text, "`{path}` has {lines} lines and defines {}. ", names(some))
+                write!(text, "`{path}` has {} and defines {}. ", number(*lines, "line"), names(some))
             }
-            Finding::Searched { pattern, lines } => write!(text, "`{pattern}` stands in {lines} lines. "),
+            Finding::Searched { pattern, lines } => {
+                write!(text, "`{pattern}` stands in {}. ", number(*lines, "line"))
+            }
             Finding::Failed { what, why } => write!(text, "I could not use `{what}`: {why}. "),
         };
     }
@@ -211,6 +213,10 @@ fn closing(survey: &Survey, news: &str, reason: &str) -> Reply {
 
 fn join(first: &str, second: &str) -> String {
     if first.is_empty() { second.to_owned() } else { format!("{first} {second}") }
+}
+
+fn number(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn names(list: &[String]) -> String {

@@ -2,6 +2,8 @@
 //!
 //! Always true: nothing is invented; a line that is not understood is passed over.
 
+use std::collections::HashSet;
+
 /// One thing in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
@@ -16,7 +18,7 @@ pub(super) struct Item {
 pub(super) fn items(folder: &str, text: &str) -> Vec<Item> {
     let mut items: Vec<Item> = text.lines().filter_map(|line| item(folder, line)).collect();
     // A name that others lie below is a folder, marked or not.
-    let inner: Vec<String> = items
+    let inner: HashSet<String> = items
         .iter()
         .filter_map(|item| item.path.rsplit_once('/').map(|(parent, _)| parent.to_owned()))
         .collect();

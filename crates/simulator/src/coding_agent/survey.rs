@@ -3,15 +3,17 @@
 //! Always true: a file counts as read if a call for it was answered in the messages, or if the summary of what
 //! was before them names it among the files read or modified.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use greenroom_kernel::{Message, ToolCall, ToolResult, ToolStatus};
+use greenroom_kernel::{Block, Message, ToolCall, ToolResult, ToolStatus};
 use serde_json::Value;
 
 use super::{GREP_TOOLS, LIST_TOOLS, PATH_ARGUMENTS, PATTERN_ARGUMENTS, READ_TOOLS, listing};
 use crate::seen::SeenRequest;
 use crate::summariser;
 
+/// How many of the newest messages are looked through for names; older ones would only cost time.
+const NAMES_FROM_MESSAGES: usize = 24;
 /// How many parts of one large file are read.
 const PARTS_MAX: u64 = 3;
 
@@ -22,6 +24,8 @@ pub(super) struct Survey {
     pub(super) steps: u64,
     /// Folders that were listed; `.` is the root.
     pub(super) listed: BTreeSet<String>,
+    /// Everything that was shown.
+    known: HashSet<String>,
     /// Files and folders that were shown, in order.
     files: Vec<String>,
     folders: Vec<String>,
@@ -91,7 +95,8 @@ impl Survey {
     pub(super) fn of(request: &SeenRequest) -> Self {
         let mut survey = Self::default();
         let mut asked: HashMap<&str, Asked> = HashMap::new();
-        for message in &request.messages {
+        let names_from = request.messages.len().saturating_sub(NAMES_FROM_MESSAGES);
+        for (index, message) in request.messages.iter().enumerate() {
             match &**message {
                 Message::User(_) => survey.user(&message.text()),
                 Message::Assistant(assistant) => {
@@ -105,7 +110,7 @@ impl Survey {
                 }
                 Message::ToolResult(result) => {
                     if let Some(asked) = asked.get(result.call_id.as_str()) {
-                        survey.result(asked, result, &message.text());
+                        survey.result(asked, result, index >= names_from);
                     }
                 }
             }
@@ -146,7 +151,12 @@ impl Survey {
         }
     }
 
-    fn result(&mut self, asked: &Asked, result: &ToolResult, text: &str) {
+    fn result(&mut self, asked: &Asked, result: &ToolResult, is_recent: bool) {
+        let text = result.content.iter().find_map(|block| match block {
+            Block::Text(text) => Some(text.as_str()),
+            Block::Image(_) => None,
+        });
+        let text = text.unwrap_or_default();
         let is_error = match result.status {
             ToolStatus::Ok => false,
             ToolStatus::Error | ToolStatus::Interrupted => true,
@@ -166,8 +176,8 @@ impl Survey {
                 let mut folders = 0;
                 for item in items {
                     folders += usize::from(item.is_folder);
-                    let list = if item.is_folder { &mut self.folders } else { &mut self.files };
-                    if !list.contains(&item.path) {
+                    if self.known.insert(item.path.clone()) {
+                        let list = if item.is_folder { &mut self.folders } else { &mut self.files };
                         list.push(item.path);
                     }
                 }
@@ -192,19 +202,23 @@ impl Survey {
                     if !self.read_this_turn.contains(path) {
                         self.read_this_turn.push(path.clone());
                     }
-                    let identifiers = listing::identifiers(text);
+                    let identifiers = if is_recent { listing::identifiers(text) } else { Vec::new() };
                     for identifier in &identifiers {
                         if !self.identifiers.contains(identifier) {
                             self.identifiers.push(identifier.clone());
                         }
                     }
-                    Finding::Read { path: path.clone(), lines: text.lines().count(), identifiers }
+                    Finding::Read {
+                        path: path.clone(),
+                        lines: if is_recent { text.lines().count() } else { 0 },
+                        identifiers,
+                    }
                 }
             }
             Asked::Search(pattern) => {
                 self.searched.insert(pattern.clone());
                 for path in listing::matched_lines(text) {
-                    if !self.files.iter().any(|known| known == path) {
+                    if self.known.insert(path.to_owned()) {
                         self.files.push(path.to_owned());
                     }
                 }
@@ -236,13 +250,16 @@ impl Survey {
 
     /// Folders worth listing whose inside was not yet shown.
     pub(super) fn unlisted_folders(&self) -> Vec<String> {
+        let shown_inside: HashSet<&str> = self
+            .files
+            .iter()
+            .chain(&self.folders)
+            .filter_map(|path| path.rsplit_once('/').map(|(folder, _)| folder))
+            .collect();
         self.folders
             .iter()
             .filter(|folder| !self.listed.contains(*folder) && listing::is_worth_listing(folder))
-            .filter(|folder| {
-                let inside = format!("{folder}/");
-                !self.files.iter().chain(&self.folders).any(|path| path.starts_with(&inside))
-            })
+            .filter(|folder| !shown_inside.contains(folder.as_str()))
             .cloned()
             .collect()
     }

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
-use greenroom_kernel::Message;
+use greenroom_kernel::summary::{Style, SummaryKind, accept, merge_text, request_text};
+use greenroom_kernel::{AssistantMessage, Message, Part, ToolCall};
 use greenroom_provider::Purpose;
 
 use super::*;
@@ -138,4 +139,54 @@ fn every_kind_is_what_it_says() {
         };
         assert!(holds, "{kind:?}: {reply:?}");
     }
+}
+
+/// Asks with the runtime's own prompts and judges with its own rules.
+#[track_caller]
+fn check_accepted(kind: Summariser, what: SummaryKind, text: &str, cap: u64, is_accepted: bool) {
+    let request = request(text, Some(cap));
+    let reply = kind.reply(&request, CallInfo { call: 0, session_call: 0, seed: 3 });
+    let mut content = vec![Part::Text(reply.text)];
+    content.extend(reply.calls.into_iter().map(|call| {
+        Part::ToolCall(ToolCall { id: "c".to_owned(), name: call.name, arguments: call.arguments })
+    }));
+    let answer = AssistantMessage {
+        content,
+        provider: String::new(),
+        model: String::new(),
+        usage: None,
+        stop: reply.finish.unwrap_or(StopReason::Stop),
+        error: None,
+    };
+    let result = accept(&answer, what, cap, true);
+    assert_eq!(result.is_ok(), is_accepted, "{kind:?}, {what:?}, cap {cap}: {result:?}");
+}
+
+#[test]
+fn the_runtime_accepts_what_is_obedient_and_refuses_what_is_not() {
+    let style = Style::default();
+    let long = CONVERSATION.repeat(200);
+    for cap in [300, 2_000, 13_000] {
+        for transcript in [CONVERSATION, &long] {
+            for what in [SummaryKind::History, SummaryKind::TurnPrefix, SummaryKind::Branch] {
+                let text = request_text(what, transcript, Some("## Goal\nAn older goal."), &style, cap);
+                check_accepted(Summariser::Obedient, what, &text, cap, true);
+                check_accepted(Summariser::Lossy, what, &text, cap, true);
+                for kind in [
+                    Summariser::Empty,
+                    Summariser::Garbage,
+                    Summariser::ToolCalls,
+                    Summariser::CutOff,
+                    Summariser::Continues,
+                ] {
+                    check_accepted(kind, what, &text, cap, false);
+                }
+            }
+            let parts = vec![summary(transcript, "", INSTRUCTION), summary(transcript, "", INSTRUCTION)];
+            let text = merge_text(SummaryKind::History, &parts, &style, cap);
+            check_accepted(Summariser::Obedient, SummaryKind::History, &text, cap, true);
+        }
+    }
+    let text = request_text(SummaryKind::History, CONVERSATION, None, &style, 2_000);
+    check_accepted(Summariser::Hostile, SummaryKind::History, &text, 2_000, false);
 }
