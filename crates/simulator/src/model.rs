@@ -91,7 +91,7 @@ impl Reply {
         Self::default().and_call(name, arguments)
     }
 
-    /// No answer: this fault. (A fault that needs an answer to spoil gets the text "partial answer".)
+    /// No answer: this fault. (A fault that needs an answer to spoil gets a short text.)
     pub fn fault(fault: Fault) -> Self {
         Self::text("this answer is only partial").with_fault(fault)
     }
