@@ -6,6 +6,9 @@
 
 mod v1;
 
+#[cfg(test)]
+mod tests;
+
 use greenroom_kernel::{Entry, EntryId};
 
 use crate::error::StoreError;

@@ -4,6 +4,10 @@
 //! know of it; what is whole can be read; nothing here panics over what is on the disk. The segment that was written
 //! to is read as a whole; sealed ones are known by their last bytes, and read only to build the index again.
 
+mod listing;
+mod replay;
+mod trust;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,20 +15,18 @@ use greenroom_kernel::EntryId;
 
 use crate::StoreOptions;
 use crate::error::{Notice, StoreError};
-use crate::files::{OpenMode, read_all, read_at};
+use crate::files::{File, Files};
 use crate::head::Head;
-use crate::index::{Checkpoint, Index, Location, Row, SegmentRow};
-use crate::indexer::{Effect, Indexer, lost_head};
+use crate::index::{Checkpoint, Location, Row};
+use crate::indexer::{Indexer, lost_head};
 use crate::journal::manifest::{Listed, Manifest, State};
-use crate::journal::segments::{Segments, is_of_a_session, journal_dir, random_seed};
-use crate::journal::{
-    Bad, Frame, FrameKind, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, TRAILER_BYTES, Trailer, first_chain,
-    parse, read_footer, scan,
-};
+use crate::journal::segments::{Segments, journal_dir, random_seed};
+use crate::journal::{Bad, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, first_chain, scan};
 use crate::lock::DirectoryLock;
 use crate::reader;
-use crate::record::{self, StoredRecord};
+use crate::record::StoredRecord;
 use crate::writer::{Active, Writer, open_active};
+use trust::Trusted;
 
 /// So much is staged before it is moved to sled while the journal is read again.
 const STAGED_BYTES_MAX: usize = 8 << 20;
@@ -160,7 +162,7 @@ fn quarantine(writer: &mut Writer) {
 /// The segment that was written to.
 struct Opened {
     listed: Listed,
-    file: Arc<dyn crate::files::File>,
+    file: Arc<dyn File>,
     bytes: Vec<u8>,
     scan: Scan,
     /// The file goes on behind the last frame that counts.
@@ -183,313 +185,9 @@ impl Opened {
     }
 }
 
-/// An index that fits the journal, as far as that can be told without reading both.
-struct Trusted {
-    checkpoint: Checkpoint,
-    segments: BTreeMap<u64, SegmentRow>,
-}
-
 impl Recovery<'_> {
-    fn files(&self) -> &dyn crate::files::Files {
+    fn files(&self) -> &dyn Files {
         self.segments.files.as_ref()
-    }
-
-    /// Finds the list of segments, makes it anew if it is lost, and removes what a crash left over.
-    fn list_segments(&mut self) -> Result<(), StoreError> {
-        let names = self.files().list(&self.segments.dir);
-        let names = names.map_err(|error| StoreError::io("read", &self.segments.dir, error))?;
-        let mut found: BTreeSet<u64> = names.iter().filter_map(|name| Segments::id_of(name)).collect();
-        match Manifest::load(self.files(), &self.segments.dir)? {
-            Some(manifest) => self.manifest = manifest,
-            None => self.list_anew(&found)?,
-        }
-        for listed in &self.manifest.segments {
-            found.remove(&listed.id);
-        }
-        for id in found {
-            self.remove_leftover(id)?;
-        }
-        let highest = self.manifest.segments.iter().map(|listed| listed.id).max().unwrap_or(0);
-        self.manifest.next_id = self.manifest.next_id.max(highest + 1);
-        for listed in &self.manifest.segments {
-            self.segments.add(listed.id, listed.seed, None);
-        }
-        Ok(())
-    }
-
-    fn read_segment(&self, id: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        let path = self.segments.path(id);
-        match self.files().open(&path, OpenMode::Read) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            other => {
-                let bytes = other.and_then(|file| read_all(file.as_ref()));
-                bytes.map(Some).map_err(|error| StoreError::io("read", &path, error))
-            }
-        }
-    }
-
-    /// The first and the last bytes of a segment: its header and trailer, where they are right, and its length.
-    fn ends(&self, id: u64) -> Result<Option<(Option<SegmentHeader>, Option<Trailer>, u64)>, StoreError> {
-        let path = self.segments.path(id);
-        let read = || {
-            let file = self.files().open(&path, OpenMode::Read)?;
-            let length = file.length()?;
-            let size = |bytes: u64| usize::try_from(bytes).expect("a few bytes");
-            let head = read_at(file.as_ref(), 0, size(SEGMENT_HEADER_BYTES))?;
-            let tail = read_at(file.as_ref(), length.saturating_sub(TRAILER_BYTES), size(TRAILER_BYTES))?;
-            Ok((head, tail, length))
-        };
-        match read() {
-            Ok((head, tail, length)) => {
-                Ok(Some((SegmentHeader::decode(&head)?, Trailer::decode(&tail), length)))
-            }
-            Err(error) if std::io::Error::kind(&error) == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::io("read", &path, error)),
-        }
-    }
-
-    fn list_anew(&mut self, found: &BTreeSet<u64>) -> Result<(), StoreError> {
-        // By order: of two with the same order the complete one counts, and the newer one of two complete ones.
-        let mut by_order: BTreeMap<u64, (SegmentHeader, Option<Trailer>, u64)> = BTreeMap::new();
-        for &id in found {
-            self.manifest.next_id = self.manifest.next_id.max(id + 1);
-            let Some((header, trailer, length)) = self.ends(id)? else { continue };
-            let Some(header) = header.filter(|header| header.id == id) else {
-                let path = self.segments.path(id);
-                if length <= SEGMENT_HEADER_BYTES {
-                    // The very first start did not get far.
-                    drop(self.files().remove(&path));
-                    continue;
-                }
-                let moved = self.files().rename(&path, &path.with_extension("seg.damaged"));
-                moved.map_err(|error| StoreError::io("rename", &path, error))?;
-                self.parts.push(Part::new(id, 0, u64::MAX, Vec::new()));
-                continue;
-            };
-            let is_better =
-                by_order.get(&header.order).is_none_or(|(_, other, _)| trailer.is_some() || other.is_none());
-            if is_better {
-                by_order.insert(header.order, (header, trailer, length));
-            }
-        }
-        let has_frames = by_order.values().any(|(_, _, length)| *length > SEGMENT_HEADER_BYTES);
-        if has_frames || !self.parts.is_empty() {
-            let reason = "it was damaged or missing".to_owned();
-            self.notices.push(Notice::ManifestRebuilt { reason });
-        }
-        self.is_manifest_changed = !by_order.is_empty();
-        let last = by_order.keys().next_back().copied();
-        self.manifest.segments = by_order
-            .into_values()
-            .map(|(header, trailer, length)| {
-                let state = match trailer {
-                    _ if Some(header.order) == last => State::Active { floor: 0 },
-                    Some(trailer) => State::Sealed {
-                        length: trailer.footer_offset,
-                        frames: trailer.frames,
-                        digest: trailer.digest,
-                    },
-                    None => State::Abandoned { length },
-                };
-                Listed { id: header.id, order: header.order, seed: header.seed, state }
-            })
-            .collect();
-        Ok(())
-    }
-
-    /// Removes a segment that is not listed: a rotation's that was never written to, or one of the two of a reclaim.
-    fn remove_leftover(&mut self, id: u64) -> Result<(), StoreError> {
-        self.manifest.next_id = self.manifest.next_id.max(id + 1);
-        let highest = self.manifest.segments.iter().map(|listed| listed.order).max();
-        let Some((header, _, length)) = self.ends(id)? else { return Ok(()) };
-        if let Some(header) = header
-            && highest.is_none_or(|highest| header.order > highest)
-            && length > SEGMENT_HEADER_BYTES
-        {
-            // Not what this program leaves behind: someone put an older list in place.
-            let reason = format!("it did not list segment {id}, which holds frames");
-            self.notices.push(Notice::ManifestRebuilt { reason });
-            for listed in &mut self.manifest.segments {
-                if let State::Active { .. } = listed.state {
-                    listed.state = State::Abandoned { length: u64::MAX };
-                }
-            }
-            let state = State::Active { floor: 0 };
-            self.manifest.segments.push(Listed { id, order: header.order, seed: header.seed, state });
-            self.is_manifest_changed = true;
-            return Ok(());
-        }
-        // If it cannot be removed now, the next start tries again.
-        drop(self.files().remove(&self.segments.path(id)));
-        Ok(())
-    }
-
-    /// Looks at the ends of the segments that are not written to any more, and reads those whose end is not right.
-    fn verify_sealed(&mut self) -> Result<(), StoreError> {
-        for listed in self.manifest.segments.clone() {
-            let (expected, length) = match listed.state {
-                State::Active { .. } => continue,
-                State::Sealed { length, frames, digest } => (Some((frames, digest)), length),
-                State::Abandoned { length } => (None, length),
-            };
-            let Some((_, trailer, _)) = self.ends(listed.id)? else {
-                self.lose_segment(listed.id);
-                continue;
-            };
-            let is_right = expected.is_none_or(|(frames, digest)| {
-                trailer.is_some_and(|trailer| {
-                    (trailer.frames, trailer.digest, trailer.footer_offset) == (frames, digest, length)
-                })
-            });
-            if !is_right {
-                let Some(bytes) = self.read_segment(listed.id)? else { continue };
-                let scanned = scan(&bytes, listed.id, listed.seed, Some(length));
-                let was_whole = self.parts.len();
-                self.take_parts(&listed, &scanned, read_footer(&bytes).as_deref(), length);
-                if self.parts.len() == was_whole {
-                    // Only the footer is damaged: no entry is lost.
-                    let mut part = Part::new(listed.id, length, length, Vec::new());
-                    part.others_possible = false;
-                    self.parts.push(part);
-                }
-                self.abandon(listed.id, length);
-            }
-        }
-        Ok(())
-    }
-
-    fn lose_segment(&mut self, id: u64) {
-        self.parts.push(Part::new(id, 0, u64::MAX, Vec::new()));
-        self.manifest.segments.retain(|listed| listed.id != id);
-        self.segments.remove(id);
-        self.is_manifest_changed = true;
-    }
-
-    fn abandon(&mut self, id: u64, length: u64) {
-        if let Some(listed) = self.manifest.get_mut(id) {
-            listed.state = State::Abandoned { length };
-            self.is_manifest_changed = true;
-        }
-    }
-
-    /// Notes what is bad in a segment that should hold frames up to `length`.
-    fn take_parts(&mut self, listed: &Listed, scanned: &Scan, footer: Option<&[Frame]>, length: u64) {
-        let mut bad: Vec<Bad> = scanned.bad.iter().map(|(bad, _)| bad.clone()).collect();
-        if scanned.end < length && length != u64::MAX {
-            let legible = scanned.tail.as_ref().map(|tail| tail.legible.clone()).unwrap_or_default();
-            bad.push(Bad { from: scanned.end, until: length, legible });
-        }
-        for Bad { from, until, legible } in bad {
-            let is_known =
-                |part: &Part| part.segment == listed.id && part.from <= from && part.until >= until;
-            if self.parts.iter().any(is_known) {
-                continue;
-            }
-            let in_part = |frame: &&Frame| frame.offset < until && frame.end() > from;
-            let mut part = Part::new(listed.id, from, until, legible);
-            if let Some(footer) = footer {
-                part.known = footer.iter().filter(in_part).cloned().collect();
-                part.others_possible = false;
-            }
-            self.parts.push(part);
-        }
-    }
-
-    /// Opens sled, or sets it aside. `None` where the journal has to be read as a whole.
-    fn open_index(&mut self) -> (Arc<Index>, Option<Trusted>) {
-        let is_new = !self.options.dir.join("index").exists();
-        let has_frames = !self.manifest.segments.is_empty() || !self.parts.is_empty();
-        let opened = if Index::is_suspect(&self.options.dir) {
-            Err("it did not fit the journal".to_owned())
-        } else {
-            Index::open(&self.options.dir, self.options.cache_bytes)
-        };
-        let (index, reason) = match opened {
-            Err(reason) => (None, reason),
-            Ok(index) => match self.trust(&index) {
-                Ok(trusted) => return (Arc::new(index), Some(trusted)),
-                Err(reason) if is_new || reason.is_empty() => {
-                    let holds = self.holds_frames();
-                    if has_frames && holds {
-                        self.notices.push(Notice::IndexRebuilt { reason: "it was not there".to_owned() });
-                    }
-                    return (Arc::new(index), None);
-                }
-                Err(reason) => (Some(index), reason),
-            },
-        };
-        if let Some(index) = index {
-            index.close();
-        }
-        (self.new_index(reason), None)
-    }
-
-    fn holds_frames(&self) -> bool {
-        self.manifest.segments.len() > 1
-            || self.manifest.segments.iter().any(|listed| {
-                self.ends(listed.id)
-                    .is_ok_and(|ends| ends.is_some_and(|(.., length)| length > SEGMENT_HEADER_BYTES))
-            })
-    }
-
-    /// Sets the index aside and begins a new one.
-    fn rebuild(&mut self, index: &Index, reason: &str) -> Arc<Index> {
-        index.close();
-        self.new_index(reason.to_owned())
-    }
-
-    fn new_index(&mut self, reason: String) -> Arc<Index> {
-        let dir = &self.options.dir;
-        let opened = Index::set_aside(dir)
-            .map_err(|error| error.to_string())
-            .and_then(|()| Index::open(dir, self.options.cache_bytes));
-        match opened {
-            Ok(index) => {
-                index.absolve();
-                self.notices.push(Notice::IndexRebuilt { reason });
-                Arc::new(index)
-            }
-            Err(second) => {
-                let reason = format!("{reason}; and a new one cannot be made: {second}");
-                self.notices.push(Notice::IndexInMemory { reason });
-                Arc::new(Index::in_memory(dir))
-            }
-        }
-    }
-
-    /// Whether the index fits itself and the list of segments; else the reason why not, empty if it is empty.
-    fn trust(&self, index: &Index) -> Result<Trusted, String> {
-        let text = |error: StoreError| error.to_string();
-        let (rows, sum) = index.rows().map_err(text)?;
-        let Some(checkpoint) = index.checkpoint().map_err(text)? else {
-            return Err(if rows.is_empty() { String::new() } else { "it has no checkpoint".to_owned() });
-        };
-        if (checkpoint.rows, checkpoint.sum) != (rows.len() as u64, sum) {
-            return Err("its sessions do not add up".to_owned());
-        }
-        let segments = index.segment_rows().map_err(text)?;
-        let end = segments.get(&checkpoint.segment).ok_or("it does not know its own newest segment")?;
-        for listed in &self.manifest.segments {
-            let row = segments.get(&listed.id);
-            let does_fit = match (listed.state, row) {
-                (_, None) => listed.order > end.order,
-                (State::Sealed { frames, digest, .. }, Some(row)) => {
-                    row.seed == listed.seed
-                        && (listed.order >= end.order || (row.frames, row.digest) == (frames, digest))
-                }
-                (State::Active { .. } | State::Abandoned { .. }, Some(row)) => row.seed == listed.seed,
-            };
-            if !does_fit {
-                return Err(format!("it does not fit segment {}", listed.id));
-            }
-        }
-        for (id, row) in &segments {
-            let is_replaced = |listed: &Listed| listed.order == row.order && listed.id > *id;
-            if self.manifest.get(*id).is_none() && self.manifest.segments.iter().any(is_replaced) {
-                return Err(format!("segment {id} was rewritten"));
-            }
-        }
-        Ok(Trusted { checkpoint, segments })
     }
 
     /// Reads the segment that was written to, and decides where it ends.
@@ -629,133 +327,6 @@ impl Recovery<'_> {
                 true
             }
         }
-    }
-
-    /// Applies the journal from the checkpoint on, or as a whole.
-    fn replay(
-        &mut self,
-        indexer: &mut Indexer,
-        checkpoint: Option<Checkpoint>,
-        opened: &Option<Opened>,
-    ) -> Result<(), StoreError> {
-        let start = checkpoint.and_then(|checkpoint| {
-            let row = indexer.segments.get(&checkpoint.segment).copied();
-            let listed = self.manifest.get(checkpoint.segment).map(|listed| listed.order);
-            let order = row.map(|row| row.order).or(listed)?;
-            Some((order, checkpoint.offset))
-        });
-        for listed in self.manifest.segments.clone() {
-            let from = match start {
-                Some((order, _)) if listed.order < order => continue,
-                Some((order, offset)) if listed.order == order => offset,
-                _ => SEGMENT_HEADER_BYTES,
-            };
-            if let Some(opened) = opened.as_ref().filter(|opened| opened.listed.id == listed.id) {
-                self.replay_segment(indexer, &listed, &opened.bytes, &opened.scan, from)?;
-                continue;
-            }
-            let length = match listed.state {
-                State::Sealed { length, .. } | State::Abandoned { length } => length,
-                State::Active { .. } => continue,
-            };
-            if from >= length {
-                continue;
-            }
-            let Some(bytes) = self.read_segment(listed.id)? else { continue };
-            let scanned = scan(&bytes, listed.id, listed.seed, Some(length));
-            let before = self.parts.len();
-            self.take_parts(&listed, &scanned, read_footer(&bytes).as_deref(), length);
-            if self.parts.len() > before {
-                self.abandon(listed.id, length);
-            }
-            self.replay_segment(indexer, &listed, &bytes, &scanned, from)?;
-        }
-        Ok(())
-    }
-
-    fn replay_segment(
-        &mut self,
-        indexer: &mut Indexer,
-        listed: &Listed,
-        bytes: &[u8],
-        scanned: &Scan,
-        from: u64,
-    ) -> Result<(), StoreError> {
-        if !indexer.segments.contains_key(&listed.id) {
-            let chain = first_chain(listed.id, listed.seed);
-            indexer.begin_segment(listed.id, listed.order, listed.seed, chain);
-        }
-        // What is gone takes its place in the order of things.
-        let known = self.parts.iter().enumerate().filter(|(_, part)| part.segment == listed.id);
-        let mut lost: Vec<(usize, Frame)> =
-            known.flat_map(|(at, part)| part.known.iter().map(move |frame| (at, frame.clone()))).collect();
-        lost.retain(|(_, frame)| {
-            frame.offset >= from && scanned.frames.iter().all(|(whole, _)| whole.offset != frame.offset)
-        });
-        lost.sort_by_key(|(_, frame)| frame.offset);
-        let mut lost = lost.into_iter().peekable();
-        for (frame, chain) in scanned.frames.iter().filter(|(frame, _)| frame.offset >= from) {
-            while let Some((part, gone)) = lost.next_if(|(_, gone)| gone.offset < frame.offset) {
-                self.lose_frame(indexer, part, &gone)?;
-            }
-            let at = usize::try_from(frame.offset).expect("an offset into a buffer in memory");
-            let parsed = parse(bytes, at, 0, listed.seed).expect("the scan found a frame here");
-            let effect = match record::decode(parsed.payload) {
-                Ok(record) => Effect::from(record),
-                Err(error @ StoreError::Version { .. }) => return Err(error),
-                Err(error) => {
-                    tracing::error!(%error, segment = listed.id, offset = frame.offset, "a record does not decode");
-                    let part = Part::new(listed.id, frame.offset, frame.end(), Vec::new());
-                    self.parts.push(part);
-                    self.lose_frame(indexer, self.parts.len() - 1, frame)?;
-                    continue;
-                }
-            };
-            let was_lost = indexer.newly_lost.get(frame.session.as_ref()).copied();
-            indexer.apply(listed.id, frame, *chain, effect)?;
-            let is_lost = indexer.newly_lost.get(frame.session.as_ref()).copied();
-            if is_lost.is_some() && is_lost != was_lost {
-                self.blame_gap(listed.id, frame);
-            }
-            indexer.publish();
-            if indexer.index().staged_bytes() > STAGED_BYTES_MAX {
-                // If sled fails now, what it misses stays in memory.
-                if let Err(error) = indexer.index().settle() {
-                    tracing::error!(%error, "the index cannot be written");
-                }
-            }
-        }
-        for (part, gone) in lost {
-            self.lose_frame(indexer, part, &gone)?;
-        }
-        indexer.publish();
-        Ok(())
-    }
-
-    fn lose_frame(&mut self, indexer: &mut Indexer, part: usize, frame: &Frame) -> Result<(), StoreError> {
-        match frame.kind {
-            FrameKind::Append => {
-                self.parts[part].sessions.insert(frame.session.to_string());
-                indexer.lose(&frame.session, EntryId(frame.sequence))
-            }
-            // Its header says all that there is to say.
-            FrameKind::Deleted => indexer.delete(&frame.session),
-            FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => Ok(()),
-        }
-    }
-
-    /// A session's entries are missing before this frame: the damage before it is why.
-    fn blame_gap(&mut self, segment: u64, frame: &Frame) {
-        debug_assert!(is_of_a_session(frame.kind), "only sessions have gaps");
-        let session = frame.session.to_string();
-        if self.parts.is_empty() {
-            let mut part = Part::new(segment, frame.offset, frame.offset, Vec::new());
-            part.others_possible = false;
-            self.parts.push(part);
-        }
-        let is_before = |part: &&mut Part| part.segment < segment || part.from <= frame.offset;
-        let at = self.parts.iter_mut().rposition(|mut part| is_before(&&mut part)).unwrap_or(0);
-        self.parts[at].sessions.insert(session);
     }
 
     /// The segment to write to: the one that was, if it is whole, or a new one.

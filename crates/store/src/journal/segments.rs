@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::{Frame, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader, parse};
+use super::{Frame, SEGMENT_HEADER_BYTES, SegmentHeader, parse};
 use crate::error::StoreError;
 use crate::files::{File, Files, OpenMode, read_at, write_all_at};
 use crate::index::Location;
@@ -19,9 +19,18 @@ const OPEN_MAX: usize = 64;
 pub(crate) struct Segments {
     pub(crate) files: Arc<dyn Files>,
     pub(crate) dir: PathBuf,
-    /// Each segment's seed, and its file while it is open.
-    known: RwLock<HashMap<u64, (u32, Option<Arc<dyn File>>)>>,
+    known: RwLock<HashMap<u64, Known>>,
 }
+
+#[derive(Debug)]
+struct Known {
+    seed: u32,
+    /// Its file, while that is open.
+    file: Option<Arc<dyn File>>,
+}
+
+/// A segment's seed and file.
+type Opened = (u32, Arc<dyn File>);
 
 impl Segments {
     pub(crate) fn new(files: Arc<dyn Files>, dir: PathBuf) -> Self {
@@ -39,7 +48,7 @@ impl Segments {
 
     /// Makes a segment readable.
     pub(crate) fn add(&self, id: u64, seed: u32, file: Option<Arc<dyn File>>) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(id, (seed, file));
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(id, Known { seed, file });
     }
 
     /// Forgets a segment that was reclaimed or lost.
@@ -60,11 +69,11 @@ impl Segments {
         create().map_err(|error| StoreError::io("create", &path, error))
     }
 
-    fn open(&self, id: u64) -> Result<Option<(u32, Arc<dyn File>)>, StoreError> {
+    fn open(&self, id: u64) -> Result<Option<Opened>, StoreError> {
         match self.known.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
             None => return Ok(None),
-            Some((seed, Some(file))) => return Ok(Some((*seed, Arc::clone(file)))),
-            Some((_, None)) => {}
+            Some(Known { seed, file: Some(file) }) => return Ok(Some((*seed, Arc::clone(file)))),
+            Some(Known { file: None, .. }) => {}
         }
         let path = self.path(id);
         let file = match self.files.open(&path, OpenMode::Read) {
@@ -73,12 +82,12 @@ impl Segments {
             Err(error) => return Err(StoreError::io("open", &path, error)),
         };
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if known.values().filter(|(_, open)| open.is_some()).count() >= OPEN_MAX {
-            known.values_mut().for_each(|(_, open)| *open = None);
+        if known.values().filter(|known| known.file.is_some()).count() >= OPEN_MAX {
+            known.values_mut().for_each(|known| known.file = None);
         }
-        Ok(known.get_mut(&id).map(|(seed, open)| {
-            *open = Some(Arc::clone(&file));
-            (*seed, file)
+        Ok(known.get_mut(&id).map(|known| {
+            known.file = Some(Arc::clone(&file));
+            (known.seed, file)
         }))
     }
 
@@ -109,14 +118,6 @@ pub(crate) fn random_seed() -> u32 {
     use std::hash::{BuildHasher, Hasher};
     let random = std::hash::RandomState::new().build_hasher().finish();
     u32::try_from(random >> 32).expect("32 bits")
-}
-
-/// Whether frames of this kind belong to a session.
-pub(crate) fn is_of_a_session(kind: FrameKind) -> bool {
-    match kind {
-        FrameKind::Append | FrameKind::Deleted | FrameKind::Quarantined | FrameKind::LossAccepted => true,
-        FrameKind::Learned => false,
-    }
 }
 
 /// The journal's directory in a store's.

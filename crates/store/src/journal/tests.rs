@@ -1,1 +1,154 @@
-//! placeholder
+//! Frames and segments, byte by byte.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::{
+    FORMAT_VERSION, Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, Trailer, footer,
+    read_footer, scan,
+};
+use crate::error::StoreError;
+
+const HEADER: SegmentHeader = SegmentHeader { id: 7, order: 3, seed: 0xABCD_1234 };
+
+/// A segment of groups of frames, each with a payload of this many bytes.
+fn segment(groups: &[&[usize]]) -> (Vec<u8>, Vec<Frame>, u32) {
+    let mut bytes = HEADER.encode();
+    let mut chain = HEADER.chain();
+    let mut frames = Vec::new();
+    for group in groups {
+        let start = bytes.len() as u64;
+        let mut buffer = Vec::new();
+        for &size in *group {
+            let sequence = frames.len() as u64;
+            let payload = vec![u8::try_from(sequence).unwrap(); size];
+            let new =
+                NewFrame { kind: FrameKind::Append, session: "one".to_owned(), sequence, count: 1, payload };
+            let (frame, next) = new.encode(&mut buffer, start, HEADER.seed, chain);
+            chain = next;
+            frames.push(frame);
+        }
+        bytes.extend(buffer);
+    }
+    (bytes, frames, chain)
+}
+
+fn found(bytes: &[u8]) -> Vec<u64> {
+    scan(bytes, HEADER.id, HEADER.seed, None).frames.iter().map(|(frame, _)| frame.sequence).collect()
+}
+
+fn at(frame: &Frame) -> usize {
+    usize::try_from(frame.offset).unwrap()
+}
+
+#[test]
+fn a_whole_segment_is_read_as_written() {
+    let (mut bytes, frames, chain) = segment(&[&[10, 20], &[0], &[3_000]]);
+    let scanned = scan(&bytes, HEADER.id, HEADER.seed, None);
+    assert_eq!(scanned.frames.iter().map(|(frame, _)| frame.clone()).collect::<Vec<_>>(), frames);
+    assert_eq!((scanned.end, scanned.chain), (bytes.len() as u64, chain));
+    assert!(scanned.bad.is_empty() && scanned.tail.is_none() && scanned.trailer.is_none());
+    let end = bytes.len() as u64;
+    bytes.extend(footer(&frames, end, chain));
+    let sealed = scan(&bytes, HEADER.id, HEADER.seed, None);
+    assert_eq!(sealed.trailer.map(|trailer| (trailer.frames, trailer.digest)), Some((4, chain)));
+    assert!(sealed.tail.is_none());
+    assert_eq!(read_footer(&bytes), Some(frames));
+    assert_eq!(Trailer::decode(&bytes).unwrap().footer_offset, end);
+}
+
+#[test]
+fn a_header_is_checked() {
+    let bytes = HEADER.encode();
+    assert_eq!(bytes.len() as u64, SEGMENT_HEADER_BYTES);
+    assert_eq!(SegmentHeader::decode(&bytes).unwrap(), Some(HEADER));
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        assert_eq!(SegmentHeader::decode(&damaged).unwrap(), None, "byte {at}");
+    }
+    let mut newer = bytes;
+    newer[4..8].copy_from_slice(&(FORMAT_VERSION + 1).to_le_bytes());
+    let crc = crc32c::crc32c(&newer[..36]);
+    newer[36..].copy_from_slice(&crc.to_le_bytes());
+    assert!(matches!(SegmentHeader::decode(&newer), Err(StoreError::Version { .. })));
+}
+
+#[test]
+fn any_flipped_bit_costs_exactly_its_frame() {
+    let (bytes, frames, _) = segment(&[&[10], &[20], &[30]]);
+    for position in at(&frames[0])..bytes.len() {
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[position] ^= 1 << bit;
+            let hit = frames.iter().position(|frame| frame.end() > position as u64).unwrap() as u64;
+            let expected: Vec<u64> = (0..3).filter(|sequence| *sequence != hit).collect();
+            assert_eq!(found(&damaged), expected, "bit {bit} of byte {position}");
+            let scanned = scan(&damaged, HEADER.id, HEADER.seed, None);
+            if hit == 2 {
+                assert!(scanned.tail.is_some());
+            } else {
+                // The next group began after it: it had been synced.
+                assert!(scanned.bad.iter().all(|(_, was_synced)| *was_synced) && scanned.bad.len() == 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_inside_the_last_group_may_be_an_unfinished_write() {
+    let (bytes, frames, _) = segment(&[&[10], &[20, 30]]);
+    let mut damaged = bytes;
+    damaged[at(&frames[1]) + 50] ^= 1;
+    let scanned = scan(&damaged, HEADER.id, HEADER.seed, None);
+    assert_eq!(scanned.bad.iter().map(|(_, was_synced)| *was_synced).collect::<Vec<_>>(), [false]);
+}
+
+#[test]
+fn a_frame_that_was_cut_out_is_missed() {
+    let (bytes, frames, _) = segment(&[&[10], &[20], &[30]]);
+    let cut = [&bytes[..at(&frames[1])], &bytes[at(&frames[2])..]].concat();
+    let scanned = scan(&cut, HEADER.id, HEADER.seed, None);
+    assert_eq!(scanned.bad.len(), 1);
+    assert_eq!((scanned.bad[0].0.from, scanned.bad[0].0.until), (frames[1].offset, frames[1].offset));
+}
+
+#[test]
+fn a_damaged_payload_still_says_whose_it_was() {
+    let (mut bytes, frames, _) = segment(&[&[10], &[20], &[30]]);
+    bytes[at(&frames[1]) + 60] ^= 1;
+    let scanned = scan(&bytes, HEADER.id, HEADER.seed, None);
+    assert_eq!(scanned.bad[0].0.legible, [frames[1].clone()]);
+}
+
+#[test]
+fn a_frame_inside_a_payload_is_not_a_frame() {
+    // What a hostile text could hold: a frame made with another seed.
+    let mut inner = Vec::new();
+    let fake = NewFrame {
+        kind: FrameKind::Append,
+        session: "one".to_owned(),
+        sequence: 9,
+        count: 1,
+        payload: vec![1; 10],
+    };
+    fake.encode(&mut inner, 0, 0, 0);
+    let mut bytes = HEADER.encode();
+    let mut buffer = Vec::new();
+    let outer = NewFrame { payload: inner.repeat(20), sequence: 0, ..fake };
+    outer.encode(&mut buffer, SEGMENT_HEADER_BYTES, HEADER.seed, HEADER.chain());
+    bytes.extend(buffer);
+    bytes[50] ^= 1;
+    assert_eq!(found(&bytes), [0; 0]);
+}
+
+#[test]
+fn a_damaged_footer_is_no_footer() {
+    let (mut bytes, frames, chain) = segment(&[&[10], &[20]]);
+    let end = bytes.len();
+    bytes.extend(footer(&frames, end as u64, chain));
+    for position in end..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[position] ^= 0x10;
+        assert_eq!(read_footer(&damaged), None, "byte {position}");
+        assert_eq!(found(&damaged), [0, 1]);
+    }
+}

@@ -1,0 +1,406 @@
+//! The stored bytes: they are what they were, and nothing but a whole record decodes.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use greenroom_kernel::entry::{
+    CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, Shell, Trigger,
+};
+use greenroom_kernel::usage::{ContextUsage, WindowSource};
+use greenroom_kernel::{
+    AssistantMessage, Block, Compaction, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image,
+    Message, Part, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, TurnOutcome, Usage,
+};
+
+use super::{StoredRecord, decode, decode_head, encode, encode_head};
+use crate::error::StoreError;
+use crate::faults::Random;
+use crate::head::{Head, SessionState};
+
+/// Lines of `name hex`: what version 1 wrote when it was released. **A line is never changed**; new kinds get new
+/// lines.
+const GOLDEN: &str = include_str!("golden_v1.txt");
+
+fn usage() -> Usage {
+    Usage {
+        input_tokens: 1,
+        cached_tokens: 2,
+        cache_write_tokens: 3,
+        output_tokens: 300,
+        reasoning_tokens: 70_000,
+    }
+}
+
+fn files() -> FileOps {
+    FileOps::new(["r.rs"], ["m.rs"])
+}
+
+fn message(message: Message) -> EntryKind {
+    EntryKind::Message { message: Arc::new(message), inbox: Some(EntryId(9)) }
+}
+
+fn assistant(stop: StopReason) -> Message {
+    Message::Assistant(AssistantMessage {
+        content: vec![
+            Part::Text("t".to_owned()),
+            Part::Reasoning("r".to_owned()),
+            Part::OpaqueReasoning { dialect: "d".to_owned(), data: "{}".to_owned() },
+            Part::ToolCall(ToolCall {
+                id: "c".to_owned(),
+                name: "n".to_owned(),
+                arguments: "{\"a\":1}".to_owned(),
+            }),
+        ],
+        provider: "p".to_owned(),
+        model: "m".to_owned(),
+        usage: Some(usage()),
+        stop,
+        error: Some("e".to_owned()),
+    })
+}
+
+fn tool_result(status: ToolStatus) -> Message {
+    Message::ToolResult(ToolResult {
+        call_id: "c".to_owned(),
+        tool_name: "n".to_owned(),
+        content: vec![
+            Block::Text("t".to_owned()),
+            Block::Image(Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() }),
+        ],
+        status,
+        touched: vec![
+            Touched { path: "a".to_owned(), touch: Touch::Read },
+            Touched { path: "b".to_owned(), touch: Touch::Modified },
+        ],
+    })
+}
+
+fn compaction(trigger: Trigger) -> EntryKind {
+    EntryKind::Compaction(Box::new(Compaction {
+        base: Some(EntryId(1)),
+        previous: None,
+        first: Some(EntryId(2)),
+        last: Some(EntryId(3)),
+        first_kept: Some(EntryId(4)),
+        summary: "s".to_owned(),
+        active_request: Some("q".to_owned()),
+        files: files(),
+        trigger,
+        truncated: true,
+        from_hook: false,
+        is_split_turn: true,
+        tokens_before: 5,
+        tokens_after: 6,
+        messages_before: 7,
+        messages_removed: 8,
+        duration_ms: 9,
+        model: "m".to_owned(),
+        usage: usage(),
+        cost_microdollars: Some(10),
+    }))
+}
+
+fn ended(outcome: CompactionOutcome) -> EntryKind {
+    EntryKind::CompactionEnded(CompactionEnded {
+        started: EntryId(1),
+        trigger: Trigger::Threshold,
+        outcome,
+        entry: Some(EntryId(2)),
+        tokens_before: 3,
+        tokens_after: 4,
+        messages_before: 5,
+        messages_after: 6,
+        messages_removed: 7,
+        duration_ms: 8,
+        summary_usage: usage(),
+        cost_microdollars: None,
+    })
+}
+
+fn turn_ended(outcome: TurnOutcome) -> EntryKind {
+    turn_ended_in(outcome, WindowSource::Catalog)
+}
+
+fn turn_ended_in(outcome: TurnOutcome, window_source: WindowSource) -> EntryKind {
+    let context = ContextUsage {
+        tokens: 1,
+        usage_tokens: 2,
+        trailing_tokens: 3,
+        window: 4,
+        window_source,
+        percent: Some(12.5),
+    };
+    EntryKind::TurnEnded { turn: EntryId(3), outcome, context }
+}
+
+/// The name that a kind's samples begin with. A new kind is a compile error here, and then needs a sample.
+fn kind_name(kind: &EntryKind) -> &'static str {
+    match kind {
+        EntryKind::Message { .. } => "message",
+        EntryKind::Shell(_) => "shell",
+        EntryKind::Custom(_) => "custom",
+        EntryKind::BranchSummary { .. } => "branch_summary",
+        EntryKind::Compaction(_) => "compaction",
+        EntryKind::CompactionUndone { .. } => "compaction_undone",
+        EntryKind::Pin { .. } => "pin",
+        EntryKind::ModelChange { .. } => "model_change",
+        EntryKind::Label { .. } => "label",
+        EntryKind::Note { .. } => "note",
+        EntryKind::Inbox { .. } => "inbox",
+        EntryKind::InboxCleared { .. } => "inbox_cleared",
+        EntryKind::LeafMoved { .. } => "leaf_moved",
+        EntryKind::CompactionStarted(_) => "compaction_started",
+        EntryKind::CompactionEnded(_) => "compaction_ended",
+        EntryKind::TurnEnded { .. } => "turn_ended",
+    }
+}
+
+fn kinds() -> Vec<EntryKind> {
+    let text = |text: &str| vec![Block::Text(text.to_owned())];
+    let reason = || "why".to_owned();
+    let shell = Shell {
+        command: "ls".to_owned(),
+        output: "o".to_owned(),
+        exit_code: Some(-1),
+        cancelled: true,
+        truncated: false,
+        excluded: true,
+    };
+    let mut kinds = vec![
+        message(Message::User(text("hello"))),
+        EntryKind::Shell(shell),
+        EntryKind::Custom(Custom { kind: "k".to_owned(), content: text("c"), display: true }),
+        EntryKind::BranchSummary { from: EntryId(7), summary: "s".to_owned(), files: files() },
+        EntryKind::CompactionUndone { compaction: EntryId(7) },
+        EntryKind::Pin { entry: EntryId(7), pinned: true },
+        EntryKind::ModelChange { provider: "p".to_owned(), model: "m".to_owned() },
+        EntryKind::Label { target: EntryId(7), label: Some("l".to_owned()) },
+        EntryKind::Note { kind: "k".to_owned(), data: "{}".to_owned() },
+        EntryKind::InboxCleared { items: vec![EntryId(1), EntryId(300)] },
+        EntryKind::LeafMoved { to: Some(EntryId(7)) },
+        EntryKind::CompactionStarted(CompactionStarted {
+            trigger: Trigger::Manual,
+            tokens_before: 1,
+            messages_before: 2,
+        }),
+    ];
+    kinds.extend(
+        [
+            StopReason::Stop,
+            StopReason::Length,
+            StopReason::ToolCalls,
+            StopReason::ContentFilter,
+            StopReason::Aborted,
+            StopReason::Error,
+        ]
+        .map(|stop| message(assistant(stop))),
+    );
+    kinds.extend(
+        [ToolStatus::Ok, ToolStatus::Error, ToolStatus::Interrupted]
+            .map(|status| message(tool_result(status))),
+    );
+    kinds.extend(
+        [Trigger::Threshold, Trigger::Overflow, Trigger::Manual, Trigger::ModelSwitch, Trigger::Hook]
+            .map(compaction),
+    );
+    kinds.extend([Delivery::Steer, Delivery::FollowUp, Delivery::Prompt].map(|delivery| EntryKind::Inbox {
+        delivery,
+        content: text("i"),
+        key: Some("k".to_owned()),
+    }));
+    kinds.extend(
+        [
+            CompactionOutcome::Completed,
+            CompactionOutcome::Truncated,
+            CompactionOutcome::Pruned,
+            CompactionOutcome::Nothing { reason: reason() },
+            CompactionOutcome::Failed { reason: reason() },
+            CompactionOutcome::Cancelled { reason: reason() },
+            CompactionOutcome::Superseded,
+            CompactionOutcome::Interrupted,
+        ]
+        .map(ended),
+    );
+    kinds.extend(
+        [
+            TurnOutcome::Completed,
+            TurnOutcome::Aborted,
+            TurnOutcome::Interrupted,
+            TurnOutcome::Stopped { reason: reason() },
+        ]
+        .map(turn_ended),
+    );
+    kinds.extend(
+        [
+            FailureClass::ContextOverflow,
+            FailureClass::OutputLimit,
+            FailureClass::PayloadTooLarge,
+            FailureClass::RateLimited,
+            FailureClass::RequestTooLargeForRateLimit,
+            FailureClass::Quota,
+            FailureClass::Auth,
+            FailureClass::Overloaded,
+            FailureClass::Timeout,
+            FailureClass::Malformed,
+            FailureClass::ContentFilter,
+            FailureClass::ContextFloor,
+            FailureClass::Other,
+        ]
+        .map(|class| {
+            let failure = Failure {
+                class,
+                message: "f".to_owned(),
+                status: Some(429),
+                limit: Some(1),
+                requested: Some(2),
+                retry_after_ms: Some(3),
+            };
+            turn_ended(TurnOutcome::Failed(failure))
+        }),
+    );
+    kinds.extend(
+        [
+            WindowSource::CompactionSetting,
+            WindowSource::Setting,
+            WindowSource::Learned,
+            WindowSource::Assumed,
+            WindowSource::Unknown,
+        ]
+        .map(|source| turn_ended_in(TurnOutcome::Completed, source)),
+    );
+    kinds
+}
+
+fn head() -> Head {
+    Head {
+        entries: 8,
+        leaf: Some(EntryId(7)),
+        live_from: EntryId(1),
+        active_compaction: Some(EntryId(2)),
+        last_compaction: Some(EntryId(3)),
+        compactions: 4,
+        inbox: vec![EntryId(5)],
+        open_turn: Some(EntryId(6)),
+        open_compaction: Some(EntryId(7)),
+        pins: vec![EntryId(1), EntryId(2)],
+        provider: "p".to_owned(),
+        model: "m".to_owned(),
+        context_tokens: 1_000,
+        window: Some(200_000),
+        total_usage: usage(),
+        cost_microdollars: 12,
+        automatic_compaction_failures: 13,
+        created_at_ms: 14,
+        updated_at_ms: 15,
+        title: Some("t".to_owned()),
+        parent_session: Some("s".to_owned()),
+        state: SessionState::Failed { reason: "why".to_owned() },
+        lost_from: Some(EntryId(4)),
+    }
+}
+
+/// Every kind of record, by name.
+fn samples() -> Vec<(String, StoredRecord)> {
+    let mut samples = Vec::new();
+    for (at, kind) in kinds().into_iter().enumerate() {
+        let name = format!("{}_{at}", kind_name(&kind));
+        let origin = Some("o".to_owned());
+        let entry = Entry {
+            id: EntryId(7),
+            parent: Some(EntryId(6)),
+            at_ms: 1_700_000_000_000,
+            tokens: 5,
+            origin,
+            kind,
+        };
+        let head = Box::new(Head { entries: 8, ..Head::default() });
+        samples.push((name, StoredRecord::Append { epoch: 0, key: None, entries: vec![entry], head }));
+    }
+    let append = StoredRecord::Append {
+        epoch: 3,
+        key: Some("key".to_owned()),
+        entries: Vec::new(),
+        head: Box::new(head()),
+    };
+    samples.push(("append".to_owned(), append));
+    samples.push(("deleted".to_owned(), StoredRecord::Deleted));
+    samples.push(("learned".to_owned(), StoredRecord::Learned { key: "k".to_owned(), value: vec![0, 255] }));
+    let from = EntryId(4);
+    samples.push(("quarantined".to_owned(), StoredRecord::Quarantined { from, head: Box::new(head()) }));
+    samples.push(("loss_accepted".to_owned(), StoredRecord::LossAccepted { head: Box::new(head()) }));
+    for (name, state) in [("idle", SessionState::Idle), ("working", SessionState::Working)] {
+        let head = Box::new(Head { state, ..Head::default() });
+        samples.push((format!("state_{name}"), StoredRecord::LossAccepted { head }));
+    }
+    samples
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn stored_bytes_never_change() {
+    let samples = samples();
+    let written: String =
+        samples.iter().map(|(name, record)| format!("{name} {}\n", hex(&encode(record).unwrap()))).collect();
+    for (now, golden) in written.lines().zip(GOLDEN.lines()) {
+        assert_eq!(now, golden, "the stored form changed: add a variant or a version instead");
+    }
+    assert_eq!(written.lines().count(), GOLDEN.lines().count(), "the golden lines should be:\n{written}");
+}
+
+#[test]
+fn released_bytes_are_read() {
+    let samples = samples();
+    for line in GOLDEN.lines() {
+        let (name, bytes) = line.split_once(' ').unwrap();
+        let (_, expected) = samples.iter().find(|(sample, _)| sample == name).unwrap();
+        assert_eq!(&decode(&from_hex(bytes)).unwrap(), expected, "{name}");
+    }
+    assert_eq!(decode_head(&encode_head(&head()).unwrap()).unwrap(), head());
+}
+
+#[test]
+fn only_a_whole_record_decodes() {
+    for (name, record) in samples() {
+        let bytes = encode(&record).unwrap();
+        for length in 0..bytes.len() {
+            assert!(decode(&bytes[..length]).is_err(), "{name} cut to {length}");
+        }
+        let longer = [bytes.as_slice(), &[0]].concat();
+        assert!(matches!(decode(&longer), Err(StoreError::Record { .. })), "{name} with a byte more");
+    }
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let mut bytes = encode(&StoredRecord::Deleted).unwrap();
+    bytes[0] = 2;
+    assert!(matches!(decode(&bytes), Err(StoreError::Version { found: 2, supported: 1, .. })));
+}
+
+#[test]
+fn damaged_bytes_never_panic_or_take_all_memory() {
+    let mut random = Random::new(0x5EED);
+    for (_, record) in samples() {
+        let bytes = encode(&record).unwrap();
+        for _ in 0..200 {
+            let mut damaged = bytes.clone();
+            for _ in 0..=random.below(3) {
+                let at = usize::try_from(random.below(damaged.len() as u64)).unwrap();
+                damaged[at] = u8::try_from(random.below(256)).unwrap();
+            }
+            // Either is right: a checksum stands in front of this.
+            drop(decode(&damaged));
+        }
+    }
+    // A hostile length: 2^60 entries.
+    let mut hostile = vec![1, 0, 0, 0, 253];
+    hostile.extend((1_u64 << 60).to_le_bytes());
+    assert!(matches!(decode(&hostile), Err(StoreError::Record { .. })));
+}
