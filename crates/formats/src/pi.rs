@@ -1,0 +1,253 @@
+//! pi's session files: a header line, then one entry a line.
+//!
+//! Version 1 is linear and has no ids; from version 2 on entries have an id and a parent, so that a session is a
+//! tree; version 3 renamed the role `hookMessage` to `custom`. The leaf is the last entry of the file.
+//!
+//! Always true: every line is read as JSON first and taken apart by its `type`; each line becomes at most one
+//! entry, in the order of the file.
+
+mod content;
+mod v1;
+
+#[cfg(test)]
+mod tests;
+
+use greenroom_kernel::entry::{Compaction, EntryId, EntryKind, Trigger};
+use greenroom_kernel::files::FileOps;
+use greenroom_kernel::message::Usage;
+use greenroom_kernel::size::json::stringify;
+use serde_json::Value;
+
+use crate::log::{Log, quoted};
+use crate::{Format, Imported, lines, timestamp};
+
+/// The newest version that is known here.
+const VERSION_MAX: u64 = 3;
+
+/// The type of the header line.
+const HEADER: &str = "session";
+
+/// The types of entry lines.
+const ENTRY_TYPES: [&str; 9] = [
+    "message",
+    "compaction",
+    "branch_summary",
+    "model_change",
+    "thinking_level_change",
+    "custom",
+    "custom_message",
+    "label",
+    "session_info",
+];
+
+/// Whether the text looks like one of pi's files: by its header, or, where that is lost, by its first entry.
+pub(crate) fn is_pi(text: &str) -> bool {
+    let Some(first) = lines::values(text).flatten().next() else { return false };
+    match str_of(&first, "type") {
+        Some(HEADER) => true,
+        Some("message") => first.get("message").is_some_and(|message| message.get("role").is_some()),
+        Some(kind) => ENTRY_TYPES.contains(&kind) && first.get("timestamp").is_some(),
+        None => false,
+    }
+}
+
+/// Reads a file as it is, without repair.
+pub(crate) fn import(text: &str) -> Imported {
+    let mut reader = Reader::default();
+    for line in lines::values(text) {
+        match line {
+            Some(line) => reader.line(&line),
+            None => reader.log.skip(None, None, "a line that is not JSON was left out".into()),
+        }
+    }
+    Imported {
+        format: Format::Pi,
+        session_id: reader.session_id,
+        title: reader.title,
+        leaf: reader.leaf,
+        messages: 0,
+        skipped: reader.log.skipped,
+        repaired: 0,
+        warnings: reader.log.warnings(),
+        entries: reader.log.entries,
+    }
+}
+
+/// Where a line stands in the tree: its own id in the file, its parent, and when it was written.
+struct Place {
+    origin: Option<String>,
+    parent: Option<EntryId>,
+    at_ms: u64,
+}
+
+/// What is known after the lines read so far.
+#[derive(Default)]
+struct Reader {
+    log: Log,
+    linear: v1::Linear,
+    tools: content::Tools,
+    version: Option<u64>,
+    session_id: Option<String>,
+    title: Option<String>,
+    leaf: Option<EntryId>,
+}
+
+impl Reader {
+    fn line(&mut self, line: &Value) {
+        let kind = str_of(line, "type").unwrap_or_default();
+        if kind == HEADER {
+            self.header(line);
+            return;
+        }
+        let place = self.place(line);
+        if place.origin.as_deref().is_some_and(|id| self.log.resolve(id).is_some()) {
+            self.linear.passed(None);
+            self.log.skip(None, None, "an entry whose id was there before was left out".into());
+            return;
+        }
+        match self.kind(kind, line, &place) {
+            Ok(entry) => {
+                let id = self.log.push(place.origin, place.parent, place.at_ms, entry);
+                self.linear.passed(Some(id));
+                self.leaf = Some(id);
+            }
+            Err(why) => {
+                self.linear.passed(None);
+                // The file's newest line may be of a kind unknown here; the session goes on from what it hung on.
+                self.leaf = place.parent;
+                self.log.skip(place.origin, place.parent, why);
+            }
+        }
+    }
+
+    fn header(&mut self, line: &Value) {
+        self.linear.passed(None);
+        if self.version.is_some() {
+            self.log.skip(None, None, "a second header was left out".into());
+            return;
+        }
+        let version = line.get("version").and_then(Value::as_u64).unwrap_or(1);
+        if version > VERSION_MAX {
+            self.log
+                .warn(format!("the file has version {version}, and {VERSION_MAX} is the newest known here"));
+        }
+        self.version = Some(version);
+        self.session_id = str_of(line, "id").map(str::to_owned);
+    }
+
+    /// Where a line stands. A line without an id, as all are in version 1, follows the one before it.
+    fn place(&mut self, line: &Value) -> Place {
+        let at_ms = str_of(line, "timestamp")
+            .and_then(timestamp::unix_ms)
+            .or_else(|| line.get("message")?.get("timestamp")?.as_u64())
+            .unwrap_or(0);
+        let Some(origin) = str_of(line, "id") else {
+            return Place { origin: None, parent: self.leaf, at_ms };
+        };
+        let parent = str_of(line, "parentId").and_then(|parent| {
+            let found = self.log.resolve(parent);
+            if found.is_none() {
+                self.log.warn("an entry whose parent is not before it was taken for a root".into());
+            }
+            found.flatten()
+        });
+        Place { origin: Some(origin.to_owned()), parent, at_ms }
+    }
+
+    fn kind(&mut self, kind: &str, line: &Value, place: &Place) -> Result<EntryKind, String> {
+        let text = |field: &str| str_of(line, field).unwrap_or_default().to_owned();
+        match kind {
+            "message" => {
+                let message = line.get("message").unwrap_or(&Value::Null);
+                content::message(message, &mut self.tools).ok_or_else(|| {
+                    let role = str_of(message, "role").unwrap_or_default();
+                    format!("a message of the unknown role {} was left out", quoted(role))
+                })
+            }
+            "custom_message" => Ok(content::custom(line)),
+            "compaction" => Ok(EntryKind::Compaction(Box::new(self.compaction(line, place)))),
+            "branch_summary" => Ok(EntryKind::BranchSummary {
+                from: str_of(line, "fromId")
+                    .and_then(|id| self.log.resolve(id).flatten())
+                    .or(place.parent)
+                    .unwrap_or_else(|| self.log.next_id()),
+                summary: text("summary"),
+                files: files(line),
+            }),
+            "model_change" => {
+                Ok(EntryKind::ModelChange { provider: text("provider"), model: text("modelId") })
+            }
+            "label" => {
+                let target = str_of(line, "targetId").and_then(|id| self.log.resolve(id).flatten());
+                match target {
+                    Some(target) => {
+                        let label = str_of(line, "label").filter(|label| !label.is_empty());
+                        Ok(EntryKind::Label { target, label: label.map(str::to_owned) })
+                    }
+                    None => Err("a label of an entry that is not there was left out".into()),
+                }
+            }
+            "session_info" => {
+                self.title = str_of(line, "name").filter(|name| !name.is_empty()).map(str::to_owned);
+                Ok(note("session_info", line, "name"))
+            }
+            "thinking_level_change" => Ok(note("thinking_level_change", line, "thinkingLevel")),
+            "custom" => {
+                let data = line.get("data").map_or_else(|| "null".into(), stringify);
+                Ok(EntryKind::Note { kind: text("customType"), data })
+            }
+            unknown => Err(format!("a line of the unknown type {} was left out", quoted(unknown))),
+        }
+    }
+
+    fn compaction(&self, line: &Value, place: &Place) -> Compaction {
+        let from_hook = line.get("fromHook").and_then(Value::as_bool).unwrap_or(false);
+        let previous = self.log.compaction_before(place.parent);
+        let first_kept = match str_of(line, "firstKeptEntryId") {
+            // One that names itself keeps nothing of what is before it; so does one that names what is not there.
+            Some(id) => self.log.resolve(id).flatten(),
+            None => line.get("firstKeptEntryIndex").and_then(Value::as_u64).and_then(|at| self.linear.at(at)),
+        };
+        Compaction {
+            base: previous,
+            previous,
+            first: None,
+            last: None,
+            first_kept,
+            summary: str_of(line, "summary").unwrap_or_default().to_owned(),
+            active_request: None,
+            files: files(line),
+            trigger: if from_hook { Trigger::Hook } else { Trigger::Threshold },
+            truncated: false,
+            from_hook,
+            is_split_turn: false,
+            tokens_before: line.get("tokensBefore").map_or(0, content::tokens),
+            tokens_after: 0,
+            messages_before: 0,
+            messages_removed: 0,
+            duration_ms: 0,
+            model: String::new(),
+            usage: Usage::default(),
+            cost_microdollars: None,
+        }
+    }
+}
+
+/// One field of a line as a note.
+fn note(kind: &str, line: &Value, field: &str) -> EntryKind {
+    let value = line.get(field).cloned().unwrap_or(Value::Null);
+    EntryKind::Note { kind: kind.to_owned(), data: stringify(&serde_json::json!({ field: value })) }
+}
+
+/// The file lists in a line's `details`.
+fn files(line: &Value) -> FileOps {
+    let list = |field: &str| {
+        let paths = line.get("details").and_then(|details| details.get(field)).and_then(Value::as_array);
+        paths.into_iter().flatten().filter_map(Value::as_str)
+    };
+    FileOps::new(list("readFiles"), list("modifiedFiles"))
+}
+
+fn str_of<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
+    value.get(field).and_then(Value::as_str)
+}

@@ -1,0 +1,266 @@
+//! What a session needs so that it can go on: on every path, every tool call has exactly one result, and no other
+//! message stands between a call and its result.
+//!
+//! Always true: a well-formed session comes back as it is, and repairing twice changes nothing. What is lost is
+//! only what no model could be sent: results without a call, and second ones. A result that was recorded later,
+//! but before the next answer, moves to its call; a call without any gets one that says so.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
+use greenroom_kernel::message::{Message, Part, ToolCall};
+use greenroom_kernel::path::{is_message, missing_result};
+use greenroom_kernel::size::{Estimator, entry_tokens};
+
+#[cfg(test)]
+mod tests;
+
+/// A repaired log.
+#[derive(Debug)]
+pub(crate) struct Repaired {
+    pub(crate) entries: Vec<Arc<Entry>>,
+    pub(crate) leaf: Option<EntryId>,
+    /// How many repairs were made.
+    pub(crate) repairs: u64,
+}
+
+/// Repairs a log whose parents are earlier entries, as all imported ones are.
+pub(crate) fn repair(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Repaired {
+    let mut children: Vec<Vec<usize>> = vec![Vec::new(); entries.len()];
+    for (index, entry) in entries.iter().enumerate() {
+        if let Some(parent) = entry.parent.and_then(index_of) {
+            children[parent].push(index);
+        }
+    }
+    let mut repair = Repair {
+        old: entries,
+        children,
+        after: Vec::with_capacity(entries.len()),
+        used_call_ids: HashSet::new(),
+        new: Vec::with_capacity(entries.len()),
+        repairs: 0,
+    };
+    for index in 0..entries.len() {
+        let after = repair.entry(index);
+        repair.after.push(after);
+    }
+    repair.close_ends(leaf.and_then(index_of));
+    let leaf = leaf.and_then(index_of).and_then(|index| repair.after[index].tail);
+    Repaired { entries: repair.new, leaf, repairs: repair.repairs }
+}
+
+fn index_of(id: EntryId) -> Option<usize> {
+    usize::try_from(id.0).ok()
+}
+
+/// A call without a result so far, and the id that it was recorded with.
+#[derive(Clone)]
+struct Open {
+    recorded_id: String,
+    call: ToolCall,
+}
+
+/// What holds after an entry, on the path to it.
+#[derive(Clone)]
+struct After {
+    /// The new log's entry that its children hang on.
+    tail: Option<EntryId>,
+    /// The new log's entry that stands for it; `None` if it was dropped.
+    own: Option<EntryId>,
+    /// The calls that have no result yet.
+    open: Rc<Vec<Open>>,
+}
+
+struct Repair<'a> {
+    old: &'a [Arc<Entry>],
+    children: Vec<Vec<usize>>,
+    /// What holds after each old entry so far.
+    after: Vec<After>,
+    used_call_ids: HashSet<String>,
+    new: Vec<Arc<Entry>>,
+    repairs: u64,
+}
+
+impl<'a> Repair<'a> {
+    fn entry(&mut self, index: usize) -> After {
+        let entry = Arc::clone(&self.old[index]);
+        let before = entry.parent.and_then(index_of).and_then(|parent| self.after.get(parent)).cloned();
+        let (mut tail, open) = before.map_or_else(Default::default, |before| (before.tail, before.open));
+        if let Some(Message::ToolResult(result)) = entry.kind.as_message().map(|message| &**message) {
+            let Some(at) = open.iter().position(|open| open.recorded_id == result.call_id) else {
+                self.repairs += 1;
+                return After { tail, own: None, open };
+            };
+            let own = self.result(tail, &entry, &open[at]);
+            let mut rest = Vec::clone(&open);
+            rest.remove(at);
+            return After { tail: Some(own), own: Some(own), open: Rc::new(rest) };
+        }
+        if !is_message(&entry.kind) {
+            let kind = self.with_new_ids(&entry.kind);
+            let own = self.push(tail, &entry, kind);
+            return After { tail: Some(own), own: Some(own), open };
+        }
+        let late = if open.is_empty() { HashMap::new() } else { self.late_results(index) };
+        for open in open.iter() {
+            tail = Some(match late.get(open.recorded_id.as_str()) {
+                Some(&late) => {
+                    let late = Arc::clone(&self.old[late]);
+                    self.result(tail, &late, open)
+                }
+                None => self.missing(tail, entry.at_ms, open),
+            });
+        }
+        let (kind, open) = self.with_own_calls(&entry.kind);
+        let own = self.push(tail, &entry, kind);
+        After { tail: Some(own), own: Some(own), open: Rc::new(open) }
+    }
+
+    /// Gives the calls that are open where a path ends their results.
+    fn close_ends(&mut self, leaf: Option<usize>) {
+        for index in 0..self.old.len() {
+            if !self.children[index].is_empty() && leaf != Some(index) {
+                continue;
+            }
+            let After { mut tail, open, .. } = self.after[index].clone();
+            for open in open.iter() {
+                tail = Some(self.missing(tail, self.old[index].at_ms, open));
+            }
+            self.after[index].tail = tail;
+        }
+    }
+
+    /// The results that stand after `index` and before the next answer, by the id of their call: the first of each.
+    fn late_results(&self, index: usize) -> HashMap<&'a str, usize> {
+        let old = self.old;
+        let mut late: HashMap<&'a str, usize> = HashMap::new();
+        let mut next = vec![index];
+        while let Some(index) = next.pop() {
+            match old[index].kind.as_message().map(|message| &**message) {
+                Some(Message::Assistant(_)) => continue,
+                Some(Message::ToolResult(result)) => {
+                    let first = late.entry(result.call_id.as_str()).or_insert(index);
+                    *first = index.min(*first);
+                }
+                Some(Message::User(_)) | None => {}
+            }
+            next.extend(&self.children[index]);
+        }
+        late
+    }
+
+    /// An answer's kind with calls that are unlike each other and all before, and those calls.
+    fn with_own_calls(&mut self, kind: &EntryKind) -> (EntryKind, Vec<Open>) {
+        let EntryKind::Message { message, inbox } = kind else {
+            return (self.with_new_ids(kind), Vec::new());
+        };
+        let mut open: Vec<Open> = Vec::new();
+        let mut message = Arc::clone(message);
+        if message.tool_calls().next().is_some()
+            && let Message::Assistant(assistant) = Arc::make_mut(&mut message)
+        {
+            let before = assistant.content.len();
+            assistant.content.retain_mut(|part| {
+                let Part::ToolCall(call) = part else { return true };
+                if open.iter().any(|open| open.recorded_id == call.id) {
+                    return false;
+                }
+                let recorded_id = call.id.clone();
+                if call.id.is_empty() || self.used_call_ids.contains(&call.id) {
+                    call.id = self.unused_call_id(&recorded_id);
+                    self.repairs += 1;
+                }
+                self.used_call_ids.insert(call.id.clone());
+                open.push(Open { recorded_id, call: call.clone() });
+                true
+            });
+            self.repairs += (before - assistant.content.len()) as u64;
+        }
+        (EntryKind::Message { message, inbox: *inbox }, open)
+    }
+
+    fn unused_call_id(&self, recorded: &str) -> String {
+        let number = self.new.len();
+        (0..)
+            .map(|again: u64| {
+                if again == 0 {
+                    format!("{recorded}_{number}")
+                } else {
+                    format!("{recorded}_{number}_{again}")
+                }
+            })
+            .find(|id| !self.used_call_ids.contains(id))
+            .expect("there are more numbers than ids")
+    }
+
+    fn result(&mut self, tail: Option<EntryId>, entry: &Entry, open: &Open) -> EntryId {
+        let mut kind = entry.kind.clone();
+        if let EntryKind::Message { message, .. } = &mut kind
+            && open.recorded_id != open.call.id
+            && let Message::ToolResult(result) = Arc::make_mut(message)
+        {
+            result.call_id.clone_from(&open.call.id);
+        }
+        self.push(tail, entry, kind)
+    }
+
+    fn missing(&mut self, tail: Option<EntryId>, at_ms: u64, open: &Open) -> EntryId {
+        self.repairs += 1;
+        let kind = EntryKind::message(Message::ToolResult(missing_result(&open.call)));
+        let tokens = entry_tokens(&kind, Estimator::default());
+        self.append(Entry { id: EntryId(0), parent: tail, at_ms, tokens, origin: None, kind })
+    }
+
+    fn push(&mut self, tail: Option<EntryId>, entry: &Entry, kind: EntryKind) -> EntryId {
+        let tokens = entry_tokens(&kind, Estimator::default());
+        let origin = entry.origin.clone();
+        self.append(Entry { id: EntryId(0), parent: tail, at_ms: entry.at_ms, tokens, origin, kind })
+    }
+
+    fn append(&mut self, entry: Entry) -> EntryId {
+        let id = EntryId(self.new.len() as u64);
+        self.new.push(Arc::new(Entry { id, ..entry }));
+        id
+    }
+
+    /// The kind with the new ids of the entries that it names. For one that was dropped, what it hung on.
+    fn with_new_ids(&self, kind: &EntryKind) -> EntryKind {
+        let after = |old: EntryId| index_of(old).and_then(|index| self.after.get(index));
+        let new = |old: EntryId| after(old).and_then(|after| after.own.or(after.tail));
+        let mut kind = kind.clone();
+        match &mut kind {
+            EntryKind::Compaction(compaction) => {
+                for id in [
+                    &mut compaction.base,
+                    &mut compaction.previous,
+                    &mut compaction.first,
+                    &mut compaction.last,
+                    &mut compaction.first_kept,
+                ] {
+                    *id = id.and_then(new);
+                }
+            }
+            EntryKind::BranchSummary { from: id, .. }
+            | EntryKind::Label { target: id, .. }
+            | EntryKind::CompactionUndone { compaction: id }
+            | EntryKind::Pin { entry: id, .. } => {
+                *id = new(*id).unwrap_or(EntryId(self.new.len() as u64));
+            }
+            // These name no entry, or stand beside the path, where no importer puts anything.
+            EntryKind::Message { .. }
+            | EntryKind::Shell(_)
+            | EntryKind::Custom(_)
+            | EntryKind::ModelChange { .. }
+            | EntryKind::Note { .. }
+            | EntryKind::Inbox { .. }
+            | EntryKind::InboxCleared { .. }
+            | EntryKind::LeafMoved { .. }
+            | EntryKind::CompactionStarted(_)
+            | EntryKind::CompactionEnded(_)
+            | EntryKind::TurnEnded { .. } => {}
+        }
+        kind
+    }
+}

@@ -1,0 +1,101 @@
+//! A plan as it is printed: what compaction would do to a path, without doing it.
+//!
+//! Always true: the same path and options give the same report; entries are called as the caller calls them, by
+//! their id in the file that they came from or by their number.
+
+use std::sync::Arc;
+
+use greenroom_kernel::entry::{Entry, EntryId};
+use greenroom_kernel::plan::{Plan, PlanOptions, plan};
+use greenroom_kernel::usage::{Measured, Ratio, measure};
+use serde::Serialize;
+
+#[cfg(test)]
+mod tests;
+
+/// What compaction would do to a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlanReport {
+    /// How many entries the path has.
+    pub entries: usize,
+    /// The context's size in tokens: the two parts together.
+    pub context_tokens: u64,
+    /// The part that the provider reported.
+    pub usage_tokens: u64,
+    /// The part that is estimated.
+    pub trailing_tokens: u64,
+    /// What would be done; `None` where there is nothing to compact.
+    pub plan: Option<PlanSummary>,
+    /// Why there is nothing to compact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A plan in short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlanSummary {
+    /// What the first entry that stays is called.
+    pub first_kept_entry_id: String,
+    /// Whether the cut lies inside a turn whose beginning gets a summary of its own.
+    pub is_split_turn: bool,
+    /// How many messages the history summary replaces.
+    pub messages_to_summarize: u64,
+    /// How many messages the split turn's summary replaces.
+    pub turn_prefix_messages: u64,
+    /// The context before, in tokens.
+    pub tokens_before: u64,
+    /// The context expected after, in tokens, if the summary reaches its cap.
+    pub tokens_after_estimate: u64,
+    /// Whether an earlier summary would be merged into the new one.
+    pub has_previous_summary: bool,
+    /// The files read so far and never modified, sorted.
+    pub read_files: Vec<String>,
+    /// The files modified so far, sorted.
+    pub modified_files: Vec<String>,
+}
+
+impl PlanReport {
+    /// Plans a path whose size is known, as a live session's is. `name` calls an entry.
+    pub fn new(
+        path: &[Arc<Entry>],
+        options: &PlanOptions,
+        measured: Measured,
+        name: impl Fn(EntryId) -> String,
+    ) -> Self {
+        let options = PlanOptions { tokens_before: measured.tokens(), ..options.clone() };
+        let (plan, reason) = match plan(path, &options) {
+            Ok(plan) => (Some(PlanSummary::new(&plan, name)), None),
+            Err(nothing) => (None, Some(nothing.to_string())),
+        };
+        Self {
+            entries: path.len(),
+            context_tokens: measured.tokens(),
+            usage_tokens: measured.usage_tokens,
+            trailing_tokens: measured.trailing_tokens,
+            plan,
+            reason,
+        }
+    }
+
+    /// Plans a path that was read from a file: its size is measured from what it records.
+    pub fn of_recorded(path: &[Arc<Entry>], options: &PlanOptions, name: impl Fn(EntryId) -> String) -> Self {
+        let measured = measure(path, options.estimator, options.overhead, Ratio::default());
+        Self::new(path, options, measured, name)
+    }
+}
+
+impl PlanSummary {
+    fn new(plan: &Plan, name: impl Fn(EntryId) -> String) -> Self {
+        Self {
+            first_kept_entry_id: name(plan.first_kept),
+            is_split_turn: plan.is_split_turn,
+            messages_to_summarize: plan.messages_to_summarize(),
+            turn_prefix_messages: plan.turn_prefix_messages(),
+            tokens_before: plan.tokens_before,
+            tokens_after_estimate: plan.tokens_after_estimate,
+            has_previous_summary: plan.previous_summary.is_some(),
+            read_files: plan.files.read().map(str::to_owned).collect(),
+            modified_files: plan.files.modified().map(str::to_owned).collect(),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The comparison cases of the corpus, and the form of a report.
+
+use greenroom_kernel::plan::PlanOptions;
+use serde_json::{Value, json};
+
+use super::PlanReport;
+use crate::{ImportOptions, corpus, import};
+
+/// What the comparison cases do not have.
+const OURS_ALONE: [&str; 1] = ["tokens_after_estimate"];
+
+/// One case: a session without its header, and what is expected of it.
+fn check(case: &Value) -> Result<(), String> {
+    let mut lines = vec![json!({"type": "session", "version": 3, "id": "case"}).to_string()];
+    lines.extend(case["entries"].as_array().expect("entries").iter().map(Value::to_string));
+    let imported = import(&lines.join("\n"), ImportOptions { repair: false }).expect("pi");
+    let leaf = case["leaf_id"].as_str().map(|id| imported.find(id).expect("the leaf is there"));
+    let path = imported.path_to(leaf);
+    let keep_recent = case["keep_recent_tokens"].as_u64().expect("a number");
+    let options = PlanOptions::comparison(keep_recent, 0);
+    let report = PlanReport::of_recorded(&path, &options, |id| imported.name_of(id));
+    let report = serde_json::to_value(&report).expect("plain data");
+    let expected = case["expected"].as_object().expect("an object");
+    let mut actual: Value = expected
+        .keys()
+        .filter(|key| *key != "context_roles")
+        .map(|key| (key.clone(), report[key].clone()))
+        .collect();
+    if let Some(plan) = actual["plan"].as_object_mut() {
+        plan.retain(|key, _| !OURS_ALONE.contains(&key.as_str()));
+    }
+    let mut expected = case["expected"].clone();
+    expected.as_object_mut().expect("an object").remove("context_roles");
+    if actual == expected {
+        Ok(())
+    } else {
+        Err(format!("{}\n  is  {actual}\n  not {expected}", case["name"]))
+    }
+}
+
+#[test]
+fn comparison_mode_gives_what_the_corpus_has() {
+    let Some(text) = corpus::read("cut_cases.jsonl") else { return };
+    let cases: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a case")).collect();
+    let wrong: Vec<String> = cases.iter().filter_map(|case| check(case).err()).collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_report_has_a_plan_or_a_reason() {
+    let text = [
+        json!({"type": "session", "version": 3, "id": "s"}),
+        json!({"type": "message", "id": "a", "parentId": null, "message": {"role": "user", "content": "12345678"}}),
+        json!({"type": "message", "id": "b", "parentId": "a",
+            "message": {"role": "assistant", "content": [{"type": "text", "text": "1234"}], "stopReason": "stop"}}),
+        json!({"type": "message", "id": "c", "parentId": "b", "message": {"role": "user", "content": "1234"}}),
+    ]
+    .map(|line| line.to_string())
+    .join("\n");
+    let imported = import(&text, ImportOptions::default()).expect("pi");
+    let path = imported.path();
+    let report = |keep| {
+        let options = PlanOptions::comparison(keep, 0);
+        let report = PlanReport::of_recorded(&path, &options, |id| imported.name_of(id));
+        serde_json::to_value(report).expect("plain data")
+    };
+    assert_eq!(
+        report(1),
+        json!({
+            "entries": 3, "context_tokens": 4, "usage_tokens": 0, "trailing_tokens": 4,
+            "plan": {
+                "first_kept_entry_id": "c", "is_split_turn": false, "messages_to_summarize": 2,
+                "turn_prefix_messages": 0, "tokens_before": 4, "tokens_after_estimate": 1,
+                "has_previous_summary": false, "read_files": [], "modified_files": [],
+            },
+        })
+    );
+    let nothing = report(100);
+    assert_eq!(nothing["plan"], Value::Null);
+    assert_eq!(nothing["reason"], "everything is recent enough to keep");
+}

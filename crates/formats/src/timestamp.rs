@@ -1,0 +1,52 @@
+//! ISO 8601 timestamps as session files write them, in unix milliseconds.
+//!
+//! Always true: what is not such a timestamp is `None`, never a guess.
+
+#[cfg(test)]
+mod tests;
+
+/// The unix milliseconds of `YYYY-MM-DDThh:mm:ss[.fraction](Z|±hh:mm)`; `None` for other texts and for times
+/// before 1970.
+pub(crate) fn unix_ms(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once(['T', ' '])?;
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let zone_at = time.find(['Z', 'z', '+', '-'])?;
+    let (clock, zone) = time.split_at(zone_at);
+    let mut clock = clock.splitn(3, ':');
+    let hour: i64 = clock.next()?.parse().ok()?;
+    let minute: i64 = clock.next()?.parse().ok()?;
+    let (second, fraction) =
+        clock.next().map_or(("0", ""), |second| second.split_once('.').unwrap_or((second, "")));
+    let second: i64 = second.parse().ok()?;
+    let ranges =
+        [(year, 1970, 9999), (month, 1, 12), (day, 1, 31), (hour, 0, 23), (minute, 0, 59), (second, 0, 60)];
+    if ranges.iter().any(|(value, least, most)| value < least || value > most) {
+        return None;
+    }
+    let seconds =
+        ((days_since_1970(year, month, day) * 24 + hour) * 60 + minute - offset_minutes(zone)?) * 60 + second;
+    let millis: i64 = format!("{:0<3}", fraction.get(..3).unwrap_or(fraction)).parse().ok()?;
+    u64::try_from(seconds * 1000 + millis).ok()
+}
+
+fn offset_minutes(zone: &str) -> Option<i64> {
+    let sign = match zone.chars().next()? {
+        'Z' | 'z' => return Some(0),
+        '+' => 1,
+        _ => -1,
+    };
+    let (hours, minutes) = zone[1..].split_once(':')?;
+    let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    ((0..24).contains(&hours) && (0..60).contains(&minutes)).then_some(sign * (hours * 60 + minutes))
+}
+
+/// Days from 1970-01-01 to a date of the Gregorian calendar, whose years are taken to begin in March so that the
+/// leap day comes last.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let leap_days = year / 4 - year / 100 + year / 400;
+    // 719,468 days lie between 0000-03-01 and 1970-01-01.
+    year * 365 + leap_days + day_of_year - 719_468
+}
