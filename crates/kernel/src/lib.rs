@@ -14,6 +14,8 @@ pub mod entry;
 pub mod failure;
 pub mod files;
 pub mod message;
+#[cfg(test)]
+mod notation;
 pub mod path;
 pub mod plan;
 pub mod settings;

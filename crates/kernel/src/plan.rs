@@ -150,7 +150,10 @@ impl Plan {
     pub fn moved_to(&self, path: &[Arc<Entry>], first_kept: EntryId) -> Option<Self> {
         let live = Live::of(path);
         let cut = path.iter().position(|entry| entry.id == first_kept)?;
-        legal_cuts(&live, self.options.as_read).contains(&cut).then(|| build(&live, cut, &self.options).ok()).flatten()
+        legal_cuts(&live, self.options.as_read)
+            .contains(&cut)
+            .then(|| build(&live, cut, &self.options).ok())
+            .flatten()
     }
 
     /// How many messages are replaced, in all.
@@ -408,10 +411,7 @@ fn force_cut(live: &Live<'_>, cuts: &[usize]) -> Option<usize> {
         .collect();
     let wanted = newest.last().copied()?;
     let first_message = live.start + live.entries().iter().position(|entry| is_message(&entry.kind))?;
-    cuts.iter()
-        .copied()
-        .filter(|cut| *cut > first_message)
-        .min_by_key(|cut| (cut.abs_diff(wanted), *cut))
+    cuts.iter().copied().filter(|cut| *cut > first_message).min_by_key(|cut| (cut.abs_diff(wanted), *cut))
 }
 
 fn messages_from(live: &Live<'_>, cut: usize) -> u64 {
@@ -490,6 +490,6 @@ pub fn call_file(tool: &str, arguments: &str) -> Option<(String, Touch)> {
         _ => return None,
     };
     let arguments: serde_json::Value = serde_json::from_str(arguments).ok()?;
-    let path = arguments.get("path")?.as_str()?;
+    let path = arguments.get("path")?.as_str().filter(|path| !path.is_empty())?;
     Some((path.to_owned(), touch))
 }

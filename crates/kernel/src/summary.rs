@@ -246,7 +246,10 @@ pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
 
 /// The longest prefix of at most `budget_tokens`, at a line's end where one is near, and the rest.
 fn split_at_tokens(text: &str, budget_tokens: u64) -> (&str, &str) {
-    if (text.len() as u64) < budget_tokens || classes::tokens(text) < budget_tokens {
+    // Twelve bytes a token are more than text has, so this much decides without counting all of a long one.
+    let probe = floor_boundary(text, usize::try_from(budget_tokens.saturating_mul(12)).unwrap_or(usize::MAX));
+    let fits = |text: &str| (text.len() as u64) < budget_tokens || classes::tokens(text) < budget_tokens;
+    if fits(&text[..probe]) && (probe == text.len() || fits(text)) {
         return (text, "");
     }
     // One byte is at most about one token, so this many bytes always fit; grow while they do.

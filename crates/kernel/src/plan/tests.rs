@@ -1,1 +1,319 @@
-//! placeholder
+//! Where drawn paths are cut. In a drawing `|` stands where the cut is expected, and `/` where the turn prefix
+//! of a split turn begins.
+
+use super::*;
+use crate::notation::{Random, draw, odd_path, path};
+
+fn options(keep_recent: u64) -> PlanOptions {
+    PlanOptions {
+        keep_recent,
+        preserve_messages: 0,
+        cut: CutRule::TurnFirst,
+        min_split_prefix: 5,
+        force: false,
+        estimator: Estimator::Classes,
+        files: FileRule::Declared,
+        as_read: false,
+        tokens_before: 100,
+        overhead: 7,
+        summary_cap: 30,
+    }
+}
+
+fn nearest(keep_recent: u64) -> PlanOptions {
+    PlanOptions { cut: CutRule::Nearest, min_split_prefix: 1, ..options(keep_recent) }
+}
+
+/// The drawing's own words, with the marks where `plan` cuts.
+fn marked(drawing: &str, plan: &Plan) -> String {
+    let mut out = Vec::new();
+    for (index, word) in drawing.split_whitespace().filter(|word| !["|", "/"].contains(word)).enumerate() {
+        let id = EntryId(index as u64);
+        if plan.turn_prefix.first().is_some_and(|entry| entry.id == id) {
+            out.push("/");
+        }
+        if plan.first_kept == id {
+            out.push("|");
+        }
+        out.push(word);
+    }
+    out.join(" ")
+}
+
+#[track_caller]
+fn check(drawing: &str, options: &PlanOptions) -> Plan {
+    let drawn = draw(drawing);
+    let made = match plan(&drawn.path, options) {
+        Ok(made) => made,
+        Err(nothing) => panic!("{nothing}: {drawing}"),
+    };
+    assert_eq!(marked(drawing, &made), drawing, "with keep {}", options.keep_recent);
+    assert_eq!((Some(made.first_kept), made.is_split_turn), (drawn.cut, drawn.prefix.is_some()));
+    assert_whole(&drawn.path, &made);
+    made
+}
+
+#[track_caller]
+fn check_nothing(drawing: &str, options: &PlanOptions, why: &Nothing) {
+    assert_eq!(plan(&path(drawing), options).as_ref().err(), Some(why), "{drawing}");
+}
+
+/// The parts of a plan are consecutive, and cover the live part before the cut.
+fn assert_whole(path: &[Arc<Entry>], plan: &Plan) {
+    let ids: Vec<EntryId> = plan.history.iter().chain(&plan.turn_prefix).map(|entry| entry.id).collect();
+    let expect: Vec<EntryId> =
+        path.iter().map(|entry| entry.id).filter(|id| *id >= plan.first && *id < plan.first_kept).collect();
+    assert_eq!(ids, expect);
+    assert_eq!(ids.last(), Some(&plan.last));
+    assert_eq!(Live::of(path).entries()[0].id, plan.first);
+    assert!(plan.messages_removed() > 0);
+}
+
+#[test]
+fn nearest_is_the_first_legal_cut_where_enough_is_kept() {
+    check("u:10 a:10 / u:10 | a:10", &nearest(10));
+    check("u:10 a:10 | u:10 a:10", &nearest(11));
+    check("u:10 a:10 | u:10 a:10", &nearest(20));
+    // A result is no cut: the next legal one.
+    check("u:5 a:5 u:5 / u:5 c:5 r:50 | a:5", &nearest(20));
+    check("u:5 a:5 / u:5 c:5 r:50 a:5 | c2:5 r:5 r:50", &nearest(40));
+    // None after it: the last legal one.
+    check("u:10 a:10 u:10 / u:5 | c:5 r:90", &nearest(50));
+    // Never reached: the first legal cut, which replaces nothing here.
+    check_nothing("u:10 a:10 u:10 a:10", &nearest(41), &Nothing::AllRecent);
+    check("r:10 r:10 | u:10 a:10", &nearest(50));
+}
+
+#[test]
+fn turn_first_prefers_the_beginning_of_a_turn() {
+    // Before the point, as it keeps at most half as much again.
+    check("u:10 a:10 | u:5 a:10 a:10", &options(20));
+    check("u:10 a:10 | u:10 a:10 a:10", &options(20));
+    // Before it would be too much; after it keeps at least half.
+    check("u:10 a:10 u:10 a:10 a:15 | u:5 a:5", &options(20));
+    // Neither: as nearest, inside the turn.
+    check("u:10 a:10 u:10 a:10 a:10 a:10 a:10 | a:20", &PlanOptions { min_split_prefix: 9, ..options(20) });
+    // A turn's start that replaces nothing is none.
+    check("/ u:1 a:5 a:5 a:5 a:5 | a:5 a:5", &options(10));
+    // Shell commands, custom messages and branch summaries begin turns, too.
+    for start in ["s:5", "m:5", "b:5", "u:5"] {
+        check(&format!("u:10 a:10 | {start} a:20"), &options(20));
+    }
+}
+
+#[test]
+fn a_cut_never_parts_a_call_from_a_result() {
+    check("u:9 a:9 / u:9 | c2:9 r:9 r:9 a:9", &nearest(30));
+    check("u:9 a:9 / u:9 c2:9 r:9 r:9 | a:9", &nearest(20));
+    check("u:9 c2:9 r:9 r:9 | a:9", &PlanOptions { min_split_prefix: 9, ..nearest(10) });
+    // An open call at the end, a message between a call and its result.
+    check("u:9 c=x:9 u:9 r=x:9 | a:1", &PlanOptions { min_split_prefix: 9, ..nearest(15) });
+    check("u:9 a:1 | u:9 c:9", &nearest(12));
+    // A call that was never answered holds nothing up after the next answer; in a file as read, at all.
+    check("u:9 c=x:9 u:9 | a:9", &PlanOptions { min_split_prefix: 9, ..nearest(10) });
+    check("u:9 c=x:9 | u:9 a:9", &PlanOptions { as_read: true, ..nearest(10) });
+}
+
+#[test]
+fn a_turn_is_split_where_the_cut_is_inside_it() {
+    let plan = check("u:9 a:9 / u:9 c:9 r:9 c:9 r:9 | a:9 a:9", &options(10));
+    assert_eq!((plan.messages_to_summarize(), plan.turn_prefix_messages()), (2, 5));
+    assert_eq!(plan.active_request.as_deref().map(|text| &text[..3]), Some("m2."));
+    // Four messages of it are too few for a summary of their own, but the request stays verbatim.
+    let plan =
+        check("u:9 a:9 u:9 c:9 r:9 c:9 r:9 | a:9 a:9", &PlanOptions { min_split_prefix: 6, ..options(10) });
+    assert!(plan.active_request.is_some());
+    // Only one turn.
+    let plan = check("/ u:9 c:9 r:9 c:9 r:9 | a:9 a:9", &options(10));
+    assert_eq!(plan.messages_to_summarize(), 0);
+    // A clean cut.
+    assert_eq!(check("u:9 a:9 u:9 a:9 | u:9 a:9", &options(15)).active_request, None);
+}
+
+#[test]
+fn the_request_is_carried_on_while_its_turn_goes_on() {
+    let mut path = path("u:9 a:9 a:9 a:9 C@3:9 a:9 a:9 a:9 a:9");
+    let mut copy = (*path[4]).clone();
+    let EntryKind::Compaction(compaction) = &mut copy.kind else { panic!("drawn as a compaction") };
+    compaction.active_request = Some("do it".into());
+    path[4] = Arc::new(copy);
+    let made = plan(&path, &options(10)).expect("there is enough");
+    assert_eq!(made.active_request.as_deref(), Some("do it"));
+    assert_eq!((made.base, made.first), (Some(EntryId(4)), EntryId(3)));
+    // A new turn has its own.
+    let mut longer = path.clone();
+    longer.extend(draw("u u u u u u u u u u:9 a:9 a:9 a:9").path.split_off(9));
+    let made = plan(&longer, &options(10)).expect("there is enough");
+    assert_eq!(made.active_request.as_deref().map(|text| &text[..3]), Some("m9."));
+}
+
+#[test]
+fn entries_without_a_message_go_with_the_kept_side() {
+    let plan = check("u:9 a:9 | l p@0 n u:9 a:9", &options(15));
+    assert!(!plan.is_split_turn);
+    // But a compaction before the cut does not.
+    check("u:9 a:9 u:9 a:9 C@2:5 | u:9 a:9", &options(15));
+    check("u:9 a:9 u:9 a:9 C@2:5 | l u:9 a:9", &options(15));
+    check_nothing("l u:9 a:9", &options(30), &Nothing::AllRecent);
+}
+
+#[test]
+fn a_plan_begins_at_what_the_last_active_compaction_kept() {
+    let first = |drawing: &str| check(drawing, &options(15)).first;
+    assert_eq!(first("u:9 a:9 u:9 a:9 C@2:5 u:9 a:9 | u:9 a:9"), EntryId(2));
+    // Missing: after the compaction. Undone: the one before it, or the path's beginning.
+    assert_eq!(first("u:9 a:9 u:9 a:9 C@99:5 u:9 a:9 | u:9 a:9"), EntryId(5));
+    assert_eq!(first("u:9 a:9 u:9 a:9 C:5 u:9 a:9 | u:9 a:9"), EntryId(5));
+    assert_eq!(first("u:9 a:9 u:9 a:9 C@2:5 U@4 u:9 a:9 | u:9 a:9"), EntryId(0));
+    assert_eq!(first("u:9 a:9 u:9 a:9 C@2:5 u:9 C@3:5 U@6 a:9 | u:9 a:9"), EntryId(2));
+    let plan = check("u:9 a:9 u:9 a:9 C@2:5 u:9 a:9 | u:9 a:9", &options(15));
+    assert!(plan.previous_summary.is_some_and(|summary| summary.starts_with("m4.")));
+    assert_eq!(plan.messages_before, 7);
+}
+
+#[test]
+fn a_number_of_messages_is_preserved() {
+    let preserve = |count| PlanOptions { preserve_messages: count, ..options(1) };
+    check("u:9 a:9 u:9 | u:9 a:9 u:9 a:9", &preserve(4));
+    // Where the number falls on a result: more, not fewer.
+    check("u:9 a:9 u:9 | c2:9 r:9 r:9 a:9", &preserve(3));
+    let needs = |messages, needed| Nothing::TooShort { messages, needed };
+    check_nothing("u:9 a:9 u:9 a:9 u:9", &preserve(4), &needs(5, 6));
+    check_nothing("u:9 l a:9", &preserve(1), &needs(2, 3));
+    // A minimum on top of the tokens, not instead of them.
+    check("u:9 a:9 | u:9 a:9 u:9 a:9", &PlanOptions { keep_recent: 30, ..preserve(1) });
+    for seed in 0..500 {
+        let mut random = Random::new(seed);
+        let length = 5 + random.below(40);
+        let path = odd_path(&mut random, length);
+        let count = 1 + random.below(10);
+        let options = PlanOptions { keep_recent: random.below(200), ..preserve(count) };
+        let Ok(plan) = plan(&path, &options) else { continue };
+        let kept = |from: EntryId| {
+            path.iter().filter(|entry| entry.id >= from && is_message(&entry.kind)).count() as u64
+        };
+        // Where the live part begins with orphaned results, there may be no cut that keeps so many.
+        let first_cut = legal_cuts(&Live::of(&path), false).first().map(|index| path[*index].id);
+        if first_cut.is_some_and(|cut| kept(cut) >= count) {
+            let kept = kept(plan.first_kept);
+            assert!(kept >= count, "seed {seed}: {kept} of {count} kept");
+        }
+    }
+}
+
+#[test]
+fn force_cuts_where_everything_is_recent() {
+    let force = |keep| PlanOptions { force: true, ..options(keep) };
+    check_nothing("u:9 a:9 u:9 a:9", &options(900), &Nothing::AllRecent);
+    check("u:9 a:9 | u:9 a:9", &force(900));
+    // The last two begin with a result: the nearest legal cut, the earlier one of two as near.
+    check("u:9 | c:9 r:9 a:9", &force(900));
+    check("/ u:9 a:9 c2:9 r:9 r:9 | a:9", &force(900));
+    check("u:9 | c:9 r:9", &force(900));
+    // It is not needed where a cut is in reach.
+    check("u:9 a:9 u:9 a:9 | u:9 a:9", &force(15));
+    check_nothing("u:9", &force(900), &Nothing::AllRecent);
+    // The next rung of an overflow's ladder: what the last compaction kept.
+    check("u:9 a:9 u:9 a:9 | u:9 a:9 C@2:5", &force(15));
+}
+
+#[test]
+fn nothing_has_a_reason() {
+    check_nothing("", &options(10), &Nothing::Empty);
+    check_nothing("l n", &options(10), &Nothing::Empty);
+    check_nothing("u:9 a:9 C@1:5", &options(1), &Nothing::JustCompacted);
+    check_nothing("u:9 a:9 C:5 l", &options(1), &Nothing::Empty);
+    check_nothing("r:9", &options(1), &Nothing::NoCut);
+    check_nothing("u:9 a:9", &options(100), &Nothing::AllRecent);
+}
+
+#[test]
+fn files_are_cumulative_and_only_what_succeeded_counts() {
+    let files = |path: &[Arc<Entry>]| {
+        let made = plan(path, &options(1)).expect("there is enough");
+        let list = |paths: Vec<&str>| paths.join(" ");
+        (list(made.files.read().collect()), list(made.files.modified().collect()))
+    };
+    let whole = path("u c3 r<b r>a r<a u a:9");
+    assert_eq!(files(&whole), ("b".into(), "a".into()));
+    let mut failed = whole.clone();
+    let mut copy = (*failed[3]).clone();
+    let EntryKind::Message { message, .. } = &mut copy.kind else { panic!("drawn as a result") };
+    let Message::ToolResult(result) = Arc::make_mut(message) else { panic!("drawn as a result") };
+    result.status = ToolStatus::Error;
+    failed[3] = Arc::new(copy);
+    assert_eq!(files(&failed), ("a b".into(), String::new()));
+    // What the last compaction knew stays known; what was read and is modified now is modified only.
+    let mut again = path("u a u C@2 c2 r>b r<c u a:9");
+    let mut copy = (*again[3]).clone();
+    let EntryKind::Compaction(compaction) = &mut copy.kind else { panic!("drawn as a compaction") };
+    compaction.files = FileOps::new(["a", "b"], ["d"]);
+    again[3] = Arc::new(copy);
+    assert_eq!(files(&again), ("a c".into(), "b d".into()));
+    let made = plan(&again, &PlanOptions { files: FileRule::EveryCall, ..options(1) }).expect("enough");
+    assert_eq!(made.files.read().collect::<Vec<_>>(), ["a", "b", "x"]);
+}
+
+#[test]
+fn a_hook_may_move_the_cut_to_a_legal_place_only() {
+    let path = path("u:9 a:9 u:9 c:9 r:9 a:9 u:9 a:9");
+    let made = plan(&path, &options(10)).expect("there is enough");
+    let moved = |id| made.moved_to(&path, EntryId(id)).map(|plan| plan.first_kept.0);
+    assert_eq!((moved(2), moved(5), moved(7)), (Some(2), Some(5), Some(7)));
+    assert_eq!((moved(4), moved(0), moved(99)), (None, None, None));
+    assert_eq!(made.moved_to(&path, EntryId(5)).map(|plan| plan.active_request.is_some()), Some(true));
+}
+
+#[test]
+fn the_expected_size_is_the_fixed_part_the_cap_and_what_is_kept() {
+    let plan = check("u:9 a:9 | u:10 a:11", &options(15));
+    assert_eq!((plan.kept_tokens, plan.tokens_after_estimate), (21, 7 + 30 + 21));
+    assert_eq!(plan.tokens_before, 100);
+}
+
+#[test]
+fn whatever_was_recorded_a_plan_is_whole_and_legal() {
+    for seed in 0..3_000 {
+        let mut random = Random::new(seed);
+        let length = 2 + random.below(60);
+        let path = odd_path(&mut random, length);
+        let options = PlanOptions {
+            preserve_messages: random.below(4),
+            cut: *random.pick(&[CutRule::Nearest, CutRule::TurnFirst]),
+            min_split_prefix: 1 + random.below(6),
+            force: random.one_in(2),
+            ..options(1 + random.below(600))
+        };
+        let made = plan(&path, &options);
+        assert_eq!(made, plan(&path, &options), "seed {seed}: the same input gives the same plan");
+        let Ok(made) = made else { continue };
+        assert_whole(&path, &made);
+        // No result that is kept answers a call that is replaced.
+        let live = Live::of(&path);
+        let mut open: Vec<&str> = Vec::new();
+        for entry in live.entries() {
+            if entry.id == made.first_kept {
+                let kept = entry.id.0..;
+                let later = path.iter().filter(|later| kept.contains(&later.id.0));
+                for later in later.take_while(|later| !answers(later)) {
+                    let Some(Message::ToolResult(result)) = later.kind.as_message().map(|message| &**message)
+                    else {
+                        continue;
+                    };
+                    assert!(!open.contains(&result.call_id.as_str()), "seed {seed}: {made:?}");
+                }
+            }
+            match entry.kind.as_message().map(|message| &**message) {
+                Some(Message::Assistant(answer)) if !answer.is_empty() => {
+                    open = answer.tool_calls().map(|call| call.id.as_str()).collect();
+                }
+                Some(Message::ToolResult(result)) => open.retain(|id| *id != result.call_id),
+                Some(Message::User(_) | Message::Assistant(_)) | None => {}
+            }
+        }
+    }
+}
+
+fn answers(entry: &Entry) -> bool {
+    matches!(entry.kind.as_message().map(|message| &**message), Some(Message::Assistant(answer)) if !answer.is_empty())
+}

@@ -1,1 +1,266 @@
-//! placeholder
+//! How large a context is, from reports and estimates.
+
+use super::*;
+use crate::entry::EntryId;
+use crate::notation::{Random, Sketch, path, says, usage};
+
+/// The path, with these reports (input, output) on the entries with these ids.
+fn reporting(drawing: &str, reports: &[(u64, u64, u64)]) -> Vec<Arc<Entry>> {
+    let mut path = path(drawing);
+    for (id, input, output) in reports {
+        change_answer(&mut path, *id, |answer| answer.usage = usage(*input, *output));
+    }
+    path
+}
+
+fn change_answer(path: &mut [Arc<Entry>], id: u64, change: impl FnOnce(&mut crate::AssistantMessage)) {
+    let entry = path.iter_mut().find(|entry| entry.id == EntryId(id)).expect("it is drawn");
+    let mut copy = (**entry).clone();
+    let EntryKind::Message { message, .. } = &mut copy.kind else { panic!("{id} is no message") };
+    let Message::Assistant(answer) = Arc::make_mut(message) else { panic!("{id} is no answer") };
+    change(answer);
+    *entry = Arc::new(copy);
+}
+
+fn measured(path: &[Arc<Entry>], overhead: u64) -> (u64, u64) {
+    let measured = measure(path, Estimator::Classes, overhead, Ratio::default());
+    (measured.usage_tokens, measured.trailing_tokens)
+}
+
+#[test]
+fn the_size_is_the_last_report_and_what_came_since() {
+    let check = |drawing: &str, reports: &[(u64, u64, u64)], expect: (u64, u64)| {
+        assert_eq!(measured(&reporting(drawing, reports), 100), expect, "of {drawing}");
+    };
+    // Nothing reported: all is estimated, with the fixed part.
+    check("", &[], (0, 100));
+    check("u:10 a:5 l s:3", &[], (0, 118));
+    // The completion is in the next prompt.
+    check("u:10 a:5 u:7", &[(1, 1_000, 50)], (1_050, 7));
+    check("u:10 a:5 u:7 a:1 u:2", &[(1, 1_000, 50), (3, 1_100, 9)], (1_109, 2));
+    check("u:10 c:5 r:30 r:4", &[(1, 1_000, 50)], (1_050, 34));
+    // Zero is no report.
+    check("u:10 a:5 u:7 a:3", &[(1, 1_000, 50), (3, 0, 0)], (1_050, 10));
+    // Never one from before the newest compaction, kept or not, nor from before an undo.
+    check("u:10 a:5 u:7 a:3 C@2:20", &[(1, 1_000, 50), (3, 1_100, 50)], (0, 130));
+    check("u:10 a:5 u:7 a:3 C@2:20 u:4", &[(3, 1_100, 50)], (0, 134));
+    check("u:10 a:5 u:7 a:3 C@2:20 u:4 a:2 u:1", &[(3, 1_100, 50), (6, 300, 8)], (308, 1));
+    check("u:10 a:5 u:7 a:3 C@2:20 U@4", &[(3, 1_100, 50)], (0, 125));
+    check("u:10 a:5 C@9:20 u:1", &[(1, 1_100, 50)], (0, 121));
+}
+
+#[test]
+fn a_report_of_a_failed_or_interrupted_answer_is_not_used() {
+    for stop in [StopReason::Aborted, StopReason::Error] {
+        let mut path = reporting("u:10 a:5 u:7 a:3", &[(1, 1_000, 50), (3, 5, 5)]);
+        change_answer(&mut path, 3, |answer| answer.stop = stop);
+        assert_eq!(measured(&path, 100), (1_050, 10), "{stop:?}");
+    }
+}
+
+#[test]
+fn the_window_is_the_first_that_is_known() {
+    let check = |set: Option<u64>, known: KnownWindows, tokens: u64, source: WindowSource| {
+        let settings = CompactionSettings { context_window: set, ..CompactionSettings::default() };
+        assert_eq!(Window::resolve(&settings, known), Window { tokens: Some(tokens), source });
+    };
+    let known = |setting, catalog, learned| KnownWindows { setting, catalog, learned };
+    check(Some(1), known(Some(2), Some(3), Some(4)), 1, WindowSource::CompactionSetting);
+    check(None, known(Some(20), Some(3), Some(4)), 20, WindowSource::Setting);
+    check(None, known(None, Some(30), Some(40)), 30, WindowSource::Catalog);
+    check(None, known(None, Some(30), Some(4)), 4, WindowSource::Learned);
+    check(None, known(None, None, Some(4)), 4, WindowSource::Learned);
+    check(None, known(None, None, None), 128_000, WindowSource::Assumed);
+    let off = CompactionSettings { unknown_window: UnknownWindow::Disable, ..CompactionSettings::default() };
+    let unknown = Window { tokens: None, source: WindowSource::Unknown };
+    assert_eq!(Window::resolve(&off, KnownWindows::default()), unknown);
+}
+
+#[test]
+fn percentages_are_of_the_window_to_a_tenth() {
+    let percent = |tokens, window| {
+        let window = Window { tokens: window, source: WindowSource::Catalog };
+        ContextUsage::new(Measured { usage_tokens: tokens, trailing_tokens: 1 }, window).percent
+    };
+    assert_eq!(percent(71_158, Some(200_000)), Some(35.6));
+    assert_eq!(percent(300_000, Some(200_000)), Some(150.0));
+    assert_eq!(percent(5, Some(0)), None);
+    assert_eq!(percent(5, None), None);
+}
+
+#[test]
+fn a_ratio_is_learned_smoothly_within_its_limits() {
+    let close = |ratio: Ratio, value: f64| {
+        assert!((ratio.value() - value).abs() < 1e-9, "{} is not {value}", ratio.value());
+    };
+    let one = Ratio::default();
+    close(one.learn(1_000, 2_000), 1.3);
+    close(one.learn(399, 2_000), 1.0);
+    close(one.learn(1_000, 0), 1.0);
+    // One wild sample moves it no further than the limits allow.
+    close(one.learn(1_000, 1_000_000), 0.7 + 0.3 * 3.0);
+    let mut ratio = one;
+    for _ in 0..100 {
+        ratio = ratio.learn(1_000, 1_000_000);
+    }
+    close(ratio, 3.0);
+    for _ in 0..100 {
+        ratio = ratio.learn(1_000_000, 1_000);
+    }
+    close(ratio, 0.5);
+    close(Ratio::new(f64::NAN), 1.0);
+    close(Ratio::new(-7.0), 0.5);
+    assert_eq!(Ratio::new(1.5).apply(1_001), 1_502);
+    assert_eq!(Ratio::new(3.0).apply(u64::MAX), u64::MAX);
+}
+
+/// An answer that was reported on.
+fn answer(input: u64, output: u64, reasoning: u64) -> Message {
+    let mut answer = says("done");
+    answer.usage = usage(input, output);
+    if let Some(usage) = &mut answer.usage {
+        usage.reasoning_tokens = reasoning;
+    }
+    Message::Assistant(answer)
+}
+
+fn tracker(overhead: u64) -> Tracker {
+    Tracker::open(&[], overhead, Ratio::default())
+}
+
+#[test]
+fn a_tracker_follows_one_message_at_a_time() {
+    let mut tracker = tracker(1_000);
+    tracker.appended(500);
+    assert_eq!(tracker.measured(), Measured { usage_tokens: 0, trailing_tokens: 1_500 });
+    tracker.appended(100);
+    assert_eq!(tracker.reported(&answer(1_600, 90, 0), 100, false), Trust::Used);
+    assert_eq!(tracker.measured(), Measured { usage_tokens: 1_690, trailing_tokens: 0 });
+    tracker.appended(40);
+    let ratio = tracker.ratio();
+    assert_eq!(tracker.measured(), Measured { usage_tokens: 1_690, trailing_tokens: ratio.apply(40) });
+    // A report of nothing changes nothing.
+    tracker.appended(10);
+    assert_eq!(tracker.reported(&answer(0, 0, 0), 10, false), Trust::Unusable);
+    assert_eq!(tracker.reported(&Message::user("hi"), 10, false), Trust::Unusable);
+    assert_eq!(tracker.measured().usage_tokens, 1_690);
+}
+
+#[test]
+fn reasoning_counts_only_where_it_is_sent_back() {
+    for (resends, usage_tokens) in [(false, 1_020), (true, 1_100)] {
+        let mut tracker = tracker(1_000);
+        assert_eq!(tracker.reported(&answer(1_000, 100, 80), 0, resends), Trust::Used);
+        assert_eq!(tracker.measured().usage_tokens, usage_tokens);
+    }
+    // More reasoning than output is a provider's slip, and takes no more than the output away.
+    let mut tracker = tracker(1_000);
+    tracker.reported(&answer(1_000, 100, 8_000), 0, false);
+    assert_eq!(tracker.measured().usage_tokens, 1_000);
+}
+
+#[test]
+fn a_report_far_from_the_estimate_is_distrusted_once() {
+    let mut tracker = tracker(1_000);
+    tracker.appended(99_000);
+    // Counted twice over: not believed, and the estimate stands.
+    let trust = tracker.reported(&answer(1_364_156, 10, 0), 0, false);
+    assert_eq!(trust, Trust::Distrusted { reported: 1_364_156, estimated: 100_000 });
+    assert_eq!(tracker.measured().tokens(), 100_000);
+    // The next one is right again.
+    assert_eq!(tracker.reported(&answer(101_000, 10, 0), 0, false), Trust::Used);
+    assert_eq!(tracker.measured().tokens(), 101_010);
+    // Said again and again, it is believed, and not doubted every other time.
+    for expect in [false, true, true, true] {
+        let trust = tracker.reported(&answer(500_000, 10, 0), 0, false);
+        assert_eq!(trust == Trust::Used, expect, "{trust:?}");
+    }
+    // Too low is as far off as too high.
+    let mut tracker = self::tracker(1_000);
+    tracker.appended(99_000);
+    assert!(matches!(tracker.reported(&answer(50_000, 10, 0), 0, false), Trust::Distrusted { .. }));
+    // Small contexts are not worth a doubt.
+    let mut tracker = self::tracker(10);
+    assert_eq!(tracker.reported(&answer(300, 10, 0), 0, false), Trust::Used);
+}
+
+#[test]
+fn the_ratio_is_learned_from_what_was_added() {
+    let mut tracker = tracker(1_000);
+    tracker.appended(1_000);
+    // The first sample is all but the fixed part; the next ones are what came since.
+    tracker.reported(&answer(2_500, 0, 0), 0, false);
+    assert!((tracker.ratio().value() - (0.7 + 0.3 * 1.5)).abs() < 1e-9);
+    tracker.appended(1_000);
+    let before = tracker.ratio().value();
+    tracker.reported(&answer(4_000, 0, 0), 0, false);
+    assert!((tracker.ratio().value() - (before * 0.7 + 0.3 * 1.5)).abs() < 1e-9);
+    // Estimates are multiplied by it.
+    tracker.rewritten(&path("u:10000"));
+    assert_eq!(tracker.measured().tokens(), 1_000 + tracker.ratio().apply(10_000));
+}
+
+#[test]
+fn after_a_rewrite_no_earlier_report_counts() {
+    let mut tracker = tracker(1_000);
+    tracker.appended(150_000);
+    tracker.reported(&answer(150_000, 0, 0), 0, false);
+    let ratio = tracker.ratio();
+    tracker.rewritten(&path("u:99999 a:50000 u:7 C@2:2000"));
+    let expect = 1_000 + ratio.apply(2_007);
+    assert_eq!(tracker.measured(), Measured { usage_tokens: 0, trailing_tokens: expect });
+    tracker.set_overhead(3_000);
+    assert_eq!(tracker.measured().tokens(), expect + 2_000);
+    tracker.switch_model(Ratio::new(2.0));
+    assert_eq!(tracker.measured().tokens(), 3_000 + 2 * 2_007);
+    let window = Window { tokens: Some(14_028), source: WindowSource::Catalog };
+    assert_eq!(tracker.context_usage(window).percent, Some(50.0));
+}
+
+#[test]
+fn a_tracker_that_opens_a_session_is_where_one_that_lived_through_it_is() {
+    for seed in 0..500 {
+        let mut random = Random::new(seed);
+        let overhead = random.below(5_000);
+        let mut live = tracker(overhead);
+        let mut sketch = Sketch::default();
+        for _ in 0..random.below(40) {
+            let here = sketch.path.len() as u64;
+            let tokens = 1 + random.below(900);
+            if here > 3 && random.one_in(12) {
+                sketch.add_all(&format!("C@{}:{tokens}", random.below(here + 1)));
+                live.rewritten(&sketch.path);
+            } else if random.one_in(3) {
+                sketch.add_all(&format!("a:{tokens}"));
+                let input = live.measured().tokens();
+                live.appended(tokens);
+                change_answer(&mut sketch.path, here, |answer| answer.usage = usage(input, tokens));
+                let message = sketch.path.last().and_then(|entry| entry.kind.as_message()).expect("drawn");
+                assert_eq!(live.reported(message, tokens, false), Trust::Used, "seed {seed}");
+            } else {
+                sketch.add_all(&format!("{}:{tokens}", random.pick(&["u", "s", "m", "r", "b"])));
+                live.appended(tokens);
+            }
+        }
+        let opened = Tracker::open(&sketch.path, overhead, live.ratio());
+        assert_eq!(opened.measured(), live.measured(), "seed {seed}");
+        let whole = measure(&sketch.path, Estimator::Classes, overhead, live.ratio());
+        assert_eq!(whole, live.measured(), "seed {seed}");
+    }
+}
+
+#[test]
+fn following_costs_the_same_however_long_the_session() {
+    // A million messages: with anything that looks back at them this would not end.
+    let mut tracker = tracker(1_000);
+    let mut expected = 1_000;
+    for turn in 0..250_000u64 {
+        for _ in 0..4 {
+            tracker.appended(1);
+        }
+        expected += 4;
+        assert_ne!(tracker.reported(&answer(expected, 0, 0), 0, false), Trust::Unusable, "turn {turn}");
+        assert!(tracker.measured().tokens() > 0);
+    }
+    assert_eq!(tracker.measured().tokens(), expected);
+}
