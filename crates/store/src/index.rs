@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use greenroom_kernel::EntryId;
 
@@ -20,6 +21,10 @@ use crate::record;
 
 /// The version of everything in the index. Another version's index is built again.
 const INDEX_VERSION: u8 = 1;
+
+/// How often, and how far apart, sled's own lock is tried.
+const LOCK_ATTEMPTS: u32 = 400;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Where a frame lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,12 +299,23 @@ impl Index {
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, String> {
         let path = dir.join("index");
         let open = move || {
-            sled::Config::new()
+            let config = sled::Config::new()
                 .path(path)
                 .cache_capacity(cache_bytes)
                 .flush_every_ms(None)
-                .mode(sled::Mode::HighThroughput)
-                .open()
+                .mode(sled::Mode::HighThroughput);
+            let mut opened = config.open();
+            // sled's own threads may hold its lock a moment longer than the database that was dropped. Nobody else
+            // can have it: the directory is locked.
+            for _ in 0..LOCK_ATTEMPTS {
+                match &opened {
+                    Err(sled::Error::Io(error)) if error.to_string().contains("could not acquire lock") => {}
+                    _ => break,
+                }
+                std::thread::sleep(LOCK_PAUSE);
+                opened = config.open();
+            }
+            opened
         };
         let thread = std::thread::Builder::new().name("greenroom-index-open".to_owned()).spawn(open);
         match thread.map(std::thread::JoinHandle::join) {

@@ -181,6 +181,11 @@ impl Store {
         Self { inner: Arc::new(Inner::Memory(Mutex::default())) }
     }
 
+    /// Whether it keeps everything in memory: then nothing of it blocks on a disk.
+    pub fn is_memory(&self) -> bool {
+        matches!(self.inner.as_ref(), Inner::Memory(_))
+    }
+
     /// Appends a batch, all of it or nothing. When it answers, the batch is durable, and every reader sees it.
     ///
     /// If the future is dropped, the batch may still be written; with a key, asking again is safe.

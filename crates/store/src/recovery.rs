@@ -41,8 +41,8 @@ struct Part {
     known: Vec<Frame>,
     /// Whether it is what the segment that was written to ended with.
     is_tail: bool,
-    /// Whether the segment is not even listed.
-    is_unlisted: bool,
+    /// Whether it is known only from what is missing: without a session there is nothing to say.
+    is_inferred: bool,
     others_possible: bool,
     sessions: BTreeSet<String>,
 }
@@ -55,7 +55,7 @@ impl Part {
             until,
             known,
             is_tail: false,
-            is_unlisted: false,
+            is_inferred: false,
             others_possible: true,
             sessions: BTreeSet::new(),
         }
@@ -262,7 +262,7 @@ impl Recovery<'_> {
         for &id in indexer.segments.keys() {
             if self.manifest.get(id).is_none() && !known.contains(&id) {
                 let mut part = Part::new(id, 0, u64::MAX, Vec::new());
-                part.is_unlisted = true;
+                part.is_inferred = true;
                 self.parts.push(part);
             }
             self.manifest.next_id = self.manifest.next_id.max(id + 1);
@@ -385,8 +385,8 @@ impl Recovery<'_> {
                     }
                 }
             }
-            let is_only_tail = is_tail_said && holed.is_empty() && (part.is_tail || part.is_unlisted);
-            let is_nothing = part.is_unlisted && holed.is_empty();
+            let is_only_tail = is_tail_said && holed.is_empty() && (part.is_tail || part.is_inferred);
+            let is_nothing = part.is_inferred && holed.is_empty();
             if !is_only_tail && !is_nothing {
                 self.notices.push(Notice::Damaged {
                     segment: part.segment,

@@ -1,7 +1,13 @@
-//! The store as its callers see it.
+//! The store as its callers see it: when nothing goes wrong (`basics`, `model`), when the disk fails (`failing`),
+//! when the power goes (`power`), when bytes are damaged or lost (`damage`), and when sessions are deleted (`deletion`).
 //!
-//! Each file here is one kind of trouble; the helpers they share are in `world`. Random tests print their seed.
+//! Helpers are in `world`. Random tests print their seed when they fail.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod basics;
+mod damage;
+mod deletion;
+mod failing;
+mod model;
+mod power;
 mod world;

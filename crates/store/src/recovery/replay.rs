@@ -135,6 +135,7 @@ impl Recovery<'_> {
         if self.parts.is_empty() {
             let mut part = Part::new(segment, frame.offset, frame.offset, Vec::new());
             part.others_possible = false;
+            part.is_inferred = true;
             self.parts.push(part);
         }
         let is_before = |part: &Part| (part.segment, part.from) <= (segment, frame.offset);

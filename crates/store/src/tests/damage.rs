@@ -1,0 +1,392 @@
+//! Bytes that are damaged or lost: the intact part is there, the rest is said, and nothing panics.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use greenroom_kernel::EntryId;
+
+use crate::faults::Random;
+use crate::{Appended, Notice, Salvaged, Store, StoreError};
+
+use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
+
+type Texts = BTreeMap<String, Vec<String>>;
+
+/// A closed store with sessions mixed over several segments.
+fn filled(seed: u64) -> (World, Texts) {
+    let mut random = Random::new(seed);
+    let world = World { segment_bytes: 4_000, ..World::new() };
+    let store = world.open_quiet();
+    let mut sessions = Texts::new();
+    for step in 0..60 {
+        let session = format!("s{}", random.below(5));
+        let known = sessions.entry(session.clone()).or_default();
+        let text = format!("{step} {}", "w".repeat(usize::try_from(random.below(500)).unwrap()));
+        let first = known.len() as u64;
+        append(&store, &session, keyed(first, &[&text], &step.to_string())).unwrap();
+        known.push(text);
+    }
+    drop(store);
+    (world, sessions)
+}
+
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    let length = bytes.len() as u64;
+    if length == 0 {
+        return;
+    }
+    let at = usize::try_from(random.below(length)).unwrap();
+    match random.below(4) {
+        0 => bytes[at] ^= 1 << random.below(8),
+        1 => {
+            let end = (at + 512).min(bytes.len());
+            bytes[at..end].fill(0);
+        }
+        2 => bytes.truncate(at),
+        _ => {
+            for _ in 0..20 {
+                let at = usize::try_from(random.below(length)).unwrap();
+                bytes[at] ^= 1 << random.below(8);
+            }
+        }
+    }
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files_below(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+fn pick<'a, T>(from: &'a [T], random: &mut Random) -> &'a T {
+    &from[usize::try_from(random.below(from.len() as u64)).unwrap()]
+}
+
+fn damage_journal(world: &World, random: &mut Random) {
+    let mut paths = world.memory.paths();
+    // The newest segment is where it matters most.
+    if random.below(3) == 0 {
+        let newest = paths.iter().rfind(|path| path.extension().is_some_and(|found| found == "seg"));
+        paths = vec![newest.unwrap().clone()];
+    }
+    let path = pick(&paths, random);
+    if random.below(8) == 0 {
+        world.memory.lose(path);
+    } else {
+        world.memory.damage(path, |bytes| mutate(bytes, random)).unwrap();
+    }
+}
+
+fn damage_index(world: &World, random: &mut Random) {
+    let paths = files_below(&world.index());
+    let path = pick(&paths, random);
+    if random.below(8) == 0 {
+        std::fs::remove_file(path).unwrap();
+    } else {
+        let mut bytes = std::fs::read(path).unwrap();
+        mutate(&mut bytes, random);
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+/// Everything that can be read is what was written; what cannot be read was said. True if all of it is there.
+fn check(store: &Store, notices: &[Notice], sessions: &Texts, context: &str) -> bool {
+    let mut is_whole = true;
+    let is_said = notices.iter().any(|notice| {
+        matches!(notice, Notice::TailLost { .. } | Notice::Damaged { .. } | Notice::TailCut { .. })
+    });
+    for (session, expected) in sessions {
+        match texts(store, session, 0) {
+            Ok(found) if &found == expected => continue,
+            Ok(found) => {
+                assert_eq!(found, expected[..found.len()], "{context}: {session}");
+                assert!(is_said, "{context}: {session} is shorter and nobody says so: {notices:?}");
+            }
+            Err(StoreError::NotFound { .. }) => {
+                assert!(is_said, "{context}: {session} is gone and nobody says so: {notices:?}");
+            }
+            Err(StoreError::Damaged { .. } | StoreError::Index { .. }) => {}
+            Err(error) => panic!("{context}: {session}: {error:?}"),
+        }
+        is_whole = false;
+        match store.salvage(session) {
+            Ok(Salvaged { entries, .. }) => {
+                for entry in entries {
+                    let text = entry.kind.as_message().unwrap().text();
+                    assert_eq!(text, expected[usize::try_from(entry.id.0).unwrap()], "{context}: {session}");
+                }
+            }
+            Err(StoreError::NotFound { .. } | StoreError::Index { .. }) => {}
+            Err(error) => panic!("{context}: {session}: {error:?}"),
+        }
+    }
+    is_whole
+}
+
+fn mutated(seed: u64, damage: impl Fn(&World, &mut Random)) -> (World, Texts, bool) {
+    let (world, sessions) = filled(seed);
+    let mut random = Random::new(seed ^ 0xD15C);
+    damage(&world, &mut random);
+    let context = format!("seed {seed}");
+    let is_whole = match world.try_open() {
+        Ok((store, notices)) => check(&store, &notices, &sessions, &context),
+        Err(error) => panic!("{context}: {error:?}"),
+    };
+    // What a start has mended stays mended, and a session takes entries or says why not.
+    for round in 0..2 {
+        let (store, _) = world.open();
+        for session in sessions.keys() {
+            let next = store.head(session).unwrap().map_or(0, |head| head.entries);
+            match append(&store, session, batch(next, &["more"])) {
+                Ok(_) => {}
+                Err(StoreError::Quarantined { .. }) => {
+                    let head = wait(store.accept_loss(session)).unwrap();
+                    assert_eq!(head.lost_from, None);
+                    append(&store, session, batch(head.entries, &["more"])).unwrap();
+                }
+                Err(error) => panic!("{context} round {round}: {session}: {error:?}"),
+            }
+        }
+    }
+    (world, sessions, is_whole)
+}
+
+#[test]
+fn a_damaged_journal_gives_the_intact_part_and_says_the_rest() {
+    let whole = (0..90).filter(|seed| mutated(*seed, damage_journal).2).count();
+    assert!(whole < 60, "{whole} of 90 did no harm");
+}
+
+#[test]
+fn a_damaged_index_costs_nothing() {
+    for seed in 0..45 {
+        let (world, sessions, _) = mutated(seed, damage_index);
+        let (store, _) = world.open();
+        for (session, expected) in &sessions {
+            let found = texts(&store, session, 0).unwrap();
+            assert_eq!(&found[..expected.len()], expected, "seed {seed}: {session}");
+        }
+    }
+}
+
+#[test]
+fn damage_to_both_is_said_too() {
+    for seed in 100..145 {
+        mutated(seed, |world, random| {
+            damage_journal(world, random);
+            damage_index(world, random);
+        });
+    }
+}
+
+/// A store whose newest segment lost its last bytes.
+fn cut(count: u64, loses_index: bool) -> (World, Vec<Notice>, Store) {
+    let world = World::new();
+    let store = world.open_quiet();
+    append(&store, "one", batch(0, &["a"])).unwrap();
+    append(&store, "two", keyed(0, &["x"], "k0")).unwrap();
+    for id in 1..6 {
+        append(&store, "two", keyed(id, &["y"], &format!("k{id}"))).unwrap();
+    }
+    drop(store);
+    world
+        .memory
+        .damage(&world.segment(1), |bytes| {
+            let length = bytes.len() as u64 - count;
+            bytes.truncate(usize::try_from(length).unwrap());
+        })
+        .unwrap();
+    if loses_index {
+        std::fs::remove_dir_all(world.index()).unwrap();
+    }
+    let (store, notices) = world.open();
+    (world, notices, store)
+}
+
+#[test]
+fn a_lost_tail_is_named_and_the_session_quarantined_until_that_is_accepted() {
+    let (world, notices, store) = cut(150, false);
+    let [Notice::TailLost { session, from }] = notices.as_slice() else { panic!("{notices:?}") };
+    assert_eq!(session, "two");
+    let head = store.head("two").unwrap().unwrap();
+    assert_eq!((head.lost_from, head.entries), (Some(*from), from.0));
+    assert!(matches!(head.state, crate::SessionState::Failed { .. }));
+    assert_eq!(texts(&store, "two", 0).unwrap().len() as u64, from.0);
+    let refused = append(&store, "two", batch(from.0, &["z"]));
+    assert!(matches!(&refused, Err(StoreError::Quarantined { from: at, .. }) if at == from), "{refused:?}");
+    append(&store, "one", batch(1, &["b"])).unwrap();
+    // It stays so over a restart, and when the index is built again.
+    drop(store);
+    let store = world.open_quiet();
+    assert_eq!(store.head("two").unwrap().unwrap().lost_from, Some(*from));
+    drop(store);
+    std::fs::remove_dir_all(world.index()).unwrap();
+    let (store, _) = world.open();
+    assert_eq!(store.head("two").unwrap().unwrap().lost_from, Some(*from));
+    let head = wait(store.accept_loss("two")).unwrap();
+    assert_eq!((head.lost_from, head.entries), (None, from.0));
+    // The lost batches' keys are free again: their callers may send them again.
+    let again = append(&store, "two", keyed(from.0, &["y"], &format!("k{from}"))).unwrap();
+    assert!(matches!(again, Appended::Written { .. }));
+    drop(store);
+    let store = world.open_quiet();
+    assert_eq!(texts(&store, "two", 0).unwrap().len() as u64, from.0 + 1);
+}
+
+#[test]
+fn a_lost_tail_is_said_even_when_the_index_is_lost_too() {
+    let (_world, notices, store) = cut(150, true);
+    let is_said = |notice: &Notice| matches!(notice, Notice::Damaged { others_possible: true, .. });
+    assert!(notices.iter().any(is_said), "{notices:?}");
+    assert_eq!(texts(&store, "one", 0).unwrap(), ["a"]);
+}
+
+#[test]
+fn a_lost_journal_is_said() {
+    let (world, sessions) = filled(1);
+    for path in world.memory.paths() {
+        world.memory.lose(&path);
+    }
+    let (store, notices) = world.open();
+    for session in sessions.keys() {
+        let lost = Notice::TailLost { session: session.clone(), from: EntryId(0) };
+        assert!(notices.contains(&lost), "{session}: {notices:?}");
+        assert!(matches!(append(&store, session, batch(0, &["a"])), Err(StoreError::Quarantined { .. })));
+    }
+}
+
+#[test]
+fn an_index_that_is_ahead_of_the_journal_is_said() {
+    let (world, _) = filled(2);
+    let journal: Vec<(PathBuf, Vec<u8>)> = world
+        .memory
+        .paths()
+        .into_iter()
+        .map(|path| {
+            let mut copy = Vec::new();
+            world.memory.damage(&path, |bytes| copy.clone_from(bytes)).unwrap();
+            (path, copy)
+        })
+        .collect();
+    let store = world.open_quiet();
+    let next = store.head("s0").unwrap().unwrap().entries;
+    append(&store, "s0", batch(next, &["later"])).unwrap();
+    append(&store, "new", batch(0, &["later"])).unwrap();
+    drop(store);
+    for (path, bytes) in journal {
+        world.memory.damage(&path, |current| *current = bytes).unwrap();
+    }
+    let (store, notices) = world.open();
+    for (session, from) in [("s0", next), ("new", 0)] {
+        let lost = Notice::TailLost { session: session.to_owned(), from: EntryId(from) };
+        assert!(notices.contains(&lost), "{notices:?}");
+    }
+    assert_eq!(texts(&store, "s0", 0).unwrap().len() as u64, next);
+}
+
+#[test]
+fn an_index_that_is_behind_catches_up() {
+    let (world, mut sessions) = filled(3);
+    let aside = tempfile::tempdir().unwrap();
+    let old = aside.path().join("index");
+    copy_dir(&world.index(), &old);
+    let store = world.open_quiet();
+    for step in 0..40 {
+        let session = format!("s{}", step % 5);
+        let known = sessions.get_mut(&session).unwrap();
+        let text = format!("later {step} {}", "v".repeat(300));
+        append(&store, &session, batch(known.len() as u64, &[&text])).unwrap();
+        known.push(text);
+    }
+    drop(store);
+    std::fs::remove_dir_all(world.index()).unwrap();
+    copy_dir(&old, &world.index());
+    let store = world.open_quiet();
+    assert!(check(&store, &[], &sessions, "behind"));
+}
+
+#[test]
+fn a_hole_below_the_live_context_does_not_cost_what_comes_after() {
+    let world = World { segment_bytes: 1 << 20, ..World::new() };
+    let store = world.open_quiet();
+    for id in 0..10 {
+        let mut batch = batch(id, &[&format!("text {id}")]);
+        batch.head.live_from = EntryId(5);
+        append(&store, "one", batch).unwrap();
+    }
+    drop(store);
+    world
+        .memory
+        .damage(&world.segment(1), |bytes| {
+            let at = bytes.windows(6).position(|found| found == b"text 2").unwrap();
+            bytes[at] ^= 1;
+        })
+        .unwrap();
+    let (store, notices) = world.open();
+    let [Notice::Damaged { sessions, others_possible: false, .. }] = notices.as_slice() else {
+        panic!("{notices:?}")
+    };
+    assert_eq!(sessions, &["one"]);
+    assert_eq!(texts(&store, "one", 3).unwrap().len(), 7);
+    assert!(matches!(texts(&store, "one", 0), Err(StoreError::Damaged { entry: EntryId(2), .. })));
+    let salvaged = store.salvage("one").unwrap();
+    assert_eq!((salvaged.entries.len(), salvaged.lost), (9, vec![(EntryId(2), EntryId(3))]));
+    let head = wait(store.accept_loss("one")).unwrap();
+    assert_eq!(head.entries, 10);
+    append(&store, "one", batch(10, &["on"])).unwrap();
+    drop(store);
+    let store = world.open_quiet();
+    assert_eq!(texts(&store, "one", 5).unwrap().len(), 6);
+    drop(store);
+    std::fs::remove_dir_all(world.index()).unwrap();
+    let (store, _) = world.open();
+    assert_eq!(store.head("one").unwrap().unwrap().lost_from, None);
+    assert_eq!(texts(&store, "one", 5).unwrap().len(), 6);
+}
+
+#[test]
+fn an_index_directory_that_cannot_be_used_is_set_aside_once() {
+    let (world, sessions) = filled(4);
+    for _ in 0..3 {
+        std::fs::write(world.index().join("snap.0000.generating"), b"half").unwrap();
+        for path in files_below(&world.index()) {
+            std::fs::write(path, b"not sled's").unwrap();
+        }
+        let (store, notices) = world.open();
+        assert!(matches!(notices.as_slice(), [Notice::IndexRebuilt { .. }]), "{notices:?}");
+        assert!(check(&store, &notices, &sessions, "set aside"));
+    }
+    let aside = std::fs::read_dir(world.dir.path()).unwrap();
+    let names: Vec<String> = aside.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(names.iter().filter(|name| name.starts_with("index.damaged")).count(), 1, "{names:?}");
+}
+
+#[test]
+fn a_lost_manifest_is_made_anew() {
+    let (world, sessions) = filled(5);
+    world.memory.lose(&world.dir.path().join("journal/manifest"));
+    let (store, notices) = world.open();
+    assert!(matches!(notices.as_slice(), [Notice::ManifestRebuilt { .. }]), "{notices:?}");
+    assert!(check(&store, &notices, &sessions, "manifest"));
+    drop(store);
+    world.open_quiet();
+}
+
+#[test]
+fn a_newer_versions_journal_is_refused() {
+    let (world, _) = filled(6);
+    world
+        .memory
+        .damage(&world.segment(1), |bytes| {
+            bytes[4] = 9;
+            let crc = crc32c::crc32c(&bytes[..36]);
+            bytes[36..40].copy_from_slice(&crc.to_le_bytes());
+        })
+        .unwrap();
+    let refused = world.try_open();
+    assert!(matches!(refused, Err(StoreError::Version { found: 9, .. })), "{refused:?}");
+}
