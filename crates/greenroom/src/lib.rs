@@ -1,1 +1,52 @@
-//! placeholder
+//! Greenroom: an actor-based agent runtime.
+//!
+//! A program spawns agents in-process, supervises many sessions at once, and subscribes to what they broadcast.
+//! Each session's conversation lives in an append-only log and never outgrows its model's window: the older part
+//! is replaced, in the model's view, by a summary.
+//!
+//! The one key decision: **each session is a few actors that only exchange messages**, and the deciding is done
+//! in `greenroom-kernel`, which knows none of them. This is the only crate that knows ractor.
+//!
+//! Reading order: [`runtime`] and [`session`] (what programs hold), [`agent`] (what they define), [`event`] and
+//! [`bus`] (what they hear), [`message`] (what the actors say to each other), then `actors`.
+
+mod actors;
+pub mod agent;
+pub mod bus;
+mod deps;
+pub mod env;
+pub mod error;
+pub mod event;
+mod hooks;
+mod lane;
+mod log;
+mod message;
+mod restarts;
+pub mod runtime;
+pub mod session;
+mod sub_agent;
+
+pub use agent::Agent;
+pub use bus::{Delivery, Filter, Subscription};
+pub use error::{Error, Result};
+pub use event::{Event, EventKind};
+pub use message::BeforeCompact;
+pub use runtime::{Runtime, RuntimeBuilder};
+pub use session::{CompactOptions, Compacted, Prompt, Reply, SessionHandle, State, TurnStream};
+
+pub use greenroom_kernel as kernel;
+pub use greenroom_provider as provider;
+pub use greenroom_store as store;
+pub use greenroom_tools as tools;
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::{
+        Agent, CompactOptions, Delivery, Error, Event, EventKind, Filter, Prompt, Reply, Result, Runtime,
+        SessionHandle,
+    };
+    pub use greenroom_kernel::settings::CompactionSettings;
+    pub use greenroom_tools::{ToolError, builtin};
+    pub use schemars::JsonSchema;
+    pub use serde::{Deserialize, Serialize};
+}

@@ -330,6 +330,47 @@ fn calls_by_id(message: &Message) -> Option<HashMap<String, (usize, ToolCall)>> 
     (!calls.is_empty()).then_some(calls)
 }
 
+/// What stands for an image that is not sent.
+const IMAGE_PLACEHOLDER: &str = "[An image was here; it is left out to keep the request small.]";
+
+/// Puts placeholders in the place of the oldest images until the rest have at most `bytes_max` bytes together.
+/// Messages without images are not copied.
+pub fn limit_media(mut messages: Vec<Arc<Message>>, bytes_max: u64) -> Vec<Arc<Message>> {
+    let mut bytes: u64 = messages.iter().map(|message| media_bytes(message)).sum();
+    for message in &mut messages {
+        if bytes <= bytes_max {
+            break;
+        }
+        let own = media_bytes(message);
+        if own > 0 {
+            bytes -= own;
+            let mut copy = Message::clone(message);
+            if let Message::User(blocks) | Message::ToolResult(ToolResult { content: blocks, .. }) = &mut copy {
+                for block in blocks {
+                    if matches!(block, Block::Image(_)) {
+                        *block = Block::Text(IMAGE_PLACEHOLDER.to_owned());
+                    }
+                }
+            }
+            *message = Arc::new(copy);
+        }
+    }
+    messages
+}
+
+fn media_bytes(message: &Message) -> u64 {
+    let blocks: &[Block] = match message {
+        Message::User(blocks) => blocks,
+        Message::ToolResult(result) => &result.content,
+        Message::Assistant(_) => &[],
+    };
+    let bytes = |block: &Block| match block {
+        Block::Image(image) => image.data.len() as u64,
+        Block::Text(_) => 0,
+    };
+    blocks.iter().map(bytes).sum()
+}
+
 /// The calls of the newest assistant message on `path` that have no result yet.
 ///
 /// In a valid log only that message may have open calls.

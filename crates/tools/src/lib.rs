@@ -19,6 +19,11 @@ pub use function::{FunctionTool, IntoToolOutput, Json, ToolError, typed, typed_w
 pub use registry::Registry;
 pub use workspace::Workspace;
 
+/// The JSON schema of a type, in the form that models are sent.
+pub fn schema_of<T: schemars::JsonSchema>() -> serde_json::Value {
+    schema::of::<T>().0
+}
+
 use futures_util::future::BoxFuture;
 use greenroom_kernel::{Block, ToolSpec, ToolStatus, Touch, Touched};
 use tokio_util::sync::CancellationToken;

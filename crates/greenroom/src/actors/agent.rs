@@ -1,0 +1,390 @@
+//! The agent: the turn in progress. It drives `Turn`, starts the model's and the tools' tasks, and broadcasts
+//! the session's events.
+//!
+//! Always true: it waits for nothing in a handler: model calls, tools and waits run in tasks with a cancellation
+//! token, and each task ends with exactly one message; what it holds is in the log, so that another can take its
+//! place; when it goes, its tasks are cancelled with it.
+
+use std::sync::Arc;
+
+use greenroom_kernel::failure::Failure;
+use greenroom_kernel::turn::{Effect, Input, Turn};
+use greenroom_kernel::{AssistantMessage, Message};
+use greenroom_provider::{Purpose, Request};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::deps::Deps;
+use crate::event::EventKind;
+use crate::message::{AgentMessage, BeginTurn, ModelNews, SessionMessage, Stamp, TrackerMessage};
+use crate::session::Slot;
+
+mod model_task;
+mod tool_task;
+
+/// The agent actor.
+pub(crate) struct AgentActor;
+
+/// What it is started with.
+pub(crate) struct AgentArguments {
+    pub(crate) deps: Arc<Deps>,
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) session: ActorRef<SessionMessage>,
+}
+
+/// What it owns.
+pub(crate) struct AgentState {
+    deps: Arc<Deps>,
+    slot: Arc<Slot>,
+    session: ActorRef<SessionMessage>,
+    running: Option<Box<Running>>,
+}
+
+/// The turn in progress.
+struct Running {
+    begin: BeginTurn,
+    turn: Turn,
+    /// The number of the newest model call or wait: news of earlier ones is late.
+    call: u64,
+    /// What the next request is to be like, while the context is on its way.
+    ask: Option<(Option<u64>, bool)>,
+    measuring: bool,
+    /// The tasks that run: a model call, the tools of one answer.
+    model: Option<DropGuard>,
+    tools: Option<DropGuard>,
+    /// The user interrupts; the turn hears of it when the tasks have ended.
+    aborting: bool,
+    /// What had come of an answer when it was cancelled.
+    partial: Option<Box<AssistantMessage>>,
+    /// Ends the watcher and the waits.
+    _over: DropGuard,
+    over: CancellationToken,
+}
+
+impl Actor for AgentActor {
+    type Msg = AgentMessage;
+    type State = AgentState;
+    type Arguments = AgentArguments;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        arguments: Self::Arguments,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        let AgentArguments { deps, slot, session } = arguments;
+        Ok(AgentState { deps, slot, session, running: None })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        state.on(&myself, message);
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        _event: SupervisionEvent,
+        _state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        // It has no child actors: its tasks report by messages.
+        Ok(())
+    }
+}
+
+impl AgentState {
+    fn on(&mut self, myself: &ActorRef<AgentMessage>, message: AgentMessage) {
+        match message {
+            AgentMessage::Broadcast { events, then } => {
+                for event in events {
+                    self.slot.publish_durable(&self.deps.bus, event);
+                }
+                if let Some(answer) = then {
+                    self.announce_end(&answer.result);
+                    let _ = answer.reply.send(answer.result);
+                }
+            }
+            AgentMessage::Begin(begin) => self.begin(myself, *begin),
+            AgentMessage::Recorded { stamp, delivered } => {
+                self.input(myself, stamp, Input::Recorded { delivered })
+            }
+            AgentMessage::Compacted { stamp, installed, floor } => {
+                self.input(myself, stamp, Input::Compacted { installed, floor });
+            }
+            AgentMessage::Sized { stamp, size } => {
+                if let Some(running) = self.current(stamp) {
+                    running.measuring = false;
+                }
+                self.input(myself, stamp, Input::Size(size));
+            }
+            AgentMessage::Context { stamp, messages } => self.ask(myself, stamp, messages),
+            AgentMessage::TrackerRestarted { tracker } => self.measure_anew(myself, tracker),
+            AgentMessage::Abort { stamp } => self.abort(myself, stamp),
+            AgentMessage::ModelOver { stamp, call, news } => self.model_over(myself, stamp, call, news),
+            AgentMessage::ToolOver { stamp, result } => self.input(myself, stamp, Input::ToolEnded(result)),
+            AgentMessage::ToolsOver { stamp } => {
+                if let Some(running) = self.current(stamp) {
+                    running.tools = None;
+                }
+                self.abort_when_quiet(myself, stamp);
+            }
+            AgentMessage::Waited { stamp, call } => {
+                if self.current(stamp).is_some_and(|running| running.call == call) {
+                    self.input(myself, stamp, Input::Waited);
+                }
+            }
+        }
+    }
+
+    /// The turn in progress, if this is about it. Late news ends here.
+    fn current(&mut self, stamp: Stamp) -> Option<&mut Running> {
+        self.running.as_deref_mut().filter(|running| running.begin.stamp == stamp)
+    }
+
+    fn publish(&self, kind: EventKind) {
+        self.slot.publish(&self.deps.bus, kind);
+    }
+
+    fn tell_session(&self, message: SessionMessage) {
+        // A session that is gone takes its agent with it.
+        let _ = self.session.cast(message);
+    }
+
+    fn begin(&mut self, myself: &ActorRef<AgentMessage>, begin: BeginTurn) {
+        let stamp = begin.stamp;
+        let over = CancellationToken::new();
+        watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), over.clone());
+        let turn = Turn::new(begin.agent.limits, begin.may_compact, begin.agent.max_output_tokens);
+        self.running = Some(Box::new(Running {
+            turn,
+            call: 0,
+            ask: None,
+            measuring: false,
+            model: None,
+            tools: None,
+            aborting: false,
+            partial: None,
+            _over: over.clone().drop_guard(),
+            over,
+            begin,
+        }));
+        self.publish(EventKind::AgentStart { turn: stamp.turn });
+        self.input(myself, stamp, Input::Begin);
+    }
+
+    fn announce_end(&self, result: &crate::error::Result<crate::session::Reply>) {
+        let (turn, outcome) = match result {
+            Ok(reply) => (Some(reply.turn), "completed"),
+            Err(crate::error::Error::Aborted) => (None, "aborted"),
+            Err(crate::error::Error::Stopped { .. }) => (None, "stopped"),
+            Err(_) => (None, "failed"),
+        };
+        let turn = turn.or_else(|| self.running.as_ref().map(|running| running.begin.stamp.turn));
+        let context = self.slot.context();
+        self.publish(EventKind::AgentEnd {
+            turn: turn.unwrap_or(greenroom_kernel::EntryId(0)),
+            outcome,
+            context_window: context.window,
+            context,
+        });
+    }
+
+    /// Tells the turn what happened, and does what it decides.
+    fn input(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, input: Input) {
+        let Some(running) = self.current(stamp) else { return };
+        let effects = running.turn.on(input);
+        for effect in effects {
+            self.perform(myself, stamp, effect);
+        }
+    }
+
+    fn perform(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, effect: Effect) {
+        match effect {
+            Effect::Measure => {
+                let Some(running) = self.current(stamp) else { return };
+                running.measuring = true;
+                let reply_to = myself.clone();
+                let _ = running.begin.tracker.cast(TrackerMessage::Measure { stamp, reply_to });
+            }
+            Effect::Compact { trigger, at_window, rungs_down } => {
+                self.tell_session(SessionMessage::Compact { stamp, trigger, at_window, rungs_down });
+            }
+            Effect::Ask { output_tokens_max, without_media } => {
+                let Some(running) = self.current(stamp) else { return };
+                running.ask = Some((output_tokens_max, without_media));
+                self.tell_session(SessionMessage::Project { stamp });
+            }
+            Effect::Record { messages, boundary } => {
+                self.tell_session(SessionMessage::Record { stamp, messages, boundary });
+            }
+            Effect::RunTools(calls) => {
+                let (deps, slot) = (Arc::clone(&self.deps), Arc::clone(&self.slot));
+                let Some(running) = self.current(stamp) else { return };
+                let cancel = running.begin.cancel.child_token();
+                running.tools = Some(cancel.clone().drop_guard());
+                let task = tool_task::ToolTask {
+                    agent: myself.clone(),
+                    deps,
+                    slot,
+                    stamp,
+                    tools: running.begin.tools.clone(),
+                    timeout_ms: running.begin.agent.tool_timeout_ms,
+                    cancel,
+                };
+                tokio::spawn(task.run(calls));
+            }
+            Effect::Wait { delay_ms, attempt, failure } => {
+                self.wait(myself, stamp, delay_ms, attempt, failure)
+            }
+            Effect::OverflowDetected => self.publish(EventKind::OverflowDetected { turn: stamp.turn }),
+            Effect::Cancel => {
+                if let Some(running) = self.current(stamp) {
+                    running.model = None;
+                    running.tools = None;
+                }
+            }
+            Effect::End { messages, outcome } => {
+                self.tell_session(SessionMessage::End { stamp, messages, outcome });
+            }
+        }
+    }
+
+    fn wait(
+        &mut self,
+        myself: &ActorRef<AgentMessage>,
+        stamp: Stamp,
+        delay_ms: u64,
+        attempt: u32,
+        failure: Failure,
+    ) {
+        if failure.retry_after_ms.is_some() {
+            // It is meant for all who use this provider with this key.
+            let agent = self.current(stamp).map(|running| Arc::clone(&running.begin.agent));
+            if let Some(lane) = agent.and_then(|agent| self.deps.lane(&agent)) {
+                lane.pause_ms(delay_ms);
+            }
+        }
+        self.publish(EventKind::Retry { turn: stamp.turn, attempt, delay_ms, failure });
+        let Some(running) = self.current(stamp) else { return };
+        running.call += 1;
+        let (call, over, agent) = (running.call, running.over.clone(), myself.clone());
+        tokio::spawn(async move {
+            let delay = tokio::time::sleep(std::time::Duration::from_millis(delay_ms));
+            tokio::select! {
+                () = delay => { let _ = agent.cast(AgentMessage::Waited { stamp, call }); }
+                () = over.cancelled() => {}
+            }
+        });
+    }
+
+    /// The context is here: asks the model.
+    fn ask(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, messages: Vec<Arc<Message>>) {
+        let (deps, slot) = (Arc::clone(&self.deps), Arc::clone(&self.slot));
+        let Some(running) = self.current(stamp) else { return };
+        let Some((output_tokens_max, without_media)) = running.ask.take() else { return };
+        let begin = &running.begin;
+        let media_bytes_max = if without_media { 0 } else { begin.max_request_bytes };
+        let request = Request {
+            model: begin.model.clone(),
+            system: Some(begin.agent.instructions.clone()).filter(|text| !text.is_empty()),
+            messages: greenroom_kernel::path::limit_media(messages, media_bytes_max),
+            tools: begin.tools.specs(),
+            max_output_tokens: output_tokens_max,
+            output_schema: begin.schema.clone(),
+            purpose: Purpose::Turn,
+            session: slot.id.to_string(),
+        };
+        let Some(lane) = deps.lane(&begin.agent).cloned() else { return };
+        running.call += 1;
+        let cancel = begin.cancel.child_token();
+        let call = running.call;
+        running.model = Some(cancel.clone().drop_guard());
+        let step = running.turn.steps() + 1;
+        slot.publish(&deps.bus, EventKind::TurnStart { turn: stamp.turn, step });
+        let task = model_task::ModelTask { agent: myself.clone(), deps, slot, lane, stamp, call, cancel };
+        tokio::spawn(task.run(request));
+    }
+
+    fn model_over(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, call: u64, news: ModelNews) {
+        let Some(running) = self.current(stamp).filter(|running| running.call == call) else { return };
+        running.model = None;
+        match news {
+            ModelNews::Answered(_) | ModelNews::Failed(_) if running.aborting => {
+                if let ModelNews::Answered(answer) = news {
+                    running.partial = Some(answer);
+                }
+                self.abort_when_quiet(myself, stamp);
+            }
+            ModelNews::Cancelled(partial) => {
+                running.partial = Some(partial);
+                self.abort_when_quiet(myself, stamp);
+            }
+            ModelNews::Answered(answer) => self.input(myself, stamp, Input::Answered(answer)),
+            ModelNews::Failed(error) => {
+                let wordless = error.is_overflow_candidate();
+                if let Some(limit) = error
+                    .failure
+                    .limit
+                    .filter(|_| error.failure.class == greenroom_kernel::FailureClass::ContextOverflow)
+                {
+                    self.tell_session(SessionMessage::LimitLearned { limit });
+                }
+                // Different for each session and call, and the same in each run with the same ids.
+                let jitter = jitter(&self.slot.id, stamp.turn.0, call);
+                self.input(myself, stamp, Input::Failed { failure: error.failure, wordless, jitter });
+            }
+        }
+    }
+
+    fn measure_anew(&mut self, myself: &ActorRef<AgentMessage>, tracker: ActorRef<TrackerMessage>) {
+        let Some(running) = &mut self.running else { return };
+        running.begin.tracker = tracker;
+        if running.measuring {
+            let (stamp, reply_to) = (running.begin.stamp, myself.clone());
+            let _ = running.begin.tracker.cast(TrackerMessage::Measure { stamp, reply_to });
+        }
+    }
+
+    /// The turn is cancelled: first its tasks end, then the turn hears of it.
+    fn abort(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp) {
+        let Some(running) = self.current(stamp) else { return };
+        running.aborting = true;
+        self.abort_when_quiet(myself, stamp);
+    }
+
+    fn abort_when_quiet(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp) {
+        let Some(running) = self.current(stamp) else { return };
+        if running.aborting && running.model.is_none() && running.tools.is_none() {
+            running.ask = None;
+            let partial = running.partial.take();
+            self.input(myself, stamp, Input::Abort { partial });
+        }
+    }
+}
+
+/// Tells the agent when the turn is cancelled, until it is over.
+fn watch_for_abort(
+    agent: ActorRef<AgentMessage>,
+    stamp: Stamp,
+    cancel: CancellationToken,
+    over: CancellationToken,
+) {
+    tokio::spawn(async move {
+        tokio::select! {
+            () = cancel.cancelled() => { let _ = agent.cast(AgentMessage::Abort { stamp }); }
+            () = over.cancelled() => {}
+        }
+    });
+}
+
+/// A number in 0..1000 that differs between sessions and calls.
+fn jitter(session: &str, turn: u64, call: u64) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (session, turn, call).hash(&mut hasher);
+    hasher.finish() % 1000
+}

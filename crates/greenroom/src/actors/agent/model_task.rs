@@ -1,0 +1,99 @@
+//! One model call, as a task: waits for a place in the lane, streams, publishes deltas, and ends with one message.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::{FutureExt, StreamExt};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
+use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
+use ractor::ActorRef;
+use tokio_util::sync::CancellationToken;
+
+use crate::deps::Deps;
+use crate::event::{Delta, EventKind};
+use crate::hooks::panic_text;
+use crate::lane::Lane;
+use crate::message::{AgentMessage, ModelNews, Stamp};
+use crate::session::Slot;
+
+pub(super) struct ModelTask {
+    pub(super) agent: ActorRef<AgentMessage>,
+    pub(super) deps: Arc<Deps>,
+    pub(super) slot: Arc<Slot>,
+    pub(super) lane: Arc<Lane>,
+    pub(super) stamp: Stamp,
+    pub(super) call: u64,
+    pub(super) cancel: CancellationToken,
+}
+
+impl ModelTask {
+    pub(super) async fn run(self, request: Request) {
+        let mut partial = AssistantMessage {
+            content: Vec::new(),
+            provider: self.lane.provider.name().to_owned(),
+            model: request.model.clone(),
+            usage: None,
+            stop: StopReason::Aborted,
+            error: None,
+        };
+        let outcome = {
+            let work = AssertUnwindSafe(self.work(request, &mut partial)).catch_unwind();
+            tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => None,
+                outcome = work => Some(outcome),
+            }
+        };
+        let news = match outcome {
+            None => ModelNews::Cancelled(Box::new(partial)),
+            Some(Ok(Ok(answer))) => ModelNews::Answered(answer),
+            Some(Ok(Err(error))) => ModelNews::Failed(error),
+            Some(Err(panic)) => ModelNews::Failed(Box::new(ProviderError::new(
+                Failure::new(FailureClass::Other, format!("the provider panicked: {}", panic_text(&*panic))),
+                "",
+            ))),
+        };
+        let _ = self.agent.cast(AgentMessage::ModelOver { stamp: self.stamp, call: self.call, news });
+    }
+
+    async fn work(
+        &self,
+        request: Request,
+        partial: &mut AssistantMessage,
+    ) -> Result<Box<AssistantMessage>, Box<ProviderError>> {
+        let _place = self.lane.enter(Purpose::Turn).await;
+        let mut stream = self.lane.provider.stream(request).await.map_err(Box::new)?;
+        let turn = self.stamp.turn;
+        let mut started = false;
+        while let Some(event) = stream.next().await {
+            let event = event.map_err(Box::new)?;
+            if !started {
+                started = true;
+                self.slot.publish(&self.deps.bus, EventKind::MessageStart { turn });
+            }
+            let delta = match event {
+                ReplyEvent::Done(answer) => return Ok(answer),
+                ReplyEvent::Text(text) => {
+                    match partial.content.last_mut() {
+                        Some(Part::Text(said)) => said.push_str(&text),
+                        Some(Part::Reasoning(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_))
+                        | None => {
+                            partial.content.push(Part::Text(text.clone()));
+                        }
+                    }
+                    Delta::Text(text)
+                }
+                ReplyEvent::Reasoning(text) => Delta::Reasoning(text),
+                ReplyEvent::ToolCall { index, name, arguments } => {
+                    Delta::ToolArguments { index, name, text: arguments }
+                }
+            };
+            self.slot.publish(&self.deps.bus, EventKind::MessageDelta { turn, delta });
+        }
+        let failure = Failure::new(
+            FailureClass::Malformed,
+            "the provider's stream ended before the answer was complete",
+        );
+        Err(Box::new(ProviderError::new(failure, "")))
+    }
+}

@@ -1,0 +1,115 @@
+//! The tool calls of one answer, as a task: calls that change nothing run at the same time, others one after
+//! another in the model's order; each ends with one message, and the task with one more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use greenroom_kernel::{Block, ToolCall, ToolResult, ToolStatus};
+use greenroom_tools::{Progress, Registry, ToolContext};
+use ractor::ActorRef;
+use tokio_util::sync::CancellationToken;
+
+use crate::deps::Deps;
+use crate::event::EventKind;
+use crate::message::{AgentMessage, Stamp};
+use crate::session::Slot;
+
+/// How long a cancelled tool may take to clean up before it is dropped.
+const GRACE: Duration = Duration::from_secs(5);
+
+pub(super) struct ToolTask {
+    pub(super) agent: ActorRef<AgentMessage>,
+    pub(super) deps: Arc<Deps>,
+    pub(super) slot: Arc<Slot>,
+    pub(super) stamp: Stamp,
+    pub(super) tools: Registry,
+    pub(super) timeout_ms: Option<u64>,
+    pub(super) cancel: CancellationToken,
+}
+
+impl ToolTask {
+    pub(super) async fn run(self, calls: Vec<ToolCall>) {
+        let mut rest = calls.as_slice();
+        while !rest.is_empty() && !self.cancel.is_cancelled() {
+            let together = rest.iter().take_while(|call| self.is_read_only(call)).count().max(1);
+            let (now, later) = rest.split_at(together);
+            rest = later;
+            let mut running: FuturesUnordered<_> = now.iter().map(|call| self.one(call)).collect();
+            while running.next().await.is_some() {}
+        }
+        let _ = self.agent.cast(AgentMessage::ToolsOver { stamp: self.stamp });
+    }
+
+    fn is_read_only(&self, call: &ToolCall) -> bool {
+        self.tools.get(&call.name).is_none_or(|tool| tool.is_read_only())
+    }
+
+    async fn one(&self, call: &ToolCall) {
+        let publish = |kind| self.slot.publish(&self.deps.bus, kind);
+        publish(EventKind::ToolStart {
+            turn: self.stamp.turn,
+            call_id: call.id.clone(),
+            name: call.name.clone(),
+            arguments: call.arguments.clone(),
+        });
+        let began = tokio::time::Instant::now();
+        let cancel = self.cancel.child_token();
+        let context = ToolContext {
+            session: self.slot.id.to_string(),
+            call_id: call.id.clone(),
+            cancel: cancel.clone(),
+            progress: self.progress(call),
+        };
+        let work = self.tools.run(call, context);
+        let limit = async {
+            match self.timeout_ms {
+                Some(timeout_ms) => tokio::time::sleep(Duration::from_millis(timeout_ms)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(work);
+        let result = tokio::select! {
+            result = &mut work => Some(result),
+            () = cancel.cancelled() => tokio::time::timeout(GRACE, &mut work).await.ok(),
+            () = limit => {
+                cancel.cancel();
+                let _ = tokio::time::timeout(GRACE, &mut work).await;
+                let seconds = self.timeout_ms.unwrap_or(0) / 1000;
+                Some(plain(call, ToolStatus::Error, format!("The call took longer than {seconds} s and was cancelled.")))
+            }
+        };
+        let result = result.unwrap_or_else(|| {
+            plain(
+                call,
+                ToolStatus::Interrupted,
+                "The call was cancelled. Whether it took effect is not known.".into(),
+            )
+        });
+        publish(EventKind::ToolEnd {
+            call_id: call.id.clone(),
+            name: call.name.clone(),
+            status: result.status,
+            duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        });
+        let _ = self.agent.cast(AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) });
+    }
+
+    fn progress(&self, call: &ToolCall) -> Progress {
+        let (deps, slot, call_id) = (Arc::clone(&self.deps), Arc::clone(&self.slot), call.id.clone());
+        Progress::new(move |line| {
+            slot.publish(&deps.bus, EventKind::ToolUpdate { call_id: call_id.clone(), line })
+        })
+    }
+}
+
+fn plain(call: &ToolCall, status: ToolStatus, text: String) -> ToolResult {
+    ToolResult {
+        call_id: call.id.clone(),
+        tool_name: call.name.clone(),
+        content: vec![Block::Text(text)],
+        status,
+        touched: Vec::new(),
+    }
+}

@@ -1,0 +1,356 @@
+//! The compactor: a compaction in progress. It drives `Compacting`, and supervises one child for each question
+//! to a summariser; the two halves of a split turn are asked at the same time.
+//!
+//! Always true: at most [`CHILDREN_MAX`] children at a time; a child that fails or panics harms neither its
+//! siblings nor the session: its question is asked again, alone; what it holds is rebuilt from the log, so a
+//! compactor that dies leaves the history as it was.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use greenroom_kernel::compacting::{Compacting, Effect, Input, Question};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Usage, compacting, summary};
+use greenroom_provider::{Purpose, ReplyEvent, Request};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::time::Instant;
+
+use crate::agent::Agent;
+use crate::deps::{Deps, model_info};
+use crate::event::EventKind;
+use crate::lane::Lane;
+use crate::message::{CompactionOrder, CompactorMessage, SessionMessage};
+use crate::session::Slot;
+
+/// The most questions that are asked at the same time.
+const CHILDREN_MAX: usize = 4;
+
+/// The compactor actor.
+pub(crate) struct Compactor;
+
+/// What it is started with.
+pub(crate) struct CompactorArguments {
+    pub(crate) deps: Arc<Deps>,
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) session: ActorRef<SessionMessage>,
+    pub(crate) definition: Arc<Agent>,
+}
+
+/// What it owns.
+pub(crate) struct CompactorState {
+    deps: Arc<Deps>,
+    slot: Arc<Slot>,
+    session: ActorRef<SessionMessage>,
+    definition: Arc<Agent>,
+    /// Which compaction this is: news of an earlier one is late.
+    run: u64,
+    running: Option<Box<Running>>,
+}
+
+struct Running {
+    compacting: Compacting,
+    model: String,
+    session_model: String,
+    began: Instant,
+    /// Questions that wait for a child.
+    queue: VecDeque<Question>,
+    /// Questions that wait for their time.
+    delayed: HashMap<u32, Question>,
+    /// The children at work, and what each was asked.
+    children: HashMap<ActorId, (ActorRef<Question>, u32)>,
+    cost_microdollars: Option<u64>,
+    usage: Usage,
+}
+
+impl Actor for Compactor {
+    type Msg = CompactorMessage;
+    type State = CompactorState;
+    type Arguments = CompactorArguments;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        arguments: Self::Arguments,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        let CompactorArguments { deps, slot, session, definition } = arguments;
+        Ok(CompactorState { deps, slot, session, definition, run: 0, running: None })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            CompactorMessage::Begin(order) => state.begin(&myself, *order).await,
+            CompactorMessage::HooksSaid { run, word } => state.input(&myself, run, Input::Hooks(word)).await,
+            CompactorMessage::Answered { run, id, answer } => {
+                state.answered(&myself, run, id, answer).await;
+            }
+            CompactorMessage::AskNow { run, id } => {
+                if run == state.run {
+                    if let Some(running) = &mut state.running {
+                        running.queue.extend(running.delayed.remove(&id));
+                    }
+                    state.start_children(&myself).await;
+                }
+            }
+            CompactorMessage::Installed { installed } => {
+                let run = state.run;
+                state.input(&myself, run, Input::Installed(installed)).await;
+            }
+            CompactorMessage::Cancel { reason } => {
+                let run = state.run;
+                let word = compacting::HookWord::Cancel { reason };
+                state.input(&myself, run, Input::Hooks(word)).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        event: SupervisionEvent,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            // The question of a child that panicked is asked again; its siblings go on.
+            SupervisionEvent::ActorFailed(child, reason) => {
+                let asked =
+                    state.running.as_mut().and_then(|running| running.children.remove(&child.get_id()));
+                if let Some((_, id)) = asked {
+                    let failure =
+                        Failure::new(FailureClass::Other, format!("a summary's call died: {reason}"));
+                    let run = state.run;
+                    state.input(&myself, run, Input::Answered { id, answer: Err(failure) }).await;
+                }
+            }
+            SupervisionEvent::ActorTerminated(..)
+            | SupervisionEvent::ActorStarted(_)
+            | SupervisionEvent::ProcessGroupChanged(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl CompactorState {
+    async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
+        self.run += 1;
+        let (compacting, effects) = Compacting::begin(order.brief);
+        self.running = Some(Box::new(Running {
+            compacting,
+            model: order.model,
+            session_model: order.session_model,
+            began: Instant::now(),
+            queue: VecDeque::new(),
+            delayed: HashMap::new(),
+            children: HashMap::new(),
+            cost_microdollars: Some(0),
+            usage: Usage::default(),
+        }));
+        self.perform(myself, effects).await;
+    }
+
+    async fn answered(
+        &mut self,
+        myself: &ActorRef<CompactorMessage>,
+        run: u64,
+        id: u32,
+        answer: Result<Box<AssistantMessage>, Failure>,
+    ) {
+        if let Some(running) = self.running.as_mut().filter(|_| run == self.run) {
+            running.children.retain(|_, (_, asked)| *asked != id);
+            if let Ok(answer) = &answer {
+                running.bill(answer);
+            }
+        }
+        self.input(myself, run, Input::Answered { id, answer }).await;
+        self.start_children(myself).await;
+    }
+
+    async fn input(&mut self, myself: &ActorRef<CompactorMessage>, run: u64, input: Input) {
+        let Some(running) = self.running.as_mut().filter(|_| run == self.run) else { return };
+        let effects = running.compacting.on(input);
+        self.perform(myself, effects).await;
+    }
+
+    async fn perform(&mut self, myself: &ActorRef<CompactorMessage>, effects: Vec<Effect>) {
+        for effect in effects {
+            let Some(running) = &mut self.running else { return };
+            match effect {
+                Effect::Consult(plan) => self.consult(myself, *plan),
+                Effect::Ask(question) if question.after_ms > 0 => {
+                    let (id, run, compactor) = (question.id, self.run, myself.clone());
+                    let delay = Duration::from_millis(question.after_ms);
+                    running.delayed.insert(id, question);
+                    compactor.send_after(delay, move || CompactorMessage::AskNow { run, id });
+                }
+                Effect::Ask(question) => running.queue.push_back(question),
+                Effect::Install(segment) => {
+                    let duration_ms = running.duration_ms();
+                    let cost_microdollars = running.cost_microdollars;
+                    let message =
+                        SessionMessage::ReplacePathSegment { segment, duration_ms, cost_microdollars };
+                    let _ = self.session.cast(message);
+                }
+                Effect::End(end) => {
+                    let mut end = end;
+                    end.usage = running.usage;
+                    let (duration_ms, cost_microdollars) = (running.duration_ms(), running.cost_microdollars);
+                    for (child, _) in running.children.values() {
+                        // Nobody waits for it any more; its call is dropped with it.
+                        child.kill();
+                    }
+                    self.running = None;
+                    if !end.outcome.is_installed() {
+                        let end = Box::new(end);
+                        let over = SessionMessage::CompactionOver { end, duration_ms, cost_microdollars };
+                        let _ = self.session.cast(over);
+                    }
+                    return;
+                }
+            }
+        }
+        self.start_children(myself).await;
+    }
+
+    fn consult(&self, myself: &ActorRef<CompactorMessage>, plan: greenroom_kernel::plan::Plan) {
+        let (run, compactor) = (self.run, myself.clone());
+        if self.deps.hooks.is_empty() {
+            let _ = compactor.cast(CompactorMessage::HooksSaid { run, word: compacting::HookWord::Continue });
+            return;
+        }
+        let (deps, slot) = (Arc::clone(&self.deps), Arc::clone(&self.slot));
+        tokio::spawn(async move {
+            let (word, warnings) = deps.hooks.before(&slot.id, plan).await;
+            for message in warnings {
+                slot.publish(&deps.bus, EventKind::Warning { message });
+            }
+            let _ = compactor.cast(CompactorMessage::HooksSaid { run, word });
+        });
+    }
+
+    async fn start_children(&mut self, myself: &ActorRef<CompactorMessage>) {
+        let Some(lane) = self.deps.lane(&self.definition).cloned() else { return };
+        let run = self.run;
+        let Some(running) = &mut self.running else { return };
+        while running.children.len() < CHILDREN_MAX {
+            let Some(question) = running.queue.pop_front() else { return };
+            // A model that failed at it is not asked again: the session's own is.
+            let model = if question.attempt == 0 { &running.model } else { &running.session_model };
+            let arguments = SummaryArguments {
+                compactor: myself.clone(),
+                lane: Arc::clone(&lane),
+                run,
+                model: model.clone(),
+                session: self.slot.id.to_string(),
+            };
+            let id = question.id;
+            match Actor::spawn_linked(None, SummaryActor, arguments, myself.get_cell()).await {
+                Ok((child, _)) => {
+                    let _ = child.cast(question);
+                    running.children.insert(child.get_id(), (child, id));
+                }
+                Err(error) => {
+                    let failure =
+                        Failure::new(FailureClass::Other, format!("a summary could not be started: {error}"));
+                    let _ = myself.cast(CompactorMessage::Answered { run, id, answer: Err(failure) });
+                }
+            }
+        }
+    }
+}
+
+impl Running {
+    fn duration_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn bill(&mut self, answer: &AssistantMessage) {
+        let Some(usage) = &answer.usage else { return };
+        self.usage.add(usage);
+        let cost = model_info(&answer.provider, &answer.model).and_then(|info| info.cost_microdollars(usage));
+        self.cost_microdollars = match (self.cost_microdollars, cost) {
+            (Some(sum), Some(cost)) => Some(sum + cost),
+            (Some(_) | None, None) | (None, Some(_)) => None,
+        };
+    }
+}
+
+/// One question to a summariser: an actor that is one task. It may wait, since nobody speaks to it; killing it
+/// drops the call.
+struct SummaryActor;
+
+struct SummaryArguments {
+    compactor: ActorRef<CompactorMessage>,
+    lane: Arc<Lane>,
+    run: u64,
+    model: String,
+    session: String,
+}
+
+impl Actor for SummaryActor {
+    type Msg = Question;
+    type State = SummaryArguments;
+    type Arguments = SummaryArguments;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        arguments: Self::Arguments,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        Ok(arguments)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        question: Self::Msg,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        let id = question.id;
+        let answer = Box::pin(ask(&state.lane, &state.model, &state.session, question)).await;
+        let _ = state.compactor.cast(CompactorMessage::Answered { run: state.run, id, answer });
+        myself.stop(None);
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        _event: SupervisionEvent,
+        _state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        // It has no children.
+        Ok(())
+    }
+}
+
+async fn ask(
+    lane: &Lane,
+    model: &str,
+    session: &str,
+    question: Question,
+) -> Result<Box<AssistantMessage>, Failure> {
+    let request = Request {
+        model: model.to_owned(),
+        system: Some(summary::SYSTEM.to_owned()),
+        messages: vec![Arc::new(Message::user(question.text))],
+        tools: Arc::from([]),
+        max_output_tokens: Some(question.cap_tokens + question.cap_tokens / 4),
+        output_schema: None,
+        purpose: Purpose::Summary,
+        session: session.to_owned(),
+    };
+    let _place = lane.enter(Purpose::Summary).await;
+    let mut stream = lane.provider.stream(request).await.map_err(|error| error.failure)?;
+    while let Some(event) = stream.next().await {
+        if let ReplyEvent::Done(answer) = event.map_err(|error| error.failure)? {
+            return Ok(answer);
+        }
+    }
+    Err(Failure::new(FailureClass::Malformed, "the summariser's stream ended before the answer was complete"))
+}

@@ -1,0 +1,634 @@
+//! The session: the tree and its log, and the only writer of it.
+//!
+//! Life of a prompt here: it is recorded (or waits in the inbox), the agent is told to begin, its messages are
+//! recorded as they come, waiting input joins at boundaries, and when the turn is over its end is recorded and
+//! the prompt is answered.
+//!
+//! Always true: an entry is told to the tracker, broadcast and acknowledged only after it is durable; at most
+//! one turn and one compaction are open; what a crash left open is closed before anything else is written; only
+//! this actor waits for the disk.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use greenroom_kernel::compacting::Brief;
+use greenroom_kernel::entry::{
+    CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, EntryKind, Trigger,
+};
+use greenroom_kernel::message::{Block, Message};
+use greenroom_kernel::path::Live;
+use greenroom_kernel::plan::{Plan, PlanOptions, plan};
+use greenroom_kernel::settings::{CompactionSettings, Occasion};
+use greenroom_kernel::size::{Estimator, text_tokens};
+use greenroom_kernel::turn::{Boundary, Size};
+use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Window};
+use greenroom_kernel::{Entry, EntryId, Failure, TurnOutcome, Usage};
+use greenroom_store::{Appended, Batch, SessionState as StoredState};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+
+use crate::actors::agent::{AgentActor, AgentArguments};
+use crate::actors::compactor::{Compactor, CompactorArguments};
+use crate::actors::usage_tracker::{Gauge, TrackerArguments, UsageTracker};
+use crate::agent::Agent;
+use crate::deps::Deps;
+use crate::error::{Error, Result};
+use crate::event::{self, Event, EventKind};
+use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
+use crate::message::{
+    AgentMessage, Answer, BeginTurn, CompactionOrder, CompactorMessage, MeasureFor, PromptOptions, ReplyTo,
+    SessionMessage, Stamp, SupervisorMessage, TrackerMessage, compacted,
+};
+use crate::restarts::Restarts;
+use crate::session::{CompactOptions, Compacted, Reply, Slot, State};
+
+mod by_hand;
+mod compaction;
+mod turns;
+
+/// The session actor.
+pub(crate) struct Session;
+
+/// What it is started with.
+pub(crate) struct SessionArguments {
+    pub(crate) deps: Arc<Deps>,
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) supervisor: ActorRef<SupervisorMessage>,
+}
+
+/// What it owns.
+pub(crate) struct SessionState {
+    deps: Arc<Deps>,
+    slot: Arc<Slot>,
+    supervisor: ActorRef<SupervisorMessage>,
+    myself: ActorRef<SessionMessage>,
+    definition: Arc<Agent>,
+    provider: String,
+    model: String,
+    tools: greenroom_tools::Registry,
+    settings: Arc<CompactionSettings>,
+    window: Window,
+    fixed_tokens: u64,
+    log: Log,
+    agent: ActorRef<AgentMessage>,
+    tracker: ActorRef<TrackerMessage>,
+    compactor: Option<ActorRef<CompactorMessage>>,
+    turn: Option<OpenTurn>,
+    /// Prompts in the inbox, and who waits for them.
+    waiting: HashMap<EntryId, (PromptOptions, ReplyTo<Reply>)>,
+    compaction: Option<OpenCompaction>,
+    /// Durable events that the agent may not have broadcast yet.
+    outgoing: VecDeque<Event>,
+    restarts: Restarts,
+    runs: u32,
+    only_at_window: bool,
+    stopping: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+/// The turn in progress.
+struct OpenTurn {
+    stamp: Stamp,
+    options: PromptOptions,
+    reply: Option<ReplyTo<Reply>>,
+    text: String,
+    usage: Usage,
+    steps: u32,
+    /// How it ended, while its end is not yet recorded.
+    closing: Option<TurnOutcome>,
+}
+
+/// The compaction in progress.
+struct OpenCompaction {
+    trigger: Trigger,
+    at_window: bool,
+    rungs_down: u32,
+    options: CompactOptions,
+    /// The turn that waits for it.
+    stamp: Option<Stamp>,
+    /// The caller that waits for it.
+    reply: Option<ReplyTo<Compacted>>,
+    started: Option<EntryId>,
+}
+
+impl Actor for Session {
+    type Msg = SessionMessage;
+    type State = SessionState;
+    type Arguments = SessionArguments;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        arguments: Self::Arguments,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        Ok(SessionState::open(myself, arguments).await?)
+    }
+
+    async fn post_start(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        state.recover().await;
+        state.next_prompt().await;
+        state.watch_idleness();
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        state.slot.activity.fetch_add(1, Ordering::Relaxed);
+        // The branches are boxed: an idle actor must not hold the largest handler's future.
+        Box::pin(state.on(message)).await;
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        event: SupervisionEvent,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(child, reason) => {
+                Box::pin(state.child_failed(&child, &reason.to_string())).await
+            }
+            SupervisionEvent::ActorTerminated(..)
+            | SupervisionEvent::ActorStarted(_)
+            | SupervisionEvent::ProcessGroupChanged(_) => Ok(()),
+        }
+    }
+
+    async fn post_stop(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        state.slot.cancel_turn();
+        Ok(())
+    }
+}
+
+impl SessionState {
+    /// Reads the log and starts the children.
+    async fn open(myself: ActorRef<SessionMessage>, arguments: SessionArguments) -> Result<Self> {
+        let SessionArguments { deps, slot, supervisor } = arguments;
+        let log = read_log(&deps, &slot.id).await?;
+        let definition = slot.agent();
+        let lane = deps.lane(&definition).ok_or_else(|| unknown_provider(&deps, &definition))?;
+        let provider = lane.provider.name().to_owned();
+        let model = definition.model.clone();
+        let tools = crate::sub_agent::tools_of(&deps, &definition)?;
+        let settings = deps.settings(&definition);
+        let window = deps.window(&definition, &provider, &model, &settings);
+        let fixed_tokens = fixed_tokens(&definition, &tools);
+        if let Some(window) = window.tokens {
+            settings.feasible(window, fixed_tokens + log.pinned_tokens())?;
+        }
+        slot.start_broadcast_at(log.head().entries);
+        let gauge = Gauge {
+            provider: provider.clone(),
+            model: model.clone(),
+            window,
+            overhead: fixed_tokens + log.pinned_tokens(),
+            settings: Arc::clone(&settings),
+            output_tokens_max: definition.max_output_tokens,
+            cost_microdollars_max: definition.cost_microdollars_max,
+            resends_reasoning: lane.provider.resends_reasoning(),
+            threshold_off: slot.parent.is_some(),
+            only_at_window: false,
+        };
+        let tracker = spawn_tracker(&deps, &slot, &myself, gauge, &log).await?;
+        let agent = spawn_agent(&deps, &slot, &myself).await?;
+        Ok(Self {
+            deps,
+            slot,
+            supervisor,
+            myself,
+            definition,
+            provider,
+            model,
+            tools,
+            settings,
+            window,
+            fixed_tokens,
+            log,
+            agent,
+            tracker,
+            compactor: None,
+            turn: None,
+            waiting: HashMap::new(),
+            compaction: None,
+            outgoing: VecDeque::new(),
+            restarts: Restarts::default(),
+            runs: 0,
+            only_at_window: false,
+            stopping: None,
+        })
+    }
+
+    async fn on(&mut self, message: SessionMessage) {
+        match message {
+            SessionMessage::Prompt { content, options, reply } => self.prompt(content, options, reply).await,
+            SessionMessage::Resume { options, reply } => self.resume(options, reply).await,
+            SessionMessage::Input { content, delivery, reply } => self.input(content, delivery, reply).await,
+            SessionMessage::Withdraw { ticket } => self.withdraw(ticket).await,
+            SessionMessage::CompactByHand { options, reply } => self.compact_by_hand(options, reply),
+            SessionMessage::PlanByHand { options, reply } => {
+                let _ = reply.send(Ok(self.plan_by_hand(&options).map(Box::new)));
+            }
+            SessionMessage::Undo { reply } => {
+                let _ = reply.send(self.undo().await);
+            }
+            SessionMessage::Branch { to, reply } => {
+                let _ = reply.send(self.branch(to).await);
+            }
+            SessionMessage::Pin { entry, pinned, reply } => {
+                let _ = reply.send(self.pin(entry, pinned).await);
+            }
+            SessionMessage::Adopt { entries, leaf, reply } => {
+                let _ = reply.send(self.adopt(&entries, leaf).await);
+            }
+            SessionMessage::State(reply) => {
+                let _ = reply.send(self.state());
+            }
+            SessionMessage::Context(reply) => {
+                let _ = reply.send(self.log.context());
+            }
+            SessionMessage::Configure(definition) => self.configure(definition),
+            SessionMessage::Stop(done) => self.stop(done).await,
+            SessionMessage::IdleCheck { activity } => self.idle_check(activity),
+            SessionMessage::Record { stamp, messages, boundary } => {
+                self.record(stamp, messages, boundary).await
+            }
+            SessionMessage::End { stamp, messages, outcome } => self.end(stamp, messages, outcome).await,
+            SessionMessage::Project { stamp } => {
+                let messages = self.log.context();
+                self.tell_agent(AgentMessage::Context { stamp, messages });
+            }
+            SessionMessage::Compact { stamp, trigger, at_window, rungs_down } => {
+                self.compact_for_turn(stamp, trigger, at_window, rungs_down);
+            }
+            SessionMessage::LimitLearned { limit } => {
+                if self.deps.learned.learn_limit(&self.provider, &self.model, limit) {
+                    self.warn(format!(
+                        "the provider says that {} takes {limit} tokens; this is remembered",
+                        self.model
+                    ));
+                    self.gauge_changed();
+                }
+            }
+            SessionMessage::Measured { purpose: MeasureFor::TurnEnd, usage, .. } => {
+                self.close_turn(usage).await
+            }
+            SessionMessage::Measured { purpose: MeasureFor::Compaction, size, usage, ratio } => {
+                self.start_compaction(&size, usage, ratio).await;
+            }
+            SessionMessage::ReplacePathSegment { segment, duration_ms, cost_microdollars } => {
+                self.replace_path_segment(*segment, duration_ms, cost_microdollars).await;
+            }
+            SessionMessage::CompactionOver { end, duration_ms, cost_microdollars } => {
+                self.compaction_over(*end, duration_ms, cost_microdollars).await;
+            }
+        }
+    }
+
+    /// Makes a draft durable, and then known: to the log in memory, the tracker and everyone who listens.
+    async fn append(&mut self, draft: Draft, key: Option<String>) -> Result<()> {
+        self.append_then(draft, key, None).await
+    }
+
+    async fn append_then(
+        &mut self,
+        mut draft: Draft,
+        key: Option<String>,
+        then: Option<Box<Answer>>,
+    ) -> Result<()> {
+        let (total_usage, cost) = self.slot.bill();
+        draft.head.total_usage = total_usage;
+        draft.head.cost_microdollars = cost;
+        if self.log.is_empty() {
+            draft.head.created_at_ms = draft.head.updated_at_ms;
+            draft.head.provider.clone_from(&self.provider);
+            draft.head.model.clone_from(&self.model);
+            draft.head.parent_session = self.slot.parent.as_deref().map(str::to_owned);
+        }
+        draft.head.window = self.window.tokens;
+        let entries = draft.entries.clone();
+        let batch = Batch {
+            entries: entries.iter().map(|entry| Entry::clone(entry)).collect(),
+            head: draft.head.clone(),
+            key,
+            epoch: 0,
+        };
+        match self.deps.store.append(&self.slot.id, batch).await? {
+            Appended::Written { .. } => {}
+            Appended::Duplicate { first } => {
+                return Err(Error::Invalid(format!(
+                    "this idempotency key was used before, for entry {first}; nothing was changed"
+                )));
+            }
+        }
+        self.log.commit(draft);
+        for entry in &entries {
+            if greenroom_kernel::path::is_message(&entry.kind) {
+                let _ = self.tracker.cast(TrackerMessage::Appended(Arc::clone(entry)));
+            }
+        }
+        let events: Vec<Event> = entries
+            .iter()
+            .map(|entry| event::durable(&self.slot.id, self.slot.parent.as_ref(), entry))
+            .collect();
+        let below = self.slot.broadcast_below();
+        self.outgoing.retain(|event| event.seq >= below);
+        self.outgoing.extend(events.iter().cloned());
+        self.tell_agent(AgentMessage::Broadcast { events, then });
+        Ok(())
+    }
+
+    fn tell_agent(&self, message: AgentMessage) {
+        // An agent that died is replaced by `child_failed`, which sends anew what matters.
+        let _ = self.agent.cast(message);
+    }
+
+    fn warn(&self, message: String) {
+        tracing::warn!(session = %self.slot.id, "{message}");
+        self.slot.publish(&self.deps.bus, EventKind::Warning { message });
+    }
+
+    /// The fixed part of every request, in estimated tokens.
+    fn overhead(&self) -> u64 {
+        self.fixed_tokens + self.log.pinned_tokens()
+    }
+
+    fn gauge(&self) -> Gauge {
+        let paused = self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES;
+        Gauge {
+            provider: self.provider.clone(),
+            model: self.model.clone(),
+            window: self.window,
+            overhead: self.overhead(),
+            settings: Arc::clone(&self.settings),
+            output_tokens_max: self.definition.max_output_tokens,
+            cost_microdollars_max: self.definition.cost_microdollars_max,
+            resends_reasoning: self
+                .deps
+                .lane(&self.definition)
+                .is_some_and(|lane| lane.provider.resends_reasoning()),
+            threshold_off: self.slot.parent.is_some() || paused,
+            only_at_window: self.only_at_window,
+        }
+    }
+
+    /// Tells the tracker what is measured by now.
+    fn gauge_changed(&mut self) {
+        self.window = self.deps.window(&self.definition, &self.provider, &self.model, &self.settings);
+        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.gauge())));
+    }
+
+    /// Takes over a changed definition, or changed settings.
+    fn configure(&mut self, definition: Arc<Agent>) {
+        let Some(lane) = self.deps.lane(&definition) else {
+            let error = unknown_provider(&self.deps, &definition);
+            self.warn(format!("the changed agent is not used: {error}"));
+            return;
+        };
+        let provider = lane.provider.name().to_owned();
+        let tools = match crate::sub_agent::tools_of(&self.deps, &definition) {
+            Ok(tools) => tools,
+            Err(error) => {
+                self.warn(format!("the changed agent is not used: {error}"));
+                return;
+            }
+        };
+        let settings = self.deps.settings(&definition);
+        let fixed_tokens = fixed_tokens(&definition, &tools);
+        let window = self.deps.window(&definition, &provider, &definition.model, &settings);
+        let feasible = window
+            .tokens
+            .map_or(Ok(()), |window| settings.feasible(window, fixed_tokens + self.log.pinned_tokens()));
+        if let Err(error) = feasible {
+            self.warn(format!("the changed settings are not used: {error}"));
+            return;
+        }
+        self.provider = provider;
+        self.model.clone_from(&definition.model);
+        self.tools = tools;
+        self.settings = settings;
+        self.fixed_tokens = fixed_tokens;
+        self.definition = definition;
+        self.gauge_changed();
+    }
+
+    fn state(&self) -> State {
+        let (usage, cost_microdollars) = self.slot.bill();
+        let context = self.slot.context();
+        State {
+            id: self.slot.id.to_string(),
+            model: self.model.clone(),
+            entries: self.log.head().entries,
+            context,
+            context_window: context.window,
+            compactions: self.log.head().compactions,
+            total_tokens: usage.total_tokens(),
+            cost_microdollars,
+            status: match (&self.compaction, &self.turn) {
+                (Some(_), _) => "compacting",
+                (None, Some(_)) => "working",
+                (None, None) => "idle",
+            },
+            waiting: self.log.inbox().len(),
+            is_unanswered: self.turn.is_none() && turns::unanswered(&self.log).is_some(),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.turn.is_none() && self.compaction.is_none()
+    }
+
+    fn check_idle(&self, what: &'static str) -> Result<()> {
+        if self.is_idle() { Ok(()) } else { Err(Error::NotIdle { session: self.slot.id.to_string(), what }) }
+    }
+
+    /// Closes what a crash left open.
+    async fn recover(&mut self) {
+        if let Some(draft) = self.log.recovery(self.deps.now_ms(), self.estimate()) {
+            if let Err(error) = self.append(draft, None).await {
+                // It is tried again with the next prompt.
+                self.warn(format!("what a crash left open could not be closed: {error}"));
+            }
+        }
+    }
+
+    /// The context's size by the log alone.
+    fn estimate(&self) -> ContextUsage {
+        let measured = Measured { usage_tokens: 0, trailing_tokens: self.log.head().context_tokens };
+        ContextUsage::new(measured, self.window)
+    }
+
+    /// Ends in order: the turn is interrupted, and the log is whole.
+    async fn stop(&mut self, done: tokio::sync::oneshot::Sender<()>) {
+        self.stopping = Some(done);
+        if self.turn.is_some() {
+            // The turn's end comes back as a message, and stops the actor.
+            self.slot.cancel_turn();
+        } else {
+            if let Some(compactor) = &self.compactor {
+                let _ = compactor.cast(CompactorMessage::Cancel { reason: "the session is closed".into() });
+            }
+            if self.compaction.is_none() {
+                self.stop_now();
+            }
+        }
+    }
+
+    fn stop_now(&mut self) {
+        if let Some(done) = self.stopping.take() {
+            let _ = done.send(());
+            self.myself.stop(Some("closed".to_owned()));
+        }
+    }
+
+    /// Looks again after a while whether anything happened.
+    fn watch_idleness(&self) {
+        let after = self.deps.idle_after_ms;
+        if after > 0 {
+            let activity = self.slot.activity.load(Ordering::Relaxed);
+            self.myself
+                .send_after(Duration::from_millis(after), move || SessionMessage::IdleCheck { activity });
+        }
+    }
+
+    fn idle_check(&self, activity: u64) {
+        // This look itself counts as one.
+        let now = self.slot.activity.load(Ordering::Relaxed);
+        if self.is_idle() && self.log.inbox().is_empty() && now <= activity + 1 {
+            let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.slot.id) });
+        } else {
+            self.watch_idleness();
+        }
+    }
+
+    /// A child died: another takes its place, and goes on from the log.
+    async fn child_failed(&mut self, child: &ActorCell, reason: &str) -> Result<(), ActorProcessingErr> {
+        tracing::error!(session = %self.slot.id, reason, "an actor of the session died");
+        if !self.restarts.allow(tokio::time::Instant::now()) {
+            return Err(format!("its actors died too often, last: {reason}").into());
+        }
+        if child.get_id() == self.agent.get_id() {
+            self.agent = spawn_agent(&self.deps, &self.slot, &self.myself).await?;
+            let below = self.slot.broadcast_below();
+            let events = self.outgoing.iter().filter(|event| event.seq >= below).cloned().collect();
+            self.tell_agent(AgentMessage::Broadcast { events, then: None });
+            self.warn(format!("the agent died and was restarted: {reason}"));
+            self.rerun_turn().await;
+        } else if child.get_id() == self.tracker.get_id() {
+            let gauge = self.gauge();
+            self.tracker = spawn_tracker(&self.deps, &self.slot, &self.myself, gauge, &self.log).await?;
+            self.warn(format!("the usage tracker died and was restarted: {reason}"));
+            self.tell_agent(AgentMessage::TrackerRestarted { tracker: self.tracker.clone() });
+            // Questions of our own that it took with it.
+            if self.turn.as_ref().is_some_and(|turn| turn.closing.is_some()) {
+                let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::TurnEnd));
+            }
+            if self.compaction.as_ref().is_some_and(|compaction| compaction.started.is_none()) {
+                let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction));
+            }
+        } else if self.compactor.as_ref().is_some_and(|compactor| child.get_id() == compactor.get_id()) {
+            self.compactor = None;
+            self.warn(format!("the compactor died: {reason}"));
+            self.compactor_died(reason).await;
+        }
+        Ok(())
+    }
+}
+
+/// After this many failed automatic compactions in a row, none is tried until something changes.
+pub(crate) const PAUSE_AFTER_FAILURES: u32 = 3;
+
+fn unknown_provider(deps: &Deps, definition: &Agent) -> Error {
+    let wanted = definition.provider.as_deref().unwrap_or(&deps.default_provider);
+    let mut known: Vec<&str> = deps.lanes.keys().map(String::as_str).collect();
+    known.sort_unstable();
+    Error::Config(format!("the runtime has no provider named {wanted:?}; it has {}", known.join(", ")))
+}
+
+/// The system prompt and the tools, in estimated tokens.
+fn fixed_tokens(definition: &Agent, tools: &greenroom_tools::Registry) -> u64 {
+    let specs: u64 = tools
+        .specs()
+        .iter()
+        .map(|spec| {
+            let schema = spec.parameters.to_string();
+            [&spec.name, &spec.description, &schema]
+                .iter()
+                .map(|text| text_tokens(text, Estimator::Classes))
+                .sum::<u64>()
+        })
+        .sum();
+    text_tokens(&definition.instructions, Estimator::Classes) + specs
+}
+
+async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
+    let (store, id) = (deps.store.clone(), Arc::clone(id));
+    let read = move || -> Result<Log> {
+        let Some(head) = store.head(&id)? else { return Ok(Log::default()) };
+        let entries = shared(store.load(&id, head.live_from)?);
+        let mut others: Vec<EntryId> = head.inbox.iter().chain(&head.pins).copied().collect();
+        others.extend(head.active_compaction);
+        others.extend(head.open_compaction);
+        others.retain(|entry| *entry < head.live_from);
+        let extra = shared(store.get(&id, &others)?);
+        Ok(Log::open(head, &entries, &extra))
+    };
+    if deps.store.is_memory() {
+        return read();
+    }
+    match tokio::task::spawn_blocking(read).await {
+        Ok(log) => log,
+        Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
+    }
+}
+
+fn shared(entries: Vec<Entry>) -> Vec<Arc<Entry>> {
+    entries.into_iter().map(Arc::new).collect()
+}
+
+async fn spawn_agent(
+    deps: &Arc<Deps>,
+    slot: &Arc<Slot>,
+    session: &ActorRef<SessionMessage>,
+) -> Result<ActorRef<AgentMessage>> {
+    let arguments =
+        AgentArguments { deps: Arc::clone(deps), slot: Arc::clone(slot), session: session.clone() };
+    let (actor, _) = Actor::spawn_linked(None, AgentActor, arguments, session.get_cell())
+        .await
+        .map_err(|error| Error::Config(format!("the agent could not be started: {error}")))?;
+    Ok(actor)
+}
+
+async fn spawn_tracker(
+    deps: &Arc<Deps>,
+    slot: &Arc<Slot>,
+    session: &ActorRef<SessionMessage>,
+    gauge: Gauge,
+    log: &Log,
+) -> Result<ActorRef<TrackerMessage>> {
+    let arguments = Box::new(TrackerArguments {
+        deps: Arc::clone(deps),
+        slot: Arc::clone(slot),
+        session: session.clone(),
+        gauge,
+        path: log.path().to_vec(),
+        total_usage: log.head().total_usage,
+        cost_microdollars: log.head().cost_microdollars,
+    });
+    let (actor, _) = Actor::spawn_linked(None, UsageTracker, arguments, session.get_cell())
+        .await
+        .map_err(|error| Error::Config(format!("the usage tracker could not be started: {error}")))?;
+    Ok(actor)
+}

@@ -1,0 +1,193 @@
+//! What programs and people ask of a session besides prompts: compact, plan, undo, branch, pin, adopt.
+
+use greenroom_kernel::plan::Nothing;
+
+use super::*;
+
+/// The most that may be pinned, as a share of the window: one part in this many.
+const PIN_SHARE: u64 = 8;
+
+impl SessionState {
+    pub(super) fn compact_by_hand(&mut self, options: CompactOptions, reply: ReplyTo<Compacted>) {
+        if let Err(error) = self.check_idle("compact it") {
+            let _ = reply.send(Err(error));
+            return;
+        }
+        self.open_compaction(OpenCompaction {
+            trigger: Trigger::Manual,
+            at_window: false,
+            rungs_down: 0,
+            options,
+            stamp: None,
+            reply: Some(reply),
+            started: None,
+        });
+    }
+
+    pub(super) fn plan_by_hand(&self, options: &CompactOptions) -> Result<Plan, Nothing> {
+        let context = self.slot.context();
+        let window = self.window.tokens.unwrap_or(context.tokens.max(1));
+        let mut wanted =
+            PlanOptions::new(&self.settings, window, Occasion::Manual, context.tokens, self.overhead());
+        wanted.force |= options.force;
+        if let Some(keep) = options.keep_recent {
+            wanted.keep_recent = keep.max(1);
+        }
+        plan(self.log.path(), &wanted)
+    }
+
+    pub(super) async fn undo(&mut self) -> Result<ContextUsage> {
+        self.check_idle("undo a compaction")?;
+        let active = self
+            .log
+            .head()
+            .active_compaction
+            .ok_or_else(|| Error::Invalid("there is no compaction to undo".into()))?;
+        // What the compaction replaced is read from the log.
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::CompactionUndone { compaction: active });
+        let undone = draft.entries[0].clone();
+        let path = self.read_path(undone.parent).await?;
+        let mut after = path;
+        after.push(Arc::clone(&undone));
+        let live = Live::of(&after);
+        let size = greenroom_kernel::usage::measure(
+            &after,
+            Estimator::Classes,
+            self.overhead(),
+            self.deps.learned.ratio(&self.provider, &self.model),
+        );
+        if let Some(window) = self.window.tokens.filter(|window| size.tokens() > *window) {
+            return Err(Error::Invalid(format!(
+                "the context would have {} tokens without this compaction, and the window has {window}",
+                size.tokens()
+            )));
+        }
+        draft.head.active_compaction = live.compaction_id();
+        draft.head.live_from = live.entries().first().map_or(EntryId(0), |entry| entry.id);
+        if let Some(compaction) = live.compaction_id() {
+            draft.head.live_from = draft.head.live_from.min(compaction);
+        }
+        draft.head.context_tokens = size.tokens();
+        self.append(draft, None).await?;
+        self.log.replace_path(after);
+        self.only_at_window = true;
+        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.gauge_changed();
+        Ok(ContextUsage::new(size, self.window))
+    }
+
+    pub(super) async fn branch(&mut self, to: Option<EntryId>) -> Result<()> {
+        self.check_idle("branch it")?;
+        if to.is_some_and(|to| to.0 >= self.log.head().entries) {
+            return Err(Error::Invalid(format!(
+                "there is no entry {}; the session has {}",
+                to.unwrap_or(EntryId(0)),
+                self.log.head().entries
+            )));
+        }
+        let path = self.read_path(to).await?;
+        if path.last().map(|entry| entry.id) != to {
+            return Err(Error::Invalid(
+                "a branch must begin at an entry of a path; this one stands beside it".into(),
+            ));
+        }
+        if !greenroom_kernel::path::open_calls(&path).is_empty() {
+            return Err(Error::Invalid(
+                "a branch cannot begin between a tool call and its result; take the entry before or after"
+                    .into(),
+            ));
+        }
+        let live = Live::of(&path);
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::LeafMoved { to });
+        draft.head.active_compaction = live.compaction_id();
+        draft.head.live_from = live
+            .entries()
+            .first()
+            .map_or(EntryId(draft.head.entries), |entry| entry.id)
+            .min(live.compaction_id().unwrap_or(EntryId(u64::MAX)));
+        self.append(draft, None).await?;
+        self.log.replace_path(path);
+        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.gauge_changed();
+        Ok(())
+    }
+
+    /// The path to an entry, back to what the newest active compaction on it kept.
+    async fn read_path(&self, leaf: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
+        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.slot.id));
+        let read = move || -> Result<Vec<Arc<Entry>>> {
+            let all = shared(store.load(&id, EntryId(0))?);
+            Ok(crate::log::path_within(&all, leaf))
+        };
+        if self.deps.store.is_memory() {
+            return read();
+        }
+        match tokio::task::spawn_blocking(read).await {
+            Ok(path) => path,
+            Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
+        }
+    }
+
+    pub(super) async fn pin(&mut self, entry: EntryId, pinned: bool) -> Result<()> {
+        if pinned {
+            let found = self.log.path().iter().find(|other| other.id == entry);
+            let found = found.ok_or_else(|| {
+                Error::Invalid(format!("entry {entry} is not in the live context, so it cannot be pinned"))
+            })?;
+            let stands_alone = match found.kind.as_message().map(|message| &**message) {
+                Some(Message::User(_)) => true,
+                Some(Message::Assistant(answer)) => answer.tool_calls().next().is_none(),
+                Some(Message::ToolResult(_)) => false,
+                None => greenroom_kernel::path::is_message(&found.kind),
+            };
+            if !stands_alone {
+                return Err(Error::Invalid(format!(
+                    "entry {entry} is not a message that can stand alone: only words can be pinned, not tool calls or \
+                     their results"
+                )));
+            }
+            let budget = self.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
+            let all = self.log.pins_tokens() + found.tokens;
+            if all > budget {
+                return Err(Error::Invalid(format!(
+                    "pins would take {all} tokens, and at most {budget} may be pinned in this window"
+                )));
+            }
+        }
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::Pin { entry, pinned });
+        self.append(draft, None).await?;
+        self.gauge_changed();
+        Ok(())
+    }
+
+    pub(super) async fn adopt(&mut self, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<()> {
+        self.check_idle("import into it")?;
+        if !self.log.is_empty() {
+            return Err(Error::Invalid("only an empty session can take over another's entries".into()));
+        }
+        let mut draft = self.log.draft(self.deps.now_ms());
+        for entry in entries {
+            draft.adopt(entry);
+        }
+        draft.head.leaf = leaf;
+        let path = crate::log::path_within(&draft.entries, leaf);
+        let live = Live::of(&path);
+        draft.head.active_compaction = live.compaction_id();
+        draft.head.live_from = live
+            .entries()
+            .first()
+            .map_or(EntryId(0), |entry| entry.id)
+            .min(live.compaction_id().unwrap_or(EntryId(u64::MAX)));
+        let ratio = self.deps.learned.ratio(&self.provider, &self.model);
+        let size = greenroom_kernel::usage::measure(&path, Estimator::Classes, self.overhead(), ratio);
+        draft.head.context_tokens = size.tokens();
+        self.append(draft, None).await?;
+        self.log.replace_path(path);
+        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.gauge_changed();
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! Compactions, as the session sees them: started, installed by compare-and-swap, ended exactly once.
+
+use greenroom_kernel::compacting::{End, Segment};
+
+use super::*;
+
+/// Whether a segment may be replaced: its base is still the newest active compaction, it begins with the first
+/// live entry, and it ends directly before the first kept one.
+pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
+    let live = Live::of(path);
+    let place = |id: EntryId| live.entries().iter().position(|entry| entry.id == id);
+    live.compaction_id() == segment.base
+        && place(segment.first) == Some(0)
+        && place(segment.last).is_some_and(|last| place(segment.first_kept) == Some(last + 1))
+}
+
+impl SessionState {
+    pub(super) fn compact_for_turn(
+        &mut self,
+        stamp: Stamp,
+        trigger: Trigger,
+        at_window: bool,
+        rungs_down: u32,
+    ) {
+        if self.compaction.is_some() {
+            self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
+            return;
+        }
+        self.open_compaction(OpenCompaction {
+            trigger,
+            at_window,
+            rungs_down,
+            options: CompactOptions::default(),
+            stamp: Some(stamp),
+            reply: None,
+            started: None,
+        });
+    }
+
+    pub(super) fn open_compaction(&mut self, compaction: OpenCompaction) {
+        self.compaction = Some(compaction);
+        let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction));
+    }
+
+    fn brief(&self, compaction: &OpenCompaction, size: &Size, ratio: Ratio) -> Brief {
+        let window = self.window.tokens.unwrap_or(size.tokens.max(1));
+        let summariser = self.settings.summary_model.as_ref().map_or(Some(window), |model| {
+            self.deps
+                .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default())
+                .tokens
+        });
+        Brief {
+            path: self.log.path().to_vec(),
+            settings: CompactionSettings::clone(&self.settings),
+            trigger: compaction.trigger,
+            window,
+            summariser_window: summariser.unwrap_or(window),
+            overhead: self.overhead(),
+            tokens_before: size.tokens,
+            ratio,
+            at_window: compaction.at_window || (size.at_window && compaction.trigger != Trigger::Manual),
+            keep_recent: compaction.options.keep_recent,
+            force: compaction.options.force,
+            focus: compaction.options.focus.clone(),
+            rungs_down: compaction.rungs_down,
+        }
+    }
+
+    /// The size is known: says that it begins, and lets the compactor begin.
+    pub(super) async fn start_compaction(&mut self, size: &Size, usage: ContextUsage, ratio: Ratio) {
+        let Some(compaction) = self.compaction.take_if(|compaction| compaction.started.is_none()) else {
+            return;
+        };
+        let brief = self.brief(&compaction, size, ratio);
+        // Nothing to do, and nothing that must be done: no start, no end.
+        if !brief.at_window {
+            let occasion =
+                if brief.trigger == Trigger::Manual { Occasion::Manual } else { Occasion::Automatic };
+            let mut options =
+                PlanOptions::new(&self.settings, brief.window, occasion, usage.tokens, brief.overhead);
+            options.force |= brief.force;
+            if let Some(keep) = brief.keep_recent {
+                options.keep_recent = keep.max(1);
+            }
+            if let Err(nothing) = plan(&brief.path, &options) {
+                self.compaction = Some(compaction);
+                let reason = nothing.to_string();
+                let ended = self.ended(CompactionOutcome::Nothing { reason }, None, usage.tokens);
+                self.finish_compaction(&ended, None);
+                return;
+            }
+        }
+        let mut draft = self.log.draft(self.deps.now_ms());
+        let started = draft.push(EntryKind::CompactionStarted(CompactionStarted {
+            trigger: compaction.trigger,
+            tokens_before: size.tokens,
+            messages_before: self.log.messages(),
+        }));
+        self.compaction = Some(OpenCompaction { started: Some(started), ..compaction });
+        if let Err(error) = self.append(draft, None).await {
+            let reason = error.to_string();
+            let ended = self.ended(CompactionOutcome::Failed { reason }, None, size.tokens);
+            self.finish_compaction(&ended, None);
+            return;
+        }
+        let order = CompactionOrder {
+            model: self.settings.summary_model.clone().unwrap_or_else(|| self.model.clone()),
+            session_model: self.model.clone(),
+            brief,
+        };
+        match self.compactor().await {
+            Ok(compactor) => {
+                let _ = compactor.cast(CompactorMessage::Begin(Box::new(order)));
+            }
+            Err(error) => {
+                self.end_compaction(CompactionOutcome::Failed { reason: error.to_string() }, None).await
+            }
+        }
+    }
+
+    /// The compactor, started when it is first needed.
+    async fn compactor(&mut self) -> Result<ActorRef<CompactorMessage>> {
+        if let Some(compactor) = &self.compactor {
+            return Ok(compactor.clone());
+        }
+        let arguments = CompactorArguments {
+            deps: Arc::clone(&self.deps),
+            slot: Arc::clone(&self.slot),
+            session: self.myself.clone(),
+            definition: Arc::clone(&self.definition),
+        };
+        let (compactor, _) = Actor::spawn_linked(None, Compactor, arguments, self.myself.get_cell())
+            .await
+            .map_err(|error| Error::Config(format!("the compactor could not be started: {error}")))?;
+        self.compactor = Some(compactor.clone());
+        Ok(compactor)
+    }
+
+    /// Replaces a segment of the path, in the model's view, by its summary: compare, then one atomic append.
+    pub(super) async fn replace_path_segment(
+        &mut self,
+        mut segment: Segment,
+        duration_ms: u64,
+        cost_microdollars: Option<u64>,
+    ) {
+        let Some(open) = self.compaction.as_ref().filter(|open| open.started.is_some()) else {
+            self.tell_compactor(false);
+            return;
+        };
+        if !accepts(self.log.path(), &segment) {
+            self.tell_compactor(false);
+            return;
+        }
+        segment.compaction.previous = self.log.head().last_compaction;
+        segment.compaction.duration_ms = duration_ms;
+        segment.compaction.cost_microdollars = cost_microdollars;
+        let compaction = &segment.compaction;
+        let usage = compaction.usage;
+        let mut draft = self.log.draft(self.deps.now_ms());
+        let summaries_before = u64::from(compaction.base.is_some());
+        let ended = CompactionEnded {
+            started: open.started.unwrap_or(EntryId(0)),
+            trigger: open.trigger,
+            outcome: if compaction.truncated {
+                CompactionOutcome::Truncated
+            } else {
+                CompactionOutcome::Completed
+            },
+            // The end comes first, so that the start's end is told before what follows from it.
+            entry: Some(EntryId(self.log.head().entries + 1)),
+            tokens_before: compaction.tokens_before,
+            tokens_after: compaction.tokens_after,
+            messages_before: compaction.messages_before,
+            messages_after: compaction.messages_before + 1 - compaction.messages_removed - summaries_before,
+            messages_removed: compaction.messages_removed,
+            duration_ms,
+            summary_usage: usage,
+            cost_microdollars,
+        };
+        draft.push(EntryKind::CompactionEnded(ended.clone()));
+        draft.push(EntryKind::Compaction(Box::new(segment.compaction)));
+        let _ = self.tracker.cast(TrackerMessage::SummaryCalls { usage, cost_microdollars });
+        if let Err(error) = self.append(draft, None).await {
+            self.tell_compactor(false);
+            let reason = error.to_string();
+            let ended = self.ended(CompactionOutcome::Failed { reason }, None, ended.tokens_before);
+            self.finish_compaction(&ended, None);
+            return;
+        }
+        self.only_at_window = false;
+        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.gauge_changed();
+        self.tell_compactor(true);
+        self.finish_compaction(&ended, None);
+        self.next_prompt().await;
+    }
+
+    fn tell_compactor(&self, installed: bool) {
+        if let Some(compactor) = &self.compactor {
+            let _ = compactor.cast(CompactorMessage::Installed { installed });
+        }
+    }
+
+    /// The compactor is done; where nothing was installed, that is recorded.
+    pub(super) async fn compaction_over(
+        &mut self,
+        end: End,
+        _duration_ms: u64,
+        cost_microdollars: Option<u64>,
+    ) {
+        if self.compaction.is_none() {
+            return;
+        }
+        let usage = end.usage;
+        let _ = self.tracker.cast(TrackerMessage::SummaryCalls { usage, cost_microdollars });
+        self.end_compaction_with(end.outcome, end.floor, usage, cost_microdollars).await;
+    }
+
+    pub(super) async fn compactor_died(&mut self, reason: &str) {
+        if self.compaction.is_some() {
+            tracing::warn!(session = %self.slot.id, reason, "the compaction was interrupted");
+            self.end_compaction(CompactionOutcome::Interrupted, None).await;
+        }
+    }
+
+    async fn end_compaction(&mut self, outcome: CompactionOutcome, floor: Option<Failure>) {
+        self.end_compaction_with(outcome, floor, Usage::default(), None).await;
+    }
+
+    async fn end_compaction_with(
+        &mut self,
+        outcome: CompactionOutcome,
+        floor: Option<Failure>,
+        usage: Usage,
+        cost_microdollars: Option<u64>,
+    ) {
+        let tokens = self.log.open_compaction().map_or(0, |(_, started)| started.tokens_before);
+        let mut ended = self.ended(outcome, None, tokens);
+        ended.summary_usage = usage;
+        ended.cost_microdollars = cost_microdollars;
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::CompactionEnded(ended.clone()));
+        if let Err(error) = self.append(draft, None).await {
+            self.warn(format!("a compaction's end could not be recorded: {error}"));
+        }
+        if self.log.head().automatic_compaction_failures == PAUSE_AFTER_FAILURES {
+            self.warn(format!(
+                "{PAUSE_AFTER_FAILURES} compactions in a row failed; none is tried by itself until one by hand works, \
+                 or the model or the settings change"
+            ));
+        }
+        self.gauge_changed();
+        self.finish_compaction(&ended, floor);
+        if self.turn.is_none() && self.stopping.is_some() {
+            self.stop_now();
+            return;
+        }
+        self.next_prompt().await;
+    }
+
+    fn ended(&self, outcome: CompactionOutcome, entry: Option<EntryId>, tokens: u64) -> CompactionEnded {
+        let open = self.compaction.as_ref();
+        let messages = self.log.messages();
+        let now = self.deps.now_ms();
+        let began = self.log.path().last().map_or(now, |entry| entry.at_ms).min(now);
+        CompactionEnded {
+            started: open.and_then(|open| open.started).unwrap_or(EntryId(0)),
+            trigger: open.map_or(Trigger::Threshold, |open| open.trigger),
+            outcome,
+            entry,
+            tokens_before: tokens,
+            tokens_after: tokens,
+            messages_before: messages,
+            messages_after: messages,
+            messages_removed: 0,
+            duration_ms: now - began,
+            summary_usage: Usage::default(),
+            cost_microdollars: None,
+        }
+    }
+
+    /// Tells whoever waits.
+    fn finish_compaction(&mut self, ended: &CompactionEnded, floor: Option<Failure>) {
+        let Some(open) = self.compaction.take() else { return };
+        if let Some(stamp) = open.stamp {
+            let installed = ended.outcome.is_installed();
+            self.tell_agent(AgentMessage::Compacted { stamp, installed, floor });
+        }
+        let told = compacted(ended);
+        if !self.deps.hooks.is_empty() && !matches!(ended.outcome, CompactionOutcome::Nothing { .. }) {
+            let (deps, slot, told) = (Arc::clone(&self.deps), Arc::clone(&self.slot), told.clone());
+            tokio::spawn(async move {
+                for message in deps.hooks.ended(&slot.id, told).await {
+                    slot.publish(&deps.bus, EventKind::Warning { message });
+                }
+            });
+        }
+        if let Some(reply) = open.reply {
+            let _ = reply.send(Ok(told));
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Turns, as the session sees them: prompts that begin or wait, records, boundaries and ends.
+
+use super::*;
+
+/// The newest message of the path, if the agent owes an answer to it: a user's message, or tool results.
+pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
+    let newest = log.path().iter().rev().find(|entry| greenroom_kernel::path::is_message(&entry.kind))?;
+    let is_answer = newest.kind.as_message().is_some_and(|message| match &**message {
+        Message::Assistant(answer) => !matches!(
+            answer.stop,
+            greenroom_kernel::StopReason::Aborted | greenroom_kernel::StopReason::Error
+        ),
+        Message::User(_) | Message::ToolResult(_) => false,
+    });
+    (!is_answer).then_some(newest.id)
+}
+
+impl SessionState {
+    pub(super) async fn prompt(
+        &mut self,
+        content: Vec<Block>,
+        options: PromptOptions,
+        reply: ReplyTo<Reply>,
+    ) {
+        if self.is_idle() && self.log.inbox().is_empty() {
+            // A failure is the reply.
+            let _ = self.begin(content, options, Some(reply)).await;
+            return;
+        }
+        match self.queue(content, Delivery::Prompt, options.key.clone()).await {
+            Ok(id) => {
+                self.waiting.insert(id, (options, reply));
+            }
+            Err(error) => {
+                let _ = reply.send(Err(error));
+            }
+        }
+    }
+
+    pub(super) async fn input(&mut self, content: Vec<Block>, delivery: Delivery, reply: ReplyTo<EntryId>) {
+        if self.is_idle() && self.log.inbox().is_empty() {
+            let id = EntryId(self.log.head().entries);
+            let result = self.begin(content, PromptOptions::default(), None).await;
+            let _ = reply.send(result.map(|()| id));
+            return;
+        }
+        let _ = reply.send(self.queue(content, delivery, None).await);
+    }
+
+    /// Puts input into the durable inbox.
+    async fn queue(
+        &mut self,
+        content: Vec<Block>,
+        delivery: Delivery,
+        key: Option<String>,
+    ) -> Result<EntryId> {
+        let waiting = self.log.inbox().len();
+        if waiting >= INBOX_MAX {
+            return Err(Error::Busy { session: self.slot.id.to_string(), waiting });
+        }
+        let mut draft = self.log.draft(self.deps.now_ms());
+        let id = draft.push(EntryKind::Inbox { delivery, content, key: key.clone() });
+        self.append(draft, key).await?;
+        Ok(id)
+    }
+
+    /// The caller of a prompt went away.
+    pub(super) async fn withdraw(&mut self, ticket: u64) {
+        if let Some(turn) =
+            self.turn.as_mut().filter(|turn| turn.options.ticket == ticket && turn.reply.is_some())
+        {
+            turn.reply = None;
+            self.slot.cancel_turn();
+            return;
+        }
+        let found = self.waiting.iter().find(|(_, (options, _))| options.ticket == ticket).map(|(id, _)| *id);
+        if let Some(id) = found {
+            self.waiting.remove(&id);
+            let mut draft = self.log.draft(self.deps.now_ms());
+            draft.push(EntryKind::InboxCleared { items: vec![id] });
+            if let Err(error) = self.append(draft, None).await {
+                self.warn(format!("a withdrawn prompt could not be taken out of the inbox: {error}"));
+            }
+        }
+    }
+
+    /// A draft that begins with closing what is still open, and with the model's change if there is one.
+    fn opening_draft(&self) -> Draft {
+        let at_ms = self.deps.now_ms();
+        let mut draft = self.log.recovery(at_ms, self.estimate()).unwrap_or_else(|| self.log.draft(at_ms));
+        let head = self.log.head();
+        if !self.log.is_empty() && (&head.provider, &head.model) != (&self.provider, &self.model) {
+            draft.push(EntryKind::ModelChange { provider: self.provider.clone(), model: self.model.clone() });
+        }
+        draft
+    }
+
+    /// Records a prompt and lets the agent begin.
+    async fn begin(
+        &mut self,
+        content: Vec<Block>,
+        options: PromptOptions,
+        reply: Option<ReplyTo<Reply>>,
+    ) -> Result<()> {
+        let mut draft = self.opening_draft();
+        let turn = draft.message(Message::User(content));
+        self.begin_recorded(draft, turn, options, reply).await
+    }
+
+    /// Begins with what waits first.
+    pub(super) async fn next_prompt(&mut self) {
+        while self.is_idle() && self.stopping.is_none() {
+            let Some(item) = self.log.inbox().front().cloned() else { return };
+            let (options, reply) = match self.waiting.remove(&item.id) {
+                Some((options, reply)) => (options, Some(reply)),
+                None => (PromptOptions::default(), None),
+            };
+            if let Err(error) = self.begin_delivered(&item, options, reply).await {
+                self.warn(format!("input that waits could not be delivered: {error}"));
+                return;
+            }
+        }
+    }
+
+    async fn begin_delivered(
+        &mut self,
+        item: &InboxItem,
+        options: PromptOptions,
+        reply: Option<ReplyTo<Reply>>,
+    ) -> Result<()> {
+        let mut draft = self.opening_draft();
+        let turn = draft.deliver(item);
+        // Its key was used when it was queued.
+        self.begin_recorded(draft, turn, PromptOptions { key: None, ..options }, reply).await
+    }
+
+    pub(super) async fn resume(&mut self, options: PromptOptions, reply: ReplyTo<Reply>) {
+        if let Err(error) = self.check_idle("resume it") {
+            let _ = reply.send(Err(error));
+            return;
+        }
+        let Some(turn) = unanswered(&self.log) else {
+            let _ = reply.send(Err(Error::Invalid(
+                "there is nothing to resume: the newest prompt was answered".into(),
+            )));
+            return;
+        };
+        let draft = self.opening_draft();
+        let _ = self.begin_recorded(draft, turn, options, Some(reply)).await;
+    }
+
+    async fn begin_recorded(
+        &mut self,
+        mut draft: Draft,
+        turn: EntryId,
+        options: PromptOptions,
+        reply: Option<ReplyTo<Reply>>,
+    ) -> Result<()> {
+        draft.head.open_turn = Some(turn);
+        draft.head.state = StoredState::Working;
+        if draft.entries.is_empty() {
+            // A resumed turn is noted, so that a crash in it is known.
+            draft.push(EntryKind::Note { kind: "turn_resumed".into(), data: turn.to_string() });
+        }
+        if let Err(error) = self.append(draft, options.key.clone()).await {
+            if let Some(reply) = reply {
+                let _ = reply.send(Err(error.clone()));
+            }
+            return Err(error);
+        }
+        self.runs += 1;
+        let stamp = Stamp { turn, run: self.runs };
+        let cancel = options.cancel.clone();
+        self.slot.set_turn(cancel);
+        let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
+        self.turn = Some(OpenTurn {
+            stamp,
+            options,
+            reply,
+            text: String::new(),
+            usage: Usage::default(),
+            steps: 0,
+            closing: None,
+        });
+        if gone {
+            self.slot.cancel_turn();
+        }
+        self.tell_agent_to_begin();
+        Ok(())
+    }
+
+    fn tell_agent_to_begin(&self) {
+        let Some(turn) = &self.turn else { return };
+        self.tell_agent(AgentMessage::Begin(Box::new(BeginTurn {
+            stamp: turn.stamp,
+            agent: Arc::clone(&self.definition),
+            model: self.model.clone(),
+            tools: self.tools.clone(),
+            schema: turn.options.schema.clone(),
+            cancel: turn.options.cancel.clone(),
+            tracker: self.tracker.clone(),
+            may_compact: self.settings.enabled,
+            max_request_bytes: self.settings.max_request_bytes,
+        })));
+    }
+
+    /// The agent died in its turn: another goes on with it.
+    pub(super) async fn rerun_turn(&mut self) {
+        let Some(turn) = &self.turn else { return };
+        if turn.closing.is_some() {
+            return;
+        }
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.close_calls(self.log.path());
+        if !draft.entries.is_empty() {
+            if let Err(error) = self.append(draft, None).await {
+                self.turn_broken(error);
+                return;
+            }
+        }
+        // A compaction that ran for the dead agent goes on, for nobody.
+        if let Some(compaction) = &mut self.compaction {
+            compaction.stamp = None;
+        }
+        self.runs += 1;
+        if let Some(turn) = &mut self.turn {
+            turn.stamp.run = self.runs;
+        }
+        self.tell_agent_to_begin();
+    }
+
+    /// The open turn, if this is about it. Late news ends here.
+    fn current(&mut self, stamp: Stamp) -> Option<&mut OpenTurn> {
+        self.turn.as_mut().filter(|turn| turn.stamp == stamp && turn.closing.is_none())
+    }
+
+    pub(super) async fn record(&mut self, stamp: Stamp, messages: Vec<Message>, boundary: Boundary) {
+        let Some(turn) = self.current(stamp) else { return };
+        turn.note(&messages);
+        let mut draft = self.log.draft(self.deps.now_ms());
+        for message in messages {
+            draft.message(message);
+        }
+        let joins = |item: &&InboxItem| match boundary {
+            Boundary::None => false,
+            Boundary::Steps => item.delivery == Delivery::Steer,
+            Boundary::End => item.delivery != Delivery::Prompt,
+        };
+        let items: Vec<InboxItem> = self.log.inbox().iter().filter(joins).cloned().collect();
+        for item in &items {
+            draft.deliver(item);
+        }
+        let delivered = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        if let Err(error) = self.append(draft, None).await {
+            self.turn_broken(error);
+            return;
+        }
+        self.tell_agent(AgentMessage::Recorded { stamp, delivered });
+        if boundary == Boundary::End && delivered == 0 {
+            self.start_closing(TurnOutcome::Completed);
+        }
+    }
+
+    pub(super) async fn end(&mut self, stamp: Stamp, messages: Vec<Message>, outcome: TurnOutcome) {
+        let Some(turn) = self.current(stamp) else { return };
+        turn.note(&messages);
+        let mut draft = self.log.draft(self.deps.now_ms());
+        for message in messages {
+            draft.message(message);
+        }
+        if !draft.entries.is_empty() {
+            if let Err(error) = self.append(draft, None).await {
+                self.turn_broken(error);
+                return;
+            }
+        }
+        // Whatever the agent forgot: no call stays open.
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.close_calls(self.log.path());
+        if !draft.entries.is_empty() {
+            if let Err(error) = self.append(draft, None).await {
+                self.turn_broken(error);
+                return;
+            }
+        }
+        self.start_closing(outcome);
+    }
+
+    /// The turn is over; its end is recorded with the size that the tracker measures.
+    fn start_closing(&mut self, outcome: TurnOutcome) {
+        if let Some(turn) = &mut self.turn {
+            turn.closing = Some(outcome);
+            let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::TurnEnd));
+        }
+        // A compaction that the turn asked for has nobody to wait for it.
+        if let (Some(_), Some(compactor)) = (&self.compaction, &self.compactor) {
+            let _ = compactor.cast(CompactorMessage::Cancel { reason: "the turn ended".into() });
+        }
+    }
+
+    pub(super) async fn close_turn(&mut self, context: ContextUsage) {
+        let Some(mut turn) = self.turn.take_if(|turn| turn.closing.is_some()) else { return };
+        let outcome = turn.closing.take().unwrap_or(TurnOutcome::Interrupted);
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::TurnEnded { turn: turn.stamp.turn, outcome: outcome.clone(), context });
+        let result = match &outcome {
+            TurnOutcome::Completed => Ok(Reply {
+                text: turn.text,
+                turn: turn.stamp.turn,
+                context,
+                usage: turn.usage,
+                steps: turn.steps,
+            }),
+            TurnOutcome::Aborted => Err(Error::Aborted),
+            TurnOutcome::Failed(failure) => Err(Error::Model(failure.clone())),
+            TurnOutcome::Stopped { reason } => Err(Error::Stopped { reason: reason.clone() }),
+            TurnOutcome::Interrupted => Err(Error::Interrupted { session: self.slot.id.to_string() }),
+        };
+        let then = turn.reply.take().map(|reply| Box::new(Answer { reply, result }));
+        if let Err(error) = self.append_then(draft, None, then).await {
+            // The answer itself is durable; that the turn ended is noted with the next prompt.
+            self.warn(format!("the turn's end could not be recorded: {error}"));
+        }
+        if self.stopping.is_some() {
+            self.stop_now();
+            return;
+        }
+        self.next_prompt().await;
+    }
+
+    /// The store refused: the turn cannot go on. What was acknowledged is there.
+    pub(super) fn turn_broken(&mut self, error: Error) {
+        self.slot.cancel_turn();
+        self.warn(format!("the turn was given up: {error}"));
+        if let Some(turn) = self.turn.take() {
+            if let Some(reply) = turn.reply {
+                let _ = reply.send(Err(error));
+            }
+        }
+        if self.stopping.is_some() {
+            self.stop_now();
+        }
+    }
+}
+
+impl OpenTurn {
+    /// Remembers what the reply will tell.
+    fn note(&mut self, messages: &[Message]) {
+        for message in messages {
+            if let Message::Assistant(answer) = message {
+                self.text = answer.text();
+                self.steps += 1;
+                if let Some(usage) = &answer.usage {
+                    self.usage.add(usage);
+                }
+            }
+        }
+    }
+}

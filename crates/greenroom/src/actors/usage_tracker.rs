@@ -1,0 +1,202 @@
+//! The usage tracker: the ledger, the learned ratio and the context's size; it decides whether a compaction is
+//! due.
+//!
+//! Always true: what it holds is rebuilt from the live path when it is restarted, and it hears of every entry
+//! from the session, in order, after it is durable. Every message costs O(1), whatever the history.
+
+use std::sync::Arc;
+
+use greenroom_kernel::message::Message;
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::turn::Size;
+use greenroom_kernel::usage::{ContextUsage, Tracker, Trust, Window};
+use greenroom_kernel::{Entry, Usage};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::deps::{Deps, model_info};
+use crate::event::EventKind;
+use crate::message::{AgentMessage, SessionMessage, TrackerMessage};
+use crate::session::Slot;
+
+/// By what a context is measured: the model, its window, the fixed part, the settings and the budget.
+#[derive(Debug, Clone)]
+pub(crate) struct Gauge {
+    pub(crate) provider: String,
+    pub(crate) model: String,
+    pub(crate) window: Window,
+    pub(crate) overhead: u64,
+    pub(crate) settings: Arc<CompactionSettings>,
+    pub(crate) output_tokens_max: Option<u64>,
+    pub(crate) cost_microdollars_max: Option<u64>,
+    pub(crate) resends_reasoning: bool,
+    /// Nothing compacts by threshold: a sub-agent, or a session whose compactions kept failing.
+    pub(crate) threshold_off: bool,
+    /// A compaction was undone: wait until the window is nearly full.
+    pub(crate) only_at_window: bool,
+}
+
+impl Gauge {
+    /// The context, in tokens, at which the next request could not be sent with room for an answer.
+    pub(crate) fn full_at(&self) -> Option<u64> {
+        let window = self.window.tokens?;
+        let answer = self.output_tokens_max.unwrap_or(4_096).min(window / 16);
+        Some(window.saturating_sub(answer))
+    }
+
+    fn size(&self, tokens: u64, cost: u64) -> Size {
+        let window = self.window.tokens;
+        let at_window = self.full_at().is_some_and(|full| tokens >= full);
+        let trigger = window.and_then(|window| {
+            if self.only_at_window {
+                return Some(window.saturating_sub(self.settings.reserve(window)));
+            }
+            self.settings.trigger_tokens(window)
+        });
+        let is_due =
+            self.settings.enabled && !self.threshold_off && trigger.is_some_and(|trigger| tokens >= trigger);
+        let over_budget = self
+            .cost_microdollars_max
+            .filter(|limit| cost >= *limit)
+            .map(|limit| format!("the session reached its cost limit of ${:.2}", f64_dollars(limit)));
+        Size { tokens, window, is_due, at_window, over_budget }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
+fn f64_dollars(microdollars: u64) -> f64 {
+    microdollars as f64 / 1_000_000.0
+}
+
+/// The usage tracker of one session.
+pub(crate) struct UsageTracker;
+
+/// What it is started with.
+pub(crate) struct TrackerArguments {
+    pub(crate) deps: Arc<Deps>,
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) session: ActorRef<SessionMessage>,
+    pub(crate) gauge: Gauge,
+    pub(crate) path: Vec<Arc<Entry>>,
+    pub(crate) total_usage: Usage,
+    pub(crate) cost_microdollars: u64,
+}
+
+pub(crate) struct TrackerState {
+    deps: Arc<Deps>,
+    slot: Arc<Slot>,
+    session: ActorRef<SessionMessage>,
+    gauge: Gauge,
+    tracker: Tracker,
+    total_usage: Usage,
+    cost_microdollars: u64,
+}
+
+impl TrackerState {
+    fn context(&self) -> ContextUsage {
+        self.tracker.context_usage(self.gauge.window)
+    }
+
+    fn appended(&mut self, entry: &Entry) {
+        self.tracker.appended(entry.tokens);
+        let Some(message) = entry.kind.as_message() else { return };
+        let Message::Assistant(answer) = &**message else { return };
+        if let Some(usage) = &answer.usage {
+            let cost =
+                model_info(&answer.provider, &answer.model).and_then(|info| info.cost_microdollars(usage));
+            self.bill(usage, cost);
+        }
+        match self.tracker.reported(message, entry.tokens, self.gauge.resends_reasoning) {
+            Trust::Used => {
+                self.deps.learned.learn_ratio(&self.gauge.provider, &self.gauge.model, self.tracker.ratio());
+            }
+            Trust::Unusable => {}
+            Trust::Distrusted { reported, estimated } => {
+                tracing::warn!(
+                    session = %self.slot.id,
+                    reported,
+                    estimated,
+                    "the provider's report is far from the estimate; it is ignored once"
+                );
+            }
+        }
+        self.announce();
+    }
+
+    fn bill(&mut self, usage: &Usage, cost_microdollars: Option<u64>) {
+        self.total_usage.add(usage);
+        self.cost_microdollars += cost_microdollars.unwrap_or(0);
+        self.slot.set_bill(self.total_usage, self.cost_microdollars);
+    }
+
+    fn announce(&self) {
+        let context = self.context();
+        self.slot.set_context(context);
+        self.slot.publish(
+            &self.deps.bus,
+            EventKind::UsageUpdate {
+                context,
+                context_window: context.window,
+                total_tokens: self.total_usage.total_tokens(),
+                cost_microdollars: self.cost_microdollars,
+            },
+        );
+    }
+}
+
+impl Actor for UsageTracker {
+    type Msg = TrackerMessage;
+    type State = TrackerState;
+    type Arguments = Box<TrackerArguments>;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        arguments: Self::Arguments,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        let TrackerArguments { deps, slot, session, gauge, path, total_usage, cost_microdollars } =
+            *arguments;
+        let ratio = deps.learned.ratio(&gauge.provider, &gauge.model);
+        let tracker = Tracker::open(&path, gauge.overhead, ratio);
+        let state = TrackerState { deps, slot, session, gauge, tracker, total_usage, cost_microdollars };
+        state.slot.set_context(state.context());
+        state.slot.set_bill(total_usage, cost_microdollars);
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            TrackerMessage::Appended(entry) => state.appended(&entry),
+            TrackerMessage::Rewritten(path) => {
+                state.tracker.rewritten(&path);
+                state.announce();
+            }
+            TrackerMessage::Configure(gauge) => {
+                if (&gauge.provider, &gauge.model) != (&state.gauge.provider, &state.gauge.model) {
+                    state.tracker.switch_model(state.deps.learned.ratio(&gauge.provider, &gauge.model));
+                }
+                state.tracker.set_overhead(gauge.overhead);
+                state.gauge = *gauge;
+                state.slot.set_context(state.context());
+            }
+            TrackerMessage::SummaryCalls { usage, cost_microdollars } => {
+                state.bill(&usage, cost_microdollars)
+            }
+            TrackerMessage::Measure { stamp, reply_to } => {
+                let size = state.gauge.size(state.context().tokens, state.cost_microdollars);
+                let _ = reply_to.cast(AgentMessage::Sized { stamp, size });
+            }
+            TrackerMessage::MeasureFor(purpose) => {
+                let usage = state.context();
+                let size = state.gauge.size(usage.tokens, state.cost_microdollars);
+                let ratio = state.tracker.ratio();
+                let _ = state.session.cast(SessionMessage::Measured { purpose, size, usage, ratio });
+            }
+        }
+        Ok(())
+    }
+}

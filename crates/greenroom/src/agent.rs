@@ -1,0 +1,154 @@
+//! What an agent is, before it runs: its model, its instructions, its tools and its limits.
+//!
+//! Always true: a definition holds no conversation and no connection; the same one serves any number of
+//! sessions at the same time.
+
+use std::sync::Arc;
+
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::turn::TurnLimits;
+use greenroom_tools::{Registry, Tool};
+
+/// The definition of an agent.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    pub(crate) model: String,
+    pub(crate) provider: Option<String>,
+    pub(crate) instructions: String,
+    pub(crate) tools: Registry,
+    pub(crate) sub_agents: Vec<SubAgent>,
+    pub(crate) context_window: Option<u64>,
+    pub(crate) max_output_tokens: Option<u64>,
+    pub(crate) compaction: Option<CompactionSettings>,
+    pub(crate) limits: TurnLimits,
+    pub(crate) cost_microdollars_max: Option<u64>,
+    pub(crate) tool_timeout_ms: Option<u64>,
+    /// What is wrong with the definition; told when a session is opened with it.
+    pub(crate) problems: Vec<String>,
+}
+
+/// An agent that another one may call as a tool.
+#[derive(Clone, Debug)]
+pub(crate) struct SubAgent {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    pub(crate) agent: Arc<Agent>,
+}
+
+impl Agent {
+    /// An agent that answers with this model, without instructions or tools.
+    pub fn new(model: impl Into<String>) -> Self {
+        Self {
+            model: model.into(),
+            provider: None,
+            instructions: String::new(),
+            tools: Registry::default(),
+            sub_agents: Vec::new(),
+            context_window: None,
+            max_output_tokens: None,
+            compaction: None,
+            limits: TurnLimits::default(),
+            cost_microdollars_max: None,
+            tool_timeout_ms: None,
+            problems: Vec::new(),
+        }
+    }
+
+    /// Its instructions: the system prompt, rendered anew for every request and never part of the log.
+    #[must_use]
+    pub fn instructions(mut self, text: impl Into<String>) -> Self {
+        self.instructions = text.into();
+        self
+    }
+
+    /// The provider that serves its model, by name, where the runtime has several.
+    #[must_use]
+    pub fn provider(mut self, name: impl Into<String>) -> Self {
+        self.provider = Some(name.into());
+        self
+    }
+
+    /// A tool made of a function. Its description and its arguments' schema come from the argument type: its doc
+    /// comment and its fields.
+    #[must_use]
+    pub fn tool<Arguments, Function, Future, Output>(self, name: &str, function: Function) -> Self
+    where
+        Arguments: serde::de::DeserializeOwned + schemars::JsonSchema + Send + 'static,
+        Function: Fn(Arguments) -> Future + Send + Sync + 'static,
+        Future: std::future::Future<Output = Result<Output, greenroom_tools::ToolError>> + Send + 'static,
+        Output: greenroom_tools::IntoToolOutput + Send + 'static,
+    {
+        let tool = greenroom_tools::typed(name, function);
+        self.with(tool)
+    }
+
+    /// A tool of any kind.
+    #[must_use]
+    pub fn with(mut self, tool: impl Tool) -> Self {
+        if let Err(error) = self.tools.insert(tool) {
+            self.problems.push(error.to_string());
+        }
+        self
+    }
+
+    /// All tools of a registry, besides those it has.
+    #[must_use]
+    pub fn tools(mut self, tools: &Registry) -> Self {
+        self.tools.merge(tools);
+        self
+    }
+
+    /// Another agent, as a tool: it is called with a task, works on it in a session of its own, and its last words
+    /// are the result. It is cancelled with the call, and its events carry this session's id as their parent.
+    #[must_use]
+    pub fn sub_agent(mut self, name: &str, description: &str, agent: Self) -> Self {
+        self.sub_agents.push(SubAgent {
+            name: name.to_owned(),
+            description: description.to_owned(),
+            agent: Arc::new(agent),
+        });
+        self
+    }
+
+    /// The model's window in tokens, where the catalogue does not know it or is wrong.
+    #[must_use]
+    pub fn context_window(mut self, tokens: u64) -> Self {
+        self.context_window = Some(tokens);
+        self
+    }
+
+    /// The most output one answer may have, in tokens.
+    #[must_use]
+    pub fn max_output_tokens(mut self, tokens: u64) -> Self {
+        self.max_output_tokens = Some(tokens);
+        self
+    }
+
+    /// How its sessions are compacted; the runtime's settings where this is not called.
+    #[must_use]
+    pub fn compaction(mut self, settings: CompactionSettings) -> Self {
+        self.compaction = Some(settings);
+        self
+    }
+
+    /// What one turn may take.
+    #[must_use]
+    pub fn limits(mut self, limits: TurnLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The most one session may cost, in micro-dollars, as far as prices are known.
+    #[must_use]
+    pub fn cost_limit_microdollars(mut self, limit: u64) -> Self {
+        self.cost_microdollars_max = Some(limit);
+        self
+    }
+
+    /// How long one tool call may take, in milliseconds; without a limit but its own where this is not called.
+    #[must_use]
+    pub fn tool_timeout_ms(mut self, timeout_ms: u64) -> Self {
+        self.tool_timeout_ms = Some(timeout_ms);
+        self
+    }
+}

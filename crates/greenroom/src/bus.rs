@@ -1,0 +1,238 @@
+//! The event bus: every event to every subscriber that wants it, and a word where one missed some.
+//!
+//! Always true: publishing never waits; a subscriber's queue holds at most [`QUEUE_BYTES`], and what does not
+//! fit becomes one explicit [`Delivery::Gap`] in its place; live events of one session arrive in the order in
+//! which they were published.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::task::{Context, Poll};
+
+use futures_util::Stream;
+use futures_util::task::AtomicWaker;
+
+use crate::event::Event;
+
+#[cfg(test)]
+mod tests;
+
+/// The most that waits for one subscriber, in bytes (estimated).
+pub const QUEUE_BYTES: usize = 1024 * 1024;
+
+/// What a subscriber gets.
+#[derive(Debug, Clone)]
+pub enum Delivery {
+    /// An event.
+    Event(Arc<Event>),
+    /// Events that did not fit into the subscriber's queue. The durable ones can be read again: see
+    /// `Runtime::replay`.
+    Gap {
+        /// The cursor of the first missed event.
+        from: u64,
+        /// The cursor after the last missed one.
+        to: u64,
+        /// Where each session that lost durable events goes on: the first lost sequence number.
+        sessions: Vec<(Arc<str>, u64)>,
+    },
+}
+
+/// Which events a subscriber wants.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    session: Option<Arc<str>>,
+    durable_only: bool,
+    names: Option<Vec<&'static str>>,
+}
+
+impl Filter {
+    /// Every event of every session.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// The events of one session.
+    pub fn session(id: impl Into<Arc<str>>) -> Self {
+        Self { session: Some(id.into()), ..Self::default() }
+    }
+
+    /// Only those that are in the log.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.durable_only = true;
+        self
+    }
+
+    /// Only events of these names, such as `turn_end`.
+    #[must_use]
+    pub fn named(mut self, names: &[&'static str]) -> Self {
+        self.names = Some(names.to_vec());
+        self
+    }
+
+    /// Whether it wants this event.
+    pub fn wants(&self, event: &Event) -> bool {
+        self.session.as_ref().is_none_or(|session| *session == event.session)
+            && (!self.durable_only || event.is_durable())
+            && self.names.as_ref().is_none_or(|names| names.contains(&event.kind.name()))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Subscribers {
+    all: Vec<Weak<Queue>>,
+    by_session: HashMap<Arc<str>, Vec<Weak<Queue>>>,
+}
+
+/// The bus of one runtime.
+#[derive(Debug, Default)]
+pub(crate) struct Bus {
+    subscribers: RwLock<Subscribers>,
+    cursor: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Queue {
+    filter: Filter,
+    state: Mutex<QueueState>,
+    waker: AtomicWaker,
+}
+
+#[derive(Debug, Default)]
+struct QueueState {
+    items: VecDeque<(u64, Arc<Event>)>,
+    bytes: usize,
+    /// The missed events' cursors, and each session's first missed durable event.
+    gap: Option<(u64, u64, Vec<(Arc<str>, u64)>)>,
+    closed: bool,
+}
+
+impl Bus {
+    /// Publishes to everyone who wants it. Never waits for a subscriber.
+    pub(crate) fn publish(&self, event: Event) {
+        let cursor = self.cursor.fetch_add(1, Ordering::Relaxed);
+        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
+        if subscribers.all.is_empty() && subscribers.by_session.is_empty() {
+            return;
+        }
+        let event = Arc::new(event);
+        let of_session = subscribers.by_session.get(&event.session).into_iter().flatten();
+        for queue in subscribers.all.iter().chain(of_session).filter_map(Weak::upgrade) {
+            if queue.filter.wants(&event) {
+                queue.push(cursor, &event);
+            }
+        }
+    }
+
+    /// A new subscriber, from now on.
+    pub(crate) fn subscribe(&self, filter: Filter) -> Subscription {
+        let queue = Arc::new(Queue { filter, state: Mutex::default(), waker: AtomicWaker::new() });
+        let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
+        let list = match &queue.filter.session {
+            Some(session) => subscribers.by_session.entry(Arc::clone(session)).or_default(),
+            None => &mut subscribers.all,
+        };
+        list.retain(|other| other.strong_count() > 0);
+        list.push(Arc::downgrade(&queue));
+        // Now and then, forget the sessions that nobody watches any more.
+        if subscribers.by_session.len() > 64 && subscribers.by_session.len().is_power_of_two() {
+            subscribers.by_session.retain(|_, list| list.iter().any(|queue| queue.strong_count() > 0));
+        }
+        Subscription { queue }
+    }
+
+    /// Ends all subscriptions, after what they still hold.
+    pub(crate) fn close(&self) {
+        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
+        for queue in
+            subscribers.all.iter().chain(subscribers.by_session.values().flatten()).filter_map(Weak::upgrade)
+        {
+            queue.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+            queue.waker.wake();
+        }
+    }
+}
+
+impl Queue {
+    fn push(&self, cursor: u64, event: &Arc<Event>) {
+        let weight = event.kind.weight();
+        {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            // Once there is a gap, everything up to the moment it is read belongs to it: order is kept.
+            if state.gap.is_some() || state.bytes + weight > QUEUE_BYTES {
+                let (_, to, sessions) = state.gap.get_or_insert_with(|| (cursor, cursor, Vec::new()));
+                *to = cursor + 1;
+                if event.is_durable() && !sessions.iter().any(|(session, _)| *session == event.session) {
+                    sessions.push((Arc::clone(&event.session), event.seq));
+                }
+            } else {
+                state.bytes += weight;
+                state.items.push_back((cursor, Arc::clone(event)));
+            }
+        }
+        self.waker.wake();
+    }
+}
+
+/// A stream of events. Dropping it ends the subscription.
+#[derive(Debug)]
+pub struct Subscription {
+    queue: Arc<Queue>,
+}
+
+impl Subscription {
+    /// The next delivery; `None` when the runtime is shut down and everything was delivered.
+    pub async fn next(&mut self) -> Option<Delivery> {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+
+    /// The next event, gaps left out; `None` when the runtime is shut down.
+    pub async fn next_event(&mut self) -> Option<Arc<Event>> {
+        loop {
+            if let Delivery::Event(event) = self.next().await? {
+                return Some(event);
+            }
+        }
+    }
+
+    /// What is there already, without waiting.
+    pub fn try_next(&mut self) -> Option<Delivery> {
+        self.queue.state.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
+        let take = || {
+            let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+            match state.pop() {
+                Some(delivery) => Poll::Ready(Some(delivery)),
+                None if state.closed => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        };
+        if let ready @ Poll::Ready(_) = take() {
+            return ready;
+        }
+        self.queue.waker.register(context.waker());
+        // What came between the look and the registration.
+        take()
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Delivery;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
+        self.poll(context)
+    }
+}
+
+impl QueueState {
+    fn pop(&mut self) -> Option<Delivery> {
+        if let Some((_, event)) = self.items.pop_front() {
+            self.bytes -= event.kind.weight();
+            return Some(Delivery::Event(event));
+        }
+        self.gap.take().map(|(from, to, sessions)| Delivery::Gap { from, to, sessions })
+    }
+}

@@ -1,0 +1,65 @@
+//! The bus: order, filters, gaps.
+
+use std::sync::Arc;
+
+use super::{Bus, Delivery, Filter, QUEUE_BYTES};
+use crate::event::{Event, EventKind};
+
+fn warning(session: &str, seq: u64, bytes: usize) -> Event {
+    Event {
+        session: Arc::from(session),
+        seq,
+        n: None,
+        parent: None,
+        kind: EventKind::ToolUpdate { call_id: String::new(), line: "x".repeat(bytes) },
+    }
+}
+
+#[test]
+fn a_slow_subscriber_gets_what_fits_and_then_one_explicit_gap() {
+    let bus = Bus::default();
+    let mut slow = bus.subscribe(Filter::all());
+    let mut other = bus.subscribe(Filter::session("b"));
+    for seq in 0..100 {
+        bus.publish(warning("a", seq, QUEUE_BYTES / 10));
+    }
+    bus.publish(warning("b", 7, 1));
+    let mut events = 0;
+    loop {
+        match slow.try_next().expect("a gap comes before the queue is empty") {
+            Delivery::Event(event) => {
+                assert_eq!(event.seq, events);
+                events += 1;
+            }
+            Delivery::Gap { from, to, sessions } => {
+                assert_eq!((from, to), (events, 101));
+                assert_eq!(sessions, vec![(Arc::from("a"), events), (Arc::from("b"), 7)]);
+                break;
+            }
+        }
+    }
+    assert!(events < 11, "at most QUEUE_BYTES wait");
+    assert!(slow.try_next().is_none());
+    bus.publish(warning("a", 100, 1));
+    assert!(matches!(slow.try_next(), Some(Delivery::Event(event)) if event.seq == 100));
+    assert!(matches!(other.try_next(), Some(Delivery::Event(event)) if event.seq == 7));
+    assert!(other.try_next().is_none());
+}
+
+#[test]
+fn filters_choose_by_session_durability_and_name() {
+    let bus = Bus::default();
+    let mut durable = bus.subscribe(Filter::session("a").durable());
+    let mut named = bus.subscribe(Filter::all().named(&["warning"]));
+    let mut update = warning("a", 1, 0);
+    update.n = Some(1);
+    bus.publish(update);
+    bus.publish(warning("b", 1, 0));
+    bus.publish(warning("a", 2, 0));
+    let word = EventKind::Warning { message: "w".into() };
+    bus.publish(Event { session: Arc::from("b"), seq: 3, n: Some(1), parent: None, kind: word });
+    assert!(matches!(durable.try_next(), Some(Delivery::Event(event)) if event.seq == 2));
+    assert!(durable.try_next().is_none());
+    assert!(matches!(named.try_next(), Some(Delivery::Event(event)) if event.seq == 3));
+    assert!(named.try_next().is_none());
+}

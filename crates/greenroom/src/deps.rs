@@ -1,0 +1,166 @@
+//! What all actors of one runtime share: the store, the bus, the providers' lanes, the settings, what was
+//! learned, the hooks and the clock.
+//!
+//! Always true: nothing here belongs to one session, and nothing here is global to the process.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::usage::{KnownWindows, Ratio, Window};
+use greenroom_provider::catalog::{Catalog, ModelInfo};
+use greenroom_store::Store;
+
+use crate::agent::Agent;
+use crate::bus::Bus;
+use crate::hooks::Hooks;
+use crate::lane::Lane;
+use crate::message::SupervisorMessage;
+
+/// What all actors of one runtime share.
+pub(crate) struct Deps {
+    pub(crate) store: Store,
+    pub(crate) bus: Bus,
+    pub(crate) lanes: HashMap<String, Arc<Lane>>,
+    pub(crate) default_provider: String,
+    pub(crate) compaction: RwLock<Arc<CompactionSettings>>,
+    pub(crate) learned: Learned,
+    pub(crate) hooks: Hooks,
+    pub(crate) clock: Clock,
+    pub(crate) idle_after_ms: u64,
+    pub(crate) supervisor: OnceLock<ractor::ActorRef<SupervisorMessage>>,
+    pub(crate) tickets: AtomicU64,
+}
+
+impl Deps {
+    /// The lane of the provider that serves this agent.
+    pub(crate) fn lane(&self, agent: &Agent) -> Option<&Arc<Lane>> {
+        self.lanes.get(agent.provider.as_deref().unwrap_or(&self.default_provider))
+    }
+
+    /// The settings that hold for this agent now.
+    pub(crate) fn settings(&self, agent: &Agent) -> Arc<CompactionSettings> {
+        match &agent.compaction {
+            Some(own) => Arc::new(own.clone()),
+            None => Arc::clone(&self.compaction.read().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// The window of a model, for this agent.
+    pub(crate) fn window(
+        &self,
+        agent: &Agent,
+        provider: &str,
+        model: &str,
+        settings: &CompactionSettings,
+    ) -> Window {
+        let known = KnownWindows {
+            setting: agent.context_window,
+            catalog: model_info(provider, model).and_then(|info| info.window_tokens()),
+            learned: self.learned.limit(provider, model),
+        };
+        Window::resolve(settings, known)
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    pub(crate) fn ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What the catalogue knows of a model.
+pub(crate) fn model_info(provider: &str, model: &str) -> Option<ModelInfo> {
+    Catalog::bundled().find(provider, model)
+}
+
+/// The time, by tokio's clock, so that a paused one holds it still.
+#[derive(Debug, Clone)]
+pub(crate) struct Clock {
+    base_ms: u64,
+    since: tokio::time::Instant,
+}
+
+impl Clock {
+    /// The system's time; or, for repeatable runs, time that begins at `base_ms`.
+    pub(crate) fn new(base_ms: Option<u64>) -> Self {
+        let system = || {
+            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+        };
+        Self { base_ms: base_ms.unwrap_or_else(system), since: tokio::time::Instant::now() }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.base_ms + u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// What was learned of models: limits that providers named, and ratios. Kept in the store.
+pub(crate) struct Learned {
+    store: Store,
+    facts: Mutex<HashMap<String, Option<f64>>>,
+}
+
+impl Learned {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store, facts: Mutex::default() }
+    }
+
+    /// The smallest limit that a provider named for this model, in tokens.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u64 below 2^52")]
+    pub(crate) fn limit(&self, provider: &str, model: &str) -> Option<u64> {
+        self.get(&key("limit", provider, model)).map(|limit| limit as u64)
+    }
+
+    /// Remembers a limit; gives whether it is news.
+    #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^52 tokens")]
+    pub(crate) fn learn_limit(&self, provider: &str, model: &str, limit: u64) -> bool {
+        if limit == 0 || self.limit(provider, model) == Some(limit) {
+            return false;
+        }
+        self.put(key("limit", provider, model), limit as f64);
+        true
+    }
+
+    pub(crate) fn ratio(&self, provider: &str, model: &str) -> Ratio {
+        self.get(&key("ratio", provider, model)).map(Ratio::new).unwrap_or_default()
+    }
+
+    /// Remembers a ratio, where it moved by a hundredth or more.
+    pub(crate) fn learn_ratio(&self, provider: &str, model: &str, ratio: Ratio) {
+        let known = self.get(&key("ratio", provider, model)).unwrap_or(1.0);
+        if (known - ratio.value()).abs() >= 0.01 {
+            self.put(key("ratio", provider, model), ratio.value());
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<f64> {
+        let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fact) = facts.get(key) {
+            return *fact;
+        }
+        let stored = self.store.learned_get(key).ok().flatten();
+        let fact = stored.and_then(|bytes| bytes.try_into().ok()).map(f64::from_le_bytes);
+        facts.insert(key.to_owned(), fact);
+        fact
+    }
+
+    fn put(&self, key: String, value: f64) {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), Some(value));
+        let store = self.store.clone();
+        tokio::spawn(async move {
+            if let Err(error) = store.learned_put(&key, &value.to_le_bytes()).await {
+                tracing::warn!(%error, key, "what was learned could not be stored; it will be learned again");
+            }
+        });
+    }
+}
+
+fn key(what: &str, provider: &str, model: &str) -> String {
+    format!("{what}/{provider}/{model}")
+}

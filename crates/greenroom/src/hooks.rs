@@ -1,0 +1,83 @@
+//! What a program may say about compactions: before, after, and when one failed.
+//!
+//! Always true: any cancel wins, else the first supplied summary; a hook that fails or takes longer than
+//! [`HOOK_TIMEOUT`] is reported and skipped, and never harms the session.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use greenroom_kernel::compacting::HookWord;
+use greenroom_kernel::plan::Plan;
+
+use crate::message::BeforeCompact;
+use crate::session::Compacted;
+
+/// How long a hook may take.
+const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
+
+type Before = Arc<dyn Fn(Arc<str>, Arc<Plan>) -> BoxFuture<'static, BeforeCompact> + Send + Sync>;
+type After = Arc<dyn Fn(Arc<str>, Compacted) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A runtime's hooks.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks {
+    pub(crate) before_compact: Vec<Before>,
+    pub(crate) after_compact: Vec<After>,
+    pub(crate) compact_failed: Vec<After>,
+}
+
+impl Hooks {
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.before_compact.is_empty() && self.after_compact.is_empty() && self.compact_failed.is_empty()
+    }
+
+    /// Asks all hooks before a compaction. Gives the word, and a warning for each hook that was skipped.
+    pub(crate) async fn before(&self, session: &Arc<str>, plan: Plan) -> (HookWord, Vec<String>) {
+        let plan = Arc::new(plan);
+        let mut warnings = Vec::new();
+        let mut supplied = None;
+        for hook in &self.before_compact {
+            match guarded(|| hook(Arc::clone(session), Arc::clone(&plan))).await {
+                Ok(BeforeCompact::Continue) => {}
+                Ok(BeforeCompact::Cancel(reason)) => return (HookWord::Cancel { reason }, warnings),
+                Ok(BeforeCompact::Supply(summary)) => supplied = supplied.or(Some(summary)),
+                Err(problem) => warnings.push(format!("a before_compact hook was skipped: {problem}")),
+            }
+        }
+        (supplied.map_or(HookWord::Continue, HookWord::Supply), warnings)
+    }
+
+    /// Tells all hooks that a compaction ended. Gives a warning for each hook that was skipped.
+    pub(crate) async fn ended(&self, session: &Arc<str>, end: Compacted) -> Vec<String> {
+        let hooks = if end.entry_id.is_some() { &self.after_compact } else { &self.compact_failed };
+        let mut warnings = Vec::new();
+        for hook in hooks {
+            if let Err(problem) = guarded(|| hook(Arc::clone(session), end.clone())).await {
+                warnings.push(format!("a hook after a compaction was skipped: {problem}"));
+            }
+        }
+        warnings
+    }
+}
+
+async fn guarded<T>(hook: impl FnOnce() -> BoxFuture<'static, T>) -> Result<T, String> {
+    let call = async { hook().await };
+    match tokio::time::timeout(HOOK_TIMEOUT, AssertUnwindSafe(call).catch_unwind()).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(panic)) => Err(format!("it panicked: {}", panic_text(&*panic))),
+        Err(_) => Err(format!("it took longer than {} s", HOOK_TIMEOUT.as_secs())),
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no reason given".to_owned())
+}

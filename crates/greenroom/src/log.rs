@@ -1,0 +1,327 @@
+//! A session's log in memory: its live path, its inbox and its head; and drafts of what to append.
+//!
+//! Always true: a draft changes nothing until it is durable and committed; ids are dense; what is held is the
+//! live context, not the history. Pure: the time is an argument, and the store is somebody else's.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use greenroom_kernel::Usage;
+use greenroom_kernel::entry::{
+    CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId, EntryKind, Trigger,
+    TurnOutcome,
+};
+use greenroom_kernel::message::{Block, Message};
+use greenroom_kernel::path::{Live, is_message, missing_result, open_calls, project};
+use greenroom_kernel::size::{Estimator, entry_tokens};
+use greenroom_kernel::usage::{ContextUsage, usable_usage};
+use greenroom_store::{Head, SessionState};
+
+/// The most input that waits in a session's inbox.
+pub(crate) const INBOX_MAX: usize = 64;
+
+/// A session's log, as far as it is needed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Log {
+    head: Head,
+    /// The live path, and at most what was live before the newest compaction.
+    path: Vec<Arc<Entry>>,
+    inbox: VecDeque<InboxItem>,
+    pinned: Vec<Arc<Entry>>,
+    /// The compaction that has begun and not ended.
+    compaction: Option<CompactionStarted>,
+}
+
+/// Input that waits.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct InboxItem {
+    pub(crate) id: EntryId,
+    pub(crate) delivery: Delivery,
+    pub(crate) content: Vec<Block>,
+}
+
+/// Entries to append together, and the head after them.
+#[derive(Debug, Clone)]
+pub(crate) struct Draft {
+    pub(crate) entries: Vec<Arc<Entry>>,
+    pub(crate) head: Head,
+    delivered: Vec<EntryId>,
+    at_ms: u64,
+}
+
+impl Log {
+    /// From what the store holds: the entries from `head.live_from` on, the pinned and the waiting ones.
+    pub(crate) fn open(head: Head, loaded: &[Arc<Entry>], extra: &[Arc<Entry>]) -> Self {
+        let path = path_within(loaded, head.leaf);
+        let find = |id: &EntryId| extra.iter().chain(loaded).find(|entry| entry.id == *id).map(Arc::clone);
+        let inbox = head
+            .inbox
+            .iter()
+            .filter_map(|id| {
+                let entry = find(id)?;
+                if let EntryKind::Inbox { delivery, content, .. } = &entry.kind {
+                    Some(InboxItem { id: *id, delivery: *delivery, content: content.clone() })
+                } else {
+                    None
+                }
+            })
+            .collect();
+        let pinned = head.pins.iter().filter_map(find).collect();
+        let compaction = head.open_compaction.as_ref().and_then(find).and_then(|entry| match &entry.kind {
+            EntryKind::CompactionStarted(started) => Some(started.clone()),
+            _ => None,
+        });
+        Self { head, path, inbox, pinned, compaction }
+    }
+
+    pub(crate) fn head(&self) -> &Head {
+        &self.head
+    }
+
+    pub(crate) fn path(&self) -> &[Arc<Entry>] {
+        &self.path
+    }
+
+    pub(crate) fn inbox(&self) -> &VecDeque<InboxItem> {
+        &self.inbox
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.entries == 0
+    }
+
+    /// What the model is sent.
+    pub(crate) fn context(&self) -> Vec<Arc<Message>> {
+        project(&self.path, &self.pinned)
+    }
+
+    /// The size of what is pinned before the live part, in estimated tokens.
+    pub(crate) fn pinned_tokens(&self) -> u64 {
+        let first = Live::of(&self.path).entries().first().map(|entry| entry.id);
+        let outside = |entry: &&Arc<Entry>| first.is_none_or(|first| entry.id < first);
+        self.pinned.iter().filter(outside).map(|entry| entry.tokens).sum()
+    }
+
+    /// The size of all that is pinned, in estimated tokens.
+    pub(crate) fn pins_tokens(&self) -> u64 {
+        self.pinned.iter().map(|entry| entry.tokens).sum()
+    }
+
+    /// How many messages the context has.
+    pub(crate) fn messages(&self) -> u64 {
+        Live::of(&self.path).messages()
+    }
+
+    /// An empty draft.
+    pub(crate) fn draft(&self, at_ms: u64) -> Draft {
+        Draft { entries: Vec::new(), head: self.head.clone(), delivered: Vec::new(), at_ms }
+    }
+
+    /// Takes over a draft that is durable now.
+    pub(crate) fn commit(&mut self, draft: Draft) {
+        for entry in &draft.entries {
+            match &entry.kind {
+                EntryKind::Inbox { delivery, content, .. } => self.inbox.push_back(InboxItem {
+                    id: entry.id,
+                    delivery: *delivery,
+                    content: content.clone(),
+                }),
+                EntryKind::InboxCleared { items } => self.inbox.retain(|item| !items.contains(&item.id)),
+                EntryKind::Pin { entry: target, pinned } => {
+                    self.pinned.retain(|entry| entry.id != *target);
+                    if let Some(found) =
+                        self.path.iter().find(|entry| entry.id == *target).filter(|_| *pinned)
+                    {
+                        self.pinned.push(Arc::clone(found));
+                    }
+                }
+                EntryKind::Message { .. }
+                | EntryKind::Shell(_)
+                | EntryKind::Custom(_)
+                | EntryKind::BranchSummary { .. }
+                | EntryKind::Compaction(_)
+                | EntryKind::CompactionUndone { .. }
+                | EntryKind::ModelChange { .. }
+                | EntryKind::Label { .. }
+                | EntryKind::Note { .. }
+                | EntryKind::LeafMoved { .. }
+                | EntryKind::TurnEnded { .. } => {}
+                EntryKind::CompactionStarted(started) => self.compaction = Some(started.clone()),
+                EntryKind::CompactionEnded(_) => self.compaction = None,
+            }
+            if entry.kind.is_on_path() {
+                self.path.push(Arc::clone(entry));
+            }
+        }
+        self.inbox.retain(|item| !draft.delivered.contains(&item.id));
+        self.head = draft.head;
+        self.forget_history();
+    }
+
+    /// Replaces the path, after it was read anew for another leaf or an undone compaction.
+    pub(crate) fn replace_path(&mut self, path: Vec<Arc<Entry>>) {
+        self.path = path;
+        self.forget_history();
+    }
+
+    /// Lets go of what is before the live part.
+    fn forget_history(&mut self) {
+        let start = Live::of(&self.path).start;
+        if start > 0 {
+            // The newest compaction stands after what it kept, so it stays.
+            self.path.drain(..start);
+        }
+    }
+
+    /// What a crash left open, closed: calls without results, the run, the compaction. `None` if nothing is open.
+    pub(crate) fn recovery(&self, at_ms: u64, context: ContextUsage) -> Option<Draft> {
+        let mut draft = self.draft(at_ms);
+        draft.close_calls(&self.path);
+        if let Some(ended) = self.interrupted_compaction() {
+            draft.push(EntryKind::CompactionEnded(ended));
+        }
+        if let Some(turn) = self.head.open_turn {
+            draft.push(EntryKind::TurnEnded { turn, outcome: TurnOutcome::Interrupted, context });
+        }
+        (!draft.entries.is_empty()).then_some(draft)
+    }
+
+    /// The compaction that has begun and not ended, and its start's id.
+    pub(crate) fn open_compaction(&self) -> Option<(EntryId, &CompactionStarted)> {
+        Some((self.head.open_compaction?, self.compaction.as_ref()?))
+    }
+
+    /// The end of a compaction that nobody runs any more.
+    pub(crate) fn interrupted_compaction(&self) -> Option<CompactionEnded> {
+        let (id, started) = self.open_compaction()?;
+        Some(CompactionEnded {
+            started: id,
+            trigger: started.trigger,
+            outcome: CompactionOutcome::Interrupted,
+            entry: None,
+            tokens_before: started.tokens_before,
+            tokens_after: started.tokens_before,
+            messages_before: started.messages_before,
+            messages_after: started.messages_before,
+            messages_removed: 0,
+            duration_ms: 0,
+            summary_usage: Usage::default(),
+            cost_microdollars: None,
+        })
+    }
+}
+
+/// The part of the path to `leaf` that is within `entries` (sorted by id).
+pub(crate) fn path_within(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Arc<Entry>> {
+    let mut path = Vec::new();
+    let mut next = leaf;
+    while let Some(id) = next {
+        let Ok(index) = entries.binary_search_by_key(&id, |entry| entry.id) else { break };
+        path.push(Arc::clone(&entries[index]));
+        next = entries[index].parent.filter(|parent| *parent < id);
+    }
+    path.reverse();
+    path
+}
+
+impl Draft {
+    /// Adds an entry, and gives its id.
+    pub(crate) fn push(&mut self, kind: EntryKind) -> EntryId {
+        let id = EntryId(self.head.entries);
+        let tokens = entry_tokens(&kind, Estimator::Classes);
+        let entry = Entry { id, parent: self.head.leaf, at_ms: self.at_ms, tokens, origin: None, kind };
+        self.head.entries += 1;
+        self.head.updated_at_ms = self.at_ms;
+        if entry.kind.is_on_path() {
+            self.head.leaf = Some(id);
+        }
+        self.follow(&entry);
+        self.entries.push(Arc::new(entry));
+        id
+    }
+
+    /// Adds an entry of another log as it is, its place apart: its id must be the next one.
+    pub(crate) fn adopt(&mut self, entry: &Arc<Entry>) {
+        let mut entry = Entry::clone(entry);
+        entry.id = EntryId(self.head.entries);
+        self.head.entries += 1;
+        self.head.updated_at_ms = self.at_ms;
+        self.follow(&entry);
+        self.entries.push(Arc::new(entry));
+    }
+
+    /// Adds a message.
+    pub(crate) fn message(&mut self, message: Message) -> EntryId {
+        self.push(EntryKind::message(message))
+    }
+
+    /// Brings waiting input onto the path.
+    pub(crate) fn deliver(&mut self, item: &InboxItem) -> EntryId {
+        self.head.inbox.retain(|id| *id != item.id);
+        self.delivered.push(item.id);
+        let message = Arc::new(Message::User(item.content.clone()));
+        self.push(EntryKind::Message { message, inbox: Some(item.id) })
+    }
+
+    /// Gives each open call on `path` an interrupted result.
+    pub(crate) fn close_calls(&mut self, path: &[Arc<Entry>]) {
+        for call in open_calls(path) {
+            self.message(Message::ToolResult(missing_result(&call)));
+        }
+    }
+
+    /// Keeps the head in step with an entry.
+    fn follow(&mut self, entry: &Entry) {
+        let head = &mut self.head;
+        match &entry.kind {
+            EntryKind::Message { message, .. } => match usable_usage(message) {
+                Some(usage) => head.context_tokens = usage.total_tokens(),
+                None => head.context_tokens += entry.tokens,
+            },
+            EntryKind::Compaction(compaction) => {
+                head.active_compaction = Some(entry.id);
+                head.last_compaction = Some(entry.id);
+                head.compactions += 1;
+                head.live_from = compaction.first_kept.unwrap_or(entry.id).min(entry.id);
+                head.context_tokens = compaction.tokens_after;
+            }
+            EntryKind::Inbox { .. } => head.inbox.push(entry.id),
+            EntryKind::InboxCleared { items } => head.inbox.retain(|id| !items.contains(id)),
+            EntryKind::Pin { entry: target, pinned } => {
+                head.pins.retain(|id| id != target);
+                if *pinned {
+                    head.pins.push(*target);
+                }
+            }
+            EntryKind::ModelChange { provider, model } => {
+                head.provider.clone_from(provider);
+                head.model.clone_from(model);
+            }
+            EntryKind::CompactionStarted(_) => head.open_compaction = Some(entry.id),
+            EntryKind::CompactionEnded(ended) => {
+                head.open_compaction = None;
+                if ended.outcome.is_installed() {
+                    head.automatic_compaction_failures = 0;
+                } else if ended.trigger != Trigger::Manual
+                    && matches!(ended.outcome, CompactionOutcome::Failed { .. })
+                {
+                    head.automatic_compaction_failures += 1;
+                }
+            }
+            EntryKind::TurnEnded { context, .. } => {
+                head.open_turn = None;
+                head.state = SessionState::Idle;
+                head.context_tokens = context.tokens;
+                head.window = Some(context.window).filter(|window| *window > 0);
+            }
+            kind if is_message(kind) => head.context_tokens += entry.tokens,
+            EntryKind::LeafMoved { to } => head.leaf = *to,
+            EntryKind::Shell(_)
+            | EntryKind::Custom(_)
+            | EntryKind::BranchSummary { .. }
+            | EntryKind::CompactionUndone { .. }
+            | EntryKind::Label { .. }
+            | EntryKind::Note { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Every message between the actors, on one page. These may change daily; the public events ([`crate::event`])
+//! may not.
+//!
+//! Always true: a handler decides and returns; an answer to a message comes as another message. Everything about
+//! a turn carries its [`Stamp`], and late news is dropped in one place: where the stamp is compared.
+
+use std::sync::Arc;
+
+use greenroom_kernel::compacting::{Brief, End, HookWord, Segment, Supplied};
+use greenroom_kernel::entry::{CompactionEnded, Delivery, EntryId, Trigger, TurnId, TurnOutcome};
+use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
+use greenroom_kernel::plan::Plan;
+use greenroom_kernel::turn::{Boundary, Size};
+use greenroom_kernel::usage::ContextUsage;
+use greenroom_kernel::{Entry, Failure};
+use greenroom_provider::{OutputSchema, ProviderError};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::error::Result;
+use crate::event::Event;
+use crate::session::{CompactOptions, Compacted, Reply, State};
+
+/// Which turn, and which run of it: a turn that is resumed after its agent died has the next run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) turn: TurnId,
+    pub(crate) run: u32,
+}
+
+/// The way back to whoever asked from outside.
+pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T>>;
+
+/// To the supervisor.
+pub(crate) enum SupervisorMessage {
+    /// Open or resume a session, once.
+    Open(OpenRequest),
+    /// A session actor is up, or could not be started.
+    Opened { id: Arc<str>, generation: u64, result: Result<ractor::ActorRef<SessionMessage>> },
+    /// The wait before a restart is over.
+    Restart { id: Arc<str>, generation: u64 },
+    /// A session has nothing to do for a while and may sleep.
+    Idle { id: Arc<str> },
+    /// Stop a session's actors, and say when they are gone.
+    Close { id: Arc<str>, done: oneshot::Sender<()> },
+    /// The runtime's settings changed: tell all sessions.
+    Reconfigure(oneshot::Sender<()>),
+    /// Which sessions are live.
+    Live(oneshot::Sender<Vec<Arc<str>>>),
+    /// Stop everything in order: turns are interrupted, logs are whole.
+    Shutdown(oneshot::Sender<()>),
+}
+
+/// What is to be opened.
+pub(crate) struct OpenRequest {
+    pub(crate) id: Arc<str>,
+    pub(crate) agent: Arc<Agent>,
+    pub(crate) parent: Option<Arc<str>>,
+    /// Whether a session that was given up is to be resumed.
+    pub(crate) resume_failed: bool,
+    pub(crate) reply: ReplyTo<Arc<crate::session::Slot>>,
+}
+
+/// To a session: the only writer of its log.
+pub(crate) enum SessionMessage {
+    /// From outside: a prompt. It begins a turn, or waits in the inbox.
+    Prompt { content: Vec<Block>, options: PromptOptions, reply: ReplyTo<Reply> },
+    /// From outside: go on with the newest prompt.
+    Resume { options: PromptOptions, reply: ReplyTo<Reply> },
+    /// From outside: input for the running turn.
+    Input { content: Vec<Block>, delivery: Delivery, reply: ReplyTo<EntryId> },
+    /// From outside: the caller of a prompt went away: its turn is cancelled, or it leaves the inbox.
+    Withdraw { ticket: u64 },
+    /// From outside: compact now.
+    CompactByHand { options: CompactOptions, reply: ReplyTo<Compacted> },
+    /// From outside: what a compaction would do.
+    PlanByHand { options: CompactOptions, reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::Nothing>> },
+    /// From outside: the newest compaction no longer counts.
+    Undo { reply: ReplyTo<ContextUsage> },
+    /// From outside: go on from another entry.
+    Branch { to: Option<EntryId>, reply: ReplyTo<()> },
+    /// From outside: pin an entry, or release it.
+    Pin { entry: EntryId, pinned: bool, reply: ReplyTo<()> },
+    /// From outside: append the records of an import or a fork, to an empty session.
+    Adopt { entries: Vec<Arc<Entry>>, leaf: Option<EntryId>, reply: ReplyTo<()> },
+    /// From outside: how it stands.
+    State(oneshot::Sender<State>),
+    /// From outside: what the model would be sent.
+    Context(oneshot::Sender<Vec<Arc<Message>>>),
+    /// From outside or the supervisor: the agent's definition changed.
+    Configure(Arc<Agent>),
+    /// From the supervisor: end in order.
+    Stop(oneshot::Sender<()>),
+    /// From the session's own timer: nothing happened for a while.
+    IdleCheck { activity: u64 },
+
+    /// From the agent: record these messages, deliver what waits at this boundary, and say so.
+    Record { stamp: Stamp, messages: Vec<Message>, boundary: Boundary },
+    /// From the agent: record these messages and the turn's end.
+    End { stamp: Stamp, messages: Vec<Message>, outcome: TurnOutcome },
+    /// From the agent: what is the model to be sent?
+    Project { stamp: Stamp },
+    /// From the agent: compact.
+    Compact { stamp: Stamp, trigger: Trigger, at_window: bool, rungs_down: u32 },
+    /// From the agent: the provider named a limit of the model.
+    LimitLearned { limit: u64 },
+
+    /// From the usage tracker: the size that was asked for before a compaction, a turn's end or a state.
+    Measured { purpose: MeasureFor, size: Size, usage: ContextUsage, ratio: greenroom_kernel::usage::Ratio },
+
+    /// From the compactor: replace the segment, if it is still what it was.
+    ReplacePathSegment { segment: Box<Segment>, duration_ms: u64, cost_microdollars: Option<u64> },
+    /// From the compactor: it is over.
+    CompactionOver { end: Box<End>, duration_ms: u64, cost_microdollars: Option<u64> },
+}
+
+/// How a prompt is to be answered.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PromptOptions {
+    pub(crate) ticket: u64,
+    pub(crate) key: Option<String>,
+    pub(crate) schema: Option<Arc<OutputSchema>>,
+    /// Cancels the turn.
+    pub(crate) cancel: CancellationToken,
+}
+
+/// What a measured size is for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum MeasureFor {
+    /// The turn's end record.
+    TurnEnd,
+    /// A compaction's brief.
+    Compaction,
+}
+
+/// To an agent: the turn in progress.
+pub(crate) enum AgentMessage {
+    /// From the session: work on this turn.
+    Begin(Box<BeginTurn>),
+    /// From the session: a record is durable.
+    Recorded { stamp: Stamp, delivered: u32 },
+    /// From the session: what the model is to be sent.
+    Context { stamp: Stamp, messages: Vec<Arc<Message>> },
+    /// From the session: a compaction that the turn waits for is over.
+    Compacted { stamp: Stamp, installed: bool, floor: Option<Failure> },
+    /// From the session: events of durable entries, to be broadcast; then the reply to a prompt.
+    Broadcast { events: Vec<Event>, then: Option<Box<Answer>> },
+    /// From the usage tracker: the size.
+    Sized { stamp: Stamp, size: Size },
+    /// From the session: the usage tracker is a new one; ask again.
+    TrackerRestarted { tracker: ractor::ActorRef<TrackerMessage> },
+    /// From the turn's watcher: it is cancelled.
+    Abort { stamp: Stamp },
+    /// From the model task: the call is over.
+    ModelOver { stamp: Stamp, call: u64, news: ModelNews },
+    /// From the tool task: a call is over.
+    ToolOver { stamp: Stamp, result: Box<ToolResult> },
+    /// From the tool task: all calls are over.
+    ToolsOver { stamp: Stamp },
+    /// From the wait's task: it is over.
+    Waited { stamp: Stamp, call: u64 },
+}
+
+/// A reply to a prompt, on its way.
+pub(crate) struct Answer {
+    pub(crate) reply: ReplyTo<Reply>,
+    pub(crate) result: Result<Reply>,
+}
+
+/// A turn to work on.
+pub(crate) struct BeginTurn {
+    pub(crate) stamp: Stamp,
+    pub(crate) agent: Arc<Agent>,
+    pub(crate) model: String,
+    pub(crate) tools: greenroom_tools::Registry,
+    pub(crate) schema: Option<Arc<OutputSchema>>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) tracker: ractor::ActorRef<TrackerMessage>,
+    pub(crate) may_compact: bool,
+    pub(crate) max_request_bytes: u64,
+}
+
+/// How a model call ended.
+pub(crate) enum ModelNews {
+    /// The whole answer.
+    Answered(Box<AssistantMessage>),
+    /// It failed; what had come is with it.
+    Failed(Box<ProviderError>),
+    /// It was cancelled; what had come.
+    Cancelled(Box<AssistantMessage>),
+}
+
+/// To a usage tracker: the ledger, the learned ratio and the context's size.
+pub(crate) enum TrackerMessage {
+    /// From the session: an entry is durable and in the context.
+    Appended(Arc<Entry>),
+    /// From the session: the context was rewritten.
+    Rewritten(Vec<Arc<Entry>>),
+    /// From the session: model, window or fixed part changed.
+    Configure(Box<crate::actors::usage_tracker::Gauge>),
+    /// From the session: the calls of a compaction.
+    SummaryCalls { usage: greenroom_kernel::Usage, cost_microdollars: Option<u64> },
+    /// From the agent: how large is the context?
+    Measure { stamp: Stamp, reply_to: ractor::ActorRef<AgentMessage> },
+    /// From the session: how large is the context?
+    MeasureFor(MeasureFor),
+}
+
+/// To a compactor: a compaction in progress.
+pub(crate) enum CompactorMessage {
+    /// From the session: compact.
+    Begin(Box<CompactionOrder>),
+    /// From the hooks' task: their word.
+    HooksSaid { run: u64, word: HookWord },
+    /// From a summary child: its answer.
+    Answered { run: u64, id: u32, answer: Result<Box<AssistantMessage>, Failure> },
+    /// From a wait's task: ask now.
+    AskNow { run: u64, id: u32 },
+    /// From the session: whether the segment was replaced.
+    Installed { installed: bool },
+    /// From the session: stop; nobody waits for it.
+    Cancel { reason: String },
+}
+
+/// A compaction to run.
+pub(crate) struct CompactionOrder {
+    pub(crate) brief: Brief,
+    pub(crate) model: String,
+    pub(crate) session_model: String,
+}
+
+/// What a hook says before a compaction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BeforeCompact {
+    /// Go on.
+    Continue,
+    /// Do not compact, and say why.
+    Cancel(String),
+    /// Take this summary and ask no model.
+    Supply(Supplied),
+}
+
+/// The end of a compaction, for whoever waits for it.
+pub(crate) fn compacted(ended: &CompactionEnded) -> Compacted {
+    Compacted {
+        outcome: ended.outcome.as_str(),
+        reason: ended.outcome.reason().map(str::to_owned),
+        entry_id: ended.entry,
+        tokens_before: ended.tokens_before,
+        tokens_after: ended.tokens_after,
+        messages_before: ended.messages_before,
+        messages_after: ended.messages_after,
+        messages_removed: ended.messages_removed,
+        duration_ms: ended.duration_ms,
+    }
+}

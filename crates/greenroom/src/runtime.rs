@@ -1,0 +1,411 @@
+//! The runtime: a store, providers and a supervisor; where programs open their sessions.
+//!
+//! Always true: a runtime is one value, with no globals and no named actors, so a process may have several;
+//! dropping the last clone of it without [`Runtime::shutdown`] loses nothing that was acknowledged.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use greenroom_kernel::plan::Plan;
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::{Entry, EntryId};
+use greenroom_provider::Provider;
+use greenroom_store::{Head, Notice, Store, StoreOptions};
+use ractor::{Actor, ActorRef};
+use tokio::sync::oneshot;
+
+use crate::actors::supervisor::Supervisor;
+use crate::agent::Agent;
+use crate::bus::{Bus, Filter, Subscription};
+use crate::deps::{Clock, Deps, Learned};
+use crate::error::{Error, Result};
+use crate::event::{Event, durable};
+use crate::hooks::Hooks;
+use crate::lane::Lane;
+use crate::message::{BeforeCompact, SupervisorMessage};
+use crate::session::{Compacted, SessionHandle, open};
+
+/// How many model calls one provider gets at a time, by default.
+const MAX_IN_FLIGHT: usize = 16;
+/// How long a session may be idle before it gives its actors back, by default.
+const IDLE_AFTER: Duration = Duration::from_secs(600);
+/// How long a shutdown waits for sessions to end in order.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running runtime. Cheap to clone.
+#[derive(Clone)]
+pub struct Runtime {
+    deps: Arc<Deps>,
+    supervisor: ActorRef<SupervisorMessage>,
+    notices: Arc<Vec<Notice>>,
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime").field("providers", &self.deps.lanes.keys()).finish_non_exhaustive()
+    }
+}
+
+/// How a runtime is put together.
+#[derive(Default)]
+pub struct RuntimeBuilder {
+    providers: Vec<(Arc<dyn Provider>, Option<usize>)>,
+    max_in_flight: Option<usize>,
+    store: Option<StoreChoice>,
+    compaction: CompactionSettings,
+    hooks: Hooks,
+    clock_base_ms: Option<u64>,
+    idle_after: Option<Duration>,
+}
+
+enum StoreChoice {
+    Memory,
+    Dir(PathBuf),
+    Options(Box<StoreOptions>),
+    Open(Store),
+}
+
+impl std::fmt::Debug for RuntimeBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuntimeBuilder").finish_non_exhaustive()
+    }
+}
+
+impl RuntimeBuilder {
+    /// A provider. The first one serves the agents that name none.
+    #[must_use]
+    pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
+        self.providers.push((provider, None));
+        self
+    }
+
+    /// A provider with its own limit of calls in flight.
+    #[must_use]
+    pub fn provider_with(mut self, provider: Arc<dyn Provider>, max_in_flight: usize) -> Self {
+        self.providers.push((provider, Some(max_in_flight)));
+        self
+    }
+
+    /// How many model calls each provider gets at a time; 16 where this is not called.
+    #[must_use]
+    pub fn max_in_flight(mut self, calls: usize) -> Self {
+        self.max_in_flight = Some(calls);
+        self
+    }
+
+    /// The directory of the store; it is created where it is missing.
+    #[must_use]
+    pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.store = Some(StoreChoice::Dir(dir.into()));
+        self
+    }
+
+    /// A store with options of its own.
+    #[must_use]
+    pub fn store_options(mut self, options: StoreOptions) -> Self {
+        self.store = Some(StoreChoice::Options(Box::new(options)));
+        self
+    }
+
+    /// A store that is open already.
+    #[must_use]
+    pub fn store(mut self, store: Store) -> Self {
+        self.store = Some(StoreChoice::Open(store));
+        self
+    }
+
+    /// Sessions that live in memory and end with the process.
+    #[must_use]
+    pub fn in_memory(mut self) -> Self {
+        self.store = Some(StoreChoice::Memory);
+        self
+    }
+
+    /// How sessions are compacted, where their agent does not say.
+    #[must_use]
+    pub fn compaction(mut self, settings: CompactionSettings) -> Self {
+        self.compaction = settings;
+        self
+    }
+
+    /// A hook before every compaction: it may cancel it or supply the summary.
+    #[must_use]
+    pub fn before_compact<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(Arc<str>, Arc<Plan>) -> Fut + Send + Sync + 'static,
+        Fut: std::future::Future<Output = BeforeCompact> + Send + 'static,
+    {
+        self.hooks.before_compact.push(Arc::new(move |session, plan| hook(session, plan).boxed()));
+        self
+    }
+
+    /// A hook after every installed compaction.
+    #[must_use]
+    pub fn after_compact<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(Arc<str>, Compacted) -> Fut + Send + Sync + 'static,
+        Fut: std::future::Future<Output = ()> + Send + 'static,
+    {
+        self.hooks.after_compact.push(Arc::new(move |session, end| hook(session, end).boxed()));
+        self
+    }
+
+    /// A hook after every compaction that was not installed.
+    #[must_use]
+    pub fn compact_failed<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(Arc<str>, Compacted) -> Fut + Send + Sync + 'static,
+        Fut: std::future::Future<Output = ()> + Send + 'static,
+    {
+        self.hooks.compact_failed.push(Arc::new(move |session, end| hook(session, end).boxed()));
+        self
+    }
+
+    /// Time that begins here, in unix milliseconds, and goes on with tokio's clock: for repeatable runs.
+    #[must_use]
+    pub fn clock_from(mut self, base_ms: u64) -> Self {
+        self.clock_base_ms = Some(base_ms);
+        self
+    }
+
+    /// How long a session may be idle before it gives its actors back; zero: never. 10 minutes by default.
+    #[must_use]
+    pub fn idle_after(mut self, idle: Duration) -> Self {
+        self.idle_after = Some(idle);
+        self
+    }
+
+    /// Opens the store and starts the supervisor.
+    ///
+    /// # Errors
+    /// [`Error::Config`] without a provider or a store, or with settings that cannot work; [`Error::Store`] when
+    /// the store cannot be opened.
+    pub async fn start(self) -> Result<Runtime> {
+        if self.providers.is_empty() {
+            return Err(Error::Config(
+                "a runtime needs a provider: call `provider(…)`, or use `from_env`".into(),
+            ));
+        }
+        self.compaction.check()?;
+        let (store, notices) = match self.store {
+            None => {
+                return Err(Error::Config(
+                    "a runtime needs a store: call `data_dir(…)`, or `in_memory()` for sessions that end with the \
+                     process"
+                        .into(),
+                ));
+            }
+            Some(StoreChoice::Memory) => (Store::memory(), Vec::new()),
+            Some(StoreChoice::Open(store)) => (store, Vec::new()),
+            Some(StoreChoice::Dir(dir)) => open_store(StoreOptions::new(dir)).await?,
+            Some(StoreChoice::Options(options)) => open_store(*options).await?,
+        };
+        for notice in &notices {
+            tracing::warn!("{notice}");
+        }
+        let default_provider = self.providers[0].0.name().to_owned();
+        let mut lanes = HashMap::new();
+        for (provider, own) in self.providers {
+            let max = own.or(self.max_in_flight).unwrap_or(MAX_IN_FLIGHT);
+            lanes.insert(provider.name().to_owned(), Arc::new(Lane::new(provider, max)));
+        }
+        let idle_after = self.idle_after.unwrap_or(IDLE_AFTER);
+        let deps = Arc::new(Deps {
+            learned: Learned::new(store.clone()),
+            store,
+            bus: Bus::default(),
+            lanes,
+            default_provider,
+            compaction: RwLock::new(Arc::new(self.compaction)),
+            hooks: self.hooks,
+            clock: Clock::new(self.clock_base_ms),
+            idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),
+            supervisor: OnceLock::new(),
+            tickets: AtomicU64::new(1),
+        });
+        let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
+            .await
+            .map_err(|error| Error::Config(format!("the supervisor could not be started: {error}")))?;
+        let _ = deps.supervisor.set(supervisor.clone());
+        Ok(Runtime { deps, supervisor, notices: Arc::new(notices) })
+    }
+}
+
+async fn open_store(options: StoreOptions) -> Result<(Store, Vec<Notice>)> {
+    // sled may panic on a damaged index; the store catches that on a thread of its own.
+    let opened = tokio::task::spawn_blocking(move || Store::open(&options)).await;
+    let opened = opened.map_err(|panic| Error::Config(format!("opening the store failed: {panic}")))?;
+    Ok(opened?)
+}
+
+impl Runtime {
+    /// A runtime that is put together by hand.
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// Creates or resumes a session. If it is live already, this reaches the same one, with this agent from its
+    /// next turn on.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the agent, its provider or its settings cannot work; [`Error::Store`] when the id is
+    /// not usable or the log cannot be read.
+    pub async fn open(&self, id: &str, agent: &Agent) -> Result<SessionHandle> {
+        let slot = open(&self.deps, Arc::from(id), Arc::new(agent.clone()), None, true).await?;
+        Ok(SessionHandle::new(slot, Arc::clone(&self.deps)))
+    }
+
+    /// As [`Self::open`], for many sessions of one agent: the definition is shared.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_shared(&self, id: &str, agent: Arc<Agent>) -> Result<SessionHandle> {
+        let slot = open(&self.deps, Arc::from(id), agent, None, true).await?;
+        Ok(SessionHandle::new(slot, Arc::clone(&self.deps)))
+    }
+
+    /// A copy of a session under another id: its live context goes on there; the original stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no such session, or the new id is taken.
+    pub async fn fork(&self, from: &str, to: &str, agent: &Agent) -> Result<SessionHandle> {
+        let head = self.head(from).await?.ok_or_else(|| no_session(from))?;
+        let entries = self.entries(from, EntryId(0)).await?;
+        let session = self.open(to, agent).await?;
+        session.adopt(entries.into_iter().map(Arc::new).collect(), head.leaf).await?;
+        Ok(session)
+    }
+
+    /// Events, from now on.
+    pub fn subscribe(&self, filter: Filter) -> Subscription {
+        self.deps.bus.subscribe(filter)
+    }
+
+    /// A session's durable events from a position on, from its log.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn replay(&self, id: &str, from_seq: u64) -> Result<Vec<Event>> {
+        let session: Arc<str> = Arc::from(id);
+        let parent = self.head(id).await?.and_then(|head| head.parent_session).map(Arc::from);
+        let entries = self.entries(id, EntryId(from_seq)).await?;
+        Ok(entries.iter().map(|entry| durable(&session, parent.as_ref(), entry)).collect())
+    }
+
+    /// All sessions in the store and what is known of them, by id.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn sessions(&self) -> Result<Vec<(String, Head)>> {
+        self.read(|store| store.list()).await
+    }
+
+    /// What is known of a session without reading its log.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn head(&self, id: &str) -> Result<Option<Head>> {
+        let id = id.to_owned();
+        self.read(move |store| store.head(&id)).await
+    }
+
+    /// A session's entries from a position on.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn entries(&self, id: &str, from: EntryId) -> Result<Vec<Entry>> {
+        let id = id.to_owned();
+        self.read(move |store| store.load(&id, from)).await
+    }
+
+    /// Deletes a session and all its entries. It is closed first.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no such session; [`Error::Store`].
+    pub async fn delete(&self, id: &str) -> Result<()> {
+        self.close(id).await?;
+        if self.head(id).await?.is_none() {
+            return Err(no_session(id));
+        }
+        Ok(self.deps.store.delete(id).await?)
+    }
+
+    /// Ends a session's actors in order; its turn is interrupted. The next request wakes it from its log.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub async fn close(&self, id: &str) -> Result<()> {
+        let (done, ended) = oneshot::channel();
+        let message = SupervisorMessage::Close { id: Arc::from(id), done };
+        self.supervisor.cast(message).map_err(|_| Error::Closed)?;
+        let _ = ended.await;
+        Ok(())
+    }
+
+    /// The ids of the sessions whose actors are live.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub async fn live(&self) -> Result<Vec<String>> {
+        let (reply, live) = oneshot::channel();
+        self.supervisor.cast(SupervisorMessage::Live(reply)).map_err(|_| Error::Closed)?;
+        let live = live.await.map_err(|_| Error::Closed)?;
+        Ok(live.iter().map(ToString::to_string).collect())
+    }
+
+    /// Changes how sessions are compacted, where their agent does not say; at the next check of each.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with settings that cannot work; the old ones stay.
+    pub async fn set_compaction(&self, settings: CompactionSettings) -> Result<()> {
+        settings.check()?;
+        *self.deps.compaction.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        let (reply, done) = oneshot::channel();
+        self.supervisor.cast(SupervisorMessage::Reconfigure(reply)).map_err(|_| Error::Closed)?;
+        done.await.map_err(|_| Error::Closed)
+    }
+
+    /// What the store had to say when it was opened: repairs and losses.
+    pub fn notices(&self) -> &[Notice] {
+        &self.notices
+    }
+
+    /// The store, for tools that look into it.
+    pub fn store(&self) -> &Store {
+        &self.deps.store
+    }
+
+    /// Ends everything in order: turns are interrupted with what had come, logs are whole, the store is closed.
+    ///
+    /// # Errors
+    /// [`Error::Store`] when the store cannot be closed properly; nothing acknowledged is lost even then.
+    pub async fn shutdown(self) -> Result<()> {
+        let (done, ended) = oneshot::channel();
+        if self.supervisor.cast(SupervisorMessage::Shutdown(done)).is_ok() {
+            let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
+        }
+        self.deps.bus.close();
+        self.supervisor.stop(None);
+        Ok(self.deps.store.clone().close().await?)
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Store) -> Result<T, greenroom_store::StoreError> + Send + 'static,
+    ) -> Result<T> {
+        let store = self.deps.store.clone();
+        if store.is_memory() {
+            return Ok(read(&store)?);
+        }
+        let read = tokio::task::spawn_blocking(move || read(&store)).await;
+        Ok(read.map_err(|panic| Error::Config(format!("reading the store failed: {panic}")))??)
+    }
+}
+
+fn no_session(id: &str) -> Error {
+    Error::Invalid(format!("there is no session {id:?}; `greenroom sessions` lists them"))
+}

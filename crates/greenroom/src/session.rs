@@ -1,0 +1,626 @@
+//! A session as programs hold it: prompts, streams, compactions, and how it stands.
+//!
+//! Always true: a handle is cheap to clone and never goes stale: a session that sleeps is woken by the next
+//! request, and one that crashed is reached again when it is restarted. Dropping the future of a prompt cancels
+//! its turn.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, TurnId};
+use greenroom_kernel::message::{Block, Image, Message};
+use greenroom_kernel::plan::{Nothing, Plan};
+use greenroom_kernel::usage::{ContextUsage, Window, WindowSource};
+use greenroom_kernel::{Entry, Usage};
+use greenroom_provider::OutputSchema;
+use ractor::ActorRef;
+use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::bus::{Bus, Delivery, Filter, Subscription};
+use crate::deps::Deps;
+use crate::error::{Error, Result};
+use crate::event::{Delta, Event, EventKind};
+use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMessage, SupervisorMessage};
+
+/// What is shared between a session's actors, its handles and the supervisor.
+pub(crate) struct Slot {
+    pub(crate) id: Arc<str>,
+    pub(crate) parent: Option<Arc<str>>,
+    actor: Mutex<Option<ActorRef<SessionMessage>>>,
+    agent: Mutex<Arc<Agent>>,
+    /// Cancels the running turn.
+    turn: Mutex<CancellationToken>,
+    context: Mutex<ContextUsage>,
+    bill: Mutex<(Usage, u64)>,
+    /// The next sequence number to be broadcast, and how many events beside the log followed the last one.
+    broadcast: Mutex<(u64, u64)>,
+    pub(crate) activity: AtomicU64,
+}
+
+impl Slot {
+    pub(crate) fn new(id: Arc<str>, parent: Option<Arc<str>>, agent: Arc<Agent>) -> Self {
+        Self {
+            id,
+            parent,
+            actor: Mutex::new(None),
+            agent: Mutex::new(agent),
+            turn: Mutex::new(CancellationToken::new()),
+            context: Mutex::new(ContextUsage::new(
+                greenroom_kernel::usage::Measured::default(),
+                Window { tokens: None, source: WindowSource::Unknown },
+            )),
+            bill: Mutex::default(),
+            broadcast: Mutex::default(),
+            activity: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn actor(&self) -> Option<ActorRef<SessionMessage>> {
+        self.actor.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_actor(&self, actor: Option<ActorRef<SessionMessage>>) {
+        *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = actor;
+    }
+
+    pub(crate) fn agent(&self) -> Arc<Agent> {
+        Arc::clone(&self.agent.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_agent(&self, agent: Arc<Agent>) {
+        *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent;
+    }
+
+    pub(crate) fn set_turn(&self, cancel: CancellationToken) {
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = cancel;
+    }
+
+    pub(crate) fn cancel_turn(&self) {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+    }
+
+    pub(crate) fn set_context(&self, context: ContextUsage) {
+        *self.context.lock().unwrap_or_else(PoisonError::into_inner) = context;
+    }
+
+    pub(crate) fn context(&self) -> ContextUsage {
+        *self.context.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_bill(&self, usage: Usage, cost_microdollars: u64) {
+        *self.bill.lock().unwrap_or_else(PoisonError::into_inner) = (usage, cost_microdollars);
+    }
+
+    pub(crate) fn bill(&self) -> (Usage, u64) {
+        *self.bill.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next sequence number to be broadcast: everything below it was.
+    pub(crate) fn broadcast_below(&self) -> u64 {
+        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub(crate) fn start_broadcast_at(&self, seq: u64) {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        if broadcast.0 < seq {
+            *broadcast = (seq, 0);
+        }
+    }
+
+    /// Publishes an event beside the log.
+    pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        broadcast.1 += 1;
+        bus.publish(Event {
+            session: Arc::clone(&self.id),
+            seq: broadcast.0.saturating_sub(1),
+            n: Some(broadcast.1),
+            parent: self.parent.clone(),
+            kind,
+        });
+    }
+
+    /// Publishes a durable event, once.
+    pub(crate) fn publish_durable(&self, bus: &Bus, event: Event) {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        if event.seq >= broadcast.0 {
+            *broadcast = (event.seq + 1, 0);
+            bus.publish(event);
+        }
+    }
+}
+
+/// A session. Cheap to clone.
+#[derive(Clone)]
+pub struct SessionHandle {
+    slot: Arc<Slot>,
+    deps: Arc<Deps>,
+}
+
+impl fmt::Debug for SessionHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionHandle({})", self.slot.id)
+    }
+}
+
+/// What a prompt says: text, or text with images.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt(pub(crate) Vec<Block>);
+
+impl<T: Into<String>> From<T> for Prompt {
+    fn from(text: T) -> Self {
+        Self(vec![Block::Text(text.into())])
+    }
+}
+
+impl Prompt {
+    /// Adds an image: its media type, such as `image/png`, and its bytes in base64.
+    #[must_use]
+    pub fn image(mut self, media_type: impl Into<String>, base64: impl Into<String>) -> Self {
+        self.0.push(Block::Image(Image { media_type: media_type.into(), data: base64.into() }));
+        self
+    }
+}
+
+/// The answer to a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// The last answer's text.
+    pub text: String,
+    /// The run that gave it.
+    pub turn: TurnId,
+    /// The context's size after it.
+    pub context: ContextUsage,
+    /// What the run's model calls used, summaries apart.
+    pub usage: Usage,
+    /// How many model calls it took.
+    pub steps: u32,
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// How a session stands.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct State {
+    /// Its id.
+    pub id: String,
+    /// The model that answers.
+    pub model: String,
+    /// How many entries its log has.
+    pub entries: u64,
+    /// The context's size.
+    pub context: ContextUsage,
+    /// The model's window in tokens; 0 where nothing knows it.
+    pub context_window: u64,
+    /// How many compactions were installed.
+    pub compactions: u64,
+    /// All tokens of all its calls: what is billed.
+    pub total_tokens: u64,
+    /// What they cost, in micro-dollars, as far as prices are known.
+    pub cost_microdollars: u64,
+    /// `idle`, `working` or `compacting`.
+    pub status: &'static str,
+    /// How many inputs wait.
+    pub waiting: usize,
+    /// Whether the newest prompt has no complete answer: `resume` goes on with it.
+    pub is_unanswered: bool,
+}
+
+/// How a compaction by hand is to be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CompactOptions {
+    /// What the summary should attend to.
+    pub focus: Option<String>,
+    /// How much of the newest conversation to keep, in tokens.
+    pub keep_recent: Option<u64>,
+    /// Compact also where no cut is in reach of what is kept.
+    pub force: bool,
+}
+
+/// How a compaction ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Compacted {
+    /// `completed`, `truncated`, `nothing`, `failed`, `cancelled`, `superseded` or `interrupted`.
+    pub outcome: &'static str,
+    /// Why, where nothing was installed.
+    pub reason: Option<String>,
+    /// The compaction's entry, where one was installed.
+    pub entry_id: Option<EntryId>,
+    /// The context before, in tokens.
+    pub tokens_before: u64,
+    /// The context after, in tokens.
+    pub tokens_after: u64,
+    /// How many messages it had before.
+    pub messages_before: u64,
+    /// How many messages it has after.
+    pub messages_after: u64,
+    /// How many messages were replaced.
+    pub messages_removed: u64,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+}
+
+impl fmt::Display for Compacted {
+    /// The lines that users know: what was compacted and what it saved, or why nothing was.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.entry_id.is_some() {
+            write!(
+                f,
+                "✓ Compacted {} messages\n  Tokens: {} → {} (saved {})",
+                self.messages_removed,
+                thousands(self.tokens_before),
+                thousands(self.tokens_after),
+                thousands(self.tokens_before.saturating_sub(self.tokens_after)),
+            )
+        } else {
+            let reason = self.reason.as_deref().unwrap_or(self.outcome);
+            match self.outcome {
+                "nothing" => write!(f, "No compaction needed: {reason}"),
+                outcome => write!(f, "Compaction {outcome}: {reason}; the conversation is as it was"),
+            }
+        }
+    }
+}
+
+/// A number with commas: `142318` is `142,318`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+impl SessionHandle {
+    pub(crate) fn new(slot: Arc<Slot>, deps: Arc<Deps>) -> Self {
+        Self { slot, deps }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.slot.id
+    }
+
+    /// Says something to the agent, and waits for its answer: tools run, compactions happen.
+    ///
+    /// If the session is at work, the prompt waits for its turn in the durable inbox. Dropping the future cancels
+    /// the turn, or takes the prompt out of the inbox.
+    ///
+    /// # Errors
+    /// [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
+    /// [`Error::Busy`] when too much waits already, [`Error::Store`].
+    pub async fn prompt(&self, prompt: impl Into<Prompt>) -> Result<Reply> {
+        self.prompt_with(prompt.into(), None, None).await
+    }
+
+    /// As [`Self::prompt`], once: a second prompt with the same key gives [`Error::Invalid`] and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::prompt`].
+    pub async fn prompt_once(&self, key: impl Into<String>, prompt: impl Into<Prompt>) -> Result<Reply> {
+        self.prompt_with(prompt.into(), Some(key.into()), None).await
+    }
+
+    /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it.
+    ///
+    /// # Errors
+    /// As [`Self::prompt`]; and [`Error::Output`] when the answer does not have that form.
+    pub async fn prompt_as<T>(&self, prompt: impl Into<Prompt>) -> Result<T>
+    where
+        T: serde::de::DeserializeOwned + schemars::JsonSchema,
+    {
+        let schema = OutputSchema { name: type_name::<T>(), schema: greenroom_tools::schema_of::<T>() };
+        let reply = self.prompt_with(prompt.into(), None, Some(Arc::new(schema))).await?;
+        read_output(&reply.text)
+    }
+
+    async fn prompt_with(
+        &self,
+        prompt: Prompt,
+        key: Option<String>,
+        schema: Option<Arc<OutputSchema>>,
+    ) -> Result<Reply> {
+        if prompt.0.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty())) {
+            return Err(Error::Invalid("a prompt must not be empty".into()));
+        }
+        let options =
+            PromptOptions { ticket: self.deps.ticket(), key, schema, cancel: CancellationToken::new() };
+        let mut guard = WithdrawOnDrop { handle: Some(self.clone()), ticket: options.ticket };
+        let reply = self.ask(move |reply| SessionMessage::Prompt { content: prompt.0, options, reply }).await;
+        guard.handle = None;
+        reply
+    }
+
+    /// Goes on with the newest prompt where a crash or an abort left it without a complete answer.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it was answered; else as [`Self::prompt`].
+    pub async fn resume(&self) -> Result<Reply> {
+        let options = PromptOptions { ticket: self.deps.ticket(), ..PromptOptions::default() };
+        let mut guard = WithdrawOnDrop { handle: Some(self.clone()), ticket: options.ticket };
+        let reply = self.ask(move |reply| SessionMessage::Resume { options, reply }).await;
+        guard.handle = None;
+        reply
+    }
+
+    /// As [`Self::prompt`], with the events of the run as they come.
+    pub fn stream(&self, prompt: impl Into<Prompt>) -> TurnStream {
+        let events = self.subscribe();
+        let (handle, prompt) = (self.clone(), prompt.into());
+        let reply = Box::pin(async move { handle.prompt_with(prompt, None, None).await });
+        TurnStream { events, reply: Some(reply), result: None }
+    }
+
+    /// As [`Self::resume`], with the events of the run as they come.
+    pub fn stream_resumed(&self) -> TurnStream {
+        let events = self.subscribe();
+        let handle = self.clone();
+        let reply = Box::pin(async move { handle.resume().await });
+        TurnStream { events, reply: Some(reply), result: None }
+    }
+
+    /// Interrupts the running turn: what had come of the answer is kept, no process is left. Without a running
+    /// turn it does nothing.
+    pub fn abort(&self) {
+        self.slot.cancel_turn();
+    }
+
+    /// Says something into the running turn: it joins after the running tool calls. Without a running turn it
+    /// begins one. Gives the input's entry.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when too much waits already, [`Error::Store`].
+    pub async fn steer(&self, prompt: impl Into<Prompt>) -> Result<EntryId> {
+        self.input(prompt.into(), InboxDelivery::Steer).await
+    }
+
+    /// Says something that the agent hears after the running turn, in which it then goes on.
+    ///
+    /// # Errors
+    /// As [`Self::steer`].
+    pub async fn follow_up(&self, prompt: impl Into<Prompt>) -> Result<EntryId> {
+        self.input(prompt.into(), InboxDelivery::FollowUp).await
+    }
+
+    async fn input(&self, prompt: Prompt, delivery: InboxDelivery) -> Result<EntryId> {
+        self.ask(|reply| SessionMessage::Input { content: prompt.0, delivery, reply }).await
+    }
+
+    /// Replaces the older part of the conversation, in the model's view, by a summary. Only while idle.
+    ///
+    /// # Errors
+    /// [`Error::NotIdle`]. A compaction that finds nothing to do or fails is not an error: see
+    /// [`Compacted::outcome`].
+    pub async fn compact(&self, options: CompactOptions) -> Result<Compacted> {
+        self.ask(|reply| SessionMessage::CompactByHand { options, reply }).await
+    }
+
+    /// What [`Self::compact`] would do.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the reason if there is nothing to compact.
+    pub async fn plan(&self, options: CompactOptions) -> Result<Plan> {
+        let plan: Result<Box<Plan>, Nothing> =
+            self.ask(|reply| SessionMessage::PlanByHand { options, reply }).await?;
+        plan.map(|plan| *plan).map_err(|nothing| Error::Invalid(format!("no compaction needed: {nothing}")))
+    }
+
+    /// Makes the newest active compaction no longer count: the context is what it was before. Only while idle.
+    /// Gives the size after.
+    ///
+    /// # Errors
+    /// [`Error::NotIdle`]; [`Error::Invalid`] if there is none, or the result would not fit the window.
+    pub async fn undo_compaction(&self) -> Result<ContextUsage> {
+        self.ask(|reply| SessionMessage::Undo { reply }).await
+    }
+
+    /// Goes on from another entry: the next prompt begins a branch there. Only while idle.
+    ///
+    /// # Errors
+    /// [`Error::NotIdle`]; [`Error::Invalid`] if there is no such entry or its tool calls would be left open.
+    pub async fn branch(&self, to: Option<EntryId>) -> Result<()> {
+        self.ask(|reply| SessionMessage::Branch { to, reply }).await
+    }
+
+    /// Keeps an entry verbatim through every compaction.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is no message of the live context that can stand alone, or too much is pinned.
+    pub async fn pin(&self, entry: EntryId) -> Result<()> {
+        self.ask(|reply| SessionMessage::Pin { entry, pinned: true, reply }).await
+    }
+
+    /// No longer keeps an entry.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn unpin(&self, entry: EntryId) -> Result<()> {
+        self.ask(|reply| SessionMessage::Pin { entry, pinned: false, reply }).await
+    }
+
+    /// Takes over the entries of an import or a fork. Only into an empty session.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is not empty.
+    pub async fn adopt(&self, entries: Vec<Arc<Entry>>, leaf: Option<EntryId>) -> Result<()> {
+        self.ask(|reply| SessionMessage::Adopt { entries, leaf, reply }).await
+    }
+
+    /// How it stands.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::SessionFailed`].
+    pub async fn state(&self) -> Result<State> {
+        let actor = self.actor().await?;
+        let (reply, answer) = oneshot::channel();
+        self.send(&actor, SessionMessage::State(reply))?;
+        answer.await.map_err(|_| self.gone())
+    }
+
+    /// What the model would be sent, the system prompt apart.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::SessionFailed`].
+    pub async fn context(&self) -> Result<Vec<Arc<Message>>> {
+        let actor = self.actor().await?;
+        let (reply, answer) = oneshot::channel();
+        self.send(&actor, SessionMessage::Context(reply))?;
+        answer.await.map_err(|_| self.gone())
+    }
+
+    /// Its events, from now on.
+    pub fn subscribe(&self) -> Subscription {
+        self.deps.bus.subscribe(Filter::session(Arc::clone(&self.slot.id)))
+    }
+
+    async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
+        let actor = self.actor().await?;
+        let (reply, answer) = oneshot::channel();
+        self.send(&actor, message(reply))?;
+        answer.await.map_err(|_| self.gone())?
+    }
+
+    fn send(&self, actor: &ActorRef<SessionMessage>, message: SessionMessage) -> Result<()> {
+        actor.cast(message).map_err(|_| self.gone())
+    }
+
+    fn gone(&self) -> Error {
+        Error::Interrupted { session: self.slot.id.to_string() }
+    }
+
+    /// The session's actor; a session that sleeps is woken.
+    async fn actor(&self) -> Result<ActorRef<SessionMessage>> {
+        self.slot.activity.fetch_add(1, Ordering::Relaxed);
+        if let Some(actor) = self.slot.actor() {
+            return Ok(actor);
+        }
+        let (id, parent) = (Arc::clone(&self.slot.id), self.slot.parent.clone());
+        let slot = open(&self.deps, id, self.slot.agent(), parent, false).await?;
+        slot.actor().ok_or_else(|| self.gone())
+    }
+}
+
+/// Asks the supervisor to open or resume a session.
+pub(crate) async fn open(
+    deps: &Deps,
+    id: Arc<str>,
+    agent: Arc<Agent>,
+    parent: Option<Arc<str>>,
+    resume_failed: bool,
+) -> Result<Arc<Slot>> {
+    let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
+    let (reply, answer) = oneshot::channel();
+    let request = OpenRequest { id, agent, parent, resume_failed, reply };
+    supervisor.cast(SupervisorMessage::Open(request)).map_err(|_| Error::Closed)?;
+    answer.await.map_err(|_| Error::Closed)?
+}
+
+/// Cancels a prompt whose caller went away.
+struct WithdrawOnDrop {
+    handle: Option<SessionHandle>,
+    ticket: u64,
+}
+
+impl Drop for WithdrawOnDrop {
+    fn drop(&mut self) {
+        if let Some(actor) = self.handle.take().and_then(|handle| handle.slot.actor()) {
+            let _ = actor.cast(SessionMessage::Withdraw { ticket: self.ticket });
+        }
+    }
+}
+
+fn type_name<T>() -> String {
+    let full = std::any::type_name::<T>();
+    let short: String = full
+        .rsplit("::")
+        .next()
+        .unwrap_or(full)
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
+        .collect();
+    if short.is_empty() { "answer".to_owned() } else { short }
+}
+
+fn read_output<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
+    let trimmed = text.trim();
+    // Models that know no schemas like to put JSON into a fence.
+    let fenced = trimmed
+        .strip_prefix("```")
+        .and_then(|rest| rest.strip_suffix("```"))
+        .map(|inner| inner.strip_prefix("json").unwrap_or(inner).trim());
+    serde_json::from_str(fenced.unwrap_or(trimmed)).map_err(|error| Error::Output {
+        wanted: type_name::<T>(),
+        reason: error.to_string(),
+        text: text.to_owned(),
+    })
+}
+
+/// A run, as it happens: its events, then its reply. Dropping it cancels the turn.
+pub struct TurnStream {
+    events: Subscription,
+    reply: Option<futures_util::future::BoxFuture<'static, Result<Reply>>>,
+    result: Option<Result<Reply>>,
+}
+
+impl fmt::Debug for TurnStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TurnStream")
+    }
+}
+
+impl TurnStream {
+    /// The next event of the session; `None` when the run is over.
+    pub async fn next(&mut self) -> Option<Delivery> {
+        match &mut self.reply {
+            Some(reply) => {
+                tokio::select! {
+                    biased;
+                    delivery = self.events.next() => return delivery,
+                    result = reply => {
+                        self.result = Some(result);
+                        self.reply = None;
+                    }
+                }
+                self.events.try_next()
+            }
+            // The reply is given after the run's last event was published: what is left is here already.
+            None => self.events.try_next(),
+        }
+    }
+
+    /// The next piece of the answer's text; `None` when the run is over.
+    pub async fn next_text(&mut self) -> Option<String> {
+        while let Some(delivery) = self.next().await {
+            let Delivery::Event(event) = delivery else { continue };
+            if let EventKind::MessageDelta { delta: Delta::Text(text), .. } = &event.kind {
+                return Some(text.clone());
+            }
+        }
+        None
+    }
+
+    /// The reply, after the events that were not read are thrown away.
+    ///
+    /// # Errors
+    /// As [`SessionHandle::prompt`].
+    pub async fn reply(mut self) -> Result<Reply> {
+        while self.next().await.is_some() {}
+        match (self.result.take(), self.reply.take()) {
+            (Some(result), _) => result,
+            (None, Some(reply)) => reply.await,
+            (None, None) => Err(Error::Closed),
+        }
+    }
+}

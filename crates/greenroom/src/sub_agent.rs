@@ -1,0 +1,106 @@
+//! An agent as a tool of another: called with a task, it works on it in a session of its own.
+//!
+//! Always true: its session's id follows from the caller's and the call's, so a call names one session; it ends
+//! with the call that began it; its events carry the caller's session as their parent; it is no deeper than
+//! [`DEPTH_MAX`].
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Weak};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use greenroom_kernel::ToolSpec;
+use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
+
+use crate::agent::{Agent, SubAgent};
+use crate::deps::Deps;
+use crate::error::{Error, Result};
+use crate::session::{SessionHandle, open};
+
+/// How deep agents may call agents.
+const DEPTH_MAX: usize = 4;
+
+/// All tools of an agent: its own, and the agents it may call.
+pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
+    if let Some(problem) = agent.problems.first() {
+        return Err(Error::Config(problem.clone()));
+    }
+    let mut tools = agent.tools.clone();
+    for sub_agent in &agent.sub_agents {
+        let tool = SubAgentTool { deps: Arc::downgrade(deps), definition: sub_agent.clone() };
+        tools.insert(tool).map_err(|error| Error::Config(error.to_string()))?;
+    }
+    Ok(tools)
+}
+
+struct SubAgentTool {
+    deps: Weak<Deps>,
+    definition: SubAgent,
+}
+
+impl Tool for SubAgentTool {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: self.definition.name.clone(),
+            description: self.definition.description.clone(),
+            parameters: serde_json::json!({
+                "type": "object",
+                "properties": { "task": { "type": "string", "description": "What it is to do, with all that it needs to know." } },
+                "required": ["task"],
+                "additionalProperties": false,
+            }),
+        }
+    }
+
+    /// Its tools may change what they like, so calls of it do not run beside others.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
+        let (deps, definition) = (self.deps.upgrade(), self.definition.clone());
+        async move {
+            let Some(task) = arguments.get("task").and_then(|task| task.as_str()).map(str::to_owned) else {
+                return ToolOutput::error(
+                    "The argument `task` is missing: a text that says what is to be done.",
+                );
+            };
+            let Some(deps) = deps else { return ToolOutput::error("The runtime is shut down.") };
+            match work(&deps, &definition, task, &context).await {
+                Ok(text) => ToolOutput::text(text),
+                Err(Error::Aborted) => ToolOutput::interrupted("The agent was cancelled."),
+                Err(error) => ToolOutput::error(format!("The agent failed: {error}")),
+            }
+        }
+        .boxed()
+    }
+}
+
+async fn work(
+    deps: &Arc<Deps>,
+    definition: &SubAgent,
+    task: String,
+    context: &ToolContext,
+) -> Result<String> {
+    let depth = context.session.matches("..").count();
+    if depth >= DEPTH_MAX {
+        return Err(Error::Invalid(format!("agents may call agents at most {DEPTH_MAX} deep")));
+    }
+    let id: Arc<str> = session_id(&context.session, &context.call_id).into();
+    let parent: Arc<str> = context.session.as_str().into();
+    let slot = open(deps, Arc::clone(&id), Arc::clone(&definition.agent), Some(parent), true).await?;
+    let session = SessionHandle::new(slot, Arc::clone(deps));
+    tokio::select! {
+        // Dropping the prompt's future cancels its turn.
+        () = context.cancel.cancelled() => Err(Error::Aborted),
+        reply = session.prompt(task) => reply.map(|reply| reply.text),
+    }
+}
+
+/// `caller..0123456789abcdef`: within the length that session ids may have.
+fn session_id(caller: &str, call_id: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    (caller, call_id).hash(&mut hasher);
+    let short: String = caller.chars().take(44).collect();
+    format!("{short}..{:016x}", hasher.finish())
+}
