@@ -1,1 +1,836 @@
-//! placeholder
+//! Every transition of a turn, as tables of what happens and what is done; and what holds of any sequence.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::*;
+use crate::message::Part;
+use crate::notation::{Random, assistant, calls, drawn, result, says, usage};
+
+fn size(tokens: u64) -> Input {
+    Input::Size(Size { tokens, window: Some(1_000), ..Size::default() })
+}
+
+fn due(at_window: bool) -> Input {
+    Input::Size(Size { tokens: 900, window: Some(1_000), is_due: true, at_window, over_budget: None })
+}
+
+fn answered(answer: AssistantMessage) -> Input {
+    Input::Answered(Box::new(answer))
+}
+
+fn text() -> Input {
+    answered(says("done"))
+}
+
+fn tools(ids: &[&str]) -> Input {
+    answered(calls(ids))
+}
+
+/// A call with other arguments than those of [`tools`].
+fn other_tool(id: &str) -> Input {
+    let mut answer = calls(&[id]);
+    for part in &mut answer.content {
+        if let Part::ToolCall(call) = part {
+            call.arguments = r#"{"path":"other"}"#.into();
+        }
+    }
+    answered(answer)
+}
+
+fn ended(id: &str) -> Input {
+    Input::ToolEnded(Box::new(result(id, "ok")))
+}
+
+fn recorded(delivered: u32) -> Input {
+    Input::Recorded { delivered }
+}
+
+fn compacted(installed: bool) -> Input {
+    Input::Compacted { installed, floor: None }
+}
+
+fn failure(class: FailureClass) -> Failure {
+    Failure::new(class, "it failed")
+}
+
+fn failed(class: FailureClass) -> Input {
+    Input::Failed { failure: failure(class), wordless: false, jitter: 0 }
+}
+
+fn limited(class: FailureClass, limit: u64) -> Input {
+    Input::Failed { failure: Failure { limit: Some(limit), ..failure(class) }, wordless: false, jitter: 0 }
+}
+
+fn abort() -> Input {
+    Input::Abort { partial: None }
+}
+
+/// Effects as words: `measure`, `compact overflow window 1`, `ask out=512 bare`, `record (c=x) none`, `run x,y`,
+/// `wait 500 #1`, `overflow`, `cancel`, `end completed (..)`.
+fn words(effects: &[Effect]) -> String {
+    let of = |messages: &[Message]| {
+        drawn(&messages.iter().map(|message| Arc::new(message.clone())).collect::<Vec<_>>())
+    };
+    let all: Vec<String> = effects
+        .iter()
+        .map(|effect| match effect {
+            Effect::Measure => "measure".into(),
+            Effect::Compact { trigger, at_window, rungs_down } => {
+                let why = serde_json::to_value(trigger).expect("a word");
+                let at = if *at_window { " window" } else { "" };
+                format!("compact {}{at} {rungs_down}", why.as_str().expect("a word"))
+            }
+            Effect::Ask { output_tokens_max, without_media } => {
+                let out = output_tokens_max.map_or(String::new(), |tokens| format!(" out={tokens}"));
+                format!("ask{out}{}", if *without_media { " bare" } else { "" })
+            }
+            Effect::Record { messages, boundary } => {
+                let boundary = match boundary {
+                    Boundary::None => "none",
+                    Boundary::Steps => "steps",
+                    Boundary::End => "end",
+                };
+                format!("record ({}) {boundary}", of(messages))
+            }
+            Effect::RunTools(calls) => {
+                let ids: Vec<&str> = calls.iter().map(|call| call.id.as_str()).collect();
+                format!("run {}", ids.join(","))
+            }
+            Effect::Wait { delay_ms, attempt, .. } => format!("wait {delay_ms} #{attempt}"),
+            Effect::OverflowDetected => "overflow".into(),
+            Effect::Cancel => "cancel".into(),
+            Effect::End { messages, outcome } => {
+                let class = match outcome {
+                    TurnOutcome::Failed(failure) => format!(" {}", failure.class),
+                    TurnOutcome::Completed
+                    | TurnOutcome::Aborted
+                    | TurnOutcome::Interrupted
+                    | TurnOutcome::Stopped { .. } => String::new(),
+                };
+                format!("end {}{class} ({})", outcome.as_str(), of(messages))
+            }
+        })
+        .collect();
+    all.join("; ")
+}
+
+fn turn() -> Turn {
+    Turn::new(TurnLimits::default(), true, None)
+}
+
+#[track_caller]
+fn check_turn(mut turn: Turn, table: Vec<(Input, &str)>) -> Turn {
+    for (step, (input, expect)) in table.into_iter().enumerate() {
+        let shown = format!("step {step}, {input:?}");
+        assert_eq!(words(&turn.on(input)), expect, "{shown}");
+    }
+    turn
+}
+
+#[track_caller]
+fn check(table: Vec<(Input, &str)>) -> Turn {
+    check_turn(turn(), table)
+}
+
+/// A turn that has asked the model, and what comes then.
+#[track_caller]
+fn check_asked(table: Vec<(Input, &str)>) -> Turn {
+    check(begun(table))
+}
+
+fn begun(table: Vec<(Input, &str)>) -> Vec<(Input, &str)> {
+    let mut whole = vec![(Input::Begin, "measure"), (size(10), "ask")];
+    whole.extend(table);
+    whole
+}
+
+#[test]
+fn an_answer_without_calls_ends_the_turn_with_its_record() {
+    let turn =
+        check_asked(vec![(text(), "record (a) end"), (recorded(0), ""), (recorded(0), ""), (abort(), "")]);
+    assert!(turn.is_over());
+    assert_eq!(turn.steps(), 1);
+}
+
+#[test]
+fn calls_run_when_they_are_durable_and_are_followed_by_a_measure() {
+    check_asked(vec![
+        (tools(&["x"]), "record (c=x) none"),
+        (ended("x"), ""),
+        (recorded(0), "run x"),
+        (ended("x"), "record (r=x) steps"),
+        (ended("x"), ""),
+        (recorded(0), "measure"),
+        (recorded(0), ""),
+        (size(20), "ask"),
+        (text(), "record (a) end"),
+        (recorded(0), ""),
+    ]);
+}
+
+#[test]
+fn results_are_recorded_as_they_come_and_only_the_last_is_a_boundary() {
+    check_asked(vec![
+        (tools(&["x", "y", "z"]), "record (c=x,y,z) none"),
+        (recorded(0), "run x,y,z"),
+        (ended("y"), "record (r=y) none"),
+        (ended("nobody"), ""),
+        (ended("y"), ""),
+        (ended("x"), "record (r=x) none"),
+        (recorded(0), ""),
+        (recorded(0), ""),
+        (ended("z"), "record (r=z) steps"),
+        (recorded(2), "measure"),
+    ]);
+    // All at once, before any record is durable.
+    check_asked(vec![
+        (tools(&["x", "y"]), "record (c=x,y) none"),
+        (recorded(0), "run x,y"),
+        (ended("x"), "record (r=x) none"),
+        (ended("y"), "record (r=y) steps"),
+        (recorded(0), ""),
+        (recorded(0), "measure"),
+    ]);
+    // An id that the model used twice: two calls, two results.
+    check_asked(vec![
+        (tools(&["x", "x"]), "record (c=x,x) none"),
+        (recorded(0), "run x,x"),
+        (ended("x"), "record (r=x) none"),
+        (ended("x"), "record (r=x) steps"),
+    ]);
+}
+
+#[test]
+fn a_follow_up_goes_on_in_the_same_turn() {
+    check_asked(vec![
+        (text(), "record (a) end"),
+        (recorded(1), "measure"),
+        (size(30), "ask"),
+        (text(), "record (a) end"),
+        (recorded(0), ""),
+    ]);
+}
+
+#[test]
+fn what_is_due_is_compacted_once_before_the_call() {
+    check(vec![(Input::Begin, "measure"), (due(false), "compact threshold 0"), (compacted(true), "ask")]);
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(true), "compact threshold window 0"),
+        (compacted(true), "ask"),
+    ]);
+    // What failed changes nothing: the request is sent.
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(false), "compact threshold 0"),
+        (compacted(false), "ask"),
+        (tools(&["x"]), "record (c=x) none"),
+        (recorded(0), "run x"),
+        (ended("x"), "record (r=x) steps"),
+        (recorded(0), "measure"),
+        // Between tool steps too, now that there is a new message.
+        (due(false), "compact threshold 0"),
+        (compacted(true), "ask"),
+    ]);
+    // Nothing smaller is possible.
+    let floor = Some(failure(FailureClass::ContextFloor));
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(true), "compact threshold window 0"),
+        (Input::Compacted { installed: false, floor }, "end failed context_floor ()"),
+    ]);
+}
+
+#[test]
+fn failed_calls_are_tried_again_with_growing_waits() {
+    let class = FailureClass::Overloaded;
+    let mut table = Vec::new();
+    for wait in ["wait 500 #1", "wait 1000 #2", "wait 2000 #3", "wait 4000 #4", "wait 8000 #5"] {
+        table.push((failed(class), wait));
+        table.push((Input::Waited, "ask"));
+    }
+    table.push((failed(class), "end failed overloaded ()"));
+    check_asked(table);
+    // An answer makes a new beginning.
+    check_asked(vec![
+        (failed(FailureClass::Timeout), "wait 500 #1"),
+        (Input::Waited, "ask"),
+        (failed(FailureClass::Malformed), "wait 1000 #2"),
+        (Input::Waited, "ask"),
+        (tools(&["x"]), "record (c=x) none"),
+        (recorded(0), "run x"),
+        (ended("x"), "record (r=x) steps"),
+        (recorded(0), "measure"),
+        (size(10), "ask"),
+        (failed(FailureClass::RateLimited), "wait 500 #1"),
+    ]);
+}
+
+#[test]
+fn the_wait_is_what_the_provider_asks_for_up_to_a_minute() {
+    let after = |ms, jitter| Input::Failed {
+        failure: Failure { retry_after_ms: Some(ms), ..failure(FailureClass::RateLimited) },
+        wordless: false,
+        jitter,
+    };
+    check_asked(vec![(after(7_000, 0), "wait 7000 #1")]);
+    check_asked(vec![(after(7_000, 1_000), "wait 8750 #1")]);
+    check_asked(vec![(after(7_000, 9_999_999), "wait 8750 #1")]);
+    check_asked(vec![(after(3_600_000, 0), "wait 60000 #1")]);
+    check_asked(vec![(after(59_000, 1_000), "wait 60000 #1")]);
+    check_asked(vec![(after(u64::MAX, 1_000), "wait 60000 #1")]);
+    check_asked(vec![(after(0, 1_000), "wait 0 #1")]);
+}
+
+#[test]
+fn what_waiting_does_not_heal_ends_the_turn() {
+    for class in [
+        FailureClass::RequestTooLargeForRateLimit,
+        FailureClass::Quota,
+        FailureClass::Auth,
+        FailureClass::ContentFilter,
+        FailureClass::ContextFloor,
+        FailureClass::Other,
+    ] {
+        let turn = check_asked(vec![(failed(class), &format!("end failed {class} ()"))]);
+        assert!(turn.is_over());
+    }
+}
+
+#[test]
+fn an_overflow_is_compacted_and_asked_again_a_rung_lower_each_time() {
+    let class = FailureClass::ContextOverflow;
+    check_asked(vec![
+        (failed(class), "compact overflow window 0"),
+        (compacted(true), "ask"),
+        (failed(class), "compact overflow window 1"),
+        (compacted(true), "ask"),
+        (failed(class), "compact overflow window 2"),
+        (compacted(true), "ask"),
+        (failed(class), "end failed context_overflow ()"),
+    ]);
+    // It does not count as a retry.
+    check_asked(vec![
+        (failed(FailureClass::Timeout), "wait 500 #1"),
+        (Input::Waited, "ask"),
+        (failed(class), "compact overflow window 0"),
+        (compacted(true), "ask"),
+        (failed(FailureClass::Timeout), "wait 1000 #2"),
+    ]);
+    // After a compaction by threshold too.
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(false), "compact threshold 0"),
+        (compacted(true), "ask"),
+        (failed(class), "compact overflow window 0"),
+    ]);
+    // What cannot be compacted is said with the provider's own words.
+    check_asked(vec![
+        (failed(class), "compact overflow window 0"),
+        (compacted(false), "end failed context_overflow ()"),
+    ]);
+    let floor = Some(failure(FailureClass::ContextFloor));
+    check_asked(vec![
+        (failed(class), "compact overflow window 0"),
+        (Input::Compacted { installed: false, floor }, "end failed context_floor ()"),
+    ]);
+}
+
+#[test]
+fn off_is_off_for_overflows_too() {
+    let table = begun(vec![(failed(FailureClass::ContextOverflow), "end failed context_overflow ()")]);
+    check_turn(Turn::new(TurnLimits::default(), false, None), table);
+}
+
+#[test]
+fn a_wordless_refusal_is_an_overflow_where_the_window_is_full() {
+    let wordless = |class, status| Input::Failed {
+        failure: Failure { status, ..failure(class) },
+        wordless: true,
+        jitter: 0,
+    };
+    let check_at = |tokens, class, status, expect: &'static str| {
+        check(vec![(Input::Begin, "measure"), (size(tokens), "ask"), (wordless(class, status), expect)]);
+    };
+    let compact = "compact overflow window 0";
+    check_at(850, FailureClass::Malformed, None, compact);
+    check_at(849, FailureClass::Malformed, None, "wait 500 #1");
+    check_at(850, FailureClass::RateLimited, Some(429), compact);
+    check_at(100, FailureClass::RateLimited, Some(429), "wait 500 #1");
+    check_at(850, FailureClass::Other, Some(400), compact);
+    check_at(850, FailureClass::PayloadTooLarge, Some(413), compact);
+    // The status first.
+    check_at(850, FailureClass::Auth, Some(401), "end failed auth ()");
+    check_at(850, FailureClass::Quota, Some(402), "end failed quota ()");
+    check_at(850, FailureClass::Timeout, Some(408), "wait 500 #1");
+    check_at(850, FailureClass::Overloaded, Some(529), "wait 500 #1");
+    check_at(850, FailureClass::Overloaded, Some(503), "wait 500 #1");
+    // No window, no full one.
+    let unknown = Input::Size(Size { tokens: 850, ..Size::default() });
+    check(vec![
+        (Input::Begin, "measure"),
+        (unknown, "ask"),
+        (wordless(FailureClass::Malformed, None), "wait 500 #1"),
+    ]);
+}
+
+#[test]
+fn less_output_is_asked_for_before_anything_is_compacted() {
+    let asked = |max: Option<u64>, table| check_turn(Turn::new(TurnLimits::default(), true, max), table);
+    let begun = |first: &'static str, rest: Vec<(Input, &'static str)>| {
+        let mut whole = vec![(Input::Begin, "measure"), (size(500), first)];
+        whole.extend(rest);
+        whole
+    };
+    let overflow = FailureClass::ContextOverflow;
+    // 500 and a tenth of it are the input: 450 are left of 1,000.
+    asked(
+        Some(800),
+        begun(
+            "ask out=800",
+            vec![
+                (limited(overflow, 1_000), "ask out=450"),
+                (limited(overflow, 1_000), "compact overflow window 0"),
+            ],
+        ),
+    );
+    // Not if it would not help: nothing named, too little left, or less asked for than is left.
+    asked(None, begun("ask", vec![(limited(overflow, 1_000), "compact overflow window 0")]));
+    asked(Some(800), begun("ask out=800", vec![(limited(overflow, 600), "compact overflow window 0")]));
+    asked(Some(300), begun("ask out=300", vec![(limited(overflow, 1_000), "compact overflow window 0")]));
+    asked(Some(800), begun("ask out=800", vec![(failed(overflow), "compact overflow window 0")]));
+    // The next call is as it was configured.
+    let turn = asked(
+        Some(800),
+        begun(
+            "ask out=800",
+            vec![
+                (limited(overflow, 1_000), "ask out=450"),
+                (tools(&["x"]), "record (c=x) none"),
+                (recorded(0), "run x"),
+                (ended("x"), "record (r=x) steps"),
+                (recorded(0), "measure"),
+                (size(10), "ask out=800"),
+            ],
+        ),
+    );
+    assert!(!turn.is_over());
+}
+
+#[test]
+fn an_output_limit_is_lowered_strictly_and_stays_so_for_the_turn() {
+    let class = FailureClass::OutputLimit;
+    let asked = |max: Option<u64>, first: &'static str, rest: Vec<(Input, &'static str)>| {
+        let mut whole = vec![(Input::Begin, "measure"), (size(10), first)];
+        whole.extend(rest);
+        check_turn(Turn::new(TurnLimits::default(), true, max), whole)
+    };
+    asked(
+        Some(64_000),
+        "ask out=64000",
+        vec![
+            (limited(class, 8_192), "ask out=8192"),
+            (tools(&["x"]), "record (c=x) none"),
+            (recorded(0), "run x"),
+            (ended("x"), "record (r=x) steps"),
+            (recorded(0), "measure"),
+            (size(10), "ask out=8192"),
+        ],
+    );
+    // A limit that is none, or is not named: half.
+    asked(
+        Some(1_000),
+        "ask out=1000",
+        vec![
+            (limited(class, 200_000), "ask out=500"),
+            (failed(class), "ask out=256"),
+            (failed(class), "end failed output_limit ()"),
+        ],
+    );
+    asked(None, "ask", vec![(failed(class), "ask out=4096")]);
+}
+
+#[test]
+fn a_payload_too_large_is_sent_without_media_before_anything_is_compacted() {
+    check_asked(vec![
+        (failed(FailureClass::PayloadTooLarge), "ask bare"),
+        (failed(FailureClass::PayloadTooLarge), "compact overflow window 0"),
+        (compacted(true), "ask bare"),
+        (text(), "record (a) end"),
+        (recorded(1), "measure"),
+        (size(10), "ask bare"),
+    ]);
+}
+
+#[test]
+fn an_answer_that_says_nothing_is_none() {
+    let empty = |stop| answered(AssistantMessage { stop, ..assistant(Vec::new()) });
+    let reasoning = || answered(assistant(vec![Part::Reasoning("hm".into())]));
+    check_asked(vec![
+        (empty(StopReason::Stop), "wait 562 #1"),
+        (Input::Waited, "ask"),
+        (reasoning(), "wait 1125 #2"),
+    ]);
+    check_asked(vec![(empty(StopReason::ContentFilter), "end failed content_filter ()")]);
+    // Cut off before a word: with a full window an overflow; else tried again, and not with less output.
+    check_asked(vec![(empty(StopReason::Length), "wait 562 #1"), (Input::Waited, "ask")]);
+    check(vec![
+        (Input::Begin, "measure"),
+        (size(900), "ask"),
+        (empty(StopReason::Length), "overflow; compact overflow window 0"),
+        (compacted(true), "ask"),
+    ]);
+    // By the provider's count, too.
+    let mut counted = assistant(Vec::new());
+    counted.stop = StopReason::Length;
+    counted.usage = usage(990, 0);
+    check_asked(vec![(answered(counted), "overflow; compact overflow window 0")]);
+    let mut table: Vec<(Input, &str)> = Vec::new();
+    for wait in ["wait 562 #1", "wait 1125 #2", "wait 2250 #3", "wait 4500 #4", "wait 9000 #5"] {
+        table.extend([(empty(StopReason::Stop), wait), (Input::Waited, "ask")]);
+    }
+    table.push((empty(StopReason::Stop), "end failed malformed ()"));
+    check_asked(table);
+}
+
+#[test]
+fn a_silent_overflow_is_compacted_before_the_next_call() {
+    let over = |mut answer: AssistantMessage| {
+        answer.usage = usage(1_200, 5);
+        answered(answer)
+    };
+    check_asked(vec![
+        (over(calls(&["x"])), "overflow; record (c=x) none"),
+        (recorded(0), "run x"),
+        (ended("x"), "record (r=x) steps"),
+        (recorded(0), "measure"),
+        (size(10), "compact overflow window 0"),
+        (compacted(true), "ask"),
+        (text(), "record (a) end"),
+        (recorded(1), "measure"),
+        (size(10), "ask"),
+    ]);
+    // The answer is an answer all the same.
+    check_asked(vec![(over(says("done")), "overflow; record (a) end"), (recorded(0), "")]);
+    let table = begun(vec![
+        (over(says("done")), "overflow; record (a) end"),
+        (recorded(1), "measure"),
+        (size(10), "ask"),
+    ]);
+    check_turn(Turn::new(TurnLimits::default(), false, None), table);
+}
+
+/// One step with a tool, from `ask` to `ask`.
+fn step(call: Input, record: &'static str, run: &'static str, id: &str) -> Vec<(Input, &'static str)> {
+    vec![
+        (call, record),
+        (recorded(0), run),
+        (ended(id), "record (r=x) steps"),
+        (recorded(0), "measure"),
+        (size(10), "ask"),
+    ]
+}
+
+#[test]
+fn guards_end_a_turn_and_answer_its_calls() {
+    let same = || step(tools(&["x"]), "record (c=x) none", "run x", "x");
+    let stopped = "end stopped (c=x r=x)";
+    // The same calls over and over.
+    let limits = TurnLimits { repeats_max: 2, ..TurnLimits::default() };
+    let mut table = begun(same());
+    table.extend(same());
+    table.push((tools(&["x"]), stopped));
+    check_turn(Turn::new(limits, true, None), table);
+    // Another one between them begins the count anew.
+    let mut table = begun(same());
+    table.extend(same());
+    let mut other = step(other_tool("x"), "record (c=x) none", "run x", "x");
+    table.append(&mut other);
+    table.extend(same());
+    table.extend(same());
+    table.push((tools(&["x"]), stopped));
+    check_turn(Turn::new(limits, true, None), table);
+    // Too many steps.
+    let limits = TurnLimits { steps_max: 2, ..TurnLimits::default() };
+    let mut table = begun(same());
+    table.push((tools(&["x"]), stopped));
+    check_turn(Turn::new(limits, true, None), table);
+    // An answer may come at any step.
+    let mut table = begun(same());
+    table.push((text(), "record (a) end"));
+    check_turn(Turn::new(limits, true, None), table);
+    // A budget.
+    let over = Size { over_budget: Some("1 $".into()), ..Size::default() };
+    check(vec![(Input::Begin, "measure"), (Input::Size(over), "end stopped ()")]);
+}
+
+#[test]
+fn an_abort_ends_the_turn_in_any_phase() {
+    let aborted = "cancel; end aborted ()";
+    check(vec![(abort(), aborted)]);
+    check(vec![(Input::Begin, "measure"), (abort(), aborted), (size(10), "")]);
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(false), "compact threshold 0"),
+        (abort(), aborted),
+        (compacted(true), ""),
+    ]);
+    check_asked(vec![(abort(), aborted), (text(), "")]);
+    check_asked(vec![
+        (failed(FailureClass::Timeout), "wait 500 #1"),
+        (abort(), aborted),
+        (Input::Waited, ""),
+    ]);
+    // What had come of an answer is kept, without calls that were still being written.
+    let partial = |answer| Input::Abort { partial: Some(Box::new(answer)) };
+    check_asked(vec![(partial(says("half")), "cancel; end aborted (a)")]);
+    check_asked(vec![(partial(calls(&["x"])), aborted)]);
+    check_asked(vec![(partial(assistant(vec![Part::Reasoning("hm".into())])), aborted)]);
+    // Not while nothing was asked.
+    check(vec![(Input::Begin, "measure"), (partial(says("half")), aborted)]);
+    // Each open call gets its result, and what has one keeps it.
+    check_asked(vec![
+        (tools(&["x", "y"]), "record (c=x,y) none"),
+        (abort(), "cancel; end aborted (r=x! r=y!)"),
+        (recorded(0), ""),
+    ]);
+    check_asked(vec![
+        (tools(&["x", "y"]), "record (c=x,y) none"),
+        (recorded(0), "run x,y"),
+        (ended("x"), "record (r=x) none"),
+        (abort(), "cancel; end aborted (r=y!)"),
+        (ended("y"), ""),
+    ]);
+    check_asked(vec![
+        (tools(&["x"]), "record (c=x) none"),
+        (recorded(0), "run x"),
+        (ended("x"), "record (r=x) steps"),
+        (abort(), aborted),
+    ]);
+    // While the last record is on its way: it may end the turn itself.
+    check_asked(vec![(text(), "record (a) end"), (abort(), ""), (recorded(0), ""), (abort(), "")]);
+    check_asked(vec![(text(), "record (a) end"), (abort(), ""), (recorded(1), "end aborted ()")]);
+}
+
+#[test]
+fn what_is_not_awaited_is_ignored() {
+    check(vec![
+        (size(10), ""),
+        (text(), ""),
+        (recorded(1), ""),
+        (ended("x"), ""),
+        (Input::Waited, ""),
+        (compacted(true), ""),
+        (failed(FailureClass::Other), ""),
+        (Input::Begin, "measure"),
+        (Input::Begin, ""),
+        (text(), ""),
+        (size(10), "ask"),
+        (size(10), ""),
+        (Input::Waited, ""),
+    ]);
+}
+
+const CLASSES: [FailureClass; 13] = [
+    FailureClass::ContextOverflow,
+    FailureClass::OutputLimit,
+    FailureClass::PayloadTooLarge,
+    FailureClass::RateLimited,
+    FailureClass::RequestTooLargeForRateLimit,
+    FailureClass::Quota,
+    FailureClass::Auth,
+    FailureClass::Overloaded,
+    FailureClass::Timeout,
+    FailureClass::Malformed,
+    FailureClass::ContentFilter,
+    FailureClass::ContextFloor,
+    FailureClass::Other,
+];
+
+fn any_answer(random: &mut Random) -> AssistantMessage {
+    let mut answer = match random.below(5) {
+        0 => says("done"),
+        1 => assistant(Vec::new()),
+        2 => calls(&["x", "x"]),
+        _ => {
+            let ids = ["x", "y", "z", "w"];
+            let count = usize::try_from(1 + random.below(4)).expect("small");
+            calls(&ids[..count])
+        }
+    };
+    if random.one_in(4) {
+        answer.stop = *random.pick(&[StopReason::Length, StopReason::ContentFilter, StopReason::Error]);
+    }
+    if random.one_in(2) {
+        answer.usage = usage(random.below(1_300), 9);
+    }
+    answer
+}
+
+fn any_input(random: &mut Random) -> Input {
+    match random.below(9) {
+        0 => Input::Begin,
+        1 | 2 => Input::Size(Size {
+            tokens: random.below(1_200),
+            window: (!random.one_in(5)).then_some(1_000),
+            is_due: random.one_in(3),
+            at_window: random.one_in(5),
+            over_budget: random.one_in(60).then(|| "a budget".into()),
+        }),
+        3 => Input::Compacted {
+            installed: !random.one_in(3),
+            floor: random.one_in(9).then(|| failure(FailureClass::ContextFloor)),
+        },
+        4 => Input::Answered(Box::new(any_answer(random))),
+        5 => Input::Failed {
+            failure: Failure {
+                limit: random.one_in(2).then(|| random.below(2_000)),
+                retry_after_ms: random.one_in(3).then(|| random.below(u64::MAX)),
+                status: random.one_in(3).then_some(429),
+                ..failure(*random.pick(&CLASSES))
+            },
+            wordless: random.one_in(4),
+            jitter: random.below(2_000),
+        },
+        6 => Input::Waited,
+        7 => Input::ToolEnded(Box::new(result(random.pick::<&str>(&["x", "y", "z", "w"]), "ok"))),
+        _ if random.one_in(20) => {
+            Input::Abort { partial: random.one_in(2).then(|| Box::new(any_answer(random))) }
+        }
+        _ => Input::Recorded { delivered: u32::from(random.one_in(4)) },
+    }
+}
+
+/// What the log has, and what must hold of it.
+#[derive(Default)]
+struct Log {
+    /// The calls of the newest answer that have no result, by id.
+    open: HashMap<String, usize>,
+    /// The calls of the newest answer that were handed out.
+    run: HashMap<String, usize>,
+    called: HashMap<String, usize>,
+    ends: usize,
+}
+
+impl Log {
+    fn message(&mut self, message: &Message, seed: u64) {
+        match message {
+            Message::User(_) => panic!("seed {seed}: a turn says nothing as the user"),
+            Message::Assistant(answer) => {
+                assert!(self.open.is_empty(), "seed {seed}: an answer while calls are open");
+                assert!(!answer.is_empty(), "seed {seed}: an empty answer");
+                self.run.clear();
+                for call in answer.tool_calls() {
+                    *self.open.entry(call.id.clone()).or_default() += 1;
+                }
+                self.called = self.open.clone();
+            }
+            Message::ToolResult(result) => {
+                let left = self.open.get_mut(&result.call_id);
+                let left = left.unwrap_or_else(|| panic!("seed {seed}: {} has no call", result.call_id));
+                *left -= 1;
+                self.open.retain(|_, left| *left > 0);
+            }
+        }
+    }
+
+    fn effect(&mut self, effect: &Effect, seed: u64) {
+        assert_eq!(self.ends, 0, "seed {seed}: something after the end");
+        match effect {
+            Effect::Record { messages, .. } => {
+                messages.iter().for_each(|message| self.message(message, seed))
+            }
+            Effect::End { messages, .. } => {
+                messages.iter().for_each(|message| self.message(message, seed));
+                assert!(self.open.is_empty(), "seed {seed}: it ended with open calls");
+                self.ends += 1;
+            }
+            Effect::RunTools(calls) => {
+                for call in calls {
+                    let runs = self.run.entry(call.id.clone()).or_default();
+                    *runs += 1;
+                    let asked = self.called.get(&call.id).copied().unwrap_or_default();
+                    assert!(*runs <= asked, "seed {seed}: a call ran twice");
+                }
+            }
+            Effect::Wait { delay_ms, .. } => assert!(*delay_ms <= BACKOFF_MS_MAX, "seed {seed}"),
+            Effect::Ask { .. } | Effect::Compact { .. } | Effect::Measure => {
+                assert!(self.open.is_empty(), "seed {seed}: calls are open");
+            }
+            Effect::OverflowDetected | Effect::Cancel => {}
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_a_turn_ends_once_and_each_call_runs_and_is_answered_once() {
+    for seed in 0..8_000 {
+        let mut random = Random::new(seed);
+        let limits = TurnLimits { steps_max: 6, repeats_max: 3, retries_max: 2, overflows_max: 2 };
+        let max = random.one_in(2).then_some(900);
+        let mut turn = Turn::new(limits, !random.one_in(4), max);
+        let mut log = Log::default();
+        for _ in 0..200 {
+            let input = any_input(&mut random);
+            let was_over = turn.is_over();
+            let effects = turn.on(input);
+            assert!(!was_over || effects.is_empty(), "seed {seed}: {effects:?} after the end");
+            effects.iter().for_each(|effect| log.effect(effect, seed));
+            assert!(log.ends == 0 || turn.is_over(), "seed {seed}");
+            if turn.is_over() {
+                assert!(log.open.is_empty(), "seed {seed}: it ended with open calls");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_turn_whose_effects_are_done_always_ends() {
+    for seed in 0..5_000 {
+        let mut random = Random::new(seed);
+        let limits = TurnLimits { steps_max: 9, ..TurnLimits::default() };
+        let mut turn = Turn::new(limits, true, None);
+        let mut log = Log::default();
+        let mut waiting = vec![Input::Begin];
+        let mut inbox = 3u32;
+        let mut inputs = 0;
+        while let Some(input) = waiting.pop() {
+            inputs += 1;
+            assert!(inputs < 2_000, "seed {seed}: it goes on and on");
+            for effect in turn.on(input) {
+                log.effect(&effect, seed);
+                match effect {
+                    Effect::Measure => waiting.push(Input::Size(Size {
+                        tokens: random.below(1_200),
+                        window: Some(1_000),
+                        is_due: random.one_in(3),
+                        ..Size::default()
+                    })),
+                    Effect::Compact { .. } => waiting.push(compacted(random.one_in(2))),
+                    Effect::Ask { .. } => loop {
+                        let input = any_input(&mut random);
+                        if matches!(input, Input::Answered(_) | Input::Failed { .. }) {
+                            waiting.push(input);
+                            break;
+                        }
+                    },
+                    Effect::Record { boundary, .. } => {
+                        let delivers = boundary != Boundary::None && inbox > 0 && random.one_in(2);
+                        inbox -= u32::from(delivers);
+                        // Records become durable in their order, before what else waits.
+                        waiting.push(recorded(u32::from(delivers)));
+                    }
+                    Effect::RunTools(calls) => {
+                        for call in calls {
+                            waiting.insert(0, ended(&call.id));
+                        }
+                    }
+                    Effect::Wait { .. } => waiting.push(Input::Waited),
+                    Effect::OverflowDetected | Effect::Cancel | Effect::End { .. } => {}
+                }
+            }
+        }
+        assert!(turn.is_over(), "seed {seed}: it hangs");
+    }
+}
