@@ -147,13 +147,13 @@ impl Plan {
     }
 
     /// The same compaction with another first kept entry, if the path may be cut there and something is replaced.
+    /// An entry that carries no message stands for the next one that does.
     pub fn moved_to(&self, path: &[Arc<Entry>], first_kept: EntryId) -> Option<Self> {
         let live = Live::of(path);
-        let cut = path.iter().position(|entry| entry.id == first_kept)?;
-        legal_cuts(&live, self.options.as_read)
-            .contains(&cut)
-            .then(|| build(&live, cut, &self.options).ok())
-            .flatten()
+        let named = path.iter().rposition(|entry| entry.id == first_kept)?;
+        let cut = named + path[named..].iter().position(|entry| is_message(&entry.kind))?;
+        let cuts = legal_cuts(&live, self.options.as_read);
+        cuts.contains(&cut).then(|| build(&live, cut, &self.options).ok()).flatten()
     }
 
     /// How many messages are replaced, in all.
@@ -354,11 +354,12 @@ fn choose_cut(live: &Live<'_>, cuts: &[usize], options: &PlanOptions) -> Option<
             break;
         }
     }
+    let enough_stay = |cut: &usize| messages_from(live, *cut) >= options.preserve_messages;
     let Some(point) = point else {
-        return if options.force { force_cut(live, cuts) } else { Some(first_cut) };
+        return if options.force { force_cut(live, cuts) } else { Some(first_cut).filter(enough_stay) };
     };
     let at_or_after = |from: usize| cuts.iter().copied().find(|cut| *cut >= from);
-    let nearest = at_or_after(point).filter(|cut| messages_from(live, *cut) >= options.preserve_messages);
+    let nearest = at_or_after(point).filter(enough_stay);
     let nearest = nearest.unwrap_or_else(|| {
         if options.preserve_messages > 0 {
             cuts.iter().copied().rfind(|cut| *cut <= point).unwrap_or(first_cut)
@@ -374,7 +375,7 @@ fn choose_cut(live: &Live<'_>, cuts: &[usize], options: &PlanOptions) -> Option<
     if options.force && count_messages(&live.path[live.start..chosen]) == 0 {
         return force_cut(live, cuts).or(Some(chosen));
     }
-    Some(chosen)
+    Some(chosen).filter(|chosen| options.force || enough_stay(chosen))
 }
 
 /// A turn's start near `point`: before it if that keeps at most half as much again, else after it if that still
