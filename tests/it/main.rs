@@ -1,1 +1,9 @@
-//! Integration tests, one module a subject.
+//! Integration tests, one module a subject. All models are simulated, and every request is checked.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+/// Compactions through the actors.
+mod compactions;
+/// What the tests share: runtimes over a simulator.
+mod support;
+/// A turn from the prompt to the reply: tools, steers, aborts, typed answers.
+mod turns;

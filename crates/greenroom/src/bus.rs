@@ -99,12 +99,15 @@ struct Queue {
     waker: AtomicWaker,
 }
 
+/// From, to, and the first lost sequence number of each session that lost durable events.
+type Gap = (u64, u64, Vec<(Arc<str>, u64)>);
+
 #[derive(Debug, Default)]
 struct QueueState {
     items: VecDeque<(u64, Arc<Event>)>,
     bytes: usize,
     /// The missed events' cursors, and each session's first missed durable event.
-    gap: Option<(u64, u64, Vec<(Arc<str>, u64)>)>,
+    gap: Option<Gap>,
     closed: bool,
 }
 

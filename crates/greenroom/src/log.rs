@@ -67,9 +67,8 @@ impl Log {
             })
             .collect();
         let pinned = head.pins.iter().filter_map(find).collect();
-        let compaction = head.open_compaction.as_ref().and_then(find).and_then(|entry| match &entry.kind {
-            EntryKind::CompactionStarted(started) => Some(started.clone()),
-            _ => None,
+        let compaction = head.open_compaction.as_ref().and_then(find).and_then(|entry| {
+            if let EntryKind::CompactionStarted(started) = &entry.kind { Some(started.clone()) } else { None }
         });
         Self { head, path, inbox, pinned, compaction }
     }

@@ -144,7 +144,8 @@ pub(crate) enum AgentMessage {
     Context { stamp: Stamp, messages: Vec<Arc<Message>> },
     /// From the session: a compaction that the turn waits for is over.
     Compacted { stamp: Stamp, installed: bool, floor: Option<Failure> },
-    /// From the session: events of durable entries, to be broadcast; then the reply to a prompt.
+    /// From the session: events of durable entries, to be broadcast; then the word that the run is over, and the
+    /// reply to its prompt.
     Broadcast { events: Vec<Event>, then: Option<Box<Answer>> },
     /// From the usage tracker: the size.
     Sized { stamp: Stamp, size: Size },
@@ -162,10 +163,12 @@ pub(crate) enum AgentMessage {
     Waited { stamp: Stamp, call: u64 },
 }
 
-/// A reply to a prompt, on its way.
+/// The end of a run, and the reply to its prompt where somebody waits for it.
 pub(crate) struct Answer {
-    pub(crate) reply: ReplyTo<Reply>,
-    pub(crate) result: Result<Reply>,
+    pub(crate) turn: TurnId,
+    pub(crate) outcome: &'static str,
+    pub(crate) context: ContextUsage,
+    pub(crate) reply: Option<(ReplyTo<Reply>, Result<Reply>)>,
 }
 
 /// A turn to work on.

@@ -42,6 +42,20 @@ pub struct Runtime {
     deps: Arc<Deps>,
     supervisor: ActorRef<SupervisorMessage>,
     notices: Arc<Vec<Notice>>,
+    _stop: Arc<StopOnDrop>,
+}
+
+/// Stops the actors when the last clone of a runtime is gone: actors do not end by themselves.
+struct StopOnDrop {
+    deps: Arc<Deps>,
+    supervisor: ActorRef<SupervisorMessage>,
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.deps.bus.close();
+        self.supervisor.stop(None);
+    }
 }
 
 impl std::fmt::Debug for Runtime {
@@ -231,7 +245,8 @@ impl RuntimeBuilder {
             .await
             .map_err(|error| Error::Config(format!("the supervisor could not be started: {error}")))?;
         let _ = deps.supervisor.set(supervisor.clone());
-        Ok(Runtime { deps, supervisor, notices: Arc::new(notices) })
+        let stop = StopOnDrop { deps: Arc::clone(&deps), supervisor: supervisor.clone() };
+        Ok(Runtime { deps, supervisor, notices: Arc::new(notices), _stop: Arc::new(stop) })
     }
 }
 

@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::deps::Deps;
 use crate::event::EventKind;
-use crate::message::{AgentMessage, BeginTurn, ModelNews, SessionMessage, Stamp, TrackerMessage};
+use crate::message::{AgentMessage, Answer, BeginTurn, ModelNews, SessionMessage, Stamp, TrackerMessage};
 use crate::session::Slot;
 
 mod model_task;
@@ -104,8 +104,16 @@ impl AgentState {
                     self.slot.publish_durable(&self.deps.bus, event);
                 }
                 if let Some(answer) = then {
-                    self.announce_end(&answer.result);
-                    let _ = answer.reply.send(answer.result);
+                    let Answer { turn, outcome, context, reply } = *answer;
+                    self.publish(EventKind::AgentEnd {
+                        turn,
+                        outcome,
+                        context_window: context.window,
+                        context,
+                    });
+                    if let Some((reply, result)) = reply {
+                        let _ = reply.send(result);
+                    }
                 }
             }
             AgentMessage::Begin(begin) => self.begin(myself, *begin),
@@ -174,23 +182,6 @@ impl AgentState {
         }));
         self.publish(EventKind::AgentStart { turn: stamp.turn });
         self.input(myself, stamp, Input::Begin);
-    }
-
-    fn announce_end(&self, result: &crate::error::Result<crate::session::Reply>) {
-        let (turn, outcome) = match result {
-            Ok(reply) => (Some(reply.turn), "completed"),
-            Err(crate::error::Error::Aborted) => (None, "aborted"),
-            Err(crate::error::Error::Stopped { .. }) => (None, "stopped"),
-            Err(_) => (None, "failed"),
-        };
-        let turn = turn.or_else(|| self.running.as_ref().map(|running| running.begin.stamp.turn));
-        let context = self.slot.context();
-        self.publish(EventKind::AgentEnd {
-            turn: turn.unwrap_or(greenroom_kernel::EntryId(0)),
-            outcome,
-            context_window: context.window,
-            context,
-        });
     }
 
     /// Tells the turn what happened, and does what it decides.

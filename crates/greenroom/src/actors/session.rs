@@ -456,11 +456,11 @@ impl SessionState {
 
     /// Closes what a crash left open.
     async fn recover(&mut self) {
-        if let Some(draft) = self.log.recovery(self.deps.now_ms(), self.estimate()) {
-            if let Err(error) = self.append(draft, None).await {
-                // It is tried again with the next prompt.
-                self.warn(format!("what a crash left open could not be closed: {error}"));
-            }
+        if let Some(draft) = self.log.recovery(self.deps.now_ms(), self.estimate())
+            && let Err(error) = self.append(draft, None).await
+        {
+            // It is tried again with the next prompt.
+            self.warn(format!("what a crash left open could not be closed: {error}"));
         }
     }
 

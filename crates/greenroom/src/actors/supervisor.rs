@@ -25,8 +25,6 @@ pub(crate) struct Supervisor;
 pub(crate) struct SupervisorState {
     deps: Arc<Deps>,
     sessions: HashMap<Arc<str>, Supervised>,
-    /// Sessions whose actors end by themselves now.
-    closing: HashMap<ActorId, Arc<str>>,
     generations: u64,
     shutdown: Option<oneshot::Sender<()>>,
 }
@@ -44,6 +42,8 @@ enum Phase {
     Starting(Vec<ReplyTo<Arc<Slot>>>),
     /// It runs.
     Live(ActorRef<SessionMessage>),
+    /// It ends in order; these callers want it again.
+    Closing(ActorId, Vec<ReplyTo<Arc<Slot>>>),
     /// It died too often.
     Failed(String),
 }
@@ -149,7 +149,7 @@ impl SupervisorState {
                     }
                     let _ = reply.send(Ok(Arc::clone(&session.slot)));
                 }
-                Phase::Starting(callers) => {
+                Phase::Starting(callers) | Phase::Closing(_, callers) => {
                     session.slot.set_agent(agent);
                     callers.push(reply);
                 }
@@ -209,7 +209,7 @@ impl SupervisorState {
         };
         let callers = match &mut session.phase {
             Phase::Starting(callers) => std::mem::take(callers),
-            Phase::Live(_) | Phase::Failed(_) => return,
+            Phase::Live(_) | Phase::Closing(..) | Phase::Failed(_) => return,
         };
         match result {
             Ok(actor) => {
@@ -233,16 +233,22 @@ impl SupervisorState {
     }
 
     fn find(&self, actor: ActorId) -> Option<Arc<str>> {
-        let is_it =
-            |session: &Supervised| matches!(&session.phase, Phase::Live(live) if live.get_id() == actor);
+        let is_it = |session: &Supervised| match &session.phase {
+            Phase::Live(live) => live.get_id() == actor,
+            Phase::Closing(closing, _) => *closing == actor,
+            Phase::Starting(_) | Phase::Failed(_) => false,
+        };
         self.sessions.iter().find(|(_, session)| is_it(session)).map(|(id, _)| Arc::clone(id))
     }
 
     /// A session's actor died: another is started from the log, after a wait; not too often.
     fn session_died(&mut self, myself: &ActorRef<SupervisorMessage>, actor: ActorId, reason: &str) {
-        self.closing.remove(&actor);
         let Some(id) = self.find(actor) else { return };
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        if matches!(session.phase, Phase::Closing(..)) {
+            self.closed(myself, &id);
+            return;
+        }
         session.slot.set_actor(None);
         tracing::error!(session = %id, reason, "the session died");
         if self.shutdown.is_some() {
@@ -265,40 +271,59 @@ impl SupervisorState {
     }
 
     fn session_ended(&mut self, myself: &ActorRef<SupervisorMessage>, actor: ActorId, reason: Option<&str>) {
-        if let Some(id) = self.closing.remove(&actor) {
-            let is_it =
-                |session: &Supervised| matches!(&session.phase, Phase::Live(live) if live.get_id() == actor);
-            if self.sessions.get(&id).is_some_and(is_it) {
-                self.sessions.remove(&id);
-            }
-            self.stop_when_empty(myself);
-        } else if self.find(actor).is_some() {
+        let Some(id) = self.find(actor) else { return };
+        if self.sessions.get(&id).is_some_and(|session| matches!(session.phase, Phase::Closing(..))) {
+            self.closed(myself, &id);
+        } else {
             self.session_died(myself, actor, reason.unwrap_or("it stopped by itself"));
+        }
+    }
+
+    /// A session ended in order; if it is wanted again already, it is started again.
+    fn closed(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let callers = match &mut session.phase {
+            Phase::Closing(_, callers) => std::mem::take(callers),
+            Phase::Starting(_) | Phase::Live(_) | Phase::Failed(_) => return,
+        };
+        if callers.is_empty() || self.shutdown.is_some() {
+            self.sessions.remove(id);
+            self.stop_when_empty(myself);
+        } else {
+            session.phase = Phase::Starting(callers);
+            self.start(myself, id);
         }
     }
 
     /// Ends a session's actors in order. A later request wakes it.
     fn close(&mut self, id: &Arc<str>, done: Option<oneshot::Sender<()>>) {
+        let done = done.unwrap_or_else(|| oneshot::channel().0);
         let Some(session) = self.sessions.get_mut(id) else {
-            done.map(|done| done.send(()));
+            let _ = done.send(());
             return;
         };
-        let Phase::Live(actor) = &session.phase else {
-            done.map(|done| done.send(()));
-            return;
-        };
-        session.slot.set_actor(None);
-        self.closing.insert(actor.get_id(), Arc::clone(id));
-        let _ = actor.cast(SessionMessage::Stop(done.unwrap_or_else(|| oneshot::channel().0)));
+        match &session.phase {
+            Phase::Live(actor) => {
+                session.slot.set_actor(None);
+                let _ = actor.cast(SessionMessage::Stop(done));
+                session.phase = Phase::Closing(actor.get_id(), Vec::new());
+            }
+            Phase::Failed(_) => {
+                self.sessions.remove(id);
+                let _ = done.send(());
+            }
+            // One that starts during a shutdown is closed when it has started.
+            Phase::Starting(_) | Phase::Closing(..) => {
+                let _ = done.send(());
+            }
+        }
     }
 
     fn stop_when_empty(&mut self, myself: &ActorRef<SupervisorMessage>) {
         let busy = self.sessions.values().any(|session| !matches!(session.phase, Phase::Failed(_)));
-        if !busy {
-            if let Some(done) = self.shutdown.take() {
-                let _ = done.send(());
-                myself.stop(None);
-            }
+        if !busy && let Some(done) = self.shutdown.take() {
+            let _ = done.send(());
+            myself.stop(None);
         }
     }
 }

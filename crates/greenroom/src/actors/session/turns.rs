@@ -212,11 +212,11 @@ impl SessionState {
         }
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.close_calls(self.log.path());
-        if !draft.entries.is_empty() {
-            if let Err(error) = self.append(draft, None).await {
-                self.turn_broken(error);
-                return;
-            }
+        if !draft.entries.is_empty()
+            && let Err(error) = self.append(draft, None).await
+        {
+            self.turn_broken(error);
+            return;
         }
         // A compaction that ran for the dead agent goes on, for nobody.
         if let Some(compaction) = &mut self.compaction {
@@ -268,20 +268,20 @@ impl SessionState {
         for message in messages {
             draft.message(message);
         }
-        if !draft.entries.is_empty() {
-            if let Err(error) = self.append(draft, None).await {
-                self.turn_broken(error);
-                return;
-            }
+        if !draft.entries.is_empty()
+            && let Err(error) = self.append(draft, None).await
+        {
+            self.turn_broken(error);
+            return;
         }
         // Whatever the agent forgot: no call stays open.
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.close_calls(self.log.path());
-        if !draft.entries.is_empty() {
-            if let Err(error) = self.append(draft, None).await {
-                self.turn_broken(error);
-                return;
-            }
+        if !draft.entries.is_empty()
+            && let Err(error) = self.append(draft, None).await
+        {
+            self.turn_broken(error);
+            return;
         }
         self.start_closing(outcome);
     }
@@ -316,7 +316,9 @@ impl SessionState {
             TurnOutcome::Stopped { reason } => Err(Error::Stopped { reason: reason.clone() }),
             TurnOutcome::Interrupted => Err(Error::Interrupted { session: self.slot.id.to_string() }),
         };
-        let then = turn.reply.take().map(|reply| Box::new(Answer { reply, result }));
+        let reply = turn.reply.take().map(|reply| (reply, result));
+        let answer = Answer { turn: turn.stamp.turn, outcome: outcome.as_str(), context, reply };
+        let then = Some(Box::new(answer));
         if let Err(error) = self.append_then(draft, None, then).await {
             // The answer itself is durable; that the turn ended is noted with the next prompt.
             self.warn(format!("the turn's end could not be recorded: {error}"));
@@ -332,10 +334,10 @@ impl SessionState {
     pub(super) fn turn_broken(&mut self, error: Error) {
         self.slot.cancel_turn();
         self.warn(format!("the turn was given up: {error}"));
-        if let Some(turn) = self.turn.take() {
-            if let Some(reply) = turn.reply {
-                let _ = reply.send(Err(error));
-            }
+        if let Some(turn) = self.turn.take()
+            && let Some(reply) = turn.reply
+        {
+            let _ = reply.send(Err(error));
         }
         if self.stopping.is_some() {
             self.stop_now();

@@ -1,0 +1,40 @@
+//! Compactions through the actors.
+
+use greenroom::prelude::*;
+use greenroom_simulator::{ByPurpose, Function, Reply as Said, Summariser};
+
+use crate::support::{agent, drain, runtime, simulator};
+
+#[tokio::test(start_paused = true)]
+async fn a_full_window_compacts_by_itself_and_the_conversation_goes_on() {
+    let talk = Function(|_: &_, info: greenroom_simulator::CallInfo| {
+        Said::text(format!("answer {} {}", info.session_call, "word ".repeat(300)))
+    });
+    let model = simulator(ByPurpose::new(talk, Summariser::Obedient), 8_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("long", &agent(8_000)).await.unwrap();
+    let mut events = session.subscribe();
+    let mut seen = Vec::new();
+    for turn in 0..60 {
+        session.prompt(format!("question {turn}: {}", "thing ".repeat(100))).await.unwrap();
+        seen.extend(drain(&mut events));
+    }
+    model.assert_clean();
+    let state = session.state().await.unwrap();
+    assert!(state.compactions >= 3, "{state:?}");
+    let starts = seen.iter().filter(|event| event.kind.name() == "compaction_start").count();
+    let ends: Vec<_> = seen
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::CompactionEnd(end) => Some(end.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(starts, ends.len());
+    assert!(
+        ends.iter().all(|end| end.outcome == "completed" && end.tokens_after < end.tokens_before),
+        "{ends:?}"
+    );
+    let seqs: Vec<u64> = seen.iter().filter(|event| event.is_durable()).map(|event| event.seq).collect();
+    assert_eq!(seqs, (0..state.entries).collect::<Vec<_>>(), "every entry has its event, in order");
+}

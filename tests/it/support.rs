@@ -1,0 +1,48 @@
+//! What the tests share: runtimes over a simulator whose every request is checked.
+
+use std::sync::Arc;
+
+use greenroom::prelude::*;
+use greenroom::{RuntimeBuilder, Subscription};
+use greenroom_simulator::{Script, Simulator, SimulatorOptions};
+
+/// A simulator with this script and window.
+pub(crate) fn simulator(script: impl Script + 'static, window: u64) -> Simulator {
+    Simulator::new(SimulatorOptions { window, ..SimulatorOptions::new(script) })
+}
+
+/// A builder over a simulator, in memory, at a fixed time.
+pub(crate) fn builder(simulator: &Simulator) -> RuntimeBuilder {
+    Runtime::builder().provider(simulator.provider()).in_memory().clock_from(1_700_000_000_000)
+}
+
+/// A runtime over a simulator, in memory.
+pub(crate) async fn runtime(simulator: &Simulator) -> Runtime {
+    builder(simulator).start().await.unwrap()
+}
+
+/// An agent for the simulated model, with this window.
+pub(crate) fn agent(window: u64) -> Agent {
+    Agent::new("simulated").context_window(window)
+}
+
+/// The names of the events that have come so far, deltas and usage left out.
+pub(crate) fn names(events: &mut Subscription) -> Vec<&'static str> {
+    drain(events)
+        .iter()
+        .map(|event| event.kind.name())
+        .filter(|name| !matches!(*name, "message_delta" | "usage_update" | "message_start"))
+        .collect()
+}
+
+/// The events that have come so far.
+pub(crate) fn drain(events: &mut Subscription) -> Vec<Arc<Event>> {
+    let mut out = Vec::new();
+    while let Some(delivery) = events.try_next() {
+        match delivery {
+            Delivery::Event(event) => out.push(event),
+            Delivery::Gap { from, to, .. } => panic!("events {from}..{to} were missed"),
+        }
+    }
+    out
+}

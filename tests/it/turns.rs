@@ -1,0 +1,173 @@
+//! A turn from the prompt to the reply: tools, steers, aborts, typed answers.
+
+use std::time::Duration;
+
+use greenroom::prelude::*;
+use greenroom_simulator::{Reply as Said, Sequence};
+use serde_json::json;
+
+use crate::support::{agent, names, runtime, simulator};
+
+/// Adds two numbers.
+#[derive(Deserialize, JsonSchema)]
+struct Add {
+    /// One.
+    a: i64,
+    /// The other.
+    b: i64,
+}
+
+fn adder() -> Agent {
+    agent(100_000).instructions("Add.").tool("add", |add: Add| async move { Ok((add.a + add.b).to_string()) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_runs_its_tools_and_tells_each_step() {
+    let script = vec![
+        Said::call("add", &json!({"a":1,"b":2})).and_call("add", &json!({"a":3,"b":4})),
+        Said::text("3 and 7"),
+        Said::text("You are welcome."),
+    ];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let mut events = runtime.subscribe(Filter::all());
+    let session = runtime.open("sums", &adder()).await.unwrap();
+    let reply = session.prompt("1+2 and 3+4?").await.unwrap();
+    assert_eq!((reply.text.as_str(), reply.steps), ("3 and 7", 2));
+    assert!(reply.context.tokens > 0 && reply.context.window == 100_000);
+    assert_eq!(
+        names(&mut events),
+        [
+            "message_end",
+            "agent_start",
+            "turn_start",
+            "message_end",
+            "tool_start",
+            "tool_end",
+            "tool_start",
+            "tool_end",
+            "message_end",
+            "message_end",
+            "turn_start",
+            "message_end",
+            "turn_end",
+            "agent_end",
+        ]
+    );
+    assert_eq!(session.prompt("Thanks.").await.unwrap().text, "You are welcome.");
+    model.assert_clean();
+    assert_eq!(model.calls(), 3);
+    runtime.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn prompts_at_the_same_time_are_answered_one_after_another() {
+    let model = simulator(Sequence(vec![Said::text("1"), Said::text("2"), Said::text("3")]), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("queue", &agent(100_000)).await.unwrap();
+    let (a, b, c) = tokio::join!(session.prompt("a"), session.prompt("b"), session.prompt("c"));
+    assert_eq!([a.unwrap().text, b.unwrap().text, c.unwrap().text], ["1", "2", "3"]);
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_keeps_what_had_come_and_the_session_goes_on() {
+    let slow = Said::text("one two three four five six seven eight nine ten")
+        .with_pace(greenroom_simulator::Pace { chunks: 10, first_ms: 10, between_ms: 100 });
+    let model = simulator(Sequence(vec![slow, Said::text("fine")]), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("abort", &agent(100_000)).await.unwrap();
+    let mut stream = session.stream("count");
+    assert!(stream.next_text().await.is_some());
+    session.abort();
+    assert!(matches!(stream.reply().await, Err(Error::Aborted)));
+    let context = session.context().await.unwrap();
+    assert!(context.last().unwrap().text().starts_with("one"), "the partial text is kept");
+    assert!(session.state().await.unwrap().is_unanswered);
+    assert_eq!(session.prompt("go on").await.unwrap().text, "fine");
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_prompt_cancels_its_turn() {
+    let slow = Said::text("late").after_ms(60_000);
+    let model = simulator(Sequence(vec![slow, Said::text("fine")]), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("drop", &agent(100_000)).await.unwrap();
+    let dropped = tokio::time::timeout(Duration::from_secs(1), session.prompt("a")).await;
+    assert!(dropped.is_err());
+    assert_eq!(session.prompt("b").await.unwrap().text, "fine");
+    assert_eq!(model.in_flight(), 0);
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_steer_joins_between_tool_results_and_the_next_call_and_a_follow_up_after_the_answer() {
+    let script = vec![Said::call("wait", &json!({})), Said::text("steered"), Said::text("followed")];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+    let waiting = agent(100_000).tool("wait", |_: Nothing| async move {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok("waited")
+    });
+    let session = runtime.open("steer", &waiting).await.unwrap();
+    let prompt = tokio::spawn({
+        let session = session.clone();
+        async move { session.prompt("wait").await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    session.follow_up("after").await.unwrap();
+    session.steer("now").await.unwrap();
+    assert_eq!(prompt.await.unwrap().unwrap().text, "followed");
+    let roles: Vec<String> = session
+        .context()
+        .await
+        .unwrap()
+        .iter()
+        .map(|message| format!("{}:{}", message.role(), message.text()))
+        .collect();
+    assert_eq!(
+        roles,
+        [
+            "user:wait",
+            "assistant:",
+            "tool:waited",
+            "user:now",
+            "assistant:steered",
+            "user:after",
+            "assistant:followed"
+        ]
+    );
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_a_type() {
+    let script = vec![Said::text(r#"{"a":1,"b":2}"#), Said::text("no idea")];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("typed", &agent(100_000)).await.unwrap();
+    let add: Add = session.prompt_as("two numbers").await.unwrap();
+    assert_eq!((add.a, add.b), (1, 2));
+    assert!(matches!(session.prompt_as::<Add>("again").await, Err(Error::Output { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_as_a_tool_is_cancelled_with_its_caller() {
+    let caller = Sequence(vec![Said::call("helper", &json!({"task":"look"})), Said::text("done")]);
+    let model = simulator(caller, 100_000);
+    let runtime = runtime(&model).await;
+    let boss = agent(100_000).sub_agent("helper", "Looks.", agent(100_000));
+    let mut events = runtime.subscribe(Filter::all().named(&["agent_start", "agent_end"]));
+    let session = runtime.open("boss", &boss).await.unwrap();
+    // The helper's session begins the same script anew: it calls a tool it does not have, and then is done.
+    assert_eq!(session.prompt("go").await.unwrap().text, "done");
+    let parents: Vec<Option<String>> = crate::support::drain(&mut events)
+        .iter()
+        .map(|event| event.parent.as_ref().map(ToString::to_string))
+        .collect();
+    assert_eq!(parents, [None, Some("boss".into()), Some("boss".into()), None]);
+    model.assert_clean();
+}
