@@ -58,13 +58,7 @@ impl Actor for Supervisor {
         _myself: ActorRef<Self::Msg>,
         deps: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        Ok(SupervisorState {
-            deps,
-            sessions: HashMap::new(),
-            closing: HashMap::new(),
-            generations: 0,
-            shutdown: None,
-        })
+        Ok(SupervisorState { deps, sessions: HashMap::new(), generations: 0, shutdown: None })
     }
 
     async fn handle(

@@ -142,6 +142,7 @@ fn argv(options: &Options, command: &str) -> Vec<OsString> {
 
 fn environment(options: &Options) -> Vec<(OsString, OsString)> {
     let mut environment = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
+    #[expect(clippy::disallowed_methods, reason = "a command gets these variables of ours, and no others")]
     let inherited = INHERITED.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
     environment.extend(inherited);
     environment.extend(options.environment.iter().map(|(name, value)| (name.into(), value.into())));
