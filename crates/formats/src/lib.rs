@@ -21,6 +21,8 @@ mod timestamp;
 
 #[cfg(test)]
 mod corpus;
+#[cfg(test)]
+mod random;
 
 use std::sync::Arc;
 

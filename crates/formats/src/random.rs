@@ -1,1 +1,352 @@
-//! placeholder
+//! Random sessions, and what must hold for every one of them: in any import, for any plan.
+//!
+//! A failure names its seed; the same seed gives the same session.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
+use greenroom_kernel::message::{
+    AssistantMessage, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
+};
+use greenroom_kernel::path::{Live, is_message, missing_result, path_to, project};
+use greenroom_kernel::plan::{FileRule, Nothing, Plan, PlanOptions, is_turn_start, plan};
+use greenroom_kernel::settings::CutRule;
+use greenroom_kernel::size::Estimator;
+use serde_json::{Value, json};
+
+use crate::{ImportOptions, Imported, import};
+
+/// How many sessions each property is tried on.
+const SEEDS: u64 = 300;
+
+/// A generator of numbers: SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        let end = u64::try_from(end).expect("small");
+        usize::try_from(self.next() % end).expect("below a usize")
+    }
+
+    fn percent(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
+    }
+
+    fn text(&mut self) -> String {
+        let length = self.below(60);
+        (0..length).map(|_| self.pick(&["word ", "é", "漢字", "\n", "fn f() {} ", "0xab12", "😀"])).collect()
+    }
+}
+
+/// A session as pi could have written it, and now and then could not.
+fn session(seed: u64) -> String {
+    let mut random = Random(seed);
+    let length = random.pick(&[3, 12, 40, 90]);
+    let mut lines = vec![json!({"type": "session", "version": 3, "id": "s"})];
+    let mut ids: Vec<String> = Vec::new();
+    let mut parent: Option<String> = None;
+    let mut open: Vec<String> = Vec::new();
+    for number in 0..=random.below(length) {
+        let id = format!("{number:08x}");
+        let mut line = entry(&mut random, number, &ids, &mut open);
+        line["id"] = json!(id);
+        line["parentId"] = json!(parent);
+        lines.push(line);
+        ids.push(id.clone());
+        parent = if random.percent(4) { Some(ids[random.below(ids.len())].clone()) } else { Some(id) };
+    }
+    lines.iter().map(Value::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn entry(random: &mut Random, number: usize, ids: &[String], open: &mut Vec<String>) -> Value {
+    let any = if ids.is_empty() { "gone".to_owned() } else { ids[random.below(ids.len())].clone() };
+    let message = |message: Value| json!({"type": "message", "message": message});
+    match random.below(100) {
+        0..20 => message(json!({"role": "user", "content": random.text()})),
+        20..50 => {
+            let mut content = vec![json!({"type": "text", "text": random.text()})];
+            if random.percent(60) {
+                open.clear();
+                for call in 0..=random.below(3) {
+                    let id = if random.percent(3) { "again".into() } else { format!("c{number}_{call}") };
+                    let (name, path) =
+                        (random.pick(&["read", "edit", "bash"]), random.pick(&["a.rs", "b.rs"]));
+                    let arguments = json!({"path": path, "text": random.text()});
+                    content.push(json!({"type": "toolCall", "id": id, "name": name, "arguments": arguments}));
+                    open.push(id);
+                }
+            }
+            let (input, output) = (random.below(9_000), random.below(900));
+            let usage = json!({"input": input, "output": output, "cacheRead": 0, "cacheWrite": 0});
+            let stop = random.pick(&["stop", "toolUse", "toolUse", "aborted", "error", "length"]);
+            message(json!({"role": "assistant", "content": content, "usage": usage, "stopReason": stop}))
+        }
+        50..75 if !open.is_empty() => {
+            let call =
+                if random.percent(95) { open.remove(0) } else { random.pick(&["orphan", "again"]).into() };
+            let content = json!([{"type": "text", "text": random.text()}]);
+            let is_error = random.percent(20);
+            message(
+                json!({"role": "toolResult", "toolCallId": call, "content": content, "isError": is_error}),
+            )
+        }
+        50..80 => message(json!({"role": "bashExecution", "command": "ls", "output": random.text(),
+            "excludeFromContext": random.percent(30)})),
+        80..84 => json!({"type": "custom_message", "customType": "c", "content": random.text()}),
+        84..87 => json!({"type": "branch_summary", "fromId": any, "summary": random.text()}),
+        87..91 => json!({"type": "compaction", "summary": random.text(), "firstKeptEntryId": any,
+            "tokensBefore": 1, "fromHook": random.percent(20),
+            "details": {"readFiles": ["r.rs"], "modifiedFiles": ["a.rs"]}}),
+        91..94 => json!({"type": "model_change", "provider": "p", "modelId": "m"}),
+        94..96 => json!({"type": "label", "targetId": any, "label": "l"}),
+        96..98 => json!({"type": "from_the_future"}),
+        _ => json!({"type": "custom", "customType": "c", "data": 1}),
+    }
+}
+
+fn imported(text: &str, repair: bool) -> Imported {
+    import(text, ImportOptions { repair }).expect("it has a header")
+}
+
+/// Options of all sorts: comparison and production.
+fn options(random: &mut Random) -> PlanOptions {
+    let keep = random.pick(&[1, 20, 60, 200, 700, 2_000, 100_000]);
+    let comparison = PlanOptions::comparison(keep, 0);
+    if random.percent(40) {
+        return comparison;
+    }
+    PlanOptions {
+        cut: random.pick(&[CutRule::TurnFirst, CutRule::TurnFirst, CutRule::Nearest]),
+        min_split_prefix: random.pick(&[1, 5]),
+        preserve_messages: random.pick(&[0, 0, 5]),
+        force: random.percent(20),
+        estimator: Estimator::Classes,
+        files: FileRule::Declared,
+        as_read: false,
+        ..comparison
+    }
+}
+
+/// The index of the first message that stays, once it is sure that the plan is sound.
+fn check_plan(path: &[Arc<Entry>], plan: &Plan, options: &PlanOptions) {
+    let live = Live::of(path);
+    let index = |id: EntryId| path.iter().position(|entry| entry.id == id).expect("on the path");
+    assert_eq!(index(plan.first), live.start, "it begins at the first live entry");
+    assert_eq!(index(plan.last) + 1, index(plan.first_kept), "it ends directly before what stays");
+    let parts = plan.history.iter().chain(&plan.turn_prefix).chain(&path[index(plan.first_kept)..]);
+    assert!(parts.eq(live.entries()), "each live entry is in exactly one part, in order");
+    assert!(plan.messages_removed() > 0, "something is replaced");
+
+    let kept = &path[index(plan.first_kept)..];
+    let cut = kept.iter().position(|entry| is_message(&entry.kind)).expect("a message stays");
+    let cut = index(plan.first_kept) + cut;
+    let message = |entry: &Arc<Entry>| entry.kind.as_message().cloned();
+    let is_result = |message: &Message| matches!(message, Message::ToolResult(_));
+    assert!(!message(&path[cut]).is_some_and(|message| is_result(&message)), "nothing begins with a result");
+    let calls_before: HashSet<String> = path[live.start..cut]
+        .iter()
+        .filter_map(message)
+        .flat_map(|message| message.tool_calls().map(|call| call.id.clone()).collect::<Vec<_>>())
+        .collect();
+    // An id that is used again belongs to the newest call with it.
+    let mut called_after: HashSet<String> = HashSet::new();
+    for message in path[cut..].iter().filter_map(message) {
+        called_after.extend(message.tool_calls().map(|call| call.id.clone()));
+        if let Message::ToolResult(result) = &*message {
+            let id = &result.call_id;
+            assert!(!calls_before.contains(id) || called_after.contains(id), "{id} is torn from its result");
+        }
+    }
+
+    let turn = plan.turn_prefix.iter().find(|entry| is_message(&entry.kind));
+    assert_eq!(plan.is_split_turn, turn.is_some());
+    if let Some(turn) = turn {
+        assert!(is_turn_start(&turn.kind) && !is_turn_start(&path[cut].kind), "a split turn is split");
+        assert!(plan.turn_prefix_messages() >= options.min_split_prefix);
+    }
+    let kept_messages = kept.iter().filter(|entry| is_message(&entry.kind)).count();
+    if !options.force {
+        assert!(kept_messages as u64 >= options.preserve_messages, "enough messages stay");
+    }
+    let moved = plan.moved_to(path, plan.first_kept);
+    assert_eq!(moved.as_ref(), Some(plan), "moved to where it is, it is the same");
+}
+
+#[test]
+fn every_plan_is_sound() {
+    let (mut plans, mut splits) = (0, 0);
+    for seed in 0..SEEDS {
+        let text = session(seed);
+        for repair in [false, true] {
+            let mut random = Random(seed);
+            let path = imported(&text, repair).path();
+            for _ in 0..3 {
+                let options = options(&mut random);
+                let planned = plan(&path, &options);
+                assert_eq!(planned, plan(&path, &options), "seed {seed}: the same again");
+                let Ok(plan) = planned else { continue };
+                plans += 1;
+                splits += u64::from(plan.is_split_turn);
+                let checked = std::panic::catch_unwind(|| check_plan(&path, &plan, &options));
+                assert!(checked.is_ok(), "seed {seed}, repair {repair}, {options:?}, {plan:#?}");
+            }
+        }
+    }
+    assert!(plans > SEEDS && splits > SEEDS / 10, "{plans} plans, {splits} of them split");
+}
+
+#[test]
+fn after_a_repair_every_call_has_exactly_one_result_on_every_path() {
+    let mut repairs = 0;
+    for seed in 0..SEEDS {
+        let text = session(seed);
+        let imported = imported(&text, true);
+        repairs += imported.repaired;
+        let parents: HashSet<EntryId> = imported.entries.iter().filter_map(|entry| entry.parent).collect();
+        for end in imported.entries.iter().filter(|entry| !parents.contains(&entry.id)) {
+            let path = path_to(&imported.entries, Some(end.id)).expect("parents are there");
+            check_pairs(&path).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            let sent = project(&path, &[]);
+            let (calls, results) = sent.iter().fold((0, 0), |(calls, results), message| {
+                let is_result = usize::from(matches!(**message, Message::ToolResult(_)));
+                (calls + message.tool_calls().count(), results + is_result)
+            });
+            assert_eq!(calls, results, "seed {seed}: as sent");
+        }
+        let again = crate::repair::repair(&imported.entries, imported.leaf);
+        assert_eq!((again.repairs, again.leaf), (0, imported.leaf), "seed {seed}");
+        assert_eq!(again.entries, imported.entries, "seed {seed}: a second repair changes nothing");
+    }
+    assert!(repairs > SEEDS, "{repairs} repairs");
+}
+
+fn check_pairs(path: &[Arc<Entry>]) -> Result<(), String> {
+    let mut open: HashSet<&str> = HashSet::new();
+    let mut results: HashMap<&str, usize> = HashMap::new();
+    for entry in path.iter().filter(|entry| is_message(&entry.kind)) {
+        if let EntryKind::Message { message, .. } = &entry.kind
+            && let Message::ToolResult(result) = &**message
+        {
+            *results.entry(&result.call_id).or_default() += 1;
+            if !open.remove(result.call_id.as_str()) {
+                return Err(format!("{}: the result of no open call", entry.id));
+            }
+            continue;
+        }
+        if !open.is_empty() {
+            return Err(format!("{}: a message before the results of {open:?}", entry.id));
+        }
+        if let EntryKind::Message { message, .. } = &entry.kind {
+            open.extend(message.tool_calls().map(|call| call.id.as_str()));
+        }
+    }
+    match results.iter().find(|(_, count)| **count != 1) {
+        _ if !open.is_empty() => Err(format!("the end: {open:?} have no result")),
+        Some((id, count)) => Err(format!("{id} has {count} results")),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn a_damaged_file_gives_what_is_left_of_it_and_never_a_cycle() {
+    for seed in 0..SEEDS {
+        let mut random = Random(seed);
+        let mut bytes = session(seed).into_bytes();
+        for _ in 0..=random.below(4) {
+            let at = random.below(bytes.len());
+            match random.below(3) {
+                0 => bytes.truncate(at.max(60)),
+                1 => bytes[at] = random.pick(&[b'"', b'\\', b'{', b'\n', 0xff, b'0']),
+                // A piece of the file again: the same ids twice, lines within lines.
+                _ => {
+                    let piece = bytes[at..bytes.len().min(at + 400)].to_vec();
+                    let to = random.below(bytes.len());
+                    bytes.splice(to..to, piece);
+                }
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        for repair in [false, true] {
+            let Ok(imported) = import(&text, ImportOptions { repair }) else { continue };
+            for (index, entry) in imported.entries.iter().enumerate() {
+                assert_eq!(entry.id.0, index as u64, "seed {seed}: ids are dense");
+                assert!(
+                    entry.parent.is_none_or(|parent| parent < entry.id),
+                    "seed {seed}: parents are earlier"
+                );
+            }
+            let known = |id: EntryId| id.0 < imported.entries.len() as u64;
+            assert!(imported.leaf.is_none_or(known), "seed {seed}");
+            let _: Result<Plan, Nothing> = plan(&imported.path(), &options(&mut random));
+        }
+    }
+}
+
+#[test]
+fn a_long_path_is_planned_in_time() {
+    let mut all_live = vec![long_entry(0, EntryKind::message(Message::user("go on")))];
+    extend_with_calls(&mut all_live, 50_000);
+    let mut small_live = all_live.clone();
+    let compaction = json!({"type": "compaction", "id": "c", "parentId": null, "summary": "s"});
+    let header = json!({"type": "session", "id": "long"});
+    let compaction = imported(&format!("{header}\n{compaction}"), false).entries[0].kind.clone();
+    small_live.push(long_entry(small_live.len(), compaction));
+    extend_with_calls(&mut small_live, 100);
+    for (path, messages) in [(all_live, 100_001), (small_live, 201)] {
+        assert_eq!(Live::of(&path).messages(), messages);
+        for cut in [CutRule::Nearest, CutRule::TurnFirst] {
+            for (force, as_read) in [(false, false), (true, false), (false, true)] {
+                let options = PlanOptions { cut, force, as_read, ..PlanOptions::comparison(100, 0) };
+                let begun = Instant::now();
+                let plan = plan(&path, &options).expect("there is something to cut");
+                assert!(plan.messages_removed() > 100);
+                // Linear is a fraction of a second, even without optimisation; quadratic would be minutes.
+                assert!(
+                    begun.elapsed() < Duration::from_secs(5),
+                    "{messages} messages: {:?}",
+                    begun.elapsed()
+                );
+            }
+        }
+    }
+}
+
+fn long_entry(number: usize, kind: EntryKind) -> Arc<Entry> {
+    let id = EntryId(number as u64);
+    let parent = id.0.checked_sub(1).map(EntryId);
+    Arc::new(Entry { id, parent, at_ms: 0, tokens: 5, origin: None, kind })
+}
+
+/// Appends answers that each call one tool, and its result.
+fn extend_with_calls(path: &mut Vec<Arc<Entry>>, calls: usize) {
+    for _ in 0..calls {
+        let id = format!("c{}", path.len());
+        let call = ToolCall { id, name: "read".into(), arguments: r#"{"path":"a"}"#.into() };
+        let result = ToolResult { status: ToolStatus::Ok, ..missing_result(&call) };
+        let answer = AssistantMessage {
+            content: vec![Part::ToolCall(call)],
+            provider: String::new(),
+            model: String::new(),
+            usage: None,
+            stop: StopReason::ToolCalls,
+            error: None,
+        };
+        for message in [Message::Assistant(answer), Message::ToolResult(result)] {
+            path.push(long_entry(path.len(), EntryKind::message(message)));
+        }
+    }
+}
