@@ -442,7 +442,8 @@ impl Compacting {
         if pieces.is_empty() {
             return Vec::new();
         }
-        let most = self.summariser_tokens() / WINDOW_SHARE;
+        let window = self.brief.summariser_window;
+        let most = window.min(to_estimate(window, self.brief.ratio)) / WINDOW_SHARE;
         if let Some(body) = previous.filter(|body| classes::tokens(body) > most) {
             // Too large to stand whole beside a transcript: it is split and merged like the rest.
             pieces.insert(0, format!("[Record]: {}", summary::harmless(body)));
@@ -469,15 +470,12 @@ impl Compacting {
         effects
     }
 
-    /// The summariser's window in tokens of our estimate.
-    fn summariser_tokens(&self) -> u64 {
-        to_estimate(self.brief.summariser_window, self.brief.ratio)
-    }
-
     /// How many tokens of data (by our estimate) fit into one request beside `frame`, the request without them.
     fn room_in_request(&self, frame: &str, cap_tokens: u64) -> u64 {
-        let fixed = classes::tokens(summary::SYSTEM) + classes::tokens(frame) + cap_tokens;
-        let room = self.summariser_tokens().saturating_sub(fixed);
+        // An answer is given a quarter more than its cap, so that it ends by itself.
+        let input = self.brief.summariser_window.saturating_sub(cap_tokens + cap_tokens / 4);
+        let fixed = classes::tokens(summary::SYSTEM) + classes::tokens(frame);
+        let room = to_estimate(input, self.brief.ratio).saturating_sub(fixed);
         // A tenth is left for what the estimate misses.
         (room - room / 10).max(SUMMARY_TOKENS_MIN)
     }

@@ -134,7 +134,8 @@ fn instruction(kind: SummaryKind, cap_tokens: u64) -> String {
         SummaryKind::History | SummaryKind::Branch => HISTORY,
         SummaryKind::TurnPrefix => PREFIX,
     };
-    template.replace("{cap}", &cap_tokens.to_string())
+    // Nobody counts while writing: what is asked for leaves room for a fifth more.
+    template.replace("{cap}", &(cap_tokens - cap_tokens / 5).to_string())
 }
 
 fn push_focus(text: &mut String, style: &Style) {

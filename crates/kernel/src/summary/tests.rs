@@ -151,7 +151,7 @@ fn a_request_holds_the_transcript_the_previous_summary_and_the_instruction() {
     let plain = Style::default();
     let history = ask(SummaryKind::History, None, &plain);
     assert!(history.starts_with("<conversation>\nDATA {messages} {cap}\n</conversation>"), "{history}");
-    assert!(history.contains("777 tokens") && history.contains("Do NOT continue the conversation"));
+    assert!(history.contains("within 622 tokens") && history.contains("Do NOT continue the conversation"));
     assert!(!history.contains("previous-summary"));
     for heading in HISTORY_HEADINGS {
         assert!(history.contains(&format!("## {heading}")), "{heading}");
