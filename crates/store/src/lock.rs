@@ -11,7 +11,17 @@ use crate::error::StoreError;
 /// Held as long as it lives.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // Closing the file would do, but for a child process that was just forked and holds a copy of it until it
+        // becomes another program.
+        if let Err(error) = self.file.unlock() {
+            tracing::debug!(%error, "cannot unlock the store's directory");
+        }
+    }
 }
 
 impl DirectoryLock {
@@ -41,6 +51,6 @@ impl DirectoryLock {
         if let Err(error) = noted {
             tracing::debug!(%error, "cannot note the process in the lock file");
         }
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }

@@ -52,7 +52,7 @@ impl Manifest {
         self.segments.iter_mut().find(|listed| listed.id == id)
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let count = u32::try_from(self.segments.len()).expect("far fewer than 4 billion segments");
         let mut bytes = Vec::new();
         bytes.extend(MAGIC.to_le_bytes());
@@ -79,7 +79,7 @@ impl Manifest {
     }
 
     /// The list in `bytes`; `Ok(None)` if it is damaged.
-    fn decode(bytes: &[u8]) -> Result<Option<Self>, StoreError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>, StoreError> {
         if bytes.len() < HEADER_BYTES + 4
             || u32_at(bytes, 0) != MAGIC
             || u32_at(bytes, bytes.len() - 4) != crc32c::crc32c(&bytes[..bytes.len() - 4])

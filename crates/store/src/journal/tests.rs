@@ -1,6 +1,7 @@
 //! Frames and segments, byte by byte.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use super::manifest::{Listed, Manifest, State};
 use super::{
     FORMAT_VERSION, Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, Trailer, footer,
     read_footer, scan,
@@ -151,4 +152,40 @@ fn a_damaged_footer_is_no_footer() {
         assert_eq!(read_footer(&damaged), None, "byte {position}");
         assert_eq!(found(&damaged), [0, 1]);
     }
+}
+
+/// What version 1 wrote when it was released: a segment of one frame with its footer. **Never changed.**
+const GOLDEN_SEGMENT: &str = "\
+    4752533101000000070000000000000003000000000000003412cdab000000000000000051725e1547524631d13bd5c9\
+    2d2a790b32000000da89d6450100000000000000000000002800000000000000010300006f6e65000000280000000000\
+    00003200000000000000000000000100000001036f6e6547525431010000000100000000000000d13bd5c95a00000000\
+    000000cc8efcf0000000000000000045cf2418";
+/// And a manifest with a segment of each state. **Never changed.**
+const GOLDEN_MANIFEST: &str = "\
+    47524d310100000004000000000000000300000001000000000000000200000000000000090000000164000000000000\
+    00020000000000000003000000020000000000000003000000000000000900000002c800000000000000000000000000\
+    00000000000003000000000000000400000000000000090000000028000000000000000000000000000000000000008b\
+    c8597b";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn journal_bytes_never_change() {
+    let (mut bytes, frames, chain) = segment(&[&[3]]);
+    let end = bytes.len() as u64;
+    bytes.extend(footer(&frames, end, chain));
+    assert_eq!(hex(&bytes), GOLDEN_SEGMENT);
+    let listed = |id, state| Listed { id, order: id + 1, seed: 9, state };
+    let manifest = Manifest {
+        next_id: 4,
+        segments: vec![
+            listed(1, State::Sealed { length: 100, frames: 2, digest: 3 }),
+            listed(2, State::Abandoned { length: 200 }),
+            listed(3, State::Active { floor: 40 }),
+        ],
+    };
+    assert_eq!(hex(&manifest.encode()), GOLDEN_MANIFEST);
+    assert_eq!(Manifest::decode(&manifest.encode()).unwrap(), Some(manifest));
 }

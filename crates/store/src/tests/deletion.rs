@@ -88,7 +88,8 @@ fn it_happens_by_itself() {
 fn a_crash_at_any_step_of_a_reclaim_loses_nothing_and_brings_nothing_back() {
     let mut crashes = 0;
     for at in 1.. {
-        for (loses_index, cuts_power) in [(false, false), (true, true), (false, true), (true, false)] {
+        // Every operation with and without the power going; the index lost at every other one.
+        for (loses_index, cuts_power) in [(at % 2 == 0, false), (at % 2 == 1, true)] {
             let (world, store) = prepared();
             // The deletions are written; everything from operation `at` of the reclaim on is lost.
             let aside = tempfile::tempdir().unwrap();
@@ -108,7 +109,7 @@ fn a_crash_at_any_step_of_a_reclaim_loses_nothing_and_brings_nothing_back() {
             world.files.set(Fault::None);
             if deleted.is_err() || fired == 0 {
                 if fired == 0 {
-                    assert!(crashes > 60, "{crashes}");
+                    assert!(crashes > 30, "{crashes}");
                     return;
                 }
                 continue;
