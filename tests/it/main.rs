@@ -3,6 +3,8 @@
 
 /// Compactions through the actors.
 mod compactions;
+/// Sessions that start, sleep, crash and come back.
+mod lifecycle;
 /// What the tests share: runtimes over a simulator.
 mod support;
 /// A turn from the prompt to the reply: tools, steers, aborts, typed answers.

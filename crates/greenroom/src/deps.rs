@@ -32,7 +32,11 @@ pub(crate) struct Deps {
     pub(crate) idle_after_ms: u64,
     pub(crate) supervisor: OnceLock<ractor::ActorRef<SupervisorMessage>>,
     pub(crate) tickets: AtomicU64,
+    pub(crate) probe: Option<Probe>,
 }
+
+/// What a test is told of: a session, and the point that its actors have come to.
+pub(crate) type Probe = Arc<dyn Fn(&str, &'static str) + Send + Sync>;
 
 impl Deps {
     /// The lane of the provider that serves this agent.
@@ -62,6 +66,13 @@ impl Deps {
             learned: self.learned.limit(provider, model),
         };
         Window::resolve(settings, known)
+    }
+
+    /// Tells the probe, if there is one.
+    pub(crate) fn at(&self, session: &str, point: &'static str) {
+        if let Some(probe) = &self.probe {
+            probe(session, point);
+        }
     }
 
     pub(crate) fn now_ms(&self) -> u64 {

@@ -12,6 +12,7 @@
 
 mod actors;
 pub mod agent;
+mod branch_summary;
 pub mod bus;
 mod deps;
 pub mod env;

@@ -46,6 +46,8 @@ pub(crate) enum SupervisorMessage {
     Close { id: Arc<str>, done: oneshot::Sender<()> },
     /// The runtime's settings changed: tell all sessions.
     Reconfigure(oneshot::Sender<()>),
+    /// What is shared of a live session.
+    Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<crate::session::Slot>>> },
     /// Which sessions are live.
     Live(oneshot::Sender<Vec<Arc<str>>>),
     /// Stop everything in order: turns are interrupted, logs are whole.
@@ -74,12 +76,16 @@ pub(crate) enum SessionMessage {
     Withdraw { ticket: u64 },
     /// From outside: compact now.
     CompactByHand { options: CompactOptions, reply: ReplyTo<Compacted> },
+    /// From outside or a hook: compact when the running turn is over, or now.
+    CompactAfterTurn { options: CompactOptions },
     /// From outside: what a compaction would do.
     PlanByHand { options: CompactOptions, reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::Nothing>> },
     /// From outside: the newest compaction no longer counts.
     Undo { reply: ReplyTo<ContextUsage> },
-    /// From outside: go on from another entry.
-    Branch { to: Option<EntryId>, reply: ReplyTo<()> },
+    /// From outside: go on from another entry; what happened on the branch that is left may come along.
+    Branch { to: Option<EntryId>, summary: Option<BranchSummary>, reply: ReplyTo<()> },
+    /// From outside: the entries of the branch that would be left, and who is to summarise them.
+    LeftBranch { to: Option<EntryId>, reply: ReplyTo<LeftBranch> },
     /// From outside: pin an entry, or release it.
     Pin { entry: EntryId, pinned: bool, reply: ReplyTo<()> },
     /// From outside: append the records of an import or a fork, to an empty session.
@@ -94,6 +100,9 @@ pub(crate) enum SessionMessage {
     Stop(oneshot::Sender<()>),
     /// From the session's own timer: nothing happened for a while.
     IdleCheck { activity: u64 },
+
+    /// From a sub-agent's call: what its session used, for this session's bill.
+    SubAgentCalls { usage: greenroom_kernel::Usage, cost_microdollars: u64 },
 
     /// From the agent: record these messages, deliver what waits at this boundary, and say so.
     Record { stamp: Stamp, messages: Vec<Message>, boundary: Boundary },
@@ -112,7 +121,57 @@ pub(crate) enum SessionMessage {
     /// From the compactor: replace the segment, if it is still what it was.
     ReplacePathSegment { segment: Box<Segment>, duration_ms: u64, cost_microdollars: Option<u64> },
     /// From the compactor: it is over.
-    CompactionOver { end: Box<End>, duration_ms: u64, cost_microdollars: Option<u64> },
+    CompactionOver { end: Box<End>, cost_microdollars: Option<u64> },
+}
+
+impl SessionMessage {
+    /// Its name: the point at which a probe is called.
+    pub(crate) fn point(&self) -> &'static str {
+        match self {
+            Self::Prompt { .. } => "session/prompt",
+            Self::Resume { .. } => "session/resume",
+            Self::Input { .. } => "session/input",
+            Self::Withdraw { .. } => "session/withdraw",
+            Self::CompactByHand { .. } => "session/compact_by_hand",
+            Self::CompactAfterTurn { .. } => "session/compact_after_turn",
+            Self::PlanByHand { .. } => "session/plan_by_hand",
+            Self::Undo { .. } => "session/undo",
+            Self::Branch { .. } => "session/branch",
+            Self::LeftBranch { .. } => "session/left_branch",
+            Self::Pin { .. } => "session/pin",
+            Self::Adopt { .. } => "session/adopt",
+            Self::State(..) => "session/state",
+            Self::Context(..) => "session/context",
+            Self::Configure(..) => "session/configure",
+            Self::Stop(..) => "session/stop",
+            Self::IdleCheck { .. } => "session/idle_check",
+            Self::SubAgentCalls { .. } => "session/sub_agent_calls",
+            Self::Record { .. } => "session/record",
+            Self::End { .. } => "session/end",
+            Self::Project { .. } => "session/project",
+            Self::Compact { .. } => "session/compact",
+            Self::LimitLearned { .. } => "session/limit_learned",
+            Self::Measured { .. } => "session/measured",
+            Self::ReplacePathSegment { .. } => "session/replace_path_segment",
+            Self::CompactionOver { .. } => "session/compaction_over",
+        }
+    }
+}
+
+/// What happened on a branch that is left.
+#[derive(Debug, Clone)]
+pub(crate) struct BranchSummary {
+    pub(crate) summary: String,
+    pub(crate) files: greenroom_kernel::FileOps,
+}
+
+/// The branch that would be left.
+pub(crate) struct LeftBranch {
+    pub(crate) entries: Vec<Arc<Entry>>,
+    pub(crate) model: String,
+    pub(crate) cap_tokens: u64,
+    pub(crate) summariser_window: u64,
+    pub(crate) definition: Arc<Agent>,
 }
 
 /// How a prompt is to be answered.
@@ -163,6 +222,26 @@ pub(crate) enum AgentMessage {
     Waited { stamp: Stamp, call: u64 },
 }
 
+impl AgentMessage {
+    /// Its name: the point at which a probe is called.
+    pub(crate) fn point(&self) -> &'static str {
+        match self {
+            Self::Begin(..) => "agent/begin",
+            Self::Recorded { .. } => "agent/recorded",
+            Self::Context { .. } => "agent/context",
+            Self::Compacted { .. } => "agent/compacted",
+            Self::Broadcast { .. } => "agent/broadcast",
+            Self::Sized { .. } => "agent/sized",
+            Self::TrackerRestarted { .. } => "agent/tracker_restarted",
+            Self::Abort { .. } => "agent/abort",
+            Self::ModelOver { .. } => "agent/model_over",
+            Self::ToolOver { .. } => "agent/tool_over",
+            Self::ToolsOver { .. } => "agent/tools_over",
+            Self::Waited { .. } => "agent/waited",
+        }
+    }
+}
+
 /// The end of a run, and the reply to its prompt where somebody waits for it.
 pub(crate) struct Answer {
     pub(crate) turn: TurnId,
@@ -210,6 +289,20 @@ pub(crate) enum TrackerMessage {
     MeasureFor(MeasureFor),
 }
 
+impl TrackerMessage {
+    /// Its name: the point at which a probe is called.
+    pub(crate) fn point(&self) -> &'static str {
+        match self {
+            Self::Appended(..) => "usage_tracker/appended",
+            Self::Rewritten(..) => "usage_tracker/rewritten",
+            Self::Configure(..) => "usage_tracker/configure",
+            Self::SummaryCalls { .. } => "usage_tracker/summary_calls",
+            Self::Measure { .. } => "usage_tracker/measure",
+            Self::MeasureFor(..) => "usage_tracker/measure_for",
+        }
+    }
+}
+
 /// To a compactor: a compaction in progress.
 pub(crate) enum CompactorMessage {
     /// From the session: compact.
@@ -224,6 +317,20 @@ pub(crate) enum CompactorMessage {
     Installed { installed: bool },
     /// From the session: stop; nobody waits for it.
     Cancel { reason: String },
+}
+
+impl CompactorMessage {
+    /// Its name: the point at which a probe is called.
+    pub(crate) fn point(&self) -> &'static str {
+        match self {
+            Self::Begin(..) => "compactor/begin",
+            Self::HooksSaid { .. } => "compactor/hooks_said",
+            Self::Answered { .. } => "compactor/answered",
+            Self::AskNow { .. } => "compactor/ask_now",
+            Self::Installed { .. } => "compactor/installed",
+            Self::Cancel { .. } => "compactor/cancel",
+        }
+    }
 }
 
 /// A compaction to run.

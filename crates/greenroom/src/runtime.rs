@@ -74,6 +74,7 @@ pub struct RuntimeBuilder {
     hooks: Hooks,
     clock_base_ms: Option<u64>,
     idle_after: Option<Duration>,
+    probe: Option<crate::deps::Probe>,
 }
 
 enum StoreChoice {
@@ -186,6 +187,15 @@ impl RuntimeBuilder {
         self
     }
 
+    /// For tests of what must survive: a function that is called with the session's id and a name whenever one of
+    /// its actors takes up a message (`session/record`, `agent/model_over` …) or comes to a step of an
+    /// installation (`install/1_accepted` …). It may panic, which is then that actor's panic, or end the process.
+    #[must_use]
+    pub fn probe(mut self, probe: impl Fn(&str, &'static str) + Send + Sync + 'static) -> Self {
+        self.probe = Some(Arc::new(probe));
+        self
+    }
+
     /// How long a session may be idle before it gives its actors back; zero: never. 10 minutes by default.
     #[must_use]
     pub fn idle_after(mut self, idle: Duration) -> Self {
@@ -240,6 +250,7 @@ impl RuntimeBuilder {
             idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),
             supervisor: OnceLock::new(),
             tickets: AtomicU64::new(1),
+            probe: self.probe,
         });
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
             .await

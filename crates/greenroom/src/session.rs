@@ -5,7 +5,7 @@
 //! its turn.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, TurnId};
@@ -38,6 +38,8 @@ pub(crate) struct Slot {
     bill: Mutex<(Usage, u64)>,
     /// The next sequence number to be broadcast, and how many events beside the log followed the last one.
     broadcast: Mutex<(u64, u64)>,
+    /// Whether an actor had this slot before: then the events before its log's end were broadcast, or are due.
+    was_opened: AtomicBool,
     pub(crate) activity: AtomicU64,
 }
 
@@ -55,6 +57,7 @@ impl Slot {
             )),
             bill: Mutex::default(),
             broadcast: Mutex::default(),
+            was_opened: AtomicBool::new(false),
             activity: AtomicU64::new(0),
         }
     }
@@ -104,11 +107,15 @@ impl Slot {
         self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
-    pub(crate) fn start_broadcast_at(&self, seq: u64) {
+    /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not
+    /// broadcast, if an actor before this one died before it could be.
+    pub(crate) fn start_broadcast(&self, entries: u64) -> Option<u64> {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        if broadcast.0 < seq {
-            *broadcast = (seq, 0);
+        if self.was_opened.swap(true, Ordering::Relaxed) {
+            return Some(broadcast.0).filter(|below| *below < entries);
         }
+        *broadcast = (entries, 0);
+        None
     }
 
     /// Publishes an event beside the log.
@@ -431,7 +438,26 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::NotIdle`]; [`Error::Invalid`] if there is no such entry or its tool calls would be left open.
     pub async fn branch(&self, to: Option<EntryId>) -> Result<()> {
-        self.ask(|reply| SessionMessage::Branch { to, reply }).await
+        self.ask(|reply| SessionMessage::Branch { to, summary: None, reply }).await
+    }
+
+    /// As [`Self::branch`], and takes along a summary of what happened on the branch that is left.
+    ///
+    /// # Errors
+    /// As [`Self::branch`]; [`Error::Model`] when no summary could be had; then nothing is changed.
+    pub async fn branch_with_summary(&self, to: Option<EntryId>) -> Result<()> {
+        let left = self.ask(|reply| SessionMessage::LeftBranch { to, reply }).await?;
+        let summary = crate::branch_summary::of(&self.deps, &self.slot.id, left).await?;
+        self.ask(|reply| SessionMessage::Branch { to, summary, reply }).await
+    }
+
+    /// Compacts when the running turn is over, or now if none runs. For hooks and tools, which may not wait.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::SessionFailed`].
+    pub async fn compact_after_turn(&self, options: CompactOptions) -> Result<()> {
+        let actor = self.actor().await?;
+        self.send(&actor, SessionMessage::CompactAfterTurn { options })
     }
 
     /// Keeps an entry verbatim through every compaction.

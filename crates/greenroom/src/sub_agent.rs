@@ -15,7 +15,9 @@ use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 use crate::agent::{Agent, SubAgent};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
-use crate::session::{SessionHandle, open};
+use crate::message::{SessionMessage, SupervisorMessage};
+use crate::session::{SessionHandle, Slot, open};
+use tokio::sync::oneshot;
 
 /// How deep agents may call agents.
 const DEPTH_MAX: usize = 4;
@@ -87,13 +89,46 @@ async fn work(
         return Err(Error::Invalid(format!("agents may call agents at most {DEPTH_MAX} deep")));
     }
     let id: Arc<str> = session_id(&context.session, &context.call_id).into();
-    let parent: Arc<str> = context.session.as_str().into();
-    let slot = open(deps, Arc::clone(&id), Arc::clone(&definition.agent), Some(parent), true).await?;
-    let session = SessionHandle::new(slot, Arc::clone(deps));
-    tokio::select! {
+    let caller_id: Arc<str> = context.session.as_str().into();
+    let caller = find(deps, &caller_id).await?;
+    let agent = within_budget(&definition.agent, caller.as_deref());
+    let slot = open(deps, Arc::clone(&id), agent, Some(caller_id), true).await?;
+    let (_, spent_before) = slot.bill();
+    let session = SessionHandle::new(Arc::clone(&slot), Arc::clone(deps));
+    let result = tokio::select! {
         // Dropping the prompt's future cancels its turn.
         () = context.cancel.cancelled() => Err(Error::Aborted),
         reply = session.prompt(task) => reply.map(|reply| reply.text),
+    };
+    // What it spent is spent by its caller too.
+    if let Some(actor) = caller.and_then(|caller| caller.actor()) {
+        let (usage, spent) = slot.bill();
+        let cost_microdollars = spent.saturating_sub(spent_before);
+        let _ = actor.cast(SessionMessage::SubAgentCalls { usage, cost_microdollars });
+    }
+    result
+}
+
+async fn find(deps: &Deps, id: &Arc<str>) -> Result<Option<Arc<Slot>>> {
+    let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
+    let (reply, found) = oneshot::channel();
+    supervisor.cast(SupervisorMessage::Find { id: Arc::clone(id), reply }).map_err(|_| Error::Closed)?;
+    found.await.map_err(|_| Error::Closed)
+}
+
+/// The agent, with no more to spend than its caller has left.
+fn within_budget(agent: &Arc<Agent>, caller: Option<&Slot>) -> Arc<Agent> {
+    let left = caller.and_then(|caller| {
+        let (_, spent) = caller.bill();
+        Some(caller.agent().cost_microdollars_max?.saturating_sub(spent))
+    });
+    match left {
+        Some(left) if agent.cost_microdollars_max.is_none_or(|own| left < own) => {
+            let mut limited = Agent::clone(agent);
+            limited.cost_microdollars_max = Some(left);
+            Arc::new(limited)
+        }
+        Some(_) | None => Arc::clone(agent),
     }
 }
 

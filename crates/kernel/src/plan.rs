@@ -441,6 +441,13 @@ fn request_text(kind: &EntryKind) -> Option<String> {
     (!text.is_empty()).then(|| crate::summary::bounded(text, ACTIVE_REQUEST_BYTES))
 }
 
+/// The files that these entries say were touched.
+pub fn touched_files(entries: &[Arc<Entry>]) -> FileOps {
+    let mut files = FileOps::default();
+    add_files(entries, FileRule::Declared, &mut files);
+    files
+}
+
 /// The files of the last active compaction and of the replaced entries.
 fn file_operations(live: &Live<'_>, replaced: &[Arc<Entry>], rule: FileRule) -> FileOps {
     let mut files = match live.compaction() {
@@ -449,16 +456,20 @@ fn file_operations(live: &Live<'_>, replaced: &[Arc<Entry>], rule: FileRule) -> 
         }
         Some(_) | None => FileOps::default(),
     };
-    for entry in replaced {
+    add_files(replaced, rule, &mut files);
+    files
+}
+
+fn add_files(entries: &[Arc<Entry>], rule: FileRule, files: &mut FileOps) {
+    for entry in entries {
         if let EntryKind::Message { message, .. } = &entry.kind {
-            message_files(message, rule, &mut files);
+            message_files(message, rule, files);
         } else if let (EntryKind::BranchSummary { files: branch, .. }, FileRule::Declared) =
             (&entry.kind, rule)
         {
             files.merge(branch);
         }
     }
-    files
 }
 
 fn message_files(message: &Message, rule: FileRule, files: &mut FileOps) {

@@ -81,6 +81,7 @@ impl Actor for AgentActor {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
+        state.deps.at(&state.slot.id, message.point());
         state.on(&myself, message);
         Ok(())
     }

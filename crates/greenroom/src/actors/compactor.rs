@@ -83,6 +83,7 @@ impl Actor for Compactor {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
+        state.deps.at(&state.slot.id, message.point());
         match message {
             CompactorMessage::Begin(order) => state.begin(&myself, *order).await,
             CompactorMessage::HooksSaid { run, word } => state.input(&myself, run, Input::Hooks(word)).await,
@@ -199,7 +200,7 @@ impl CompactorState {
                 Effect::End(end) => {
                     let mut end = end;
                     end.usage = running.usage;
-                    let (duration_ms, cost_microdollars) = (running.duration_ms(), running.cost_microdollars);
+                    let cost_microdollars = running.cost_microdollars;
                     for (child, _) in running.children.values() {
                         // Nobody waits for it any more; its call is dropped with it.
                         child.kill();
@@ -207,7 +208,7 @@ impl CompactorState {
                     self.running = None;
                     if !end.outcome.is_installed() {
                         let end = Box::new(end);
-                        let over = SessionMessage::CompactionOver { end, duration_ms, cost_microdollars };
+                        let over = SessionMessage::CompactionOver { end, cost_microdollars };
                         let _ = self.session.cast(over);
                     }
                     return;
@@ -312,7 +313,9 @@ impl Actor for SummaryActor {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         let id = question.id;
-        let answer = Box::pin(ask(&state.lane, &state.model, &state.session, question)).await;
+        let answer =
+            Box::pin(ask(&state.lane, &state.model, &state.session, question.text, question.cap_tokens))
+                .await;
         let _ = state.compactor.cast(CompactorMessage::Answered { run: state.run, id, answer });
         myself.stop(None);
         Ok(())
@@ -329,18 +332,20 @@ impl Actor for SummaryActor {
     }
 }
 
-async fn ask(
+/// Asks a summariser once.
+pub(crate) async fn ask(
     lane: &Lane,
     model: &str,
     session: &str,
-    question: Question,
+    text: String,
+    cap_tokens: u64,
 ) -> Result<Box<AssistantMessage>, Failure> {
     let request = Request {
         model: model.to_owned(),
         system: Some(summary::SYSTEM.to_owned()),
-        messages: vec![Arc::new(Message::user(question.text))],
+        messages: vec![Arc::new(Message::user(text))],
         tools: Arc::from([]),
-        max_output_tokens: Some(question.cap_tokens + question.cap_tokens / 4),
+        max_output_tokens: Some(cap_tokens + cap_tokens / 4),
         output_schema: None,
         purpose: Purpose::Summary,
         session: session.to_owned(),

@@ -83,6 +83,10 @@ pub(crate) struct SessionState {
     restarts: Restarts,
     runs: u32,
     only_at_window: bool,
+    /// A compaction that was asked for while a turn was running.
+    requested: Option<CompactOptions>,
+    /// Whether a message was recorded since the last automatic compaction ended.
+    message_since_compaction: bool,
     stopping: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
@@ -109,6 +113,26 @@ struct OpenCompaction {
     /// The caller that waits for it.
     reply: Option<ReplyTo<Compacted>>,
     started: Option<EntryId>,
+    began: tokio::time::Instant,
+    /// The model that is being left, and its window: it writes the summary.
+    leaving: Option<(String, u64)>,
+}
+
+impl OpenCompaction {
+    /// One that nobody waits for yet.
+    fn new(trigger: Trigger) -> Self {
+        Self {
+            trigger,
+            at_window: false,
+            rungs_down: 0,
+            options: CompactOptions::default(),
+            stamp: None,
+            reply: None,
+            started: None,
+            began: tokio::time::Instant::now(),
+            leaving: None,
+        }
+    }
 }
 
 impl Actor for Session {
@@ -129,6 +153,8 @@ impl Actor for Session {
         _myself: ActorRef<Self::Msg>,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
+        let events: Vec<Event> = state.outgoing.iter().cloned().collect();
+        state.tell_agent(AgentMessage::Broadcast { events, then: None });
         state.recover().await;
         state.next_prompt().await;
         state.watch_idleness();
@@ -142,6 +168,7 @@ impl Actor for Session {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         state.slot.activity.fetch_add(1, Ordering::Relaxed);
+        state.deps.at(&state.slot.id, message.point());
         // The branches are boxed: an idle actor must not hold the largest handler's future.
         Box::pin(state.on(message)).await;
         Ok(())
@@ -189,7 +216,10 @@ impl SessionState {
         if let Some(window) = window.tokens {
             settings.feasible(window, fixed_tokens + log.pinned_tokens())?;
         }
-        slot.start_broadcast_at(log.head().entries);
+        let outgoing = match slot.start_broadcast(log.head().entries) {
+            Some(from) => missed_events(&deps, &slot, from).await?,
+            None => VecDeque::new(),
+        };
         let gauge = Gauge {
             provider: provider.clone(),
             model: model.clone(),
@@ -223,10 +253,12 @@ impl SessionState {
             turn: None,
             waiting: HashMap::new(),
             compaction: None,
-            outgoing: VecDeque::new(),
+            outgoing,
             restarts: Restarts::default(),
             runs: 0,
             only_at_window: false,
+            requested: None,
+            message_since_compaction: true,
             stopping: None,
         })
     }
@@ -238,14 +270,25 @@ impl SessionState {
             SessionMessage::Input { content, delivery, reply } => self.input(content, delivery, reply).await,
             SessionMessage::Withdraw { ticket } => self.withdraw(ticket).await,
             SessionMessage::CompactByHand { options, reply } => self.compact_by_hand(options, reply),
+            SessionMessage::CompactAfterTurn { options } => {
+                self.requested = Some(options);
+                self.compact_if_requested();
+            }
             SessionMessage::PlanByHand { options, reply } => {
                 let _ = reply.send(Ok(self.plan_by_hand(&options).map(Box::new)));
             }
             SessionMessage::Undo { reply } => {
                 let _ = reply.send(self.undo().await);
             }
-            SessionMessage::Branch { to, reply } => {
-                let _ = reply.send(self.branch(to).await);
+            SessionMessage::Branch { to, summary, reply } => {
+                let _ = reply.send(self.branch(to, summary).await);
+            }
+            SessionMessage::LeftBranch { to, reply } => {
+                let _ = reply.send(self.left_branch(to).await);
+            }
+            SessionMessage::SubAgentCalls { usage, cost_microdollars } => {
+                let cost_microdollars = Some(cost_microdollars);
+                let _ = self.tracker.cast(TrackerMessage::SummaryCalls { usage, cost_microdollars });
             }
             SessionMessage::Pin { entry, pinned, reply } => {
                 let _ = reply.send(self.pin(entry, pinned).await);
@@ -259,7 +302,9 @@ impl SessionState {
             SessionMessage::Context(reply) => {
                 let _ = reply.send(self.log.context());
             }
-            SessionMessage::Configure(definition) => self.configure(definition),
+            SessionMessage::Configure(definition) => {
+                self.configure(definition);
+            }
             SessionMessage::Stop(done) => self.stop(done).await,
             SessionMessage::IdleCheck { activity } => self.idle_check(activity),
             SessionMessage::Record { stamp, messages, boundary } => {
@@ -282,8 +327,8 @@ impl SessionState {
                     self.gauge_changed();
                 }
             }
-            SessionMessage::Measured { purpose: MeasureFor::TurnEnd, usage, .. } => {
-                self.close_turn(usage).await
+            SessionMessage::Measured { purpose: MeasureFor::TurnEnd, size, usage, .. } => {
+                self.close_turn(&size, usage).await;
             }
             SessionMessage::Measured { purpose: MeasureFor::Compaction, size, usage, ratio } => {
                 self.start_compaction(&size, usage, ratio).await;
@@ -291,8 +336,8 @@ impl SessionState {
             SessionMessage::ReplacePathSegment { segment, duration_ms, cost_microdollars } => {
                 self.replace_path_segment(*segment, duration_ms, cost_microdollars).await;
             }
-            SessionMessage::CompactionOver { end, duration_ms, cost_microdollars } => {
-                self.compaction_over(*end, duration_ms, cost_microdollars).await;
+            SessionMessage::CompactionOver { end, cost_microdollars } => {
+                self.compaction_over(*end, cost_microdollars).await;
             }
         }
     }
@@ -336,6 +381,7 @@ impl SessionState {
         self.log.commit(draft);
         for entry in &entries {
             if greenroom_kernel::path::is_message(&entry.kind) {
+                self.message_since_compaction = true;
                 let _ = self.tracker.cast(TrackerMessage::Appended(Arc::clone(entry)));
             }
         }
@@ -415,6 +461,9 @@ impl SessionState {
             self.warn(format!("the changed settings are not used: {error}"));
             return;
         }
+        let smaller = window.tokens.zip(self.window.tokens).filter(|(new, old)| new < old);
+        let leaving = smaller.filter(|_| provider == self.provider).map(|(_, old)| (self.model.clone(), old));
+        let is_switch = definition.model != self.model;
         self.provider = provider;
         self.model.clone_from(&definition.model);
         self.tools = tools;
@@ -422,6 +471,10 @@ impl SessionState {
         self.fixed_tokens = fixed_tokens;
         self.definition = definition;
         self.gauge_changed();
+        // What the old model could hold may be too much for the new one; the old one can still summarise it.
+        if is_switch && smaller.is_some() && self.settings.enabled && self.is_idle() && !self.log.is_empty() {
+            self.open_compaction(OpenCompaction { leaving, ..OpenCompaction::new(Trigger::ModelSwitch) });
+        }
     }
 
     fn state(&self) -> State {
@@ -573,6 +626,28 @@ fn fixed_tokens(definition: &Agent, tools: &greenroom_tools::Registry) -> u64 {
     text_tokens(&definition.instructions, Estimator::Classes) + specs
 }
 
+/// The events of entries that an earlier actor made durable and did not live to broadcast.
+async fn missed_events(deps: &Deps, slot: &Slot, from: u64) -> Result<VecDeque<Event>> {
+    let (store, id) = (deps.store.clone(), Arc::clone(&slot.id));
+    let read = move || -> Result<Vec<Entry>> { Ok(store.load(&id, EntryId(from))?) };
+    let entries = blocking(deps, read).await?;
+    Ok(entries.iter().map(|entry| event::durable(&slot.id, slot.parent.as_ref(), entry)).collect())
+}
+
+/// Reads from the store, where it may block on a disk on a thread that may.
+async fn blocking<T: Send + 'static>(
+    deps: &Deps,
+    read: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if deps.store.is_memory() {
+        return read();
+    }
+    match tokio::task::spawn_blocking(read).await {
+        Ok(result) => result,
+        Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
+    }
+}
+
 async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
     let (store, id) = (deps.store.clone(), Arc::clone(id));
     let read = move || -> Result<Log> {
@@ -585,13 +660,7 @@ async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
         let extra = shared(store.get(&id, &others)?);
         Ok(Log::open(head, &entries, &extra))
     };
-    if deps.store.is_memory() {
-        return read();
-    }
-    match tokio::task::spawn_blocking(read).await {
-        Ok(log) => log,
-        Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
-    }
+    blocking(deps, read).await
 }
 
 fn shared(entries: Vec<Entry>) -> Vec<Arc<Entry>> {

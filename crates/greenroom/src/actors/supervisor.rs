@@ -112,6 +112,9 @@ impl SupervisorState {
                 }
                 let _ = done.send(());
             }
+            SupervisorMessage::Find { id, reply } => {
+                let _ = reply.send(self.sessions.get(&id).map(|session| Arc::clone(&session.slot)));
+            }
             SupervisorMessage::Live(reply) => {
                 let live =
                     self.sessions.iter().filter(|(_, session)| matches!(session.phase, Phase::Live(_)));

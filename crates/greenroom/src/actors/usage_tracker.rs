@@ -169,6 +169,7 @@ impl Actor for UsageTracker {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
+        state.deps.at(&state.slot.id, message.point());
         match message {
             TrackerMessage::Appended(entry) => state.appended(&entry),
             TrackerMessage::Rewritten(path) => {

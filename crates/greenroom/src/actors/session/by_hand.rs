@@ -3,6 +3,7 @@
 use greenroom_kernel::plan::Nothing;
 
 use super::*;
+use crate::message::{BranchSummary, LeftBranch};
 
 /// The most that may be pinned, as a share of the window: one part in this many.
 const PIN_SHARE: u64 = 8;
@@ -13,15 +14,8 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         }
-        self.open_compaction(OpenCompaction {
-            trigger: Trigger::Manual,
-            at_window: false,
-            rungs_down: 0,
-            options,
-            stamp: None,
-            reply: Some(reply),
-            started: None,
-        });
+        let reply = Some(reply);
+        self.open_compaction(OpenCompaction { options, reply, ..OpenCompaction::new(Trigger::Manual) });
     }
 
     pub(super) fn plan_by_hand(&self, options: &CompactOptions) -> Result<Plan, Nothing> {
@@ -77,7 +71,7 @@ impl SessionState {
         Ok(ContextUsage::new(size, self.window))
     }
 
-    pub(super) async fn branch(&mut self, to: Option<EntryId>) -> Result<()> {
+    pub(super) async fn branch(&mut self, to: Option<EntryId>, summary: Option<BranchSummary>) -> Result<()> {
         self.check_idle("branch it")?;
         if to.is_some_and(|to| to.0 >= self.log.head().entries) {
             return Err(Error::Invalid(format!(
@@ -99,6 +93,7 @@ impl SessionState {
             ));
         }
         let live = Live::of(&path);
+        let left = self.log.head().leaf;
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::LeafMoved { to });
         draft.head.active_compaction = live.compaction_id();
@@ -107,11 +102,32 @@ impl SessionState {
             .first()
             .map_or(EntryId(draft.head.entries), |entry| entry.id)
             .min(live.compaction_id().unwrap_or(EntryId(u64::MAX)));
+        let mut path = path;
+        if let (Some(BranchSummary { summary, files }), Some(from)) = (summary, left) {
+            draft.push(EntryKind::BranchSummary { from, summary, files });
+            path.extend(draft.entries.last().map(Arc::clone));
+        }
         self.append(draft, None).await?;
         self.log.replace_path(path);
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.gauge_changed();
         Ok(())
+    }
+
+    /// What stands on the path now and would not, if it ended at `to`.
+    pub(super) async fn left_branch(&mut self, to: Option<EntryId>) -> Result<LeftBranch> {
+        self.check_idle("branch it")?;
+        let kept: std::collections::HashSet<EntryId> =
+            self.read_path(to).await?.iter().map(|entry| entry.id).collect();
+        let entries = self.log.path().iter().filter(|entry| !kept.contains(&entry.id)).cloned().collect();
+        let window = self.window.tokens.unwrap_or(128_000);
+        Ok(LeftBranch {
+            entries,
+            model: self.settings.summary_model.clone().unwrap_or_else(|| self.model.clone()),
+            cap_tokens: self.settings.prefix_cap(window),
+            summariser_window: window,
+            definition: Arc::clone(&self.definition),
+        })
     }
 
     /// The path to an entry, back to what the newest active compaction on it kept.
@@ -121,13 +137,7 @@ impl SessionState {
             let all = shared(store.load(&id, EntryId(0))?);
             Ok(crate::log::path_within(&all, leaf))
         };
-        if self.deps.store.is_memory() {
-            return read();
-        }
-        match tokio::task::spawn_blocking(read).await {
-            Ok(path) => path,
-            Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
-        }
+        blocking(&self.deps, read).await
     }
 
     pub(super) async fn pin(&mut self, entry: EntryId, pinned: bool) -> Result<()> {

@@ -22,19 +22,31 @@ impl SessionState {
         at_window: bool,
         rungs_down: u32,
     ) {
-        if self.compaction.is_some() {
+        let again = trigger == Trigger::Threshold && !self.message_since_compaction;
+        if self.compaction.is_some() || again {
             self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
             return;
         }
-        self.open_compaction(OpenCompaction {
-            trigger,
-            at_window,
-            rungs_down,
-            options: CompactOptions::default(),
-            stamp: Some(stamp),
-            reply: None,
-            started: None,
-        });
+        let stamp = Some(stamp);
+        self.open_compaction(OpenCompaction { at_window, rungs_down, stamp, ..OpenCompaction::new(trigger) });
+    }
+
+    /// Begins the compaction that was asked for while a turn was running, if it can begin now.
+    pub(super) fn compact_if_requested(&mut self) {
+        if self.is_idle()
+            && self.stopping.is_none()
+            && let Some(options) = self.requested.take()
+        {
+            self.open_compaction(OpenCompaction { options, ..OpenCompaction::new(Trigger::Hook) });
+        }
+    }
+
+    /// After a turn: compacts if that is due, so that the next prompt need not wait for it.
+    pub(super) fn compact_if_due(&mut self, size: &Size) {
+        let is_free = self.is_idle() && self.stopping.is_none() && self.log.inbox().is_empty();
+        if size.is_due && is_free && self.message_since_compaction {
+            self.open_compaction(OpenCompaction::new(Trigger::Threshold));
+        }
     }
 
     pub(super) fn open_compaction(&mut self, compaction: OpenCompaction) {
@@ -72,6 +84,10 @@ impl SessionState {
             return;
         };
         let brief = self.brief(&compaction, size, ratio);
+        // A switch to a window that is large enough all the same.
+        if brief.trigger == Trigger::ModelSwitch && !size.is_due {
+            return self.next_prompt().await;
+        }
         // Nothing to do, and nothing that must be done: no start, no end.
         if !brief.at_window {
             let occasion =
@@ -87,7 +103,7 @@ impl SessionState {
                 let reason = nothing.to_string();
                 let ended = self.ended(CompactionOutcome::Nothing { reason }, None, usage.tokens);
                 self.finish_compaction(&ended, None);
-                return;
+                return self.next_prompt().await;
             }
         }
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -96,6 +112,7 @@ impl SessionState {
             tokens_before: size.tokens,
             messages_before: self.log.messages(),
         }));
+        let leaving = compaction.leaving.as_ref().map(|(model, _)| model.clone());
         self.compaction = Some(OpenCompaction { started: Some(started), ..compaction });
         if let Err(error) = self.append(draft, None).await {
             let reason = error.to_string();
@@ -104,7 +121,7 @@ impl SessionState {
             return;
         }
         let order = CompactionOrder {
-            model: self.settings.summary_model.clone().unwrap_or_else(|| self.model.clone()),
+            model: self.settings.summary_model.clone().or(leaving).unwrap_or_else(|| self.model.clone()),
             session_model: self.model.clone(),
             brief,
         };
@@ -151,6 +168,7 @@ impl SessionState {
             self.tell_compactor(false);
             return;
         }
+        self.deps.at(&self.slot.id, "install/1_accepted");
         segment.compaction.previous = self.log.head().last_compaction;
         segment.compaction.duration_ms = duration_ms;
         segment.compaction.cost_microdollars = cost_microdollars;
@@ -180,6 +198,7 @@ impl SessionState {
         draft.push(EntryKind::CompactionEnded(ended.clone()));
         draft.push(EntryKind::Compaction(Box::new(segment.compaction)));
         let _ = self.tracker.cast(TrackerMessage::SummaryCalls { usage, cost_microdollars });
+        self.deps.at(&self.slot.id, "install/2_drafted");
         if let Err(error) = self.append(draft, None).await {
             self.tell_compactor(false);
             let reason = error.to_string();
@@ -187,9 +206,11 @@ impl SessionState {
             self.finish_compaction(&ended, None);
             return;
         }
+        self.deps.at(&self.slot.id, "install/3_durable");
         self.only_at_window = false;
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.gauge_changed();
+        self.deps.at(&self.slot.id, "install/4_measured");
         self.tell_compactor(true);
         self.finish_compaction(&ended, None);
         self.next_prompt().await;
@@ -202,12 +223,7 @@ impl SessionState {
     }
 
     /// The compactor is done; where nothing was installed, that is recorded.
-    pub(super) async fn compaction_over(
-        &mut self,
-        end: End,
-        _duration_ms: u64,
-        cost_microdollars: Option<u64>,
-    ) {
+    pub(super) async fn compaction_over(&mut self, end: End, cost_microdollars: Option<u64>) {
         if self.compaction.is_none() {
             return;
         }
@@ -261,8 +277,7 @@ impl SessionState {
     fn ended(&self, outcome: CompactionOutcome, entry: Option<EntryId>, tokens: u64) -> CompactionEnded {
         let open = self.compaction.as_ref();
         let messages = self.log.messages();
-        let now = self.deps.now_ms();
-        let began = self.log.path().last().map_or(now, |entry| entry.at_ms).min(now);
+        let duration = open.map_or(std::time::Duration::ZERO, |open| open.began.elapsed());
         CompactionEnded {
             started: open.and_then(|open| open.started).unwrap_or(EntryId(0)),
             trigger: open.map_or(Trigger::Threshold, |open| open.trigger),
@@ -273,7 +288,7 @@ impl SessionState {
             messages_before: messages,
             messages_after: messages,
             messages_removed: 0,
-            duration_ms: now - began,
+            duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
             summary_usage: Usage::default(),
             cost_microdollars: None,
         }
@@ -282,6 +297,7 @@ impl SessionState {
     /// Tells whoever waits.
     fn finish_compaction(&mut self, ended: &CompactionEnded, floor: Option<Failure>) {
         let Some(open) = self.compaction.take() else { return };
+        self.message_since_compaction = false;
         if let Some(stamp) = open.stamp {
             let installed = ended.outcome.is_installed();
             self.tell_agent(AgentMessage::Compacted { stamp, installed, floor });

@@ -298,7 +298,7 @@ impl SessionState {
         }
     }
 
-    pub(super) async fn close_turn(&mut self, context: ContextUsage) {
+    pub(super) async fn close_turn(&mut self, size: &Size, context: ContextUsage) {
         let Some(mut turn) = self.turn.take_if(|turn| turn.closing.is_some()) else { return };
         let outcome = turn.closing.take().unwrap_or(TurnOutcome::Interrupted);
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -327,6 +327,8 @@ impl SessionState {
             self.stop_now();
             return;
         }
+        self.compact_if_requested();
+        self.compact_if_due(size);
         self.next_prompt().await;
     }
 

@@ -1,0 +1,39 @@
+//! The summary of a branch that is left: asked for once, outside the actors, before anything is changed.
+
+use std::sync::Arc;
+
+use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::plan::touched_files;
+use greenroom_kernel::summary::{self, Style, SummaryKind};
+use greenroom_kernel::{Failure, FailureClass};
+
+use crate::deps::Deps;
+use crate::error::{Error, Result};
+use crate::message::{BranchSummary, LeftBranch};
+
+/// A summary of the branch; `None` if nothing was said on it.
+pub(crate) async fn of(deps: &Deps, session: &Arc<str>, left: LeftBranch) -> Result<Option<BranchSummary>> {
+    let said = left.entries.iter().filter(|entry| !matches!(entry.kind, EntryKind::Compaction(_)));
+    let pieces = summary::transcript(&said.cloned().collect::<Vec<_>>());
+    if pieces.is_empty() {
+        return Ok(None);
+    }
+    let lane = deps.lane(&left.definition).ok_or_else(|| Error::Config("its provider is gone".into()))?;
+    // A branch is small beside a history; one that is not is summarised by its newest part.
+    let budget = left.summariser_window.saturating_sub(left.cap_tokens) / 2;
+    let chunks = summary::chunks(&pieces, budget.max(64));
+    let newest = chunks.last().map(String::as_str).unwrap_or_default();
+    let text = summary::request_text(SummaryKind::Branch, newest, None, &Style::default(), left.cap_tokens);
+    let mut rejected = String::new();
+    for _ in 0..2 {
+        let answer =
+            crate::actors::compactor::ask(lane, &left.model, session, text.clone(), left.cap_tokens).await;
+        match summary::accept(&*answer.map_err(Error::Model)?, SummaryKind::Branch, left.cap_tokens, true) {
+            Ok(summary) => {
+                return Ok(Some(BranchSummary { summary, files: touched_files(&left.entries) }));
+            }
+            Err(error) => rejected = error.to_string(),
+        }
+    }
+    Err(Error::Model(Failure::new(FailureClass::Malformed, rejected)))
+}
