@@ -113,17 +113,16 @@ struct QueueState {
 
 impl Bus {
     /// Publishes to everyone who wants it. Never waits for a subscriber.
-    pub(crate) fn publish(&self, event: Event) {
+    pub(crate) fn publish(&self, event: &Arc<Event>) {
         let cursor = self.cursor.fetch_add(1, Ordering::Relaxed);
         let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
         if subscribers.all.is_empty() && subscribers.by_session.is_empty() {
             return;
         }
-        let event = Arc::new(event);
         let of_session = subscribers.by_session.get(&event.session).into_iter().flatten();
         for queue in subscribers.all.iter().chain(of_session).filter_map(Weak::upgrade) {
-            if queue.filter.wants(&event) {
-                queue.push(cursor, &event);
+            if queue.filter.wants(event) {
+                queue.push(cursor, event);
             }
         }
     }

@@ -205,7 +205,7 @@ pub(crate) enum AgentMessage {
     Compacted { stamp: Stamp, installed: bool, floor: Option<Failure> },
     /// From the session: events of durable entries, to be broadcast; then the word that the run is over, and the
     /// reply to its prompt.
-    Broadcast { events: Vec<Event>, then: Option<Box<Answer>> },
+    Broadcast { events: Vec<Arc<Event>>, then: Option<Box<Answer>> },
     /// From the usage tracker: the size.
     Sized { stamp: Stamp, size: Size },
     /// From the session: the usage tracker is a new one; ask again.

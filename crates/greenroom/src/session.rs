@@ -122,17 +122,17 @@ impl Slot {
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
         broadcast.1 += 1;
-        bus.publish(Event {
+        bus.publish(&Arc::new(Event {
             session: Arc::clone(&self.id),
             seq: broadcast.0.saturating_sub(1),
             n: Some(broadcast.1),
             parent: self.parent.clone(),
             kind,
-        });
+        }));
     }
 
     /// Publishes a durable event, once.
-    pub(crate) fn publish_durable(&self, bus: &Bus, event: Event) {
+    pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
         if event.seq >= broadcast.0 {
             *broadcast = (event.seq + 1, 0);

@@ -101,7 +101,7 @@ impl AgentState {
     fn on(&mut self, myself: &ActorRef<AgentMessage>, message: AgentMessage) {
         match message {
             AgentMessage::Broadcast { events, then } => {
-                for event in events {
+                for event in &events {
                     self.slot.publish_durable(&self.deps.bus, event);
                 }
                 if let Some(answer) = then {

@@ -79,7 +79,7 @@ pub(crate) struct SessionState {
     waiting: HashMap<EntryId, (PromptOptions, ReplyTo<Reply>)>,
     compaction: Option<OpenCompaction>,
     /// Durable events that the agent may not have broadcast yet.
-    outgoing: VecDeque<Event>,
+    outgoing: VecDeque<Arc<Event>>,
     restarts: Restarts,
     runs: u32,
     only_at_window: bool,
@@ -153,7 +153,7 @@ impl Actor for Session {
         _myself: ActorRef<Self::Msg>,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let events: Vec<Event> = state.outgoing.iter().cloned().collect();
+        let events: Vec<Arc<Event>> = state.outgoing.iter().cloned().collect();
         state.tell_agent(AgentMessage::Broadcast { events, then: None });
         state.recover().await;
         state.next_prompt().await;
@@ -305,7 +305,7 @@ impl SessionState {
             SessionMessage::Configure(definition) => {
                 self.configure(definition);
             }
-            SessionMessage::Stop(done) => self.stop(done).await,
+            SessionMessage::Stop(done) => self.stop(done),
             SessionMessage::IdleCheck { activity } => self.idle_check(activity),
             SessionMessage::Record { stamp, messages, boundary } => {
                 self.record(stamp, messages, boundary).await
@@ -385,10 +385,9 @@ impl SessionState {
                 let _ = self.tracker.cast(TrackerMessage::Appended(Arc::clone(entry)));
             }
         }
-        let events: Vec<Event> = entries
-            .iter()
-            .map(|entry| event::durable(&self.slot.id, self.slot.parent.as_ref(), entry))
-            .collect();
+        let parent = self.slot.parent.as_ref();
+        let events: Vec<Arc<Event>> =
+            entries.iter().map(|entry| Arc::new(event::durable(&self.slot.id, parent, entry))).collect();
         let below = self.slot.broadcast_below();
         self.outgoing.retain(|event| event.seq >= below);
         self.outgoing.extend(events.iter().cloned());
@@ -524,23 +523,20 @@ impl SessionState {
     }
 
     /// Ends in order: the turn is interrupted, and the log is whole.
-    async fn stop(&mut self, done: tokio::sync::oneshot::Sender<()>) {
+    fn stop(&mut self, done: tokio::sync::oneshot::Sender<()>) {
         self.stopping = Some(done);
-        if self.turn.is_some() {
-            // The turn's end comes back as a message, and stops the actor.
-            self.slot.cancel_turn();
-        } else {
-            if let Some(compactor) = &self.compactor {
-                let _ = compactor.cast(CompactorMessage::Cancel { reason: "the session is closed".into() });
-            }
-            if self.compaction.is_none() {
-                self.stop_now();
-            }
+        // The ends of what is cancelled come back as messages, and then it stops.
+        self.slot.cancel_turn();
+        if let Some(compactor) = &self.compactor {
+            let _ = compactor.cast(CompactorMessage::Cancel { reason: "the session is closed".into() });
         }
+        self.stop_if_wanted();
     }
 
-    fn stop_now(&mut self) {
-        if let Some(done) = self.stopping.take() {
+    fn stop_if_wanted(&mut self) {
+        if self.is_idle()
+            && let Some(done) = self.stopping.take()
+        {
             let _ = done.send(());
             self.myself.stop(Some("closed".to_owned()));
         }
@@ -627,11 +623,11 @@ fn fixed_tokens(definition: &Agent, tools: &greenroom_tools::Registry) -> u64 {
 }
 
 /// The events of entries that an earlier actor made durable and did not live to broadcast.
-async fn missed_events(deps: &Deps, slot: &Slot, from: u64) -> Result<VecDeque<Event>> {
+async fn missed_events(deps: &Deps, slot: &Slot, from: u64) -> Result<VecDeque<Arc<Event>>> {
     let (store, id) = (deps.store.clone(), Arc::clone(&slot.id));
     let read = move || -> Result<Vec<Entry>> { Ok(store.load(&id, EntryId(from))?) };
     let entries = blocking(deps, read).await?;
-    Ok(entries.iter().map(|entry| event::durable(&slot.id, slot.parent.as_ref(), entry)).collect())
+    Ok(entries.iter().map(|entry| Arc::new(event::durable(&slot.id, slot.parent.as_ref(), entry))).collect())
 }
 
 /// Reads from the store, where it may block on a disk on a thread that may.

@@ -55,7 +55,11 @@ impl SessionState {
     }
 
     fn brief(&self, compaction: &OpenCompaction, size: &Size, ratio: Ratio) -> Brief {
-        let window = self.window.tokens.unwrap_or(size.tokens.max(1));
+        let mut window = self.window.tokens.unwrap_or(size.tokens.max(1));
+        if compaction.trigger == Trigger::Overflow {
+            // Whatever was set: the provider says what fits.
+            window = window.min(self.deps.learned.limit(&self.provider, &self.model).unwrap_or(window));
+        }
         let summariser = self.settings.summary_model.as_ref().map_or(Some(window), |model| {
             self.deps
                 .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default())
@@ -267,10 +271,7 @@ impl SessionState {
         }
         self.gauge_changed();
         self.finish_compaction(&ended, floor);
-        if self.turn.is_none() && self.stopping.is_some() {
-            self.stop_now();
-            return;
-        }
+        self.stop_if_wanted();
         self.next_prompt().await;
     }
 

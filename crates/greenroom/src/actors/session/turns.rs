@@ -323,10 +323,7 @@ impl SessionState {
             // The answer itself is durable; that the turn ended is noted with the next prompt.
             self.warn(format!("the turn's end could not be recorded: {error}"));
         }
-        if self.stopping.is_some() {
-            self.stop_now();
-            return;
-        }
+        self.stop_if_wanted();
         self.compact_if_requested();
         self.compact_if_due(size);
         self.next_prompt().await;
@@ -341,9 +338,7 @@ impl SessionState {
         {
             let _ = reply.send(Err(error));
         }
-        if self.stopping.is_some() {
-            self.stop_now();
-        }
+        self.stop_if_wanted();
     }
 }
 
