@@ -166,6 +166,11 @@ pub enum Input {
     },
     /// Whether the segment was replaced; `false`: the path had changed.
     Installed(bool),
+    /// Nobody waits for it any more. What is on its way to be installed still is.
+    Cancelled {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// How it ended.
@@ -298,7 +303,12 @@ impl Compacting {
             Input::Installed(false) if self.phase == Phase::Install => {
                 self.end(CompactionOutcome::Superseded, None)
             }
-            Input::Hooks(_) | Input::Answered { .. } | Input::Installed(_) => Vec::new(),
+            Input::Cancelled { reason } if matches!(self.phase, Phase::Hooks | Phase::Answers) => {
+                self.end(CompactionOutcome::Cancelled { reason }, None)
+            }
+            Input::Hooks(_) | Input::Answered { .. } | Input::Installed(_) | Input::Cancelled { .. } => {
+                Vec::new()
+            }
         }
     }
 
