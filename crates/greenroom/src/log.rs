@@ -106,6 +106,20 @@ impl Log {
         self.pinned.iter().map(|entry| entry.tokens).sum()
     }
 
+    /// Whether the newest rewrite of the context was an undone compaction.
+    pub(crate) fn was_undone(&self) -> bool {
+        let rewrite = |entry: &&Arc<Entry>| {
+            matches!(entry.kind, EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. })
+        };
+        let newest = self.path.iter().rev().find(rewrite);
+        newest.is_some_and(|entry| matches!(entry.kind, EntryKind::CompactionUndone { .. }))
+    }
+
+    /// Lets automatic compactions be tried again after failures. Durable with the next append.
+    pub(crate) fn forgive_failures(&mut self) {
+        self.head.automatic_compaction_failures = 0;
+    }
+
     /// How many messages the context has.
     pub(crate) fn messages(&self) -> u64 {
         Live::of(&self.path).messages()
@@ -243,6 +257,10 @@ impl Draft {
     pub(crate) fn adopt(&mut self, entry: &Arc<Entry>) {
         let mut entry = Entry::clone(entry);
         entry.id = EntryId(self.head.entries);
+        if let EntryKind::Compaction(compaction) = &mut entry.kind {
+            // Other systems' files keep no such chain.
+            compaction.previous = compaction.previous.or(self.head.last_compaction);
+        }
         self.head.entries += 1;
         self.head.updated_at_ms = self.at_ms;
         self.follow(&entry);

@@ -348,6 +348,29 @@ impl Runtime {
         self.read(move |store| store.load(&id, from)).await
     }
 
+    /// A session's compactions, oldest first: each is an entry of that kind. Undone ones and those of branches that
+    /// were left are among them.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn compactions(&self, id: &str) -> Result<Vec<Entry>> {
+        let id = id.to_owned();
+        self.read(move |store| {
+            let mut chain = Vec::new();
+            let mut next = store.head(&id)?.and_then(|head| head.last_compaction);
+            while let Some(at) = next {
+                let Some(entry) = store.get(&id, &[at])?.pop() else { break };
+                // Each points to an earlier one; a damaged log must not make a circle.
+                let previous = entry.kind.as_compaction().and_then(|compaction| compaction.previous);
+                next = previous.filter(|previous| *previous < at);
+                chain.push(entry);
+            }
+            chain.reverse();
+            Ok(chain)
+        })
+        .await
+    }
+
     /// Deletes a session and all its entries. It is closed first.
     ///
     /// # Errors

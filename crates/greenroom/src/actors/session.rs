@@ -229,9 +229,11 @@ impl SessionState {
             output_tokens_max: definition.max_output_tokens,
             cost_microdollars_max: definition.cost_microdollars_max,
             resends_reasoning: lane.provider.resends_reasoning(),
-            threshold_off: slot.parent.is_some(),
-            only_at_window: false,
+            threshold_off: slot.parent.is_some()
+                || log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
+            only_at_window: log.was_undone(),
         };
+        let only_at_window = gauge.only_at_window;
         let tracker = spawn_tracker(&deps, &slot, &myself, gauge, &log).await?;
         let agent = spawn_agent(&deps, &slot, &myself).await?;
         Ok(Self {
@@ -256,7 +258,7 @@ impl SessionState {
             outgoing,
             restarts: Restarts::default(),
             runs: 0,
-            only_at_window: false,
+            only_at_window,
             requested: None,
             message_since_compaction: true,
             stopping: None,
@@ -463,6 +465,10 @@ impl SessionState {
         let smaller = window.tokens.zip(self.window.tokens).filter(|(new, old)| new < old);
         let leaving = smaller.filter(|_| provider == self.provider).map(|(_, old)| (self.model.clone(), old));
         let is_switch = definition.model != self.model;
+        if is_switch || *settings != *self.settings {
+            // What failed three times may work now.
+            self.log.forgive_failures();
+        }
         self.provider = provider;
         self.model.clone_from(&definition.model);
         self.tools = tools;

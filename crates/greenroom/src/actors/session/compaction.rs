@@ -60,7 +60,9 @@ impl SessionState {
             // Whatever was set: the provider says what fits.
             window = window.min(self.deps.learned.limit(&self.provider, &self.model).unwrap_or(window));
         }
-        let summariser = self.settings.summary_model.as_ref().map_or(Some(window), |model| {
+        // The summariser's own window: that of the chosen model, of the one that is being left, or of ours.
+        let own = compaction.leaving.as_ref().map_or(window, |(_, left)| *left);
+        let summariser = self.settings.summary_model.as_ref().map_or(Some(own), |model| {
             self.deps
                 .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default())
                 .tokens
@@ -87,6 +89,14 @@ impl SessionState {
         let Some(compaction) = self.compaction.take_if(|compaction| compaction.started.is_none()) else {
             return;
         };
+        // Whoever asked for it is gone while its size was measured.
+        let is_over = |stamp: Stamp| {
+            self.turn.as_ref().is_none_or(|turn| turn.stamp != stamp || turn.closing.is_some())
+        };
+        if compaction.stamp.is_some_and(is_over) || self.stopping.is_some() {
+            self.stop_if_wanted();
+            return self.next_prompt().await;
+        }
         let brief = self.brief(&compaction, size, ratio);
         // A switch to a window that is large enough all the same.
         if brief.trigger == Trigger::ModelSwitch && !size.is_due {
@@ -179,7 +189,9 @@ impl SessionState {
         let compaction = &segment.compaction;
         let usage = compaction.usage;
         let mut draft = self.log.draft(self.deps.now_ms());
-        let summaries_before = u64::from(compaction.base.is_some());
+        let path = self.log.path();
+        let start = path.iter().position(|entry| Some(entry.id) == compaction.first_kept);
+        let after = Live { path, compaction: Some(0), start: start.unwrap_or(path.len()) };
         let ended = CompactionEnded {
             started: open.started.unwrap_or(EntryId(0)),
             trigger: open.trigger,
@@ -193,7 +205,7 @@ impl SessionState {
             tokens_before: compaction.tokens_before,
             tokens_after: compaction.tokens_after,
             messages_before: compaction.messages_before,
-            messages_after: compaction.messages_before + 1 - compaction.messages_removed - summaries_before,
+            messages_after: after.messages(),
             messages_removed: compaction.messages_removed,
             duration_ms,
             summary_usage: usage,
@@ -263,7 +275,8 @@ impl SessionState {
         if let Err(error) = self.append(draft, None).await {
             self.warn(format!("a compaction's end could not be recorded: {error}"));
         }
-        if self.log.head().automatic_compaction_failures == PAUSE_AFTER_FAILURES {
+        let is_automatic = ended.trigger != Trigger::Manual;
+        if is_automatic && self.log.head().automatic_compaction_failures == PAUSE_AFTER_FAILURES {
             self.warn(format!(
                 "{PAUSE_AFTER_FAILURES} compactions in a row failed; none is tried by itself until one by hand works, \
                  or the model or the settings change"
