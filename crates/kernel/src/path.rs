@@ -345,7 +345,8 @@ pub fn limit_media(mut messages: Vec<Arc<Message>>, bytes_max: u64) -> Vec<Arc<M
         if own > 0 {
             bytes -= own;
             let mut copy = Message::clone(message);
-            if let Message::User(blocks) | Message::ToolResult(ToolResult { content: blocks, .. }) = &mut copy {
+            if let Message::User(blocks) | Message::ToolResult(ToolResult { content: blocks, .. }) = &mut copy
+            {
                 for block in blocks {
                     if matches!(block, Block::Image(_)) {
                         *block = Block::Text(IMAGE_PLACEHOLDER.to_owned());

@@ -7,7 +7,8 @@
 //! Always true: a turn ends exactly once, by an [`Effect::End`] or by a record at [`Boundary::End`] with which
 //! nothing was delivered, and nothing comes after that; every call of a recorded answer gets
 //! exactly one recorded result before the next answer is asked for or the turn ends; overflow recovery does not
-//! count as a retry; no automatic compaction follows another without a new message between them.
+//! count as a retry; no compaction by threshold follows another without a new message between them, since the
+//! size is asked for at the turn's beginning and after a record only.
 
 use std::collections::BTreeMap;
 
@@ -196,8 +197,6 @@ pub struct Turn {
     output_configured: Option<u64>,
     output_tokens_max: Option<u64>,
     without_media: bool,
-    /// A compaction ended, and no message was recorded since.
-    compacted: bool,
     /// The provider cut the context silently: compact before the next call.
     must_compact: bool,
     last_failure: Option<Failure>,
@@ -230,7 +229,6 @@ impl Turn {
             output_configured: output_tokens_max,
             output_tokens_max,
             without_media: false,
-            compacted: false,
             must_compact: false,
             last_failure: None,
             open: BTreeMap::new(),
@@ -301,7 +299,7 @@ impl Turn {
             return self.end(Vec::new(), TurnOutcome::Stopped { reason });
         }
         let due = self.size.is_due || (self.must_compact && self.may_compact);
-        if due && !self.compacted {
+        if due {
             let trigger = if self.must_compact { Trigger::Overflow } else { Trigger::Threshold };
             self.phase = Phase::Compacting { emergency: false };
             let at_window = self.size.at_window || self.must_compact;
@@ -316,7 +314,6 @@ impl Turn {
     }
 
     fn compacted(&mut self, installed: bool, floor: Option<Failure>, emergency: bool) -> Vec<Effect> {
-        self.compacted = true;
         self.must_compact = false;
         if let Some(floor) = floor {
             return self.end(Vec::new(), TurnOutcome::Failed(floor));
@@ -380,7 +377,6 @@ impl Turn {
         }
         let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
         let message = Message::Assistant(answer);
-        self.compacted = false;
         if calls.is_empty() {
             self.phase = Phase::Ending;
             self.records_pending += 1;

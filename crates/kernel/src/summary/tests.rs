@@ -321,7 +321,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
     fn chunks_lose_nothing_and_fit(
         pieces in proptest::collection::vec("([a-zA-Z0-9]{1,12}|[ -~]|\n|日本|é|😀|\u{301}){0,120}", 0..12),

@@ -209,6 +209,11 @@ fn after_a_rewrite_no_earlier_report_counts() {
     tracker.rewritten(&path("u:99999 a:50000 u:7 C@2:2000"));
     let expect = 1_000 + ratio.apply(2_007);
     assert_eq!(tracker.measured(), Measured { usage_tokens: 0, trailing_tokens: expect });
+    // Nor does what was learned from begin there: the first sample after it is the whole new context.
+    let mut learning = tracker.clone();
+    let input = 1_000 + 2_007 * 3 / 2;
+    learning.reported(&answer(input, 0, 0), 0, false);
+    assert!(learning.ratio().value() > ratio.value() + 0.1, "{:?}", learning.ratio());
     tracker.set_overhead(3_000);
     assert_eq!(tracker.measured().tokens(), expect + 2_000);
     tracker.switch_model(Ratio::new(2.0));
