@@ -1,2 +1,75 @@
-//! placeholder
-fn main() {}
+//! `greenroom`: a demo without a key, a chat, one prompt for scripts, and a look into sessions.
+//!
+//! This crate is the only one that prints, and reads the environment. What is absent: anything that a program
+//! using the library could want; that is in `greenroom`.
+//!
+//! Reading order: `options` (what can be said), a module for each command, `setup` and `config` (what they run
+//! on), `view` and `picture` and `terminal` (what is seen), `errors` (what is said when something fails).
+
+mod config;
+mod demo;
+mod errors;
+mod interrupt;
+mod moment;
+mod options;
+mod picture;
+mod setup;
+mod simulated;
+mod terminal;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::options::{Command, Global, Options};
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    start_log(&options.global);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return end(Err(anyhow::Error::new(error).context("start the threads"))),
+    };
+    let result = runtime.block_on(perform(&options));
+    // A thread may still be reading from the terminal: nothing waits for it.
+    runtime.shutdown_background();
+    end(result)
+}
+
+async fn perform(options: &Options) -> anyhow::Result<u8> {
+    let global = &options.global;
+    match &options.command {
+        Command::Demo(args) => demo::run(global, args).await,
+        _ => Err(errors::usage("this command comes next")),
+    }
+}
+
+fn end(result: anyhow::Result<u8>) -> ExitCode {
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) if errors::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "greenroom: {}", errors::line(&error));
+            ExitCode::from(errors::exit_code(&error))
+        }
+    }
+}
+
+/// What happens inside is told on standard error: nothing by default, more with `-v`, in detail with RUST_LOG.
+fn start_log(global: &Global) {
+    let filter = match (terminal::variable("RUST_LOG"), global.verbose) {
+        (Some(filter), _) => filter,
+        (None, 0) => "off".to_owned(),
+        (None, 1) => "warn,greenroom=info,greenroom_store=info".to_owned(),
+        (None, 2) => "info,greenroom=debug,greenroom_store=debug,greenroom_provider=debug".to_owned(),
+        (None, _) => "debug".to_owned(),
+    };
+    let is_plain = !std::io::IsTerminal::is_terminal(&std::io::stderr()) || terminal::variable("NO_COLOR").is_some();
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(filter))
+        .with_writer(std::io::stderr)
+        .with_ansi(!is_plain)
+        .init();
+}

@@ -1,0 +1,219 @@
+//! The configuration: the project's `greenroom.yaml` over the user's own, over the defaults.
+//!
+//! Always true: an unknown key or a bad value is an error that names the file, the line and the key; and a file
+//! that merely lies in the current folder cannot send the user's key to another machine.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use greenroom::kernel::settings::CompactionSettings;
+use serde::{Deserialize, Serialize};
+use serde_norway::Value;
+
+use crate::errors::usage;
+use crate::terminal::variable;
+
+/// The file's name, in the project and in the user's folder.
+const FILE_NAME: &str = "greenroom.yaml";
+/// The model where nothing names one.
+pub(crate) const DEFAULT_MODEL: &str = "gpt-5.5";
+
+/// What can be configured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    /// The model that answers.
+    pub(crate) model: String,
+    /// Its window in tokens, where the catalogue does not know it or is wrong.
+    pub(crate) context_window: Option<u64>,
+    /// Which server to ask.
+    pub(crate) provider: ProviderConfig,
+    /// When and how to compact.
+    pub(crate) compaction: CompactionSettings,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            model: DEFAULT_MODEL.to_owned(),
+            context_window: None,
+            provider: ProviderConfig::default(),
+            compaction: CompactionSettings::default(),
+        }
+    }
+}
+
+/// Which server to ask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ProviderConfig {
+    /// Where the API is, up to and without `/chat/completions`.
+    pub(crate) base_url: String,
+    /// The environment variable that holds the key.
+    pub(crate) api_key_env: String,
+    /// The provider's name in the model catalogue.
+    pub(crate) catalog: String,
+    /// How many calls may be under way at a time.
+    pub(crate) max_in_flight: usize,
+}
+
+impl Default for ProviderConfig {
+    fn default() -> Self {
+        Self {
+            base_url: greenroom::provider::openai::OPENAI_BASE_URL.to_owned(),
+            api_key_env: "OPENAI_API_KEY".to_owned(),
+            catalog: "openai".to_owned(),
+            max_in_flight: 16,
+        }
+    }
+}
+
+/// One file, and whether the user chose it.
+struct Source {
+    path: PathBuf,
+    text: String,
+    is_trusted: bool,
+}
+
+/// The configuration that holds here: `explicit` alone, or the user's file with the project's over it. Gives the
+/// files that were read, too.
+pub(crate) fn load(explicit: Option<&Path>) -> Result<(Config, Vec<PathBuf>)> {
+    let mut sources = Vec::new();
+    if let Some(path) = explicit {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| usage(format!("cannot read the configuration {}: {error}", path.display())))?;
+        sources.push(Source { path: path.to_owned(), text, is_trusted: true });
+    } else {
+        let own = user_file();
+        for (path, is_trusted) in [(own, true), (Some(PathBuf::from(FILE_NAME)), false)] {
+            let Some(path) = path else { continue };
+            match std::fs::read_to_string(&path) {
+                Ok(text) => sources.push(Source { path, text, is_trusted }),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    return Err(usage(format!("cannot read the configuration {}: {error}", path.display())));
+                }
+            }
+        }
+    }
+    let mut merged = Value::Null;
+    for source in &sources {
+        check(source)?;
+        let value: Value = serde_norway::from_str(&source.text).map_err(|error| wrong(&source.path, &error))?;
+        merge(&mut merged, value);
+    }
+    let config = match merged {
+        Value::Null => Config::default(),
+        value => serde_norway::from_value(value).map_err(|error| usage(format!("the configuration: {error}")))?,
+    };
+    Ok((config, sources.into_iter().map(|source| source.path).collect()))
+}
+
+/// Checks one file alone, so that what is wrong can be shown where it stands.
+fn check(source: &Source) -> Result<()> {
+    let path = &source.path;
+    let config: Option<Config> = serde_norway::from_str(&source.text).map_err(|error| wrong(path, &error))?;
+    let Some(config) = config else { return Ok(()) };
+    let at = |key: &str, reason: &str| {
+        let line = line_of(&source.text, key).map(|line| format!(", line {line}")).unwrap_or_default();
+        usage(format!("{}{line}: {key}: {reason}", path.display()))
+    };
+    if let Err(error) = config.compaction.check() {
+        let text = error.to_string();
+        let (key, reason) = text.split_once(": ").unwrap_or(("compaction", &text));
+        return Err(at(key, reason));
+    }
+    if config.model.trim().is_empty() {
+        return Err(at("model", "must not be empty"));
+    }
+    if config.context_window == Some(0) {
+        return Err(at("context_window", "must be at least 1 token, or null"));
+    }
+    if config.provider.max_in_flight == 0 {
+        return Err(at("max_in_flight", "must be at least 1"));
+    }
+    let default = ProviderConfig::default();
+    if !source.is_trusted && !is_local(&config.provider.base_url) && config.provider.base_url != default.base_url {
+        return Err(at(
+            "base_url",
+            &format!(
+                "would send what you say, and your key, to {}; if you trust this file, pass --config {}",
+                config.provider.base_url,
+                path.display()
+            ),
+        ));
+    }
+    if !source.is_trusted && config.provider.api_key_env != default.api_key_env {
+        return Err(at(
+            "api_key_env",
+            &format!(
+                "would send the variable {} as a key; if you trust this file, pass --config {}",
+                config.provider.api_key_env,
+                path.display()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn wrong(path: &Path, error: &serde_norway::Error) -> anyhow::Error {
+    usage(format!("{}: {error}", path.display()))
+}
+
+/// Whether a URL leads to this machine.
+fn is_local(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return false;
+    }
+    let host = if let Some(rest) = authority.strip_prefix('[') {
+        rest.split(']').next().unwrap_or_default()
+    } else {
+        authority.split(':').next().unwrap_or_default()
+    };
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The line on which a key stands, from 1.
+fn line_of(text: &str, key: &str) -> Option<usize> {
+    let is_key = |line: &str| {
+        line.split([',', '{']).any(|part| {
+            part.trim().split_once(':').is_some_and(|(name, _)| name.trim().trim_matches(['"', '\'']) == key)
+        })
+    };
+    text.lines().position(is_key).map(|index| index + 1)
+}
+
+/// Puts `over` on top of `base`, key by key.
+fn merge(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Mapping(base), Value::Mapping(over)) => {
+            for (key, value) in over {
+                match base.get_mut(&key) {
+                    Some(known) => merge(known, value),
+                    None => {
+                        base.insert(key, value);
+                    }
+                }
+            }
+        }
+        (_, Value::Null) => {}
+        (base, over) => *base = over,
+    }
+}
+
+fn user_file() -> Option<PathBuf> {
+    let base = variable("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".config")))?;
+    Some(base.join("greenroom").join(FILE_NAME))
+}
+
+/// A configuration as a file's text.
+pub(crate) fn to_yaml(config: &Config) -> Result<String> {
+    Ok(serde_norway::to_string(config)?)
+}
+
+#[cfg(test)]
+mod tests;

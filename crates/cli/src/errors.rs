@@ -1,0 +1,175 @@
+//! What is said when something fails, and the exit code that goes with it.
+//!
+//! Always true: one line on standard error that says what to do, and the same failure has the same code in every
+//! command. A reader that went away is no failure.
+
+use std::fmt;
+use std::io;
+
+use greenroom::kernel::FailureClass;
+use greenroom::store::StoreError;
+use greenroom::tools::ToolsError;
+use serde_json::{Map, Value, json};
+
+/// The model could not be asked, or gave no usable answer.
+pub(crate) const FAILED: u8 = 1;
+/// The command line, the configuration or the workspace is not usable.
+pub(crate) const USAGE: u8 = 2;
+/// The store is not usable.
+pub(crate) const STORE: u8 = 3;
+/// A guard or a budget ended the turn.
+pub(crate) const STOPPED: u8 = 4;
+/// The user interrupted it.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Something in the command line or the configuration that cannot work.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// An error for what the user asked for.
+pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Usage(text.into()))
+}
+
+/// The exit code of a failure.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if let Some(error) = cause.downcast_ref::<greenroom::Error>() {
+            return match error {
+                greenroom::Error::Config(_) | greenroom::Error::Invalid(_) => USAGE,
+                greenroom::Error::Store(_) => STORE,
+                greenroom::Error::Stopped { .. } => STOPPED,
+                greenroom::Error::Aborted => INTERRUPTED,
+                _ => FAILED,
+            };
+        }
+        if cause.is::<StoreError>() {
+            return STORE;
+        }
+        if cause.is::<Usage>() || cause.is::<ToolsError>() {
+            return USAGE;
+        }
+    }
+    FAILED
+}
+
+/// Whether the reader of our output went away: `greenroom … | head`.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// The failure in one line, with what to do about it.
+pub(crate) fn line(error: &anyhow::Error) -> String {
+    let text = error.chain().map(ToString::to_string).fold(String::new(), |mut text, cause| {
+        // Most of our errors repeat their cause already.
+        if !text.contains(&cause) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&cause);
+        }
+        text
+    });
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match advice(error) {
+        Some(advice) if !text.contains(advice) => format!("{text}; {advice}"),
+        Some(_) | None => text,
+    }
+}
+
+fn advice(error: &anyhow::Error) -> Option<&'static str> {
+    for cause in error.chain() {
+        if let Some(greenroom::Error::Model(failure)) = cause.downcast_ref() {
+            return advice_for(failure.class);
+        }
+        let store = match cause.downcast_ref::<greenroom::Error>() {
+            Some(greenroom::Error::Store(store)) => Some(&**store),
+            _ => cause.downcast_ref::<StoreError>(),
+        };
+        if let Some(store) = store {
+            return match store {
+                StoreError::NotFound { .. } => Some("`greenroom sessions` lists them"),
+                StoreError::InUse { .. } => Some("--data-dir names another directory"),
+                StoreError::Quarantined { .. } | StoreError::Damaged { .. } => {
+                    Some("`greenroom show` prints what is intact")
+                }
+                StoreError::Full { .. }
+                | StoreError::NotPermitted { .. }
+                | StoreError::Io { .. }
+                | StoreError::Sequence { .. }
+                | StoreError::Head { .. }
+                | StoreError::SessionId { .. }
+                | StoreError::TooLarge { .. }
+                | StoreError::Version { .. }
+                | StoreError::Record { .. }
+                | StoreError::Index { .. }
+                | StoreError::Closed => None,
+            };
+        }
+    }
+    None
+}
+
+fn advice_for(class: FailureClass) -> Option<&'static str> {
+    match class {
+        FailureClass::Auth => Some("check the key (OPENAI_API_KEY, or the variable --api-key-env names)"),
+        FailureClass::Timeout => Some("check that the server runs and that --base-url is right, then try again"),
+        FailureClass::Quota => Some("check the account's credit, or use another model or server"),
+        FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
+        FailureClass::ContextFloor | FailureClass::RequestTooLargeForRateLimit => {
+            Some("use a model with a larger window, or a shorter prompt")
+        }
+        FailureClass::ContextOverflow
+        | FailureClass::OutputLimit
+        | FailureClass::PayloadTooLarge
+        | FailureClass::Malformed
+        | FailureClass::ContentFilter
+        | FailureClass::Other => None,
+    }
+}
+
+/// The failure as the last line of `run --json`.
+pub(crate) fn json_line(error: &anyhow::Error, session: Option<&str>) -> String {
+    let mut object = Map::new();
+    object.insert("type".into(), "error".into());
+    if let Some(session) = session {
+        object.insert("session_id".into(), session.into());
+    }
+    let known = error.chain().find_map(|cause| cause.downcast_ref::<greenroom::Error>());
+    if let Some(greenroom::Error::Model(failure)) = known {
+        object.insert("class".into(), failure.class.as_str().into());
+        let mut add = |key: &str, value: Option<u64>| {
+            if let Some(value) = value {
+                object.insert(key.into(), value.into());
+            }
+        };
+        add("status", failure.status.map(u64::from));
+        add("limit", failure.limit);
+        add("requested", failure.requested);
+    } else {
+        object.insert("class".into(), "other".into());
+    }
+    object.insert("message".into(), line(error).into());
+    let retryable = known.map_or_else(
+        || error.chain().any(|cause| cause.downcast_ref().is_some_and(StoreError::is_retryable)),
+        greenroom::Error::is_retryable,
+    );
+    object.insert("retryable".into(), retryable.into());
+    Value::Object(object).to_string()
+}
+
+/// The failure as the only JSON that a command prints.
+pub(crate) fn json(error: &anyhow::Error) -> Value {
+    json!({ "error": line(error) })
+}

@@ -1,0 +1,54 @@
+//! Ctrl-C and the polite request to end.
+//!
+//! Always true: from the moment this exists, the first one is for the command to act on, and the second ends the
+//! process at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+
+use crate::errors;
+
+/// Interruptions, as they come.
+#[derive(Debug, Clone)]
+pub(crate) struct Interrupts {
+    came: Arc<Notify>,
+    /// One was given out and not yet settled: the next one is the second.
+    pending: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// From now on, SIGINT and SIGTERM no longer end the process by themselves.
+    pub(crate) fn new() -> Result<Self> {
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
+        let mut terminate = signal(SignalKind::terminate()).context("listen for the request to end")?;
+        let this = Self { came: Arc::default(), pending: Arc::default() };
+        let listener = this.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if listener.pending.swap(true, Ordering::SeqCst) {
+                    std::process::exit(errors::INTERRUPTED.into());
+                }
+                listener.came.notify_one();
+            }
+        });
+        Ok(this)
+    }
+
+    /// Waits for the next interruption.
+    pub(crate) async fn next(&mut self) {
+        self.came.notified().await;
+    }
+
+    /// The last one has been acted on: the next one is a first one again.
+    pub(crate) fn settle(&self) {
+        self.pending.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,289 @@
+//! What the command line can say: the commands, their flags, and the help that teaches them.
+//!
+//! Always true: what a flag means is written here once, as its help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The end of every help: how a script tells what happened.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    failed: the model could not be asked, or gave no usable answer
+  2    the command line, the configuration or the workspace is not usable
+  3    the store is not usable: in use, full, damaged, or there is no such session
+  4    stopped by a guard or a budget
+  130  interrupted
+
+Start with `greenroom demo`: it needs no key and no server.";
+
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  greenroom demo                      in any folder with some text files
+  greenroom demo --window 16000       a smaller window fills more often
+  greenroom demo --workspace ~/src    another folder
+  greenroom demo --fast | cat         no pauses, plain lines
+
+It starts a simulated model inside this process and talks to it over HTTP on the loopback interface. The file
+tools are the real ones (read, list, grep); nothing is changed and nothing leaves this machine.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  greenroom run -p \"What does this project do?\"
+  git diff | greenroom run -p \"Review this.\" --no-tools
+  greenroom run -p \"Fix the failing test.\" --allow-write --allow-shell
+  greenroom run -p \"Go on.\" --session fix-the-test
+  greenroom run -p \"Look around.\" --simulate --json | jq .type
+
+The answer goes to standard output as it comes; progress goes to standard error, only where that is a terminal.
+With --json each line is one event with `type`, `seq` and `session_id`; the last line is `agent_end`, or
+`error` with `class`, `status`, `message`, `limit`, `requested` and `retryable`.
+The first Ctrl-C ends the turn and keeps what had come; the second ends the process at once.
+
+Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 store, 4 stopped by a guard or a budget, 130 interrupted";
+
+const CHAT_EXAMPLES: &str = "\
+Examples:
+  greenroom chat                                         OpenAI, with OPENAI_API_KEY
+  greenroom chat --base-url http://localhost:11434/v1 --model qwen3
+  greenroom chat --session umbrella                      goes on with a session, or begins it
+  greenroom chat --simulate                              no key, no server
+
+Ctrl-C interrupts the turn and keeps what had come; at the prompt Ctrl-C and Ctrl-D leave. `/help` lists the
+commands.";
+
+const PLAN_EXAMPLES: &str = "\
+Examples:
+  greenroom plan session.jsonl                           a session file of another system
+  greenroom plan demo-20260102-030405                    a stored session
+  greenroom plan session.jsonl --keep-recent 10000 --json
+  greenroom plan session.jsonl --cut nearest --estimator char4   as other systems plan it, to compare
+
+Nothing is changed. The exit code is 0 also when there is nothing to compact.";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "greenroom",
+    version,
+    about = "Runs LLM agents whose conversations never outgrow their model's window.",
+    after_help = EXIT_CODES,
+    disable_help_subcommand = true,
+    max_term_width = 110
+)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// Where sessions are kept [default: greenroom in the user's data directory]
+    #[arg(long, global = true, env = "GREENROOM_DATA_DIR", value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// A configuration file, instead of ./greenroom.yaml and the user's own
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Tell what happens inside, on standard error; -vv tells more. RUST_LOG says it in detail
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Whether to use colours; NO_COLOR is honoured
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub(crate) color: Color,
+}
+
+/// When to use colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Watch an agent's context fill and shrink, with no key and no server
+    #[command(after_help = DEMO_EXAMPLES)]
+    Demo(DemoArgs),
+    /// Talk with an agent in the terminal
+    #[command(after_help = CHAT_EXAMPLES)]
+    Chat(ChatArgs),
+    /// Give one prompt and print the answer, for scripts
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// List the stored sessions
+    Sessions(JsonArgs),
+    /// Show a stored session: what was said, and what was compacted
+    Show(ShowArgs),
+    /// Show what a compaction would do, without doing it
+    #[command(after_help = PLAN_EXAMPLES)]
+    Plan(PlanArgs),
+    /// Delete a stored session and all its entries
+    Delete(DeleteArgs),
+    /// Show the configuration that holds here
+    Config(ConfigArgs),
+}
+
+/// `demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// The simulated model's window, in tokens
+    #[arg(long, default_value_t = 24_000, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(4_000..=2_000_000))]
+    pub(crate) window: u64,
+    /// How many compactions to wait for
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) compactions: u64,
+    /// The folder that the agent reads in
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub(crate) workspace: PathBuf,
+    /// Without the pauses that make it watchable
+    #[arg(long)]
+    pub(crate) fast: bool,
+}
+
+/// Which model answers, and what it may do.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// The model that answers [default: the configuration's, else gpt-5.5]
+    #[arg(long, env = "GREENROOM_MODEL", value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Where the API is, up to and without /chat/completions [default: OpenAI's own]
+    #[arg(long, env = "OPENAI_BASE_URL", value_name = "URL")]
+    pub(crate) base_url: Option<String>,
+    /// The environment variable that holds the key [default: OPENAI_API_KEY]
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) api_key_env: Option<String>,
+    /// The model's window in tokens, where the catalogue does not know it or is wrong
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) window: Option<u64>,
+    /// The folder that the tools work in; nothing outside can be read or changed by the file tools
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub(crate) workspace: PathBuf,
+    /// Offer the model no tools
+    #[arg(long, conflicts_with_all = ["allow_write", "allow_shell"])]
+    pub(crate) no_tools: bool,
+    /// Let the model change files: the tools write and edit, besides read, list and grep
+    #[arg(long)]
+    pub(crate) allow_write: bool,
+    /// Let the model run any command with your rights, and change files
+    #[arg(long)]
+    pub(crate) allow_shell: bool,
+    /// Use a simulated model inside this process, over HTTP: no key, no server, no cost
+    #[arg(long, conflicts_with_all = ["base_url", "api_key_env"])]
+    pub(crate) simulate: bool,
+}
+
+/// `chat`.
+#[derive(Debug, Args)]
+pub(crate) struct ChatArgs {
+    /// The session to go on with, or to begin under this name
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// What to say; what is piped in on standard input follows it
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// Print one event a line, as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The session to go on with, or to begin under this name
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// `sessions`.
+#[derive(Debug, Args)]
+pub(crate) struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The session; `greenroom sessions` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Print what is known of it as JSON, without the conversation
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// A session file of another system, or a stored session's id
+    #[arg(value_name = "FILE|ID")]
+    pub(crate) source: String,
+    /// How much of the newest conversation to keep, in tokens
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) keep_recent: Option<u64>,
+    /// Where to cut
+    #[arg(long, value_enum, value_name = "RULE")]
+    pub(crate) cut: Option<Cut>,
+    /// How sizes are estimated
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) estimator: Option<Estimator>,
+    /// The entry at which the path ends [default: the newest]
+    #[arg(long, value_name = "ID")]
+    pub(crate) leaf: Option<String>,
+    /// The window to plan for, in tokens [default: the session's, else 128000]
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) window: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where to cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Cut {
+    /// The first legal cut at or after the point where enough is kept
+    Nearest,
+    /// A turn's start near that point, if there is one
+    #[value(name = "turn_first", alias = "turn-first")]
+    TurnFirst,
+}
+
+/// How sizes are estimated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Estimator {
+    /// A token for four characters
+    Char4,
+    /// By classes of characters: nearer to what models count
+    Classes,
+}
+
+/// `delete`.
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    /// The session
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}
+
+/// `config`.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// Print the defaults instead, as a file to begin with
+    #[arg(long)]
+    pub(crate) default: bool,
+}

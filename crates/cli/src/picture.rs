@@ -1,0 +1,144 @@
+//! Numbers, bars and lines that show how a context grows and shrinks.
+//!
+//! Always true: everything here is a plain function from values to text, without colour and without a clock.
+
+use greenroom::event::CompactionEndView;
+use greenroom::kernel::usage::ContextUsage;
+
+use crate::terminal::one_line;
+
+/// Arguments that say best what a tool call is about, in order.
+const TELLING_ARGUMENTS: [&str; 9] =
+    ["command", "pattern", "query", "path", "file_path", "task", "url", "name", "text"];
+
+/// A number of tokens in short: `812`, `9.9k`, `142k`, `1.2M`.
+pub(crate) fn short(tokens: u64) -> String {
+    let tenths = |unit: u64| (tokens + unit / 20) / (unit / 10);
+    match tokens {
+        0..1_000 => tokens.to_string(),
+        1_000..99_950 => with_tenth(tenths(1_000), "k"),
+        99_950..999_500 => format!("{}k", (tokens + 500) / 1_000),
+        _ => with_tenth(tenths(1_000_000), "M"),
+    }
+}
+
+fn with_tenth(tenths: u64, unit: &str) -> String {
+    if tenths.is_multiple_of(10) {
+        format!("{}{unit}", tenths / 10)
+    } else {
+        format!("{}.{}{unit}", tenths / 10, tenths % 10)
+    }
+}
+
+/// A time in short: `80 ms`, `1.2 s`, `2 min 5 s`.
+pub(crate) fn duration(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        _ => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1_000),
+    }
+}
+
+/// Micro-dollars as dollars: `$0.0312`.
+pub(crate) fn dollars(microdollars: u64) -> String {
+    if microdollars >= 1_000_000 {
+        format!("${}.{:02}", microdollars / 1_000_000, microdollars % 1_000_000 / 10_000)
+    } else {
+        format!("$0.{:04}", microdollars.div_ceil(100))
+    }
+}
+
+/// `1 message`, `2 messages`.
+pub(crate) fn count(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{} {what}s", greenroom::session::thousands(number)) }
+}
+
+/// How full a window is, as a bar of `width` characters with a mark where compaction triggers.
+pub(crate) fn bar(tokens: u64, window: u64, trigger: u64, width: usize) -> String {
+    let cell = |tokens: u64| {
+        let cells = tokens.saturating_mul(width as u64).checked_div(window).unwrap_or(0);
+        usize::try_from(cells).unwrap_or(width).min(width)
+    };
+    let (filled, mark) = (cell(tokens).max(usize::from(tokens > 0)), cell(trigger));
+    (0..width)
+        .map(|index| match index {
+            _ if index < filled => '█',
+            _ if index == mark => '┆',
+            _ => '░',
+        })
+        .collect()
+}
+
+/// The context as a bar with its numbers: `██████░░┆░ 12.3k of 24k, 51 %`.
+pub(crate) fn context(context: &ContextUsage, trigger: u64, width: usize) -> String {
+    if context.window == 0 {
+        return format!("{} tokens", short(context.tokens));
+    }
+    let bar = bar(context.tokens, context.window, trigger, width);
+    format!("{bar} {}", fill(context))
+}
+
+/// `12.3k of 24k, 51 %`.
+pub(crate) fn fill(context: &ContextUsage) -> String {
+    match context.percent {
+        Some(percent) => format!("{} of {}, {percent:.0} %", short(context.tokens), short(context.window)),
+        None => format!("{} tokens", short(context.tokens)),
+    }
+}
+
+/// A compaction in one line: `compacted 142k → 22k, 41 messages, 1.2 s`.
+pub(crate) fn compaction(end: &CompactionEndView) -> String {
+    let verb = match end.outcome {
+        "completed" => "compacted",
+        "truncated" => "truncated",
+        "pruned" => "pruned",
+        outcome => {
+            let reason = end.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            return format!("compaction {outcome}{reason}; the conversation is as it was");
+        }
+    };
+    let cost = end.cost_microdollars.filter(|cost| *cost > 0).map(|cost| format!(", {}", dollars(cost)));
+    format!(
+        "{verb} {} → {}, {}, {}{}",
+        short(end.tokens_before),
+        short(end.tokens_after),
+        count(end.messages_removed, "message"),
+        duration(end.duration_ms),
+        cost.unwrap_or_default(),
+    )
+}
+
+/// A tool call in one line: `read src/lib.rs`.
+pub(crate) fn call(name: &str, arguments: &str, width: usize) -> String {
+    let value: serde_json::Value = serde_json::from_str(arguments).unwrap_or_default();
+    let text = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => Some(text.clone()),
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let object = value.as_object();
+    let told = object.and_then(|object| {
+        let told = TELLING_ARGUMENTS.iter().find_map(|name| object.get(*name).and_then(text));
+        told.or_else(|| object.values().find_map(text))
+    });
+    let told = told.or_else(|| object.is_none().then(|| arguments.to_owned())).unwrap_or_default();
+    one_line(&format!("{name} {told}"), width)
+}
+
+/// Sizes over time, a column each, in at most `width` columns; the highest stands for `top`.
+pub(crate) fn history(sizes: &[u64], top: u64, width: usize) -> String {
+    const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let step = |size: u64| {
+        let step = size.saturating_mul(8).checked_div(top.max(1)).unwrap_or(0);
+        STEPS[usize::try_from(step).unwrap_or(7).min(7)]
+    };
+    if width == 0 || sizes.is_empty() {
+        return String::new();
+    }
+    // Each column shows the last size of its share: then every drop stays to be seen.
+    let columns = sizes.len().min(width);
+    (1..=columns).map(|column| step(sizes[column * sizes.len() / columns - 1])).collect()
+}
+
+#[cfg(test)]
+mod tests;

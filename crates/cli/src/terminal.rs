@@ -1,0 +1,223 @@
+//! Where lines go: a terminal with a live line at the bottom, or a pipe that gets plain lines.
+//!
+//! Always true: nothing is ever printed with `println!`, so a reader that goes away is an error that ends the
+//! command quietly; and what a model or a file says cannot steer the terminal.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::options::Color;
+
+/// How a piece of text looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// Less important than the rest.
+    Dim,
+    /// More important.
+    Bold,
+    /// Went well, or the user's own.
+    Green,
+    /// Deserves a look.
+    Yellow,
+    /// Went wrong.
+    Red,
+    /// Something happened to the context.
+    Cyan,
+}
+
+/// One of the two output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Out,
+    Err,
+}
+
+/// A stream of lines, with at most one live line below them.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    stream: Stream,
+    is_terminal: bool,
+    color: bool,
+    has_live: bool,
+    /// Whether the last thing written was a piece of text without its line's end.
+    in_text: bool,
+}
+
+impl Screen {
+    /// Standard output.
+    pub(crate) fn stdout(color: Color) -> Self {
+        Self::new(Stream::Out, io::stdout().is_terminal(), color)
+    }
+
+    /// Standard error.
+    pub(crate) fn stderr(color: Color) -> Self {
+        Self::new(Stream::Err, io::stderr().is_terminal(), color)
+    }
+
+    fn new(stream: Stream, is_terminal: bool, color: Color) -> Self {
+        let is_dumb = variable("TERM").is_some_and(|term| term == "dumb");
+        let color = match color {
+            Color::Auto => is_terminal && !is_dumb && variable("NO_COLOR").is_none(),
+            Color::Always => true,
+            Color::Never => false,
+        };
+        Self { stream, is_terminal: is_terminal && !is_dumb, color, has_live: false, in_text: false }
+    }
+
+    /// Whether a person watches, and lines can be drawn over.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// How many columns there are; 100 where nothing says so.
+    pub(crate) fn width(&self) -> usize {
+        let size = match self.stream {
+            Stream::Out => rustix::termios::tcgetwinsize(io::stdout()),
+            Stream::Err => rustix::termios::tcgetwinsize(io::stderr()),
+        };
+        match size {
+            Ok(size) if self.is_terminal && size.ws_col > 0 => usize::from(size.ws_col),
+            Ok(_) | Err(_) => 100,
+        }
+    }
+
+    /// Text in a style, where colours are wanted.
+    pub(crate) fn paint(&self, style: Style, text: &str) -> String {
+        if !self.color || text.is_empty() {
+            return text.to_owned();
+        }
+        let code = match style {
+            Style::Dim => "2",
+            Style::Bold => "1",
+            Style::Green => "32",
+            Style::Yellow => "33",
+            Style::Red => "31",
+            Style::Cyan => "36;1",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// Writes a line, above the live one.
+    pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
+        let mut out = self.start_line();
+        out.push_str(text);
+        out.push('\n');
+        self.write(&out)
+    }
+
+    /// Draws the live line anew. Where nobody watches, it does nothing.
+    pub(crate) fn live(&mut self, text: &str) -> io::Result<()> {
+        if !self.is_terminal {
+            return Ok(());
+        }
+        let mut out = self.start_line();
+        // The cursor stays at its start, so that whatever comes next overwrites it.
+        out.push_str(text);
+        out.push('\r');
+        self.has_live = true;
+        self.write(&out)
+    }
+
+    /// Takes the live line away.
+    pub(crate) fn clear_live(&mut self) -> io::Result<()> {
+        if !self.has_live {
+            return Ok(());
+        }
+        let out = self.start_line();
+        self.write(&out)
+    }
+
+    /// Writes a piece of running text. On a terminal it is made harmless; elsewhere it stays as it is.
+    pub(crate) fn text(&mut self, piece: &str) -> io::Result<()> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        let mut out = if self.has_live { self.start_line() } else { String::new() };
+        if self.is_terminal {
+            out.extend(piece.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')));
+        } else {
+            out.push_str(piece);
+        }
+        self.in_text = !piece.ends_with('\n');
+        self.write(&out)
+    }
+
+    /// Ends the line of running text, if it is not ended.
+    pub(crate) fn end_text(&mut self) -> io::Result<()> {
+        if !self.in_text {
+            return Ok(());
+        }
+        self.in_text = false;
+        self.write("\n")
+    }
+
+    fn start_line(&mut self) -> String {
+        let mut out = String::new();
+        if std::mem::take(&mut self.in_text) {
+            out.push('\n');
+        }
+        if std::mem::take(&mut self.has_live) {
+            out.push_str("\r\x1b[2K");
+        }
+        out
+    }
+
+    fn write(&self, text: &str) -> io::Result<()> {
+        match self.stream {
+            Stream::Out => {
+                let mut out = io::stdout().lock();
+                out.write_all(text.as_bytes())?;
+                out.flush()
+            }
+            Stream::Err => io::stderr().lock().write_all(text.as_bytes()),
+        }
+    }
+}
+
+/// A variable of the environment that is set and not empty.
+#[expect(clippy::disallowed_methods, reason = "the binary is where the environment is read")]
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+/// Text as one harmless line of at most `width` columns.
+pub(crate) fn one_line(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    let (mut columns, mut was_space) = (0, true);
+    for c in text.chars() {
+        let c = if c.is_control() || c.is_whitespace() { ' ' } else { c };
+        if c == ' ' && was_space {
+            continue;
+        }
+        was_space = c == ' ';
+        if columns + columns_of(c) > width.saturating_sub(1) {
+            out.push('…');
+            return out;
+        }
+        columns += columns_of(c);
+        out.push(c);
+    }
+    out.trim_end().to_owned()
+}
+
+/// How many columns a text takes, roughly: wide scripts take two a character.
+pub(crate) fn columns(text: &str) -> usize {
+    text.chars().map(columns_of).sum()
+}
+
+fn columns_of(c: char) -> usize {
+    match u32::from(c) {
+        0x1100..=0x115F
+        | 0x2E80..=0xA4CF
+        | 0xAC00..=0xD7A3
+        | 0xF900..=0xFAFF
+        | 0xFE30..=0xFE6F
+        | 0xFF00..=0xFF60
+        | 0x1F300..=0x1F64F
+        | 0x1F900..=0x1F9FF
+        | 0x20000..=0x3FFFD => 2,
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,19 @@
+//! Text from outside becomes one harmless line.
+
+use super::{columns, one_line};
+
+#[test]
+fn a_line_is_harmless_and_fits() {
+    for (text, width, expect) in [
+        ("short", 20, "short"),
+        ("two\nlines\tand  spaces ", 40, "two lines and spaces"),
+        ("\x1b[31mred\x07", 20, "[31mred"),
+        ("0123456789", 6, "01234…"),
+        ("日本語テキスト", 8, "日本語…"),
+        ("", 8, ""),
+    ] {
+        let line = one_line(text, width);
+        assert_eq!(line, expect, "{text:?}");
+        assert!(columns(&line) <= width);
+    }
+}
