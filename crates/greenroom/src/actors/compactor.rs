@@ -352,8 +352,7 @@ pub(crate) async fn ask(
         session: session.to_owned(),
     };
     let _place = lane.enter(Purpose::Summary).await;
-    let mut stream =
-        unless_silent(lane.provider.stream(request)).await?.map_err(|error| error.failure)?;
+    let mut stream = unless_silent(lane.provider.stream(request)).await?.map_err(|error| error.failure)?;
     while let Some(event) = unless_silent(stream.next()).await? {
         if let ReplyEvent::Done(answer) = event.map_err(|error| error.failure)? {
             return Ok(answer);
