@@ -5,7 +5,11 @@
 mod compactions;
 /// Sessions that start, sleep, crash and come back.
 mod lifecycle;
+/// One module for each document that compaction was built after; its tests are that document's sentences.
+mod seeds;
 /// What the tests share: runtimes over a simulator.
 mod support;
+/// What tests of compactions share: conversations of known sizes, and looks into what happened.
+mod talk;
 /// A turn from the prompt to the reply: tools, steers, aborts, typed answers.
 mod turns;

@@ -1,0 +1,297 @@
+//! Document 000: thresholds with a reserve, checks before the run and at every turn's start, overflow recovery with
+//! a retry, sub-agents that skip, and what stands in the context afterwards.
+
+use greenroom::kernel::entry::{EntryId, EntryKind};
+use greenroom::kernel::files::Touch;
+use greenroom::kernel::message::{Message, Usage};
+use greenroom::kernel::path::SUMMARY_LEAD;
+use greenroom::kernel::settings::Occasion;
+use greenroom::prelude::*;
+use greenroom::provider::classify;
+use greenroom_kernel::FailureClass;
+use greenroom_simulator::{
+    ByPurpose, CallInfo, Echo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Sequence,
+    Summariser,
+};
+use serde_json::json;
+
+use crate::support::{agent, builder, drain, names, runtime, simulator};
+use crate::talk::{
+    asked, calls, chat, compactions, count, editor, ends, entries, keep, newest, opened, result, said,
+    settings, text, turns, user,
+};
+
+#[test]
+fn compaction_triggers_above_the_limit_less_the_reserve() {
+    let only_reserve = settings(|settings| settings.threshold = None);
+    assert_eq!(only_reserve.trigger_tokens(200_000), Some(200_000 - 16_384 + 1), "more than, not as much as");
+}
+
+#[test]
+fn the_reserve_is_16384_or_a_quarter_of_the_limit() {
+    let settings = CompactionSettings::default();
+    assert_eq!((settings.reserve(200_000), settings.reserve(32_000)), (16_384, 8_000));
+}
+
+#[test]
+fn what_is_kept_is_20000_or_35_percent_of_the_limit() {
+    let settings = settings(|settings| settings.keep_recent_tokens = Some(20_000));
+    let kept = |window| settings.keep_recent(window, Occasion::Automatic);
+    assert_eq!((kept(200_000), kept(20_000)), (20_000, 7_000));
+}
+
+/// The size: the last good report, and an estimate where there is none.
+#[tokio::test(start_paused = true)]
+async fn the_last_successful_report_is_the_size_and_the_estimate_where_there_is_none() {
+    let model = simulator(Sequence(vec![Said::text("yes")]), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(2, 300)).await;
+    let before = session.state().await.unwrap().context;
+    assert_eq!(before.usage_tokens, 0);
+    assert!((900..2_000).contains(&before.trailing_tokens), "{before:?}");
+    let after = session.prompt("really?").await.unwrap().context;
+    let reported = turns(&model)[0].request.tokens;
+    assert!(after.usage_tokens > reported && after.trailing_tokens == 0, "{after:?}, reported {reported}");
+}
+
+#[test]
+fn texts_that_say_overflow_are_recognised_and_wordless_refusals_near_the_limit_too() {
+    for message in [
+        "prompt is too long: 212230 tokens > 200000 maximum",
+        "Your input exceeds the context window of this model.",
+        "This model's maximum context length is 128000 tokens. context length exceeded",
+    ] {
+        let body = json!({"error": {"message": message, "type": "invalid_request_error"}}).to_string();
+        assert_eq!(classify(Some(400), &body, None).class, FailureClass::ContextOverflow, "{message}");
+    }
+    for status in [400, 413, 429] {
+        assert!(greenroom::provider::is_empty_body_overflow_candidate(Some(status), ""));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_a_run_the_threshold_is_checked() {
+    let model = simulator(Sequence(vec![Said::text("done")]), 8_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(8_000), chat(12, 280)).await;
+    let mut events = session.subscribe();
+    session.prompt("go on").await.unwrap();
+    let names = names(&mut events);
+    let place = |name| names.iter().position(|other| *other == name);
+    assert!(place("compaction_end") < place("turn_start"), "{names:?}");
+    model.assert_clean();
+}
+
+/// A long loop of tools with no new input: the check is at the start of each of its model calls.
+#[tokio::test(start_paused = true)]
+async fn at_each_turn_of_a_tool_loop_the_threshold_is_checked() {
+    let script = Function(|_: &SeenRequest, info: CallInfo| match info.session_call {
+        0..12 => Said::call("read", &json!({"path": format!("src/{}.rs", info.session_call)})),
+        _ => Said::text("all read"),
+    });
+    let model = simulator(ByPurpose::new(script, Summariser::Obedient), 8_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &editor(8_000, 900)).await.unwrap();
+    let mut events = session.subscribe();
+    assert_eq!(session.prompt("read all of src").await.unwrap().text, "all read");
+    let seen = drain(&mut events);
+    assert!(ends(&seen).len() >= 2 && count(&seen, "turn_end") == 1, "{:?}", ends(&seen));
+    assert!(ends(&seen).iter().all(|end| end.outcome == "completed"), "{:?}", ends(&seen));
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn sub_agents_skip_the_threshold() {
+    let script = Function(|request: &SeenRequest, info: CallInfo| {
+        let is_helper = request.session_key().contains("..");
+        match (is_helper, info.session_call) {
+            (false, 0) => Said::call("helper", &json!({"task": text("look at everything", 5_200)})),
+            (false, _) => Said::text("done"),
+            (true, _) => Said::text(text("found", 1_200)),
+        }
+    });
+    let model = simulator(ByPurpose::new(script, Summariser::Obedient), 20_000);
+    let runtime = runtime(&model).await;
+    let small = settings(|settings| settings.auto_compact_token_limit = Some(2_000));
+    let boss = agent(20_000).sub_agent("helper", "Looks.", agent(20_000).compaction(small));
+    let mut events = runtime.subscribe(Filter::all());
+    let session = runtime.open("boss", &boss).await.unwrap();
+    session.prompt("go").await.unwrap();
+    let seen = drain(&mut events);
+    let of_helper = seen.iter().filter(|event| event.parent.is_some());
+    assert!(of_helper.clone().any(|event| event.kind.name() == "turn_end"));
+    assert_eq!(of_helper.filter(|event| event.kind.name().starts_with("compaction")).count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_overflow_compacts_and_retries_the_turn() {
+    let refused = Said::fault(Fault::Overflow(ErrorDialect::Anthropic));
+    let model = simulator(Sequence(vec![refused, Said::text("done")]), 40_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(40_000), chat(20, 400)).await;
+    let mut events = session.subscribe();
+    assert_eq!(session.prompt("go on").await.unwrap().text, "done");
+    let seen = drain(&mut events);
+    assert_eq!(ends(&seen).len(), 1);
+    assert_eq!(count(&seen, "retry"), 0);
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cut_walks_back_to_the_kept_tokens_and_is_never_at_a_tool_result() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let mut messages = chat(4, 500);
+    messages.extend([
+        user("m8. read"),
+        calls(&["a", "b"], "x"),
+        result("a", text("m10.", 500), &[]),
+        result("b", text("m11.", 500), &[]),
+        said("m12."),
+    ]);
+    let session = opened(&runtime, "s", &agent(100_000), messages).await;
+    for tokens in (1..5_000).step_by(97) {
+        let Ok(plan) = session.plan(keep(tokens)).await else { continue };
+        let first = plan.first_kept;
+        // Past results, to the next message where a conversation may be cut: here the last one.
+        let is_past_results = first == EntryId(12);
+        assert!(plan.kept_tokens >= tokens / 2 || is_past_results, "keep {tokens}: {}", plan.kept_tokens);
+        let path = runtime.entries("s", first).await.unwrap();
+        assert!(!matches!(path[0].kind.as_message().map(|m| &**m), Some(Message::ToolResult(_))), "{tokens}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_messages_are_written_as_text_with_role_tags() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let mut messages = vec![user("m0."), calls(&["a"], "src/lib.rs"), result("a", "m2.", &[]), said("m3.")];
+    messages.extend(chat(3, 200));
+    let session = opened(&runtime, "s", &agent(100_000), messages).await;
+    session.compact(keep(100)).await.unwrap();
+    let request = asked(&model)[0].request.last_user_text();
+    for tag in ["[User]: m0.", "[Assistant tool calls]:", "[Tool result] (read): m2.", "[Assistant]: m3."] {
+        assert!(request.contains(tag), "{tag}: {request}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_of_the_tracker_and_of_tool_calls_are_appended() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let mut messages = vec![
+        user("m0."),
+        calls(&["a", "b"], "x"),
+        result("a", "m2.", &[("src/read.rs", Touch::Read)]),
+        result("b", "m3.", &[("src/changed.rs", Touch::Modified)]),
+        said("m4."),
+    ];
+    messages.extend(chat(3, 200));
+    let session = opened(&runtime, "s", &agent(100_000), messages).await;
+    session.compact(keep(100)).await.unwrap();
+    let summary = newest(&runtime, "s").await.summary;
+    assert!(summary.ends_with(
+        "<read-files>\nsrc/read.rs\n</read-files>\n\n<modified-files>\nsrc/changed.rs\n</modified-files>"
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_entry_stores_summary_first_kept_and_tokens_before() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
+    let before = session.state().await.unwrap().context.tokens;
+    session.compact(keep(300)).await.unwrap();
+    let compaction = newest(&runtime, "s").await;
+    assert_eq!(compaction.tokens_before, before);
+    assert!(compaction.first_kept > Some(EntryId(0)) && compaction.summary.contains("## Goal"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_model_sees_the_summary_as_a_user_message_and_then_what_was_kept() {
+    let model = simulator(Sequence(vec![Said::text("fine")]), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
+    let all = session.context().await.unwrap();
+    assert_eq!(all.len(), 16, "without a compaction: the history as it is");
+    session.compact(keep(300)).await.unwrap();
+    session.prompt("next").await.unwrap();
+    let first_kept = usize::try_from(newest(&runtime, "s").await.first_kept.unwrap().0).unwrap();
+    let sent = &turns(&model)[0].request.messages;
+    assert_eq!(sent[0].role(), "user");
+    assert!(sent[0].text().starts_with(SUMMARY_LEAD));
+    assert_eq!(sent[1..sent.len() - 1], all[first_kept..], "the kept part, message for message");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_summary_has_a_leading_sentence_the_sections_and_the_files() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let mut messages = vec![user("m0."), calls(&["a"], "x"), result("a", "m2.", &[("a.rs", Touch::Read)])];
+    messages.extend(chat(6, 200));
+    let session = opened(&runtime, "s", &agent(100_000), messages).await;
+    session.compact(keep(300)).await.unwrap();
+    let seen = session.context().await.unwrap()[0].text();
+    let mut rest = seen.as_str();
+    for part in [
+        "was compacted",
+        "## Goal",
+        "## Progress",
+        "### Done",
+        "### In Progress",
+        "### Blocked",
+        "## Key Decisions",
+        "## Next Steps",
+        "<read-files>\na.rs",
+    ] {
+        let at = rest.find(part).unwrap_or_else(|| panic!("{part} is missing or out of order: {seen}"));
+        rest = &rest[at..];
+    }
+}
+
+/// Reports of answers that failed, or that came before the compaction, are no size.
+#[tokio::test(start_paused = true)]
+async fn a_report_of_a_failed_answer_is_not_used() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let mut path = chat(2, 100);
+    if let Some(Message::Assistant(answer)) = path.last_mut() {
+        answer.usage = Some(Usage { input_tokens: 90_000, output_tokens: 10, ..Usage::default() });
+        answer.stop = greenroom::kernel::StopReason::Error;
+    }
+    let session = opened(&runtime, "s", &agent(100_000), path).await;
+    assert!(session.state().await.unwrap().context.tokens < 1_000);
+}
+
+/// The overflow of a wordless server: recognised by our own estimate.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_without_a_body_is_an_overflow_when_the_context_is_nearly_full() {
+    for status in [400, 413, 429] {
+        let refused = Said::fault(Fault::EmptyBody(status));
+        let model = simulator(Sequence(vec![refused, Said::text("done")]), 20_000);
+        // The threshold is out of the way, so that the provider is asked at all.
+        let late = settings(|settings| (settings.threshold, settings.reserve_tokens) = (Some(1.0), None));
+        let runtime = builder(&model).compaction(late).start().await.unwrap();
+        let session = opened(&runtime, "s", &agent(20_000), chat(16, 560)).await;
+        let context = session.state().await.unwrap().context;
+        assert!(context.percent > Some(85.0) && context.percent < Some(99.0), "{context:?}");
+        let mut events = session.subscribe();
+        assert_eq!(session.prompt("go on").await.unwrap().text, "done", "{status}");
+        assert_eq!(ends(&drain(&mut events)).len(), 1, "{status}");
+        assert_eq!(compactions(&runtime, "s").await.len(), 1);
+    }
+}
+
+/// A compaction is an entry beside the messages: nothing is taken out of the log.
+#[tokio::test(start_paused = true)]
+async fn the_history_stays_in_the_log() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let messages = chat(8, 200);
+    let expected = entries(messages.clone().into_iter().map(EntryKind::message));
+    let session = opened(&runtime, "s", &agent(100_000), messages).await;
+    session.compact(keep(300)).await.unwrap();
+    let log = runtime.entries("s", EntryId(0)).await.unwrap();
+    assert!(log.iter().zip(&expected).all(|(stored, given)| stored.kind == given.kind));
+    assert_eq!(log.len(), expected.len() + 3, "the start, the end, and the compaction");
+}

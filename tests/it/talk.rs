@@ -1,0 +1,209 @@
+//! What tests of compactions share: conversations of known sizes, a tool that touches files, and looks into what
+//! happened.
+//!
+//! Always true: a text made here names its place (`m12.`), so that it can be found in a request or a context.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use greenroom::event::CompactionEndView;
+use greenroom::kernel::entry::{Compaction, Entry, EntryId, EntryKind};
+use greenroom::kernel::files::{Touch, Touched};
+use greenroom::kernel::message::{
+    AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
+};
+use greenroom::kernel::size::{Estimator, entry_tokens};
+use greenroom::prelude::*;
+use greenroom::provider::Purpose;
+use greenroom::tools::ToolOutput;
+use greenroom_simulator::{CallInfo, Function, LoggedRequest, Reply as Said, Script, SeenRequest, Simulator};
+
+/// About this many tokens of text that begins with `name`.
+pub(crate) fn text(name: &str, tokens: usize) -> String {
+    let words = ["the", "file", "line", "test", "code", "path", "name", "with"];
+    let mut out = name.to_owned();
+    // Seven of these words are about six tokens.
+    for index in 0..(tokens * 29 / 25).saturating_sub(name.len() / 4) {
+        out.push(' ');
+        out.push_str(words[(index + name.len()) % words.len()]);
+    }
+    out
+}
+
+pub(crate) fn user(said: impl Into<String>) -> Message {
+    Message::user(said)
+}
+
+fn answer(content: Vec<Part>, stop: StopReason) -> Message {
+    Message::Assistant(AssistantMessage {
+        content,
+        provider: "simulator".into(),
+        model: "simulated".into(),
+        usage: None,
+        stop,
+        error: None,
+    })
+}
+
+pub(crate) fn said(text: impl Into<String>) -> Message {
+    answer(vec![Part::Text(text.into())], StopReason::Stop)
+}
+
+/// An answer that calls `edit` or `read` once for each id, on this path.
+pub(crate) fn calls(ids: &[&str], path: &str) -> Message {
+    let call = |id: &&str| {
+        Part::ToolCall(ToolCall {
+            id: (*id).to_owned(),
+            name: "read".into(),
+            arguments: serde_json::json!({ "path": path }).to_string(),
+        })
+    };
+    answer(ids.iter().map(call).collect(), StopReason::ToolCalls)
+}
+
+/// The result of a call, which touched a file.
+pub(crate) fn result(id: &str, text: impl Into<String>, touched: &[(&str, Touch)]) -> Message {
+    Message::ToolResult(ToolResult {
+        call_id: id.to_owned(),
+        tool_name: "read".into(),
+        content: vec![Block::Text(text.into())],
+        status: ToolStatus::Ok,
+        touched: touched
+            .iter()
+            .map(|(path, touch)| Touched { path: (*path).to_owned(), touch: *touch })
+            .collect(),
+    })
+}
+
+/// Entries of one straight path.
+pub(crate) fn entries(kinds: impl IntoIterator<Item = EntryKind>) -> Vec<Arc<Entry>> {
+    let entry = |(index, kind): (usize, EntryKind)| {
+        let id = EntryId(index as u64);
+        let tokens = entry_tokens(&kind, Estimator::Classes);
+        Arc::new(Entry { id, parent: id.0.checked_sub(1).map(EntryId), at_ms: 1, tokens, origin: None, kind })
+    };
+    kinds.into_iter().enumerate().map(entry).collect()
+}
+
+/// A session that begins with these messages.
+pub(crate) async fn opened(
+    runtime: &Runtime,
+    id: &str,
+    agent: &Agent,
+    messages: Vec<Message>,
+) -> SessionHandle {
+    let session = runtime.open(id, agent).await.unwrap();
+    let path = entries(messages.into_iter().map(EntryKind::message));
+    let leaf = path.last().map(|entry| entry.id);
+    session.adopt(path, leaf).await.unwrap();
+    session
+}
+
+/// `turns` turns of a question and an answer, each of about this many tokens, named `m0.`, `m1.` …
+pub(crate) fn chat(turns: usize, tokens: usize) -> Vec<Message> {
+    (0..turns)
+        .flat_map(|turn| {
+            [
+                user(text(&format!("m{}.", 2 * turn), tokens)),
+                said(text(&format!("m{}.", 2 * turn + 1), tokens)),
+            ]
+        })
+        .collect()
+}
+
+/// Talks of about this many tokens an answer.
+pub(crate) fn talker(tokens: usize) -> impl Script {
+    Function(move |_: &SeenRequest, info: CallInfo| {
+        Said::text(text(&format!("answer {}.", info.session_call), tokens))
+    })
+}
+
+/// Reads or changes a file.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct File {
+    /// Which.
+    path: String,
+}
+
+/// An agent with `read` and `edit`, which say so, and give back a text of about this many tokens.
+pub(crate) fn editor(window: u64, tokens: usize) -> Agent {
+    let tool = move |touch: Touch| {
+        move |file: File| async move {
+            Ok::<_, ToolError>(ToolOutput::text(text(&file.path, tokens)).touching(file.path, touch))
+        }
+    };
+    crate::support::agent(window).tool("read", tool(Touch::Read)).tool("edit", tool(Touch::Modified))
+}
+
+/// The ends of compactions among these events.
+pub(crate) fn ends(events: &[Arc<Event>]) -> Vec<CompactionEndView> {
+    let end = |event: &Arc<Event>| match &event.kind {
+        EventKind::CompactionEnd(end) => Some(end.clone()),
+        _ => None,
+    };
+    events.iter().filter_map(end).collect()
+}
+
+/// How many events have this name.
+pub(crate) fn count(events: &[Arc<Event>], name: &str) -> usize {
+    events.iter().filter(|event| event.kind.name() == name).count()
+}
+
+/// The warnings among these events.
+pub(crate) fn warnings(events: &[Arc<Event>]) -> Vec<String> {
+    let warning = |event: &Arc<Event>| match &event.kind {
+        EventKind::Warning { message } => Some(message.clone()),
+        _ => None,
+    };
+    events.iter().filter_map(warning).collect()
+}
+
+/// What summarisers were asked, in order.
+pub(crate) fn asked(model: &Simulator) -> Vec<LoggedRequest> {
+    model.requests().into_iter().filter(|logged| logged.request.purpose == Purpose::Summary).collect()
+}
+
+/// The requests of turns, in order.
+pub(crate) fn turns(model: &Simulator) -> Vec<LoggedRequest> {
+    model.requests().into_iter().filter(|logged| logged.request.purpose == Purpose::Turn).collect()
+}
+
+/// All compactions of a session, oldest first.
+pub(crate) async fn compactions(runtime: &Runtime, id: &str) -> Vec<(EntryId, Compaction)> {
+    let entries = runtime.compactions(id).await.unwrap();
+    entries.iter().map(|entry| (entry.id, entry.kind.as_compaction().unwrap().clone())).collect()
+}
+
+/// The newest compaction of a session.
+pub(crate) async fn newest(runtime: &Runtime, id: &str) -> Compaction {
+    compactions(runtime, id).await.pop().expect("a compaction was installed").1
+}
+
+/// Every call has exactly one result, directly after it, and no result is without its call.
+pub(crate) fn assert_paired(context: &[Arc<Message>]) {
+    let mut open: HashSet<String> = HashSet::new();
+    for message in context {
+        match &**message {
+            Message::ToolResult(result) => {
+                assert!(open.remove(&result.call_id), "a result without a call: {}", result.call_id);
+            }
+            Message::User(_) | Message::Assistant(_) => {
+                assert!(open.is_empty(), "calls without results: {open:?}");
+                open.extend(message.tool_calls().map(|call| call.id.clone()));
+            }
+        }
+    }
+    assert!(open.is_empty(), "calls without results: {open:?}");
+}
+
+/// The default settings, changed.
+pub(crate) fn settings(change: impl FnOnce(&mut CompactionSettings)) -> CompactionSettings {
+    let mut settings = CompactionSettings::default();
+    change(&mut settings);
+    settings
+}
+
+/// A compaction by hand that keeps about this much.
+pub(crate) fn keep(tokens: u64) -> CompactOptions {
+    CompactOptions { keep_recent: Some(tokens), ..CompactOptions::default() }
+}
