@@ -32,6 +32,8 @@ pub(crate) struct Deps {
     pub(crate) idle_after_ms: u64,
     pub(crate) supervisor: OnceLock<ractor::ActorRef<SupervisorMessage>>,
     pub(crate) tickets: AtomicU64,
+    /// Places for requests to open a session: the supervisor's mailbox has no bound of its own.
+    pub(crate) opens: tokio::sync::Semaphore,
     pub(crate) probe: Option<Probe>,
 }
 

@@ -72,6 +72,12 @@ pub enum EventKind {
         /// What.
         delta: Delta,
     },
+    /// The model call failed while the model was answering: what it said since `message_start` is void, joins no
+    /// conversation, and is not sent back.
+    MessageDiscarded {
+        /// The run.
+        turn: TurnId,
+    },
     /// A message joined the conversation. Durable.
     MessageEnd {
         /// Its entry.
@@ -225,6 +231,7 @@ impl EventKind {
             Self::TurnStart { .. } => "turn_start",
             Self::MessageStart { .. } => "message_start",
             Self::MessageDelta { .. } => "message_delta",
+            Self::MessageDiscarded { .. } => "message_discarded",
             Self::MessageEnd { .. } => "message_end",
             Self::ToolStart { .. } => "tool_start",
             Self::ToolUpdate { .. } => "tool_update",
@@ -259,6 +266,7 @@ impl EventKind {
             Self::AgentStart { .. }
             | Self::TurnStart { .. }
             | Self::MessageStart { .. }
+            | Self::MessageDiscarded { .. }
             | Self::ToolEnd { .. }
             | Self::UsageUpdate { .. }
             | Self::TurnEnd { .. }

@@ -1,11 +1,13 @@
 //! A lane: one provider, shared by many sessions.
 //!
 //! Always true: at most `max_in_flight` calls are under way, in the order in which they were asked for;
-//! summaries hold at most half of the places; a `Retry-After` holds the whole lane back, not one session.
+//! summaries hold at most half of the places; a `Retry-After` holds the whole lane back, not one session; a model
+//! that says nothing for too long is given up, whatever its provider allows.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use greenroom_kernel::{Failure, FailureClass};
 use greenroom_provider::{Provider, Purpose};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -16,6 +18,7 @@ pub(crate) struct Lane {
     calls: Arc<Semaphore>,
     summaries: Arc<Semaphore>,
     paused_until: Mutex<Option<Instant>>,
+    silence_max: Duration,
 }
 
 /// A place in a lane. Dropping it frees the place.
@@ -25,13 +28,14 @@ pub(crate) struct Place {
 }
 
 impl Lane {
-    pub(crate) fn new(provider: Arc<dyn Provider>, max_in_flight: usize) -> Self {
+    pub(crate) fn new(provider: Arc<dyn Provider>, max_in_flight: usize, silence_max: Duration) -> Self {
         let max_in_flight = max_in_flight.max(1);
         Self {
             provider,
             calls: Arc::new(Semaphore::new(max_in_flight)),
             summaries: Arc::new(Semaphore::new(max_in_flight.div_ceil(2))),
             paused_until: Mutex::new(None),
+            silence_max,
         }
     }
 
@@ -51,6 +55,17 @@ impl Lane {
                 None => return Place { _call: call, _summary: summary },
             }
         }
+    }
+
+    /// Waits for the next piece of an answer, but not for ever.
+    pub(crate) async fn unless_silent<T>(&self, piece: impl Future<Output = T>) -> Result<T, Failure> {
+        if self.silence_max.is_zero() {
+            return Ok(piece.await);
+        }
+        tokio::time::timeout(self.silence_max, piece).await.map_err(|_| {
+            let message = format!("the model said nothing for {} s", self.silence_max.as_secs());
+            Failure::new(FailureClass::Timeout, message)
+        })
     }
 
     /// The provider asked everybody to wait.

@@ -14,7 +14,7 @@ use greenroom_kernel::turn::{Boundary, Size};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, Failure};
 use greenroom_provider::{OutputSchema, ProviderError};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
@@ -94,6 +94,8 @@ pub(crate) enum SessionMessage {
     State(oneshot::Sender<State>),
     /// From outside: what the model would be sent.
     Context(oneshot::Sender<Vec<Arc<Message>>>),
+    /// From outside: any of those above, and the place in the mailbox that it holds until it is taken up.
+    Admitted { message: Box<SessionMessage>, place: OwnedSemaphorePermit },
     /// From outside or the supervisor: the agent's definition changed.
     Configure(Arc<Agent>),
     /// From the supervisor: end in order.
@@ -142,6 +144,7 @@ impl SessionMessage {
             Self::Adopt { .. } => "session/adopt",
             Self::State(..) => "session/state",
             Self::Context(..) => "session/context",
+            Self::Admitted { message, .. } => message.point(),
             Self::Configure(..) => "session/configure",
             Self::Stop(..) => "session/stop",
             Self::IdleCheck { .. } => "session/idle_check",

@@ -27,12 +27,14 @@ use crate::event::{Event, durable};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::message::{BeforeCompact, SupervisorMessage};
-use crate::session::{Compacted, SessionHandle, open};
+use crate::session::{Compacted, REQUESTS_MAX, SessionHandle, open};
 
 /// How many model calls one provider gets at a time, by default.
 const MAX_IN_FLIGHT: usize = 16;
 /// How long a session may be idle before it gives its actors back, by default.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
+/// How long a model may say nothing before its call is given up, by default.
+const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// How long a shutdown waits for sessions to end in order.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -74,6 +76,7 @@ pub struct RuntimeBuilder {
     hooks: Hooks,
     clock_base_ms: Option<u64>,
     idle_after: Option<Duration>,
+    silence_max: Option<Duration>,
     probe: Option<crate::deps::Probe>,
 }
 
@@ -203,6 +206,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// How long a model may say nothing, in a turn or a summary, before its call is given up as timed out and tried
+    /// again; zero: for ever. 5 minutes by default. Providers may have stricter limits of their own.
+    #[must_use]
+    pub fn silence_max(mut self, silence: Duration) -> Self {
+        self.silence_max = Some(silence);
+        self
+    }
+
     /// Opens the store and starts the supervisor.
     ///
     /// # Errors
@@ -232,10 +243,11 @@ impl RuntimeBuilder {
             tracing::warn!("{notice}");
         }
         let default_provider = self.providers[0].0.name().to_owned();
+        let silence_max = self.silence_max.unwrap_or(SILENCE_MAX);
         let mut lanes = HashMap::new();
         for (provider, own) in self.providers {
             let max = own.or(self.max_in_flight).unwrap_or(MAX_IN_FLIGHT);
-            lanes.insert(provider.name().to_owned(), Arc::new(Lane::new(provider, max)));
+            lanes.insert(provider.name().to_owned(), Arc::new(Lane::new(provider, max, silence_max)));
         }
         let idle_after = self.idle_after.unwrap_or(IDLE_AFTER);
         let deps = Arc::new(Deps {
@@ -250,6 +262,7 @@ impl RuntimeBuilder {
             idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),
             supervisor: OnceLock::new(),
             tickets: AtomicU64::new(1),
+            opens: tokio::sync::Semaphore::new(REQUESTS_MAX),
             probe: self.probe,
         });
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))

@@ -2,7 +2,7 @@
 //!
 //! Always true: a handle is cheap to clone and never goes stale: a session that sleeps is woken by the next
 //! request, and one that crashed is reached again when it is restarted. Dropping the future of a prompt cancels
-//! its turn.
+//! its turn. At most [`REQUESTS_MAX`] requests wait in a session's mailbox; more are told at once that it is busy.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use greenroom_kernel::{Entry, Usage};
 use greenroom_provider::OutputSchema;
 use ractor::ActorRef;
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
@@ -25,6 +25,9 @@ use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{Delta, Event, EventKind};
 use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMessage, SupervisorMessage};
+
+/// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
+pub(crate) const REQUESTS_MAX: usize = 1_024;
 
 /// What is shared between a session's actors, its handles and the supervisor.
 pub(crate) struct Slot {
@@ -41,6 +44,10 @@ pub(crate) struct Slot {
     /// Whether an actor had this slot before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
     pub(crate) activity: AtomicU64,
+    /// Places for requests in the actor's mailbox, which has no bound of its own.
+    requests: Arc<Semaphore>,
+    /// Places for questions how it stands, which wait instead of being refused.
+    questions: Arc<Semaphore>,
 }
 
 impl Slot {
@@ -59,6 +66,8 @@ impl Slot {
             broadcast: Mutex::default(),
             was_opened: AtomicBool::new(false),
             activity: AtomicU64::new(0),
+            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            questions: Arc::new(Semaphore::new(REQUESTS_MAX)),
         }
     }
 
@@ -456,8 +465,9 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::Closed`], [`Error::SessionFailed`].
     pub async fn compact_after_turn(&self, options: CompactOptions) -> Result<()> {
+        let place = self.place()?;
         let actor = self.actor().await?;
-        self.send(&actor, SessionMessage::CompactAfterTurn { options })
+        self.send(&actor, place, SessionMessage::CompactAfterTurn { options })
     }
 
     /// Keeps an entry verbatim through every compaction.
@@ -489,9 +499,10 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::Closed`], [`Error::SessionFailed`].
     pub async fn state(&self) -> Result<State> {
+        let place = self.question().await?;
         let actor = self.actor().await?;
         let (reply, answer) = oneshot::channel();
-        self.send(&actor, SessionMessage::State(reply))?;
+        self.send(&actor, place, SessionMessage::State(reply))?;
         answer.await.map_err(|_| self.gone())
     }
 
@@ -500,9 +511,10 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::Closed`], [`Error::SessionFailed`].
     pub async fn context(&self) -> Result<Vec<Arc<Message>>> {
+        let place = self.question().await?;
         let actor = self.actor().await?;
         let (reply, answer) = oneshot::channel();
-        self.send(&actor, SessionMessage::Context(reply))?;
+        self.send(&actor, place, SessionMessage::Context(reply))?;
         answer.await.map_err(|_| self.gone())
     }
 
@@ -512,14 +524,33 @@ impl SessionHandle {
     }
 
     async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
+        let place = self.place()?;
         let actor = self.actor().await?;
         let (reply, answer) = oneshot::channel();
-        self.send(&actor, message(reply))?;
+        self.send(&actor, place, message(reply))?;
         answer.await.map_err(|_| self.gone())?
     }
 
-    fn send(&self, actor: &ActorRef<SessionMessage>, message: SessionMessage) -> Result<()> {
-        actor.cast(message).map_err(|_| self.gone())
+    /// A place in the mailbox, if there is one.
+    fn place(&self) -> Result<OwnedSemaphorePermit> {
+        Arc::clone(&self.slot.requests)
+            .try_acquire_owned()
+            .map_err(|_| Error::Busy { session: self.slot.id.to_string(), waiting: REQUESTS_MAX })
+    }
+
+    /// A place in the mailbox for a question, as soon as there is one.
+    async fn question(&self) -> Result<OwnedSemaphorePermit> {
+        Arc::clone(&self.slot.questions).acquire_owned().await.map_err(|_| Error::Closed)
+    }
+
+    fn send(
+        &self,
+        actor: &ActorRef<SessionMessage>,
+        place: OwnedSemaphorePermit,
+        message: SessionMessage,
+    ) -> Result<()> {
+        let message = Box::new(message);
+        actor.cast(SessionMessage::Admitted { message, place }).map_err(|_| self.gone())
     }
 
     fn gone(&self) -> Error {
@@ -546,6 +577,7 @@ pub(crate) async fn open(
     parent: Option<Arc<str>>,
     resume_failed: bool,
 ) -> Result<Arc<Slot>> {
+    let _place = deps.opens.acquire().await.map_err(|_| Error::Closed)?;
     let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
     let (reply, answer) = oneshot::channel();
     let request = OpenRequest { id, agent, parent, resume_failed, reply };

@@ -96,6 +96,7 @@ async fn work(
     let (_, spent_before) = slot.bill();
     let session = SessionHandle::new(Arc::clone(&slot), Arc::clone(deps));
     let result = tokio::select! {
+        biased;
         // Dropping the prompt's future cancels its turn.
         () = context.cancel.cancelled() => Err(Error::Aborted),
         reply = session.prompt(task) => reply.map(|reply| reply.text),

@@ -267,6 +267,7 @@ impl AgentState {
         tokio::spawn(async move {
             let delay = tokio::time::sleep(std::time::Duration::from_millis(delay_ms));
             tokio::select! {
+                biased;
                 () = delay => { let _ = agent.cast(AgentMessage::Waited { stamp, call }); }
                 () = over.cancelled() => {}
             }
@@ -367,6 +368,7 @@ fn watch_for_abort(
 ) {
     tokio::spawn(async move {
         tokio::select! {
+            biased;
             () = cancel.cancelled() => { let _ = agent.cast(AgentMessage::Abort { stamp }); }
             () = over.cancelled() => {}
         }

@@ -25,8 +25,6 @@ use crate::session::Slot;
 
 /// The most questions that are asked at the same time.
 const CHILDREN_MAX: usize = 4;
-/// How long a summariser may say nothing before it is taken to hang, whatever its provider allows.
-const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 /// The compactor actor.
 pub(crate) struct Compactor;
@@ -352,20 +350,12 @@ pub(crate) async fn ask(
         session: session.to_owned(),
     };
     let _place = lane.enter(Purpose::Summary).await;
-    let mut stream = unless_silent(lane.provider.stream(request)).await?.map_err(|error| error.failure)?;
-    while let Some(event) = unless_silent(stream.next()).await? {
+    let mut stream =
+        lane.unless_silent(lane.provider.stream(request)).await?.map_err(|error| error.failure)?;
+    while let Some(event) = lane.unless_silent(stream.next()).await? {
         if let ReplyEvent::Done(answer) = event.map_err(|error| error.failure)? {
             return Ok(answer);
         }
     }
     Err(Failure::new(FailureClass::Malformed, "the summariser's stream ended before the answer was complete"))
-}
-
-/// Waits, but not for ever.
-async fn unless_silent<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
-    let silent = || {
-        let message = format!("the summariser said nothing for {} s", SILENCE_MAX.as_secs());
-        Failure::new(FailureClass::Timeout, message)
-    };
-    tokio::time::timeout(SILENCE_MAX, work).await.map_err(|_| silent())
 }

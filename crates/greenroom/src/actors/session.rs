@@ -168,6 +168,13 @@ impl Actor for Session {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         state.slot.activity.fetch_add(1, Ordering::Relaxed);
+        let message = if let SessionMessage::Admitted { message, place } = message {
+            // It is free again: the message is no longer in the mailbox.
+            drop(place);
+            *message
+        } else {
+            message
+        };
         state.deps.at(&state.slot.id, message.point());
         // The branches are boxed: an idle actor must not hold the largest handler's future.
         Box::pin(state.on(message)).await;
@@ -304,6 +311,7 @@ impl SessionState {
             SessionMessage::Context(reply) => {
                 let _ = reply.send(self.log.context());
             }
+            SessionMessage::Admitted { message, .. } => Box::pin(self.on(*message)).await,
             SessionMessage::Configure(definition) => {
                 self.configure(definition);
             }

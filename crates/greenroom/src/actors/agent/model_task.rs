@@ -36,8 +36,9 @@ impl ModelTask {
             stop: StopReason::Aborted,
             error: None,
         };
+        let mut started = false;
         let outcome = {
-            let work = AssertUnwindSafe(self.work(request, &mut partial)).catch_unwind();
+            let work = AssertUnwindSafe(self.work(request, &mut partial, &mut started)).catch_unwind();
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => None,
@@ -53,6 +54,9 @@ impl ModelTask {
                 "",
             ))),
         };
+        if started && matches!(news, ModelNews::Failed(_)) {
+            self.slot.publish(&self.deps.bus, EventKind::MessageDiscarded { turn: self.stamp.turn });
+        }
         let _ = self.agent.cast(AgentMessage::ModelOver { stamp: self.stamp, call: self.call, news });
     }
 
@@ -60,15 +64,16 @@ impl ModelTask {
         &self,
         request: Request,
         partial: &mut AssistantMessage,
+        started: &mut bool,
     ) -> Result<Box<AssistantMessage>, Box<ProviderError>> {
         let _place = self.lane.enter(Purpose::Turn).await;
-        let mut stream = self.lane.provider.stream(request).await.map_err(Box::new)?;
+        let silent = |failure| Box::new(ProviderError::new(failure, ""));
+        let stream = self.lane.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
+        let mut stream = stream.map_err(Box::new)?;
         let turn = self.stamp.turn;
-        let mut started = false;
-        while let Some(event) = stream.next().await {
+        while let Some(event) = self.lane.unless_silent(stream.next()).await.map_err(silent)? {
             let event = event.map_err(Box::new)?;
-            if !started {
-                started = true;
+            if !std::mem::replace(started, true) {
                 self.slot.publish(&self.deps.bus, EventKind::MessageStart { turn });
             }
             let delta = match event {

@@ -71,6 +71,7 @@ impl ToolTask {
         };
         tokio::pin!(work);
         let result = tokio::select! {
+            biased;
             result = &mut work => Some(result),
             () = cancel.cancelled() => tokio::time::timeout(GRACE, &mut work).await.ok(),
             () = limit => {
