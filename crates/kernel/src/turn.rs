@@ -315,6 +315,10 @@ impl Turn {
 
     fn compacted(&mut self, installed: bool, floor: Option<Failure>, emergency: bool) -> Vec<Effect> {
         self.must_compact = false;
+        if installed {
+            // What was measured no longer holds, and a wordless refusal is no overflow now.
+            self.size.tokens = 0;
+        }
         if let Some(floor) = floor {
             return self.end(Vec::new(), TurnOutcome::Failed(floor));
         }

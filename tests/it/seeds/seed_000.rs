@@ -268,7 +268,7 @@ async fn a_report_of_a_failed_answer_is_not_used() {
 async fn a_refusal_without_a_body_is_an_overflow_when_the_context_is_nearly_full() {
     for status in [400, 413, 429] {
         let refused = Said::fault(Fault::EmptyBody(status));
-        let model = simulator(Sequence(vec![refused, Said::text("done")]), 20_000);
+        let model = simulator(Sequence(vec![refused, Said::text("done")]), 40_000);
         // The threshold is out of the way, so that the provider is asked at all.
         let late = settings(|settings| (settings.threshold, settings.reserve_tokens) = (Some(1.0), None));
         let runtime = builder(&model).compaction(late).start().await.unwrap();
