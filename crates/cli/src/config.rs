@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_norway::Value;
 
 use crate::errors::usage;
-use crate::terminal::variable;
+use crate::options::{ConfigArgs, Global};
+use crate::terminal::{Screen, variable};
 
 /// The file's name, in the project and in the user's folder.
 const FILE_NAME: &str = "greenroom.yaml";
@@ -210,8 +211,21 @@ fn user_file() -> Option<PathBuf> {
     Some(base.join("greenroom").join(FILE_NAME))
 }
 
-/// A configuration as a file's text.
-pub(crate) fn to_yaml(config: &Config) -> Result<String> {
+/// `greenroom config`: the configuration that holds here, or the defaults, as a file's text.
+pub(crate) fn show(global: &Global, args: &ConfigArgs) -> Result<u8> {
+    let mut screen = Screen::stdout(global.color);
+    let (config, files) = if args.default { (Config::default(), Vec::new()) } else { load(global.config.as_deref())? };
+    let names: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+    screen.line(&match (args.default, names.is_empty()) {
+        (true, _) => format!("# The defaults. Put what you change into ./{FILE_NAME}, or name a file with --config."),
+        (false, true) => "# The defaults: there is no configuration file here.".to_owned(),
+        (false, false) => format!("# From {}; the rest are the defaults.", names.join(" and ")),
+    })?;
+    screen.line(to_yaml(&config)?.trim_end())?;
+    Ok(0)
+}
+
+fn to_yaml(config: &Config) -> Result<String> {
     Ok(serde_norway::to_string(config)?)
 }
 

@@ -20,7 +20,7 @@ use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::{Screen, Style, one_line};
-use crate::{errors, picture, setup};
+use crate::{errors, picture, setup, turn};
 
 /// Steps with tool calls in one turn, at most.
 const STEPS_PER_TURN: u64 = 12;
@@ -47,7 +47,7 @@ const PROMPTS: [&str; 6] = [
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
-    let mut interrupts = Interrupts::new()?;
+    let interrupts = Interrupts::new()?;
     let workspace = Workspace::open(&args.workspace)?;
     let pace = if args.fast { Pace::default() } else { WATCHABLE };
     let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
@@ -61,7 +61,7 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
 
     let mut show = Show::new(Screen::stdout(global.color), args.window);
     show.intro(&workspace, &simulated, args)?;
-    let played = play(&mut show, &runtime, &session, &agent, args, &mut interrupts).await;
+    let played = play(&mut show, &runtime, &session, &agent, args, &interrupts).await;
     show.screen.clear_live()?;
     // Even after an interruption the session is whole, and there to be looked at.
     let head = runtime.head(&id).await?;
@@ -96,33 +96,21 @@ async fn play(
     session: &SessionHandle,
     agent: &Agent,
     args: &DemoArgs,
-    interrupts: &mut Interrupts,
+    interrupts: &Interrupts,
 ) -> Result<End> {
     let mut is_small = false;
     for number in 0.. {
         let prompt = PROMPTS[number.min(PROMPTS.len() - 1)];
         show.prompt(prompt)?;
-        let mut stream = session.stream(prompt);
-        let mut interrupted = false;
-        loop {
-            tokio::select! {
-                biased;
-                () = interrupts.next() => {
-                    interrupted = true;
-                    session.abort();
-                }
-                delivery = stream.next() => match delivery {
-                    Some(Delivery::Event(event)) => show.event(&event)?,
-                    Some(Delivery::Gap { .. }) => {}
-                    None => break,
-                },
-            }
-        }
-        let reply = stream.reply().await;
-        if interrupted {
+        let played = turn::play(session, session.stream(prompt), interrupts, |delivery| match delivery {
+            Delivery::Event(event) => show.event(&event),
+            Delivery::Gap { .. } => Ok(()),
+        });
+        let played = played.await?;
+        if played.is_interrupted {
             return Ok(End::Interrupted);
         }
-        let reply = reply?;
+        let reply = played.reply?;
         show.answer(&reply.text)?;
         if show.reads == 0 {
             return Ok(End::NothingToRead);

@@ -9,7 +9,7 @@ use std::io;
 use greenroom::kernel::FailureClass;
 use greenroom::store::StoreError;
 use greenroom::tools::ToolsError;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// The model could not be asked, or gave no usable answer.
 pub(crate) const FAILED: u8 = 1;
@@ -167,9 +167,4 @@ pub(crate) fn json_line(error: &anyhow::Error, session: Option<&str>) -> String 
     );
     object.insert("retryable".into(), retryable.into());
     Value::Object(object).to_string()
-}
-
-/// The failure as the only JSON that a command prints.
-pub(crate) fn json(error: &anyhow::Error) -> Value {
-    json!({ "error": line(error) })
 }

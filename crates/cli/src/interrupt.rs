@@ -12,12 +12,12 @@ use tokio::sync::Notify;
 
 use crate::errors;
 
-/// Interruptions, as they come.
+/// Interruptions, as they come. Clones hear the same ones; each is given out once.
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupts {
     came: Arc<Notify>,
-    /// One was given out and not yet settled: the next one is the second.
-    pending: Arc<AtomicBool>,
+    /// One came and has not been settled: the next one is the second.
+    is_pending: Arc<AtomicBool>,
 }
 
 impl Interrupts {
@@ -25,7 +25,7 @@ impl Interrupts {
     pub(crate) fn new() -> Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
         let mut terminate = signal(SignalKind::terminate()).context("listen for the request to end")?;
-        let this = Self { came: Arc::default(), pending: Arc::default() };
+        let this = Self { came: Arc::default(), is_pending: Arc::default() };
         let listener = this.clone();
         tokio::spawn(async move {
             loop {
@@ -33,7 +33,7 @@ impl Interrupts {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
                 }
-                if listener.pending.swap(true, Ordering::SeqCst) {
+                if listener.is_pending.swap(true, Ordering::SeqCst) {
                     std::process::exit(errors::INTERRUPTED.into());
                 }
                 listener.came.notify_one();
@@ -43,12 +43,17 @@ impl Interrupts {
     }
 
     /// Waits for the next interruption.
-    pub(crate) async fn next(&mut self) {
+    pub(crate) async fn next(&self) {
         self.came.notified().await;
     }
 
-    /// The last one has been acted on: the next one is a first one again.
-    pub(crate) fn settle(&self) {
-        self.pending.store(false, Ordering::SeqCst);
+    /// What there was to interrupt is over: the next interruption is a first one again.
+    pub(crate) async fn settle(&self) {
+        tokio::select! {
+            biased;
+            () = self.came.notified() => {}
+            () = std::future::ready(()) => {}
+        }
+        self.is_pending.store(false, Ordering::SeqCst);
     }
 }

@@ -6,15 +6,26 @@
 //! Reading order: `options` (what can be said), a module for each command, `setup` and `config` (what they run
 //! on), `view` and `picture` and `terminal` (what is seen), `errors` (what is said when something fails).
 
-mod config;
-mod demo;
-mod errors;
-mod interrupt;
-mod moment;
 mod options;
-mod picture;
+
+mod chat;
+mod demo;
+mod plan;
+mod run;
+mod sessions;
+mod show;
+
+mod config;
 mod setup;
 mod simulated;
+
+mod interrupt;
+mod turn;
+mod view;
+
+mod errors;
+mod moment;
+mod picture;
 mod terminal;
 
 use std::io::Write;
@@ -42,7 +53,13 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
     let global = &options.global;
     match &options.command {
         Command::Demo(args) => demo::run(global, args).await,
-        _ => Err(errors::usage("this command comes next")),
+        Command::Chat(args) => chat::run(global, args).await,
+        Command::Run(args) => run::run(global, args).await,
+        Command::Sessions(args) => sessions::run(global, args).await,
+        Command::Show(args) => show::run(global, args).await,
+        Command::Plan(args) => plan::run(global, args).await,
+        Command::Delete(args) => sessions::delete(global, args).await,
+        Command::Config(args) => config::show(global, args),
     }
 }
 

@@ -132,13 +132,25 @@ impl Screen {
             return Ok(());
         }
         let mut out = if self.has_live { self.start_line() } else { String::new() };
-        if self.is_terminal {
-            out.extend(piece.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')));
-        } else {
-            out.push_str(piece);
-        }
+        out.push_str(&self.harmless(piece));
         self.in_text = !piece.ends_with('\n');
         self.write(&out)
+    }
+
+    /// Writes lines of text from outside, after a lead of our own.
+    pub(crate) fn prose(&mut self, lead: &str, text: &str) -> io::Result<()> {
+        let text = self.harmless(text);
+        let space = if text.is_empty() { "" } else { " " };
+        self.line(&format!("{lead}{space}{text}"))
+    }
+
+    /// Text from outside as it may be written here: on a terminal, nothing that steers it.
+    fn harmless(&self, text: &str) -> String {
+        if self.is_terminal {
+            text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+        } else {
+            text.to_owned()
+        }
     }
 
     /// Ends the line of running text, if it is not ended.
@@ -148,6 +160,11 @@ impl Screen {
         }
         self.in_text = false;
         self.write("\n")
+    }
+
+    /// The line of running text was ended by someone else: the user, with Enter.
+    pub(crate) fn forget_text(&mut self) {
+        self.in_text = false;
     }
 
     fn start_line(&mut self) -> String {

@@ -1,0 +1,307 @@
+//! `greenroom chat`: talk with an agent, in plain lines.
+//!
+//! Always true: everything that was said is in the log before it is answered, so leaving in any way loses nothing.
+
+use std::io::{BufRead, IsTerminal};
+
+use anyhow::Result;
+use greenroom::kernel::settings::CompactionSettings;
+use greenroom::kernel::size::{Estimator, message_tokens};
+use greenroom::kernel::usage::{ContextUsage, WindowSource};
+use greenroom::session::{TurnStream, thousands};
+use greenroom::{CompactOptions, Error, SessionHandle};
+use tokio::sync::mpsc;
+
+use crate::interrupt::Interrupts;
+use crate::options::{ChatArgs, Global};
+use crate::setup::{self, Setup};
+use crate::terminal::{Screen, Style, one_line};
+use crate::view::View;
+use crate::{errors, picture, turn};
+
+const HELP: &str = "\
+  /compact [focus]   replace the older part of the conversation by a summary
+  /plan              what /compact would do
+  /undo-compact      make the newest compaction no longer count
+  /context           what fills the window
+  /status            model, tokens, cost
+  /resume            go on with a prompt that has no complete answer
+  /help              this
+  /quit              leave (as do Ctrl-C and Ctrl-D at the prompt)";
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
+    let interrupts = Interrupts::new()?;
+    let setup = Setup::new(global, &args.model).await?;
+    let id = match &args.session {
+        Some(id) => id.clone(),
+        None => setup::new_session(&setup.runtime, "chat").await?,
+    };
+    let session = setup.runtime.open(&id, &setup.agent).await?;
+    let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
+    let mut chat = Chat { session, view, interrupts, compaction: setup.compaction.clone() };
+    let result = chat.hold().await;
+    drop(chat);
+    setup.runtime.shutdown().await?;
+    result?;
+    Screen::stdout(global.color).line(&format!(
+        "`greenroom chat --session {id}{}` goes on with this conversation.",
+        setup::data_dir_flag(global)
+    ))?;
+    drop(setup.simulated);
+    Ok(0)
+}
+
+struct Chat {
+    session: SessionHandle,
+    view: View,
+    interrupts: Interrupts,
+    compaction: CompactionSettings,
+}
+
+impl Chat {
+    async fn hold(&mut self) -> Result<()> {
+        let is_terminal = std::io::stdin().is_terminal();
+        self.welcome().await?;
+        let mut lines = lines();
+        loop {
+            if is_terminal {
+                self.view.text.text("› ")?;
+            }
+            let line = tokio::select! {
+                biased;
+                () = self.interrupts.next() => None,
+                line = lines.recv() => line,
+            };
+            let Some(line) = line else {
+                if is_terminal {
+                    self.view.text.end_text()?;
+                }
+                return Ok(());
+            };
+            if is_terminal {
+                // The user's own Enter has ended the line.
+                self.view.text.forget_text();
+            }
+            let line = line.trim();
+            if line.is_empty() {
+                continue;
+            }
+            match self.act(line).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) if errors::is_closed_pipe(&error) => return Err(error),
+                // A failed request is no reason to leave: the session stays as it is.
+                Err(error) => self.view.note(Style::Red, &format!("  {}", errors::line(&error)))?,
+            }
+        }
+    }
+
+    async fn welcome(&mut self) -> Result<()> {
+        let state = self.session.state().await?;
+        let line = format!("{}, {}. /help lists the commands.", state.model, window(&state.context));
+        self.view.note(Style::Bold, &line)?;
+        if state.entries > 0 {
+            let line = format!(
+                "Session {} goes on: {}, {}.",
+                state.id,
+                picture::fill(&state.context),
+                picture::count(state.compactions, "compaction"),
+            );
+            self.view.note(Style::Dim, &line)?;
+        }
+        if state.is_unanswered {
+            self.view.note(Style::Yellow, "Its newest prompt has no complete answer: /resume goes on with it.")?;
+        }
+        Ok(())
+    }
+
+    /// Does what a line asks for; `false`: leave.
+    async fn act(&mut self, line: &str) -> Result<bool> {
+        let Some(command) = line.strip_prefix('/') else {
+            let stream = self.session.stream(line);
+            self.turn(stream).await?;
+            return Ok(true);
+        };
+        let (command, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        let rest = rest.trim();
+        match command {
+            "compact" => self.compact(rest).await?,
+            "plan" => self.plan().await?,
+            "context" => self.context().await?,
+            "status" => self.status().await?,
+            "undo-compact" => {
+                let context = self.session.undo_compaction().await?;
+                self.view.note(Style::Cyan, &format!("  The compaction was undone: {}", picture::fill(&context)))?;
+            }
+            "resume" => {
+                let stream = self.session.stream_resumed();
+                self.turn(stream).await?;
+            }
+            "help" | "?" => self.view.note(Style::Dim, HELP)?,
+            "quit" | "exit" | "q" => return Ok(false),
+            other => {
+                let other = one_line(other, 30);
+                self.view.note(Style::Yellow, &format!("  There is no command /{other}; /help lists them."))?;
+            }
+        }
+        Ok(true)
+    }
+
+    async fn turn(&mut self, stream: TurnStream) -> Result<()> {
+        let view = &mut self.view;
+        let played =
+            turn::play(&self.session, stream, &self.interrupts, |delivery| view.delivery(&delivery)).await?;
+        self.view.end()?;
+        match played.reply {
+            Ok(_) => {}
+            Err(Error::Aborted) if played.is_interrupted => {
+                self.view.note(Style::Yellow, "  Interrupted; what had come is kept. /resume goes on with it.")?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.status_line().await
+    }
+
+    async fn status_line(&mut self) -> Result<()> {
+        let state = self.session.state().await?;
+        let trigger = self.compaction.trigger_tokens(state.context_window).unwrap_or(state.context_window);
+        let mut parts = vec![
+            picture::context(&state.context, trigger, 16),
+            format!("{} tokens in all", picture::short(state.total_tokens)),
+        ];
+        if state.cost_microdollars > 0 {
+            parts.push(picture::dollars(state.cost_microdollars));
+        }
+        parts.push(state.model);
+        self.view.note(Style::Dim, &format!("  {}", parts.join(" · ")))
+    }
+
+    async fn compact(&mut self, focus: &str) -> Result<()> {
+        let focus = (!focus.is_empty()).then(|| focus.to_owned());
+        let options = CompactOptions { focus, ..CompactOptions::default() };
+        self.view.note(Style::Dim, "  compacting …")?;
+        let session = self.session.clone();
+        let compacting = session.compact(options);
+        tokio::pin!(compacting);
+        let compacted = loop {
+            tokio::select! {
+                biased;
+                () = self.interrupts.next() => session.abort(),
+                compacted = &mut compacting => break compacted,
+            }
+        };
+        self.interrupts.settle().await;
+        self.view.note(Style::Cyan, &indent(&compacted?.to_string()))
+    }
+
+    async fn plan(&mut self) -> Result<()> {
+        let plan = match self.session.plan(CompactOptions::default()).await {
+            Ok(plan) => plan,
+            Err(Error::Invalid(reason)) => {
+                let mut reason = reason;
+                if let Some(first) = reason.get_mut(..1) {
+                    first.make_ascii_uppercase();
+                }
+                return self.view.note(Style::Dim, &format!("  {reason}"));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let split = if plan.is_split_turn { ", cutting a turn" } else { "" };
+        let text = format!(
+            "  /compact would summarise {} and keep all from entry {} on{split}\n  Tokens: {} → about {}",
+            picture::count(plan.messages_removed(), "message"),
+            plan.first_kept,
+            thousands(plan.tokens_before),
+            thousands(plan.tokens_after_estimate),
+        );
+        self.view.note(Style::Dim, &text)
+    }
+
+    async fn context(&mut self) -> Result<()> {
+        let state = self.session.state().await?;
+        let messages = self.session.context().await?;
+        let mut by_role: Vec<(&str, u64, u64)> = Vec::new();
+        for message in &messages {
+            let role = match message.role() {
+                "user" => "you (and the summary)",
+                "tool" => "tool results",
+                _ => "the agent",
+            };
+            let tokens = message_tokens(message, Estimator::Classes);
+            match by_role.iter_mut().find(|(known, ..)| *known == role) {
+                Some((_, count, sum)) => {
+                    *count += 1;
+                    *sum += tokens;
+                }
+                None => by_role.push((role, 1, tokens)),
+            }
+        }
+        let trigger = self.compaction.trigger_tokens(state.context_window).unwrap_or(state.context_window);
+        let mut text = format!("  {}\n", picture::context(&state.context, trigger, 40));
+        for (role, count, tokens) in by_role {
+            text.push_str(&format!(
+                "  {role:<22} {:>9}  about {:>8} tokens\n",
+                picture::count(count, "message"),
+                thousands(tokens)
+            ));
+        }
+        text.push_str(&format!(
+            "  {} tokens as reported, {} estimated since; {}",
+            thousands(state.context.usage_tokens),
+            thousands(state.context.trailing_tokens),
+            window(&state.context),
+        ));
+        self.view.note(Style::Dim, &text)
+    }
+
+    async fn status(&mut self) -> Result<()> {
+        let state = self.session.state().await?;
+        let text = format!(
+            "  session {}, {}\n  {}, {}\n  {} entries, {}, {} tokens in all, {}",
+            state.id,
+            state.status,
+            state.model,
+            window(&state.context),
+            thousands(state.entries),
+            picture::count(state.compactions, "compaction"),
+            thousands(state.total_tokens),
+            if state.cost_microdollars > 0 {
+                picture::dollars(state.cost_microdollars)
+            } else {
+                "no known cost".to_owned()
+            },
+        );
+        self.view.note(Style::Dim, &text)
+    }
+}
+
+/// The window, and where it is known from.
+fn window(context: &ContextUsage) -> String {
+    let source = match context.window_source {
+        WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
+        WindowSource::Catalog => "from the model catalogue",
+        WindowSource::Learned => "as the provider said",
+        WindowSource::Assumed => "assumed: nothing knows this model; --window says it",
+        WindowSource::Unknown => return "a window that nothing knows (--window says it)".to_owned(),
+    };
+    format!("a window of {} tokens ({source})", thousands(context.window))
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+/// Lines from standard input, read by a thread that ends with the process.
+fn lines() -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel(64);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(line) = line else { return };
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}

@@ -1,0 +1,142 @@
+//! `greenroom plan`: what a compaction would do, without doing it.
+//!
+//! Always true: nothing is changed, and nothing to compact is an answer, not a failure.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use greenroom::kernel::entry::{Entry, EntryId};
+use greenroom::kernel::path::path_to;
+use greenroom::kernel::plan::{FileRule, PlanOptions};
+use greenroom::kernel::settings::{CompactionSettings, CutRule, Occasion};
+use greenroom::kernel::size;
+use greenroom::session::thousands;
+use greenroom_formats::{ImportOptions, PlanReport, import};
+
+use crate::options::{Cut, Estimator, Global, PlanArgs};
+use crate::show::Stored;
+use crate::terminal::{Screen, one_line};
+use crate::{errors, picture, setup};
+
+/// What a comparison keeps where nothing is said, in tokens: what other systems keep.
+const COMPARISON_KEEP: u64 = 20_000;
+/// The window where nothing is known of one, in tokens.
+const WINDOW: u64 = 128_000;
+/// So many file names are printed.
+const FILES_SHOWN: usize = 8;
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
+    let settings = setup::config(global)?.compaction;
+    let file = Path::new(&args.source);
+    let is_file = file.is_file();
+    let report = if is_file { of_file(file, args, &settings)? } else { of_session(global, args, &settings).await? };
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        screen.line(&serde_json::to_string_pretty(&report)?)?;
+    } else {
+        print(&mut screen, &report)?;
+    }
+    Ok(0)
+}
+
+fn of_file(path: &Path, args: &PlanArgs, settings: &CompactionSettings) -> Result<PlanReport> {
+    let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let text = String::from_utf8_lossy(&bytes);
+    // As it was read: a plan shows the file that there is, not the one that an import would make of it.
+    let imported = import(&text, ImportOptions { repair: false })
+        .map_err(|error| errors::usage(format!("{}: {error}", path.display())))?;
+    let leaf = match &args.leaf {
+        Some(leaf) => Some(imported.find(leaf).ok_or_else(|| no_entry(leaf, &args.source))?),
+        None => imported.leaf,
+    };
+    let options = PlanOptions { as_read: true, ..options(args, settings, WINDOW) };
+    Ok(PlanReport::of_recorded(&imported.path_to(leaf), &options, |id| imported.name_of(id)))
+}
+
+async fn of_session(global: &Global, args: &PlanArgs, settings: &CompactionSettings) -> Result<PlanReport> {
+    let stored = Stored::read(global, &args.source).await.map_err(|error| {
+        let is_path = args.source.contains(['/', '.']);
+        if is_path { error.context(format!("there is no file {}", args.source)) } else { error }
+    })?;
+    let path: Vec<Arc<Entry>> = match &args.leaf {
+        Some(leaf) => {
+            let id = leaf.parse().map(EntryId).map_err(|_| no_entry(leaf, &args.source))?;
+            path_to(&stored.entries, Some(id)).map_err(|_| no_entry(leaf, &args.source))?
+        }
+        None => stored.path(),
+    };
+    let options = options(args, settings, stored.head.window.unwrap_or(WINDOW));
+    Ok(PlanReport::of_recorded(&path, &options, |id| id.to_string()))
+}
+
+fn no_entry(leaf: &str, source: &str) -> anyhow::Error {
+    errors::usage(format!("{source} has no entry {leaf}"))
+}
+
+/// What is asked for; `nearest` with `char4` is the comparison with other systems.
+fn options(args: &PlanArgs, settings: &CompactionSettings, window: u64) -> PlanOptions {
+    let is_comparison = args.cut == Some(Cut::Nearest) && args.estimator == Some(Estimator::Char4);
+    if is_comparison {
+        return PlanOptions::comparison(args.keep_recent.unwrap_or(COMPARISON_KEEP), 0);
+    }
+    let window = args.window.unwrap_or(window);
+    let mut options = PlanOptions::new(settings, window, Occasion::Manual, 0, 0);
+    options.files = FileRule::Declared;
+    if let Some(keep) = args.keep_recent {
+        options.keep_recent = keep;
+    }
+    match args.cut {
+        Some(Cut::Nearest) => options.cut = CutRule::Nearest,
+        Some(Cut::TurnFirst) => options.cut = CutRule::TurnFirst,
+        None => {}
+    }
+    match args.estimator {
+        Some(Estimator::Char4) => options.estimator = size::Estimator::Char4,
+        Some(Estimator::Classes) => options.estimator = size::Estimator::Classes,
+        None => {}
+    }
+    options
+}
+
+fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
+    screen.line(&format!(
+        "{} entries on the path, {} tokens: {} reported by the provider, {} estimated",
+        thousands(report.entries as u64),
+        thousands(report.context_tokens),
+        thousands(report.usage_tokens),
+        thousands(report.trailing_tokens),
+    ))?;
+    let Some(plan) = &report.plan else {
+        let reason = report.reason.as_deref().unwrap_or("there is nothing to compact");
+        screen.line(&format!("No compaction needed: {reason}"))?;
+        return Ok(());
+    };
+    let mut what = picture::count(plan.messages_to_summarize, "message");
+    if plan.is_split_turn {
+        what.push_str(&format!(
+            " and the first {} of a turn that is cut",
+            picture::count(plan.turn_prefix_messages, "message")
+        ));
+    }
+    screen.line(&format!("A compaction would summarise {what}, and keep all from entry {} on.", plan.first_kept_entry_id))?;
+    if plan.has_previous_summary {
+        screen.line("The earlier summary would be merged into the new one.")?;
+    }
+    screen.line(&format!(
+        "  Tokens: {} → about {}",
+        thousands(plan.tokens_before),
+        thousands(plan.tokens_after_estimate)
+    ))?;
+    for (what, files) in [("read", &plan.read_files), ("modified", &plan.modified_files)] {
+        if files.is_empty() {
+            continue;
+        }
+        let shown: Vec<String> = files.iter().take(FILES_SHOWN).map(|file| one_line(file, 60)).collect();
+        let more = files.len().saturating_sub(FILES_SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        screen.line(&format!("  Files {what}: {}{more}", shown.join(", ")))?;
+    }
+    Ok(())
+}

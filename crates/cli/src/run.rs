@@ -1,0 +1,187 @@
+//! `greenroom run`: one prompt, for scripts.
+//!
+//! Always true: standard output carries the answer (or the events) and nothing else; the exit code says how it
+//! went; whatever happens, what had come is in the session's log.
+
+use std::io::{IsTerminal, Read};
+use std::ops::Range;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use greenroom::event::EventKind;
+use greenroom::{Delivery, Error, Reply, Runtime};
+use serde_json::json;
+
+use crate::interrupt::Interrupts;
+use crate::options::{Global, RunArgs};
+use crate::setup::{self, Setup};
+use crate::terminal::{Screen, Style};
+use crate::view::View;
+use crate::{errors, picture, turn};
+
+/// After this time of waiting for standard input, it is said what is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
+    let mut events = args.json.then(|| Events::new(global));
+    let result = perform(global, args, events.as_mut()).await;
+    let (Some(events), Err(error)) = (&mut events, &result) else { return result };
+    let is_told = events.last == Some("agent_end")
+        && matches!(error.downcast_ref(), Some(Error::Aborted | Error::Stopped { .. }));
+    if !errors::is_closed_pipe(error) && !is_told {
+        events.screen.line(&errors::json_line(error, events.session.as_deref()))?;
+    }
+    result
+}
+
+async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events>) -> Result<u8> {
+    let prompt = prompt(args).await?;
+    let interrupts = Interrupts::new()?;
+    let setup = Setup::new(global, &args.model).await?;
+    let id = match &args.session {
+        Some(id) => id.clone(),
+        None => setup::new_session(&setup.runtime, "run").await?,
+    };
+    let session = setup.runtime.open(&id, &setup.agent).await?;
+    if let Some(events) = events.as_deref_mut() {
+        events.session = Some(id.clone());
+    }
+    let notes = Screen::stderr(global.color);
+    let is_watched = notes.is_terminal() || global.verbose > 0;
+    let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
+    let stream = session.stream(prompt);
+    let played = turn::play(&session, stream, &interrupts, |delivery| match events.as_deref_mut() {
+        Some(events) => events.delivery(&delivery),
+        None => view.delivery(&delivery),
+    });
+    let played = match played.await {
+        Ok(played) => played,
+        Err(error) => {
+            // The reader went away: the turn was cancelled, and its end is to be in the log.
+            setup.runtime.shutdown().await?;
+            return Err(error);
+        }
+    };
+    view.end()?;
+    if let Some(events) = events {
+        events.finish(&setup.runtime, played.reply.as_ref().ok()).await?;
+    }
+    if let Ok(reply) = &played.reply {
+        let line = format!("  session {id}: {}", picture::fill(&reply.context));
+        view.note(Style::Dim, &line)?;
+    }
+    setup.runtime.shutdown().await?;
+    if played.is_interrupted && played.reply.is_err() {
+        return Err(Error::Aborted.into());
+    }
+    played.reply?;
+    Ok(0)
+}
+
+/// What to say: the flag's text, then what was piped in.
+async fn prompt(args: &RunArgs) -> Result<String> {
+    let mut parts: Vec<String> = args.prompt.iter().cloned().collect();
+    if !std::io::stdin().is_terminal() {
+        let mut reading = tokio::task::spawn_blocking(|| {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let read = match tokio::time::timeout(PATIENCE, &mut reading).await {
+            Ok(read) => read,
+            Err(_) => {
+                let mut notes = Screen::stderr(crate::options::Color::Never);
+                notes.line("greenroom: waiting for the end of standard input (`< /dev/null` if there is none)")?;
+                reading.await
+            }
+        };
+        let bytes = read?.context("read standard input")?;
+        let text = String::from_utf8_lossy(&bytes);
+        if !text.trim().is_empty() {
+            parts.push(text.trim_end().to_owned());
+        }
+    }
+    let prompt = parts.join("\n\n");
+    if prompt.trim().is_empty() {
+        return Err(errors::usage("there is no prompt: give one with -p \"…\", or pipe it in"));
+    }
+    Ok(prompt)
+}
+
+/// Events as lines of JSON.
+struct Events {
+    screen: Screen,
+    session: Option<String>,
+    /// The name of the last event that was printed.
+    last: Option<&'static str>,
+    /// The durable event that comes next: those before it are printed or missed.
+    next: Option<u64>,
+    /// Durable events that did not come, since this reader was too slow for them.
+    missed: Vec<Range<u64>>,
+    /// The end, kept back while something is missed.
+    end: Option<String>,
+}
+
+impl Events {
+    fn new(global: &Global) -> Self {
+        let screen = Screen::stdout(global.color);
+        Self { screen, session: None, last: None, next: None, missed: Vec::new(), end: None }
+    }
+
+    fn delivery(&mut self, delivery: &Delivery) -> Result<()> {
+        match delivery {
+            Delivery::Event(event) => {
+                let json = serde_json::to_string(&**event)?;
+                if event.is_durable() {
+                    self.expect(event.seq);
+                    self.next = Some(event.seq + 1);
+                }
+                if matches!(event.kind, EventKind::AgentEnd { .. }) {
+                    self.end = Some(json);
+                    return Ok(());
+                }
+                self.last = Some(event.kind.name());
+                Ok(self.screen.line(&json)?)
+            }
+            Delivery::Gap { from, to, .. } => {
+                let gap = json!({ "type": "gap", "from": from, "to": to, "session_id": self.session });
+                Ok(self.screen.line(&gap.to_string())?)
+            }
+        }
+    }
+
+    /// Everything durable before `seq` should have come.
+    fn expect(&mut self, seq: u64) {
+        if let Some(next) = self.next.filter(|next| *next < seq) {
+            self.missed.push(next..seq);
+        }
+    }
+
+    /// Prints what was missed, from the log, and then the end.
+    async fn finish(&mut self, runtime: &Runtime, reply: Option<&Reply>) -> Result<()> {
+        let Some(session) = self.session.clone() else { return Ok(()) };
+        if let Some(head) = runtime.head(&session).await? {
+            self.expect(head.entries);
+        }
+        if let Some(first) = self.missed.iter().map(|range| range.start).min() {
+            for event in runtime.replay(&session, first).await? {
+                if self.missed.iter().any(|range| range.contains(&event.seq)) {
+                    self.screen.line(&serde_json::to_string(&event)?)?;
+                }
+            }
+        }
+        // Where even the end was missed, the reply tells it.
+        let told = reply.map(|reply| {
+            json!({
+                "session_id": session, "seq": self.next.unwrap_or(0).saturating_sub(1), "type": "agent_end",
+                "turn": reply.turn, "outcome": "completed", "context_window": reply.context.window,
+                "context": reply.context,
+            })
+        });
+        if let Some(end) = self.end.take().or_else(|| told.map(|told| told.to_string())) {
+            self.last = Some("agent_end");
+            self.screen.line(&end)?;
+        }
+        Ok(())
+    }
+}

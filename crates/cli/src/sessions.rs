@@ -1,0 +1,111 @@
+//! `greenroom sessions` and `greenroom delete`: what is in the store.
+//!
+//! Always true: looking makes nothing, not even the store's folder.
+
+use anyhow::Result;
+use greenroom::store::{Head, SessionState, StoreError};
+use serde_json::json;
+
+use crate::options::{DeleteArgs, Global, JsonArgs};
+use crate::terminal::{Screen, Style, columns, one_line};
+use crate::{moment, picture, setup};
+
+/// What a session does while nobody runs it.
+pub(crate) fn state(head: &Head) -> &'static str {
+    if head.lost_from.is_some() {
+        return "damaged";
+    }
+    match head.state {
+        SessionState::Failed { .. } => "failed",
+        SessionState::Working => "interrupted",
+        SessionState::Idle if head.open_turn.is_some() || head.open_compaction.is_some() => "interrupted",
+        SessionState::Idle => "idle",
+    }
+}
+
+/// Lists them, the newest first.
+pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
+    let mut screen = Screen::stdout(global.color);
+    let dir = setup::data_dir(global)?;
+    let mut sessions = if dir.exists() {
+        let store = setup::store(global).await?;
+        let sessions = store.list()?;
+        store.close().await?;
+        sessions
+    } else {
+        Vec::new()
+    };
+    sessions.sort_by_key(|(_, head)| std::cmp::Reverse(head.updated_at_ms));
+    if args.json {
+        let list: Vec<_> = sessions
+            .iter()
+            .map(|(id, head)| {
+                json!({
+                    "id": id,
+                    "model": head.model,
+                    "entries": head.entries,
+                    "context_tokens": head.context_tokens,
+                    "window": head.window,
+                    "compactions": head.compactions,
+                    "updated_at": moment::rfc3339(head.updated_at_ms),
+                    "state": state(head),
+                })
+            })
+            .collect();
+        screen.line(&serde_json::to_string_pretty(&list)?)?;
+        return Ok(0);
+    }
+    if sessions.is_empty() {
+        screen.line(&format!("No sessions in {} yet. `greenroom demo` makes one.", dir.display()))?;
+        return Ok(0);
+    }
+    let now_ms = moment::now_ms();
+    let header = ["SESSION", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE"];
+    let mut rows = vec![header.map(str::to_owned)];
+    rows.extend(sessions.iter().map(|(id, head)| {
+        let window = head.window.map(|window| format!(" of {}", picture::short(window))).unwrap_or_default();
+        [
+            one_line(id, 64),
+            one_line(&head.model, 28),
+            head.entries.to_string(),
+            format!("{}{window}", picture::short(head.context_tokens)),
+            head.compactions.to_string(),
+            moment::ago(head.updated_at_ms, now_ms),
+            state(head).to_owned(),
+        ]
+    }));
+    let widths: [usize; 7] =
+        std::array::from_fn(|column| rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0));
+    for (index, row) in rows.iter().enumerate() {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let padding = " ".repeat(widths[column] - columns(cell));
+            // Numbers to the right, words to the left.
+            let cell = if column == 2 || column == 4 { format!("{padding}{cell}") } else { format!("{cell}{padding}") };
+            line.push_str(&cell);
+            line.push_str("  ");
+        }
+        let line = line.trim_end();
+        let line = match (index, row[6].as_str()) {
+            (0, _) => screen.paint(Style::Dim, line),
+            (_, "failed" | "damaged") => screen.paint(Style::Red, line),
+            (_, "interrupted") => screen.paint(Style::Yellow, line),
+            _ => line.to_owned(),
+        };
+        screen.line(&line)?;
+    }
+    Ok(0)
+}
+
+/// Deletes one.
+pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
+    let dir = setup::data_dir(global)?;
+    if !dir.exists() {
+        return Err(StoreError::NotFound { session: args.id.clone() }.into());
+    }
+    let store = setup::store(global).await?;
+    store.delete(&args.id).await?;
+    store.close().await?;
+    Screen::stdout(global.color).line(&format!("Deleted {}.", args.id))?;
+    Ok(0)
+}

@@ -1,0 +1,315 @@
+//! `greenroom show`: a stored session, readable.
+//!
+//! Always true: what is intact of a damaged session is shown, with a word about what is not; nothing is changed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use anyhow::Result;
+use greenroom::event::{CompactionEndView, EventKind, durable};
+use greenroom::kernel::entry::{CompactionOutcome, Entry, EntryId, EntryKind};
+use greenroom::kernel::path::path_to;
+use greenroom::kernel::size::Estimator;
+use greenroom::kernel::usage::{ContextUsage, Measured, Ratio, Window, WindowSource, measure};
+use greenroom::kernel::{AssistantMessage, Message, Part, StopReason, ToolResult, ToolStatus, TurnOutcome};
+use greenroom::store::{Head, Store, StoreError};
+use serde_json::{Value, json};
+
+use crate::options::{Global, ShowArgs};
+use crate::terminal::{Screen, Style, one_line};
+use crate::{errors, moment, picture, sessions, setup};
+
+/// A stored session, as much of it as can be read.
+pub(crate) struct Stored {
+    /// What is known of it.
+    pub(crate) head: Head,
+    /// Its entries, in order.
+    pub(crate) entries: Vec<Arc<Entry>>,
+    /// The ranges that are lost: the first, and the one after the last.
+    pub(crate) lost: Vec<(EntryId, EntryId)>,
+}
+
+impl Stored {
+    /// Reads it from the store.
+    pub(crate) async fn read(global: &Global, id: &str) -> Result<Self> {
+        let not_found = || StoreError::NotFound { session: id.to_owned() };
+        if !setup::data_dir(global)?.exists() {
+            return Err(not_found().into());
+        }
+        let store = setup::store(global).await?;
+        let read = Self::from(&store, id);
+        store.close().await?;
+        read
+    }
+
+    fn from(store: &Store, id: &str) -> Result<Self> {
+        let head = store.head(id)?.ok_or_else(|| StoreError::NotFound { session: id.to_owned() })?;
+        let (entries, lost) = match store.load(id, EntryId(0)) {
+            Ok(entries) if head.lost_from.is_none() => (entries, Vec::new()),
+            Ok(_) | Err(StoreError::Damaged { .. } | StoreError::Quarantined { .. }) => {
+                let salvaged = store.salvage(id)?;
+                (salvaged.entries, salvaged.lost)
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self { head, entries: entries.into_iter().map(Arc::new).collect(), lost })
+    }
+
+    /// The path to the leaf; everything that is left where a part of it is lost.
+    pub(crate) fn path(&self) -> Vec<Arc<Entry>> {
+        path_to(&self.entries, self.head.leaf).unwrap_or_else(|_| self.entries.clone())
+    }
+
+    fn context(&self) -> ContextUsage {
+        let tokens = self.head.context_tokens;
+        let measured = measure(&self.path(), Estimator::Classes, 0, Ratio::default());
+        let usage_tokens = measured.usage_tokens.min(tokens);
+        // Where the window came from was recorded with the last turn.
+        let source = self.entries.iter().rev().find_map(|entry| match &entry.kind {
+            EntryKind::TurnEnded { context, .. } => Some(context.window_source),
+            _ => None,
+        });
+        let source = source.unwrap_or(WindowSource::Unknown);
+        ContextUsage::new(
+            Measured { usage_tokens, trailing_tokens: tokens - usage_tokens },
+            Window { tokens: self.head.window, source },
+        )
+    }
+
+    /// The compactions that were installed, oldest first.
+    fn compactions(&self) -> Vec<Value> {
+        let mut outcomes = HashMap::new();
+        let mut undone = HashSet::new();
+        for entry in &self.entries {
+            match &entry.kind {
+                EntryKind::CompactionEnded(ended) => {
+                    if let Some(installed) = ended.entry {
+                        outcomes.insert(installed, ended.outcome.as_str());
+                    }
+                }
+                EntryKind::CompactionUndone { compaction } => {
+                    undone.insert(*compaction);
+                }
+                _ => {}
+            }
+        }
+        let installed = self.entries.iter().filter_map(|entry| Some((entry.id, entry.kind.as_compaction()?)));
+        installed
+            .map(|(id, compaction)| {
+                let assumed = if compaction.truncated { "truncated" } else { "completed" };
+                json!({
+                    "entry_id": id,
+                    "trigger": compaction.trigger,
+                    "outcome": outcomes.get(&id).copied().unwrap_or(assumed),
+                    "is_split_turn": compaction.is_split_turn,
+                    "tokens_before": compaction.tokens_before,
+                    "tokens_after": compaction.tokens_after,
+                    "messages_removed": compaction.messages_removed,
+                    "duration_ms": compaction.duration_ms,
+                    "is_undone": undone.contains(&id),
+                })
+            })
+            .collect()
+    }
+
+    fn losses(&self) -> Vec<String> {
+        let ranges = self.lost.iter().map(|(from, until)| {
+            let last = until.0.saturating_sub(1);
+            if from.0 == last { format!("entry {from}") } else { format!("entries {from} to {last}") }
+        });
+        let mut losses: Vec<String> = ranges.collect();
+        if losses.is_empty()
+            && let Some(from) = self.head.lost_from
+        {
+            losses.push(format!("the entries from {from} on"));
+        }
+        losses
+    }
+}
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
+    let stored = Stored::read(global, &args.id).await?;
+    let losses = stored.losses();
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        let mut value = json!({
+            "id": args.id,
+            "model": stored.head.model,
+            "entries": stored.head.entries,
+            "context": stored.context(),
+            "compactions": stored.compactions(),
+        });
+        if !losses.is_empty() {
+            value["lost"] = json!(stored.lost.iter().map(|(from, until)| [from, until]).collect::<Vec<_>>());
+        }
+        screen.line(&serde_json::to_string_pretty(&value)?)?;
+    } else {
+        conversation(&mut screen, &args.id, &stored)?;
+    }
+    if losses.is_empty() {
+        return Ok(0);
+    }
+    let mut notes = Screen::stderr(global.color);
+    notes.line(&format!(
+        "greenroom: session {} is damaged: {} cannot be read; what is shown is what is intact",
+        args.id,
+        losses.join(", ")
+    ))?;
+    Ok(errors::STORE)
+}
+
+fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
+    let head = &stored.head;
+    let title = screen.paint(Style::Bold, id);
+    screen.line(&format!(
+        "{title}  {}, {}, {}, {}, {}",
+        one_line(&head.model, 40),
+        picture::count(head.entries, "entry").replace("entrys", "entries"),
+        picture::fill(&stored.context()),
+        picture::count(head.compactions, "compaction"),
+        sessions::state(head),
+    ))?;
+    let dates =
+        format!("begun {}, last {}", moment::rfc3339(head.created_at_ms), moment::rfc3339(head.updated_at_ms));
+    let dates = screen.paint(Style::Dim, &dates);
+    screen.line(&dates)?;
+    let path: HashSet<EntryId> = stored.path().iter().map(|entry| entry.id).collect();
+    let mut elsewhere = 0_u64;
+    let mut results: HashMap<&str, &ToolResult> = HashMap::new();
+    for entry in &stored.entries {
+        if let Some(Message::ToolResult(result)) = entry.kind.as_message().map(|message| &**message) {
+            results.insert(&result.call_id, result);
+        }
+    }
+    let mut losses = stored.lost.iter().peekable();
+    for entry in &stored.entries {
+        while let Some((from, until)) = losses.next_if(|(from, _)| *from < entry.id) {
+            let text = format!("── {} entries are lost here ──", until.0 - from.0);
+            let text = screen.paint(Style::Red, &text);
+            screen.line(&text)?;
+        }
+        if entry.kind.is_on_path() && !path.contains(&entry.id) {
+            elsewhere += 1;
+            continue;
+        }
+        show_entry(screen, entry, &results)?;
+    }
+    for (from, until) in losses {
+        let text = screen.paint(Style::Red, &format!("── {} entries are lost here ──", until.0 - from.0));
+        screen.line(&text)?;
+    }
+    if elsewhere > 0 {
+        screen.line("")?;
+        let text = format!("{elsewhere} entries are on other branches.");
+        let text = screen.paint(Style::Dim, &text);
+        screen.line(&text)?;
+    }
+    if head.open_turn.is_some() {
+        screen.line("")?;
+        let text = format!("Its newest prompt has no complete answer: `/resume` in `greenroom chat --session {id}` goes on.");
+        let text = screen.paint(Style::Yellow, &text);
+        screen.line(&text)?;
+    }
+    Ok(())
+}
+
+fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &ToolResult>) -> Result<()> {
+    match &entry.kind {
+        EntryKind::Message { message, .. } => match &**message {
+            Message::User(_) => speech(screen, "you", Style::Green, &message.text()),
+            Message::Assistant(assistant) => answer(screen, assistant, results),
+            // Shown with its call.
+            Message::ToolResult(_) => Ok(()),
+        },
+        EntryKind::Shell(shell) => speech(screen, "you ran", Style::Green, &shell.command),
+        EntryKind::Custom(custom) => {
+            speech(screen, &custom.kind, Style::Green, &greenroom::kernel::message::blocks_text(&custom.content))
+        }
+        EntryKind::BranchSummary { summary, .. } => speech(screen, "from the branch before", Style::Cyan, summary),
+        EntryKind::CompactionEnded(ended) => {
+            // Those that were installed are told by their own entry's end, failures by theirs.
+            let event = durable(&Arc::from(""), None, entry);
+            let EventKind::CompactionEnd(view) = &event.kind else { return Ok(()) };
+            compacted(screen, view, matches!(ended.outcome, CompactionOutcome::Nothing { .. }))
+        }
+        EntryKind::CompactionUndone { compaction } => {
+            mark(screen, Style::Cyan, &format!("compaction {compaction} was undone"))
+        }
+        EntryKind::ModelChange { provider, model } => {
+            mark(screen, Style::Dim, &format!("from here on {model} answers ({provider})"))
+        }
+        EntryKind::TurnEnded { outcome, .. } => match outcome {
+            TurnOutcome::Completed => Ok(()),
+            TurnOutcome::Aborted => mark(screen, Style::Yellow, "the turn was aborted"),
+            TurnOutcome::Interrupted => mark(screen, Style::Yellow, "the turn was interrupted: its process died"),
+            TurnOutcome::Failed(failure) => {
+                mark(screen, Style::Red, &format!("the turn failed ({}): {failure}", failure.class))
+            }
+            TurnOutcome::Stopped { reason } => mark(screen, Style::Red, &format!("the turn was stopped: {reason}")),
+        },
+        EntryKind::Pin { entry, pinned } => {
+            mark(screen, Style::Dim, &format!("entry {entry} was {}", if *pinned { "pinned" } else { "released" }))
+        }
+        EntryKind::Compaction(_)
+        | EntryKind::CompactionStarted(_)
+        | EntryKind::Label { .. }
+        | EntryKind::Note { .. }
+        | EntryKind::Inbox { .. }
+        | EntryKind::InboxCleared { .. }
+        | EntryKind::LeafMoved { .. } => Ok(()),
+    }
+}
+
+fn speech(screen: &mut Screen, who: &str, style: Style, text: &str) -> Result<()> {
+    screen.line("")?;
+    let who = screen.paint(style, &format!("{who} ›"));
+    Ok(screen.prose(&who, text.trim_end())?)
+}
+
+fn answer(
+    screen: &mut Screen,
+    assistant: &AssistantMessage,
+    results: &HashMap<&str, &ToolResult>,
+) -> Result<()> {
+    let text = assistant.text();
+    if !text.trim().is_empty() {
+        speech(screen, "agent", Style::Bold, text.trim())?;
+    }
+    for call in assistant.content.iter().filter_map(Part::as_tool_call) {
+        let told = picture::call(&call.name, &call.arguments, 90);
+        let (sign, style, what) = match results.get(call.id.as_str()) {
+            None => ("?", Style::Yellow, "no result".to_owned()),
+            Some(result) => {
+                let text = greenroom::kernel::message::blocks_text(&result.content);
+                let lines = picture::count(text.lines().count() as u64, "line");
+                match result.status {
+                    ToolStatus::Ok => ("✓", Style::Dim, lines),
+                    ToolStatus::Error => ("✗", Style::Yellow, one_line(&text, 80)),
+                    ToolStatus::Interrupted => ("✗", Style::Yellow, "interrupted".to_owned()),
+                }
+            }
+        };
+        let line = screen.paint(style, &format!("  {sign} {told}  {what}"));
+        screen.line(&line)?;
+    }
+    match assistant.stop {
+        StopReason::Stop | StopReason::ToolCalls => Ok(()),
+        StopReason::Length => mark(screen, Style::Yellow, "the answer reached its length limit"),
+        StopReason::ContentFilter => mark(screen, Style::Yellow, "the answer was cut by the content filter"),
+        StopReason::Aborted => mark(screen, Style::Yellow, "the answer was interrupted here"),
+        StopReason::Error => {
+            let error = assistant.error.as_deref().unwrap_or("the provider failed");
+            mark(screen, Style::Red, &format!("the answer broke off: {error}"))
+        }
+    }
+}
+
+fn compacted(screen: &mut Screen, end: &CompactionEndView, is_nothing: bool) -> Result<()> {
+    if is_nothing { Ok(()) } else { mark(screen, Style::Cyan, &picture::compaction(end)) }
+}
+
+fn mark(screen: &mut Screen, style: Style, text: &str) -> Result<()> {
+    let line = screen.paint(style, &format!("── {} ──", one_line(text, 200)));
+    Ok(screen.line(&line)?)
+}

@@ -1,0 +1,50 @@
+//! One turn as a command plays it: its events as they come, and Ctrl-C.
+//!
+//! Always true: the first interruption ends the turn and keeps what had come; the second ends the process.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom::session::TurnStream;
+use greenroom::{Delivery, Reply, SessionHandle};
+
+use crate::interrupt::Interrupts;
+
+/// A turn that was interrupted before it had begun is interrupted again after this time.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How a turn ended.
+#[derive(Debug)]
+pub(crate) struct Played {
+    /// The reply, or why there is none.
+    pub(crate) reply: greenroom::Result<Reply>,
+    /// Whether the user interrupted it.
+    pub(crate) is_interrupted: bool,
+}
+
+/// Plays a turn to its end, and hands on what comes. If `on` fails the turn is cancelled.
+pub(crate) async fn play(
+    session: &SessionHandle,
+    mut stream: TurnStream,
+    interrupts: &Interrupts,
+    mut on: impl FnMut(Delivery) -> Result<()>,
+) -> Result<Played> {
+    let mut is_interrupted = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = interrupts.next() => {
+                is_interrupted = true;
+                session.abort();
+            }
+            delivery = stream.next() => match delivery {
+                Some(delivery) => on(delivery)?,
+                None => break,
+            },
+            () = tokio::time::sleep(AGAIN_AFTER), if is_interrupted => session.abort(),
+        }
+    }
+    let reply = stream.reply().await;
+    interrupts.settle().await;
+    Ok(Played { reply, is_interrupted })
+}

@@ -1,0 +1,147 @@
+//! A turn as a person sees it: the answer's text, and a line for everything else.
+//!
+//! Always true: every answer is shown whole, also where pieces of its stream were missed; notes go to their own
+//! screen, so that the answer alone can be piped on.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+use greenroom::event::{Delta, EventKind};
+use greenroom::kernel::ToolStatus;
+use greenroom::{Delivery, Event};
+
+use crate::picture;
+use crate::terminal::{Screen, Style, one_line};
+
+/// Tool calls quicker than this are shown without their time, in milliseconds.
+const QUICK_MS: u64 = 500;
+
+/// Where a turn is shown.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// Where the answer goes.
+    pub(crate) text: Screen,
+    /// Where everything else goes, if anywhere.
+    pub(crate) notes: Option<Screen>,
+    /// What was shown of the answer that is coming.
+    shown: String,
+    /// The calls under way: what they are about, by their ids.
+    calls: HashMap<String, String>,
+}
+
+impl View {
+    /// A view on these screens.
+    pub(crate) fn new(text: Screen, notes: Option<Screen>) -> Self {
+        Self { text, notes, shown: String::new(), calls: HashMap::new() }
+    }
+
+    /// Shows what came.
+    pub(crate) fn delivery(&mut self, delivery: &Delivery) -> Result<()> {
+        match delivery {
+            Delivery::Event(event) => self.event(event),
+            Delivery::Gap { .. } => Ok(()),
+        }
+    }
+
+    fn event(&mut self, event: &Event) -> Result<()> {
+        match &event.kind {
+            EventKind::MessageStart { .. } => self.shown.clear(),
+            EventKind::MessageDelta { delta: Delta::Text(piece), .. } => {
+                self.clear_live()?;
+                self.shown.push_str(piece);
+                self.text.text(piece)?;
+            }
+            EventKind::MessageEnd { message, .. } if message.role == "assistant" => {
+                self.clear_live()?;
+                match message.text.strip_prefix(self.shown.as_str()) {
+                    Some(rest) => self.text.text(rest)?,
+                    None => {
+                        self.text.end_text()?;
+                        self.text.text(&message.text)?;
+                    }
+                }
+                self.text.end_text()?;
+                self.shown.clear();
+            }
+            EventKind::ToolStart { call_id, name, arguments, .. } => {
+                let width = self.notes.as_ref().map_or(100, Screen::width).clamp(30, 120);
+                let call = picture::call(name, arguments, width - 20);
+                self.live(&format!("  · {call} …"))?;
+                self.calls.insert(call_id.clone(), call);
+            }
+            EventKind::ToolUpdate { call_id, line } => {
+                let call = self.calls.get(call_id).cloned().unwrap_or_default();
+                self.live(&format!("  · {call} … {}", one_line(line, 40)))?;
+            }
+            EventKind::ToolEnd { call_id, name, status, duration_ms } => {
+                let call = self.calls.remove(call_id).unwrap_or_else(|| name.clone());
+                let time = match *duration_ms {
+                    0..QUICK_MS => String::new(),
+                    ms => format!(", {}", picture::duration(ms)),
+                };
+                match status {
+                    ToolStatus::Ok => self.note(Style::Dim, &format!("  ✓ {call}{time}"))?,
+                    ToolStatus::Error => self.note(Style::Yellow, &format!("  ✗ {call}{time}"))?,
+                    ToolStatus::Interrupted => self.note(Style::Yellow, &format!("  ✗ {call}, interrupted"))?,
+                }
+            }
+            EventKind::CompactionStart { tokens_before, .. } => {
+                self.live(&format!("  · compacting {} …", picture::short(*tokens_before)))?;
+            }
+            EventKind::CompactionEnd(end) => self.note(Style::Cyan, &format!("  {}", picture::compaction(end)))?,
+            EventKind::Retry { delay_ms, failure, .. } => {
+                self.shown.clear();
+                let text = format!("  trying again in {}: {failure}", picture::duration(*delay_ms));
+                self.note(Style::Yellow, &one_line(&text, 200))?;
+            }
+            EventKind::OverflowDetected { .. } => {
+                self.note(Style::Yellow, "  the model cut the context silently; compacting")?;
+            }
+            EventKind::Warning { message } => self.note(Style::Yellow, &format!("  {}", one_line(message, 300)))?,
+            EventKind::SessionRestarted { reason } => {
+                self.note(Style::Yellow, &format!("  the session was restarted: {}", one_line(reason, 200)))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A line that stays.
+    pub(crate) fn note(&mut self, style: Style, text: &str) -> Result<()> {
+        if let Some(notes) = &mut self.notes {
+            self.text.end_text()?;
+            let text = notes.paint(style, text);
+            notes.line(&text)?;
+        }
+        Ok(())
+    }
+
+    fn live(&mut self, text: &str) -> Result<()> {
+        if let Some(notes) = &mut self.notes {
+            self.text.end_text()?;
+            let text = one_line_keeping_indent(text, notes.width());
+            let text = notes.paint(Style::Dim, &text);
+            notes.live(&text)?;
+        }
+        Ok(())
+    }
+
+    /// Ends what is half shown.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.clear_live()?;
+        self.shown.clear();
+        self.calls.clear();
+        Ok(self.text.end_text()?)
+    }
+
+    fn clear_live(&mut self) -> Result<()> {
+        if let Some(notes) = &mut self.notes {
+            notes.clear_live()?;
+        }
+        Ok(())
+    }
+}
+
+fn one_line_keeping_indent(text: &str, width: usize) -> String {
+    format!("  {}", one_line(text, width.saturating_sub(3)))
+}
