@@ -321,7 +321,6 @@ impl Server {
         self.send(json!({ "jsonrpc": "2.0", "id": id, "error": error })).await;
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "messages are made to be sent")]
     async fn send(&self, message: Value) {
         // A reader that is gone ends the input too.
         let _ = self.out.send(message.to_string()).await;
