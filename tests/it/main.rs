@@ -7,6 +7,8 @@ mod compactions;
 mod lifecycle;
 /// One module for each document that compaction was built after; its tests are that document's sentences.
 mod seeds;
+/// The workspace as a whole: who may know whom, and what every file owes its reader.
+mod structure;
 /// What the tests share: runtimes over a simulator.
 mod support;
 /// What tests of compactions share: conversations of known sizes, and looks into what happened.

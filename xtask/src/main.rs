@@ -1,2 +1,108 @@
-//! placeholder
-fn main() {}
+//! The workspace's own commands: `cargo xtask ci` runs everything that must hold before a change is merged.
+//!
+//! Always true: continuous integration runs this and nothing else, so what passes here passes there; a step
+//! that fails ends the run with its output, and its time is still shown.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool shows what it does")]
+
+mod run;
+mod steps;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use steps::{Outcome, STEPS, Step};
+
+const HELP: &str = "\
+cargo xtask ci [--only STEP]... [--skip STEP]...   run all checks, or some of them
+cargo xtask steps                                  list the checks";
+
+fn main() -> ExitCode {
+    match dispatch(std::env::args().skip(1).collect()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(arguments: Vec<String>) -> Result<()> {
+    let mut arguments = arguments.into_iter();
+    match arguments.next().as_deref() {
+        Some("ci") => ci(&selection(arguments)?),
+        Some("steps") => {
+            for step in STEPS {
+                println!("{:<9} {}", step.name, step.about);
+            }
+            Ok(())
+        }
+        None | Some("help" | "--help" | "-h") => {
+            println!("{HELP}");
+            Ok(())
+        }
+        Some(other) => bail!("there is no command `{other}`\n{HELP}"),
+    }
+}
+
+/// The steps that the flags leave, in their order.
+fn selection(mut flags: impl Iterator<Item = String>) -> Result<Vec<&'static Step>> {
+    let (mut only, mut skip) = (Vec::new(), Vec::new());
+    while let Some(flag) = flags.next() {
+        let list = match flag.as_str() {
+            "--only" => &mut only,
+            "--skip" => &mut skip,
+            other => bail!("there is no flag `{other}`\n{HELP}"),
+        };
+        let names = flags.next().unwrap_or_default();
+        for name in names.split(',') {
+            match STEPS.iter().find(|step| step.name == name) {
+                Some(step) => list.push(step.name),
+                None => bail!("there is no step `{name}`: `cargo xtask steps` lists them"),
+            }
+        }
+    }
+    let is_wanted =
+        |step: &&Step| (only.is_empty() || only.contains(&step.name)) && !skip.contains(&step.name);
+    Ok(STEPS.iter().filter(is_wanted).collect())
+}
+
+fn ci(steps: &[&'static Step]) -> Result<()> {
+    let started = Instant::now();
+    let mut lines = Vec::new();
+    let mut closing = Vec::new();
+    let mut failure = None;
+    for step in steps {
+        println!("\n== {} ({})", step.name, step.about);
+        let began = Instant::now();
+        let result = (step.run)();
+        let took = seconds(began.elapsed());
+        match result {
+            Ok(Outcome::Passed(last_words)) => {
+                lines.push(format!("{:<9} {took:>8}  ok", step.name));
+                closing.extend(last_words);
+            }
+            Ok(Outcome::Skipped(why)) => lines.push(format!("{:<9} {took:>8}  skipped: {why}", step.name)),
+            Err(error) => {
+                lines.push(format!("{:<9} {took:>8}  FAILED", step.name));
+                failure = Some(error.context(format!("step `{}` failed", step.name)));
+                break;
+            }
+        }
+    }
+    println!("\n== summary");
+    for line in &lines {
+        println!("{line}");
+    }
+    println!("{:<9} {:>8}", "total", seconds(started.elapsed()));
+    // What the test runner said last, once more at the end, where it is looked for.
+    for line in &closing {
+        println!("{}", line.trim());
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

@@ -1,3 +1,5 @@
+//! What becomes of a reply: its steps, its pieces, its limits.
+
 use super::*;
 
 fn facts() -> ReplyFacts {

@@ -1,3 +1,5 @@
+//! The checker: what passes, and what each rule catches.
+
 use std::sync::Arc;
 
 use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus};

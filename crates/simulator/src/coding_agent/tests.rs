@@ -1,3 +1,4 @@
+//! The coding agent over files that exist: what it looks at, and that it ends.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;

@@ -1,3 +1,4 @@
+//! The provider in this process: answers, faults and time.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

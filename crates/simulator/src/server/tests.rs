@@ -1,3 +1,4 @@
+//! The server over real sockets: protocol, faults, and clients that go away.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! Summaries: the honest one is accepted, each bad one is what it says.
+
 use std::sync::Arc;
 
 use greenroom_kernel::summary::{Style, SummaryKind, accept, merge_text, request_text};

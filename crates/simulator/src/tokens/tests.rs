@@ -1,3 +1,5 @@
+//! The counter: exact counts of small texts.
+
 use super::*;
 
 #[track_caller]

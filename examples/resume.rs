@@ -1,0 +1,57 @@
+//! A process that ends in the middle of an answer, and another that goes on where it stood.
+//!
+//! The first half ends without a shutdown, as a crash would end it: all its tasks are just gone. What was
+//! acknowledged is in the log, so the second half finds the whole conversation and the open question.
+#![expect(clippy::print_stdout, reason = "an example shows its result")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use greenroom::prelude::*;
+use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
+
+/// A model that says what it was told so far; the one of the first half never answers the third prompt.
+fn model(hangs: bool) -> Simulator {
+    Simulator::new(SimulatorOptions::new(Function(move |request: &SeenRequest, _: CallInfo| {
+        let told: Vec<String> =
+            request.messages.iter().filter(|message| message.role() == "user").map(|m| m.text()).collect();
+        let delay_ms = if hangs && told.len() == 3 { 3_600_000 } else { 0 };
+        Said::text(format!("so far: {}", told.join(", "))).after_ms(delay_ms)
+    })))
+}
+
+async fn session(dir: &Path, hangs: bool) -> Result<(Runtime, SessionHandle)> {
+    let runtime = Runtime::builder().provider(model(hangs).provider()).data_dir(dir).start().await?;
+    let agent = Agent::new("simulated").context_window(128_000);
+    let session = runtime.open("list", &agent).await?;
+    Ok((runtime, session))
+}
+
+fn main() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let first_half = tokio::runtime::Runtime::new()?;
+    first_half.block_on(async {
+        let (_runtime, session) = session(dir.path(), true).await?;
+        println!("{}", session.prompt("apples").await?);
+        println!("{}", session.prompt("bread").await?);
+        // This one is never answered: the "process" ends while the model thinks.
+        tokio::spawn(async move { session.prompt("cheese").await });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        anyhow::Ok(())
+    })?;
+    drop(first_half);
+    println!("-- everything is gone but the store --");
+
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let (runtime, session) = session(dir.path(), false).await?;
+        for message in session.context().await? {
+            println!("  {:<9} {}", message.role(), message.text());
+        }
+        let state = session.state().await?;
+        println!("{} entries, unanswered: {}", state.entries, state.is_unanswered);
+        println!("{}", session.resume().await?);
+        println!("{}", session.prompt("dates").await?);
+        runtime.shutdown().await?;
+        Ok(())
+    })
+}
