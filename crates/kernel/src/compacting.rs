@@ -25,7 +25,7 @@ mod tests;
 
 /// The share of the trigger that a context after an automatic compaction has at most.
 const SUCCESS_SHARE: f64 = 0.7;
-/// The share of the window that an automatic compaction frees at least.
+/// The share of the window that an automatic compaction frees at least, where the trigger is not far below it.
 const FREED_SHARE: f64 = 0.1;
 /// How often one question is asked, in all.
 const ATTEMPTS: u32 = 3;
@@ -415,9 +415,9 @@ impl Compacting {
         Some(room - room / 16)
     }
 
-    /// The largest context after that is a success, in tokens; `None` for manual ones, where smaller is enough.
+    /// The largest context after that is a success, in tokens; `None` where somebody asked, and smaller is enough.
     fn target_tokens(&self) -> Option<u64> {
-        if self.brief.trigger == Trigger::Manual {
+        if matches!(self.brief.trigger, Trigger::Manual | Trigger::Hook) {
             return None;
         }
         let window = self.brief.window;
@@ -426,7 +426,9 @@ impl Compacting {
         if self.brief.at_window {
             return Some(by_trigger);
         }
-        Some(by_trigger.min(self.brief.tokens_before.saturating_sub(share(window, FREED_SHARE))))
+        // A trigger far below the window: a tenth of the window may be more than there is.
+        let freed = share(window, FREED_SHARE).min(share(trigger, 1.0 - SUCCESS_SHARE));
+        Some(by_trigger.min(self.brief.tokens_before.saturating_sub(freed)))
     }
 
     /// The context after, in tokens, with a summary entry of this estimated size.

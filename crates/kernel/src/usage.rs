@@ -285,9 +285,8 @@ impl Tracker {
 
     /// The context was rewritten (compaction, undo, branch): from here on `path` counts, and no earlier report.
     pub fn rewritten(&mut self, path: &[Arc<Entry>]) {
-        self.estimate = live_estimate(&Live::of(path));
-        self.report = None;
-        self.sample_base = None;
+        // Another branch, or an import, has reports of its own; a compacted path has none yet.
+        *self = Self { distrusted: self.distrusted, ..Self::open(path, self.overhead, self.ratio) };
     }
 
     /// The fixed part changed.
