@@ -111,7 +111,8 @@ impl Chat {
             self.view.note(Style::Dim, &line)?;
         }
         if state.is_unanswered {
-            self.view.note(Style::Yellow, "Its newest prompt has no complete answer: /resume goes on with it.")?;
+            self.view
+                .note(Style::Yellow, "Its newest prompt has no complete answer: /resume goes on with it.")?;
         }
         Ok(())
     }
@@ -132,7 +133,10 @@ impl Chat {
             "status" => self.status().await?,
             "undo-compact" => {
                 let context = self.session.undo_compaction().await?;
-                self.view.note(Style::Cyan, &format!("  The compaction was undone: {}", picture::fill(&context)))?;
+                self.view.note(
+                    Style::Cyan,
+                    &format!("  The compaction was undone: {}", picture::fill(&context)),
+                )?;
             }
             "resume" => {
                 let stream = self.session.stream_resumed();
@@ -142,7 +146,8 @@ impl Chat {
             "quit" | "exit" | "q" => return Ok(false),
             other => {
                 let other = one_line(other, 30);
-                self.view.note(Style::Yellow, &format!("  There is no command /{other}; /help lists them."))?;
+                self.view
+                    .note(Style::Yellow, &format!("  There is no command /{other}; /help lists them."))?;
             }
         }
         Ok(true)
@@ -156,7 +161,8 @@ impl Chat {
         match played.reply {
             Ok(_) => {}
             Err(Error::Aborted) if played.is_interrupted => {
-                self.view.note(Style::Yellow, "  Interrupted; what had come is kept. /resume goes on with it.")?;
+                self.view
+                    .note(Style::Yellow, "  Interrupted; what had come is kept. /resume goes on with it.")?;
             }
             Err(error) => return Err(error.into()),
         }

@@ -100,12 +100,14 @@ pub(crate) fn load(explicit: Option<&Path>) -> Result<(Config, Vec<PathBuf>)> {
     let mut merged = Value::Null;
     for source in &sources {
         check(source)?;
-        let value: Value = serde_norway::from_str(&source.text).map_err(|error| wrong(&source.path, &error))?;
+        let value: Value =
+            serde_norway::from_str(&source.text).map_err(|error| wrong(&source.path, &error))?;
         merge(&mut merged, value);
     }
-    let config = match merged {
-        Value::Null => Config::default(),
-        value => serde_norway::from_value(value).map_err(|error| usage(format!("the configuration: {error}")))?,
+    let config = if merged == Value::Null {
+        Config::default()
+    } else {
+        serde_norway::from_value(merged).map_err(|error| usage(format!("the configuration: {error}")))?
     };
     Ok((config, sources.into_iter().map(|source| source.path).collect()))
 }
@@ -134,7 +136,10 @@ fn check(source: &Source) -> Result<()> {
         return Err(at("max_in_flight", "must be at least 1"));
     }
     let default = ProviderConfig::default();
-    if !source.is_trusted && !is_local(&config.provider.base_url) && config.provider.base_url != default.base_url {
+    if !source.is_trusted
+        && !is_local(&config.provider.base_url)
+        && config.provider.base_url != default.base_url
+    {
         return Err(at(
             "base_url",
             &format!(
@@ -214,10 +219,13 @@ fn user_file() -> Option<PathBuf> {
 /// `greenroom config`: the configuration that holds here, or the defaults, as a file's text.
 pub(crate) fn show(global: &Global, args: &ConfigArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
-    let (config, files) = if args.default { (Config::default(), Vec::new()) } else { load(global.config.as_deref())? };
+    let (config, files) =
+        if args.default { (Config::default(), Vec::new()) } else { load(global.config.as_deref())? };
     let names: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
     screen.line(&match (args.default, names.is_empty()) {
-        (true, _) => format!("# The defaults. Put what you change into ./{FILE_NAME}, or name a file with --config."),
+        (true, _) => {
+            format!("# The defaults. Put what you change into ./{FILE_NAME}, or name a file with --config.")
+        }
         (false, true) => "# The defaults: there is no configuration file here.".to_owned(),
         (false, false) => format!("# From {}; the rest are the defaults.", names.join(" and ")),
     })?;

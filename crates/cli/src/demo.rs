@@ -19,7 +19,7 @@ use greenroom_simulator::Pace;
 use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
 use crate::simulated::{MODEL, Simulated};
-use crate::terminal::{Screen, Style, one_line};
+use crate::terminal::{Screen, Style, one_line, wrapped};
 use crate::{errors, picture, setup, turn};
 
 /// Steps with tool calls in one turn, at most.
@@ -121,7 +121,8 @@ async fn play(
         if show.started.elapsed() > TIME_MAX {
             return Ok(End::OutOfTime);
         }
-        let is_first_small = !is_small && show.compactions.is_empty() && reply.context.tokens < args.window / SMALL_SHARE;
+        let is_first_small =
+            !is_small && show.compactions.is_empty() && reply.context.tokens < args.window / SMALL_SHARE;
         if is_first_small && args.window > SMALL_WINDOW {
             is_small = true;
             // The model's own window stays as it is: what an agent uses of it is the agent's to choose.
@@ -173,17 +174,17 @@ impl Show {
 
     fn intro(&mut self, workspace: &Workspace, simulated: &Simulated, args: &DemoArgs) -> Result<()> {
         let folder = workspace.root().display().to_string();
-        let lines = [
-            self.screen.paint(Style::Bold, &format!("An agent reads {}.", one_line(&folder, 80))),
-            format!(
-                "Its model is simulated, in this process, at {}, with a window of {} tokens. The file tools are real \
-                 and only read.",
-                simulated.address(),
-                thousands(args.window),
-            ),
-            "Whenever the window fills, the older part of the conversation is replaced by a summary.".to_owned(),
-        ];
-        for line in lines {
+        let width = self.screen.width().clamp(40, 120) - 1;
+        let title = self.screen.paint(Style::Bold, &format!("An agent reads {}.", one_line(&folder, 80)));
+        self.screen.line(&title)?;
+        let text = format!(
+            "Its model is simulated, in this process, at {}, with a window of {} tokens. The file tools are real and \
+             change nothing. Whenever the window fills (at ┆), the older part of the conversation is replaced by a \
+             summary.",
+            simulated.address(),
+            thousands(args.window),
+        );
+        for line in wrapped(&text, width, 9) {
             self.screen.line(&line)?;
         }
         Ok(())
@@ -198,6 +199,7 @@ impl Show {
         self.redraw()
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
     fn event(&mut self, event: &Event) -> Result<()> {
         match &event.kind {
             EventKind::TurnStart { .. } => {
@@ -232,7 +234,8 @@ impl Show {
                     if let Some(context) = &mut self.context {
                         let percent = end.tokens_after.saturating_mul(100).checked_div(context.window);
                         context.tokens = end.tokens_after;
-                        context.percent = percent.and_then(|percent| u32::try_from(percent).ok()).map(f64::from);
+                        context.percent =
+                            percent.and_then(|percent| u32::try_from(percent).ok()).map(f64::from);
                     }
                 }
                 let line = self.screen.paint(Style::Cyan, &format!("  {}", picture::compaction(end)));
@@ -241,15 +244,20 @@ impl Show {
             EventKind::OverflowDetected { .. } => self.notice("the model cut the context silently")?,
             EventKind::Retry { failure, .. } => self.notice(&format!("trying again: {failure}"))?,
             EventKind::Warning { message } => self.notice(message)?,
-            EventKind::SessionRestarted { reason } => self.notice(&format!("the session was restarted: {reason}"))?,
+            EventKind::SessionRestarted { reason } => {
+                self.notice(&format!("the session was restarted: {reason}"))?
+            }
             _ => return Ok(()),
         }
         self.redraw()
     }
 
     fn notice(&mut self, text: &str) -> Result<()> {
-        let line = self.screen.paint(Style::Yellow, &format!("  {}", one_line(text, 160)));
-        Ok(self.screen.line(&line)?)
+        for line in wrapped(text, self.screen.width().clamp(40, 120) - 3, 4) {
+            let line = self.screen.paint(Style::Yellow, &format!("  {line}"));
+            self.screen.line(&line)?;
+        }
+        Ok(())
     }
 
     fn answer(&mut self, text: &str) -> Result<()> {
@@ -258,9 +266,9 @@ impl Show {
             self.screen.line(&line)?;
         }
         self.turn_calls.clear();
-        let width = self.screen.width().clamp(40, 120);
-        let line = one_line(text, width * 2);
-        self.screen.line(&format!("  {line}"))?;
+        for line in wrapped(text, self.screen.width().clamp(40, 120) - 3, 3) {
+            self.screen.line(&format!("  {line}"))?;
+        }
         Ok(())
     }
 
@@ -308,7 +316,9 @@ impl Show {
                  one with --workspace.",
                 args.workspace.display()
             )),
-            End::OutOfTime => Some("That took long enough: there is little to read in this folder.".to_owned()),
+            End::OutOfTime => {
+                Some("That took long enough: there is little to read in this folder.".to_owned())
+            }
             End::Interrupted => Some("Interrupted. What had come is kept.".to_owned()),
             End::Failed => Some("The demo could not go on.".to_owned()),
         };
@@ -323,8 +333,11 @@ impl Show {
             self.screen.line(&format!("  {history}"))?;
         }
         let usage = head.map(|head| head.total_usage).unwrap_or_default();
-        let failed =
-            if self.failed_calls > 0 { format!(", {} of them failed", self.failed_calls) } else { String::new() };
+        let failed = if self.failed_calls > 0 {
+            format!(", {} of them failed", self.failed_calls)
+        } else {
+            String::new()
+        };
         let calls: u64 = self.tool_calls.values().sum();
         self.screen.line(&format!(
             "{}, {}, {}{failed}, in {}",
@@ -345,14 +358,18 @@ impl Show {
             .map(|(before, after)| format!("{} → {}", picture::short(*before), picture::short(*after)))
             .collect();
         let list = if list.is_empty() { String::new() } else { format!(": {}", list.join(", ")) };
-        self.screen.line(&format!("{}{list}", picture::count(self.compactions.len() as u64, "compaction")))?;
+        self.screen
+            .line(&format!("{}{list}", picture::count(self.compactions.len() as u64, "compaction")))?;
         Ok(())
     }
 
     fn goodbye(&mut self, global: &Global, id: &str) -> Result<()> {
         let dir = setup::data_dir_flag(global);
         self.screen.line("")?;
-        self.screen.line(&format!("The session is kept in {}. Look at it, or go on with it:", setup::data_dir(global)?.display()))?;
+        self.screen.line(&format!(
+            "The session is kept in {}. Look at it, or go on with it:",
+            setup::data_dir(global)?.display()
+        ))?;
         self.screen.line(&format!("  greenroom sessions{dir}"))?;
         self.screen.line(&format!("  greenroom show {id}{dir}"))?;
         self.screen.line(&format!("  greenroom chat --session {id} --simulate{dir}"))?;
@@ -365,4 +382,3 @@ fn calls(calls: &BTreeMap<String, u64>) -> String {
     let list: Vec<String> = calls.iter().map(|(name, count)| format!("{count} × {name}")).collect();
     list.join(", ")
 }
-

@@ -40,25 +40,31 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
 }
 
 /// The exit code of a failure.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the library's errors are open-ended")]
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<greenroom::Error>() {
             return match error {
                 greenroom::Error::Config(_) | greenroom::Error::Invalid(_) => USAGE,
-                greenroom::Error::Store(_) => STORE,
+                greenroom::Error::Store(store) => store_code(store),
                 greenroom::Error::Stopped { .. } => STOPPED,
                 greenroom::Error::Aborted => INTERRUPTED,
                 _ => FAILED,
             };
         }
-        if cause.is::<StoreError>() {
-            return STORE;
+        if let Some(error) = cause.downcast_ref::<StoreError>() {
+            return store_code(error);
         }
         if cause.is::<Usage>() || cause.is::<ToolsError>() {
             return USAGE;
         }
     }
     FAILED
+}
+
+fn store_code(error: &StoreError) -> u8 {
+    // A name that cannot be one is the command line's fault.
+    if matches!(error, StoreError::SessionId { .. }) { USAGE } else { STORE }
 }
 
 /// Whether the reader of our output went away: `greenroom … | head`.
@@ -124,7 +130,9 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
 fn advice_for(class: FailureClass) -> Option<&'static str> {
     match class {
         FailureClass::Auth => Some("check the key (OPENAI_API_KEY, or the variable --api-key-env names)"),
-        FailureClass::Timeout => Some("check that the server runs and that --base-url is right, then try again"),
+        FailureClass::Timeout => {
+            Some("check that the server runs and that --base-url is right, then try again")
+        }
         FailureClass::Quota => Some("check the account's credit, or use another model or server"),
         FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
         FailureClass::ContextFloor | FailureClass::RequestTooLargeForRateLimit => {

@@ -83,7 +83,8 @@ fn start_log(global: &Global) {
         (None, 2) => "info,greenroom=debug,greenroom_store=debug,greenroom_provider=debug".to_owned(),
         (None, _) => "debug".to_owned(),
     };
-    let is_plain = !std::io::IsTerminal::is_terminal(&std::io::stderr()) || terminal::variable("NO_COLOR").is_some();
+    let is_plain =
+        !std::io::IsTerminal::is_terminal(&std::io::stderr()) || terminal::variable("NO_COLOR").is_some();
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
         .with_writer(std::io::stderr)

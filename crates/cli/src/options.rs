@@ -21,7 +21,7 @@ Start with `greenroom demo`: it needs no key and no server.";
 const DEMO_EXAMPLES: &str = "\
 Examples:
   greenroom demo                      in any folder with some text files
-  greenroom demo --window 16000       a smaller window fills more often
+  greenroom demo --window 16000       a smaller window fills sooner
   greenroom demo --workspace ~/src    another folder
   greenroom demo --fast | cat         no pauses, plain lines
 
@@ -137,7 +137,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// The simulated model's window, in tokens
-    #[arg(long, default_value_t = 24_000, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(4_000..=2_000_000))]
+    #[arg(long, default_value_t = 32_000, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(4_000..=2_000_000))]
     pub(crate) window: u64,
     /// How many compactions to wait for
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]

@@ -50,7 +50,11 @@ pub(crate) fn dollars(microdollars: u64) -> String {
 
 /// `1 message`, `2 messages`.
 pub(crate) fn count(number: u64, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{} {what}s", greenroom::session::thousands(number)) }
+    if number == 1 {
+        format!("1 {what}")
+    } else {
+        format!("{} {what}s", greenroom::session::thousands(number))
+    }
 }
 
 /// How full a window is, as a bar of `width` characters with a mark where compaction triggers.
@@ -114,7 +118,10 @@ pub(crate) fn call(name: &str, arguments: &str, width: usize) -> String {
     let text = |value: &serde_json::Value| match value {
         serde_json::Value::String(text) => Some(text.clone()),
         serde_json::Value::Number(number) => Some(number.to_string()),
-        _ => None,
+        serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Array(_)
+        | serde_json::Value::Object(_) => None,
     };
     let object = value.as_object();
     let told = object.and_then(|object| {

@@ -31,7 +31,8 @@ pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
     let settings = setup::config(global)?.compaction;
     let file = Path::new(&args.source);
     let is_file = file.is_file();
-    let report = if is_file { of_file(file, args, &settings)? } else { of_session(global, args, &settings).await? };
+    let report =
+        if is_file { of_file(file, args, &settings)? } else { of_session(global, args, &settings).await? };
     let mut screen = Screen::stdout(global.color);
     if args.json {
         screen.line(&serde_json::to_string_pretty(&report)?)?;
@@ -120,7 +121,10 @@ fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
             picture::count(plan.turn_prefix_messages, "message")
         ));
     }
-    screen.line(&format!("A compaction would summarise {what}, and keep all from entry {} on.", plan.first_kept_entry_id))?;
+    screen.line(&format!(
+        "A compaction would summarise {what}, and keep all from entry {} on.",
+        plan.first_kept_entry_id
+    ))?;
     if plan.has_previous_summary {
         screen.line("The earlier summary would be merged into the new one.")?;
     }

@@ -39,6 +39,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let prompt = prompt(args).await?;
     let interrupts = Interrupts::new()?;
     let setup = Setup::new(global, &args.model).await?;
+    setup.check_reachable().await?;
     let id = match &args.session {
         Some(id) => id.clone(),
         None => setup::new_session(&setup.runtime, "run").await?,
@@ -91,7 +92,9 @@ async fn prompt(args: &RunArgs) -> Result<String> {
             Ok(read) => read,
             Err(_) => {
                 let mut notes = Screen::stderr(crate::options::Color::Never);
-                notes.line("greenroom: waiting for the end of standard input (`< /dev/null` if there is none)")?;
+                notes.line(
+                    "greenroom: waiting for the end of standard input (`< /dev/null` if there is none)",
+                )?;
                 reading.await
             }
         };

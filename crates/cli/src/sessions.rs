@@ -81,7 +81,11 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
         for (column, cell) in row.iter().enumerate() {
             let padding = " ".repeat(widths[column] - columns(cell));
             // Numbers to the right, words to the left.
-            let cell = if column == 2 || column == 4 { format!("{padding}{cell}") } else { format!("{cell}{padding}") };
+            let cell = if column == 2 || column == 4 {
+                format!("{padding}{cell}")
+            } else {
+                format!("{cell}{padding}")
+            };
             line.push_str(&cell);
             line.push_str("  ");
         }

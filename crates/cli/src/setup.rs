@@ -5,9 +5,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
+use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::{Catalog, OpenAi, OpenAiOptions, Provider};
 use greenroom::store::{Store, StoreOptions};
 use greenroom::tools::{Workspace, builtin};
@@ -21,6 +23,8 @@ use crate::options::{Global, ModelArgs};
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::variable;
 
+/// How long a first connection may take before it is left to the first call.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The simulated model's window where none is asked for, in tokens.
 const SIMULATED_WINDOW: u64 = 24_000;
 
@@ -34,6 +38,7 @@ pub(crate) struct Setup {
     pub(crate) compaction: CompactionSettings,
     /// The simulated model, where there is one; it ends with this.
     pub(crate) simulated: Option<Simulated>,
+    base_url: String,
 }
 
 /// The store's directory.
@@ -69,7 +74,8 @@ pub(crate) async fn runtime(
     max_in_flight: Option<usize>,
     compaction: CompactionSettings,
 ) -> Result<Runtime> {
-    let mut builder = Runtime::builder().provider(provider).data_dir(data_dir(global)?).compaction(compaction);
+    let mut builder =
+        Runtime::builder().provider(provider).data_dir(data_dir(global)?).compaction(compaction);
     if let Some(calls) = max_in_flight {
         builder = builder.max_in_flight(calls);
     }
@@ -109,6 +115,7 @@ impl Setup {
             Some(simulated) => simulated.provider()?,
             None => provider(&config, args)?,
         };
+        let base_url = provider.options().base_url.clone();
         let (model, window) = if simulated.is_some() {
             (args.model.as_deref().unwrap_or(MODEL), Some(window.unwrap_or(SIMULATED_WINDOW)))
         } else {
@@ -127,7 +134,39 @@ impl Setup {
         let compaction = config.compaction.clone();
         let runtime =
             runtime(global, provider, Some(config.provider.max_in_flight), compaction.clone()).await?;
-        Ok(Self { runtime, agent, compaction, simulated })
+        Ok(Self { runtime, agent, compaction, simulated, base_url })
+    }
+
+    /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the
+    /// first call, which tries several times.
+    pub(crate) async fn check_reachable(&self) -> Result<()> {
+        let is_proxied = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]
+            .iter()
+            .any(|name| variable(name).is_some());
+        let Some(address) = address(&self.base_url).filter(|_| !is_proxied) else { return Ok(()) };
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(address)).await;
+        match connected {
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                let shown = self.base_url.split(['?', '#']).next().unwrap_or_default();
+                let text = format!("cannot reach {shown}: connection refused");
+                Err(greenroom::Error::Model(Failure::new(FailureClass::Timeout, text)).into())
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The host and the port of a URL, as a socket wants them.
+fn address(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    match scheme {
+        _ if has_port => Some(authority.to_owned()),
+        "http" => Some(format!("{authority}:80")),
+        "https" => Some(format!("{authority}:443")),
+        _ => None,
     }
 }
 
@@ -161,9 +200,10 @@ fn catalog_name(configured: &str, base_url: &str) -> String {
         return configured.to_owned();
     }
     let base_url = base_url.trim_end_matches('/');
-    let known = Catalog::bundled().providers().iter().find(|provider| {
-        provider.base_url.is_some_and(|url| url.trim_end_matches('/') == base_url)
-    });
+    let known = Catalog::bundled()
+        .providers()
+        .iter()
+        .find(|provider| provider.base_url.is_some_and(|url| url.trim_end_matches('/') == base_url));
     known.map_or_else(|| configured.to_owned(), |provider| provider.id.to_owned())
 }
 

@@ -65,9 +65,12 @@ impl Stored {
         let measured = measure(&self.path(), Estimator::Classes, 0, Ratio::default());
         let usage_tokens = measured.usage_tokens.min(tokens);
         // Where the window came from was recorded with the last turn.
-        let source = self.entries.iter().rev().find_map(|entry| match &entry.kind {
-            EntryKind::TurnEnded { context, .. } => Some(context.window_source),
-            _ => None,
+        let source = self.entries.iter().rev().find_map(|entry| {
+            if let EntryKind::TurnEnded { context, .. } = &entry.kind {
+                Some(context.window_source)
+            } else {
+                None
+            }
         });
         let source = source.unwrap_or(WindowSource::Unknown);
         ContextUsage::new(
@@ -81,16 +84,12 @@ impl Stored {
         let mut outcomes = HashMap::new();
         let mut undone = HashSet::new();
         for entry in &self.entries {
-            match &entry.kind {
-                EntryKind::CompactionEnded(ended) => {
-                    if let Some(installed) = ended.entry {
-                        outcomes.insert(installed, ended.outcome.as_str());
-                    }
-                }
-                EntryKind::CompactionUndone { compaction } => {
-                    undone.insert(*compaction);
-                }
-                _ => {}
+            if let EntryKind::CompactionEnded(ended) = &entry.kind
+                && let Some(installed) = ended.entry
+            {
+                outcomes.insert(installed, ended.outcome.as_str());
+            } else if let EntryKind::CompactionUndone { compaction } = &entry.kind {
+                undone.insert(*compaction);
             }
         }
         let installed = self.entries.iter().filter_map(|entry| Some((entry.id, entry.kind.as_compaction()?)));
@@ -170,8 +169,11 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
         picture::count(head.compactions, "compaction"),
         sessions::state(head),
     ))?;
-    let dates =
-        format!("begun {}, last {}", moment::rfc3339(head.created_at_ms), moment::rfc3339(head.updated_at_ms));
+    let dates = format!(
+        "begun {}, last {}",
+        moment::rfc3339(head.created_at_ms),
+        moment::rfc3339(head.updated_at_ms)
+    );
     let dates = screen.paint(Style::Dim, &dates);
     screen.line(&dates)?;
     let path: HashSet<EntryId> = stored.path().iter().map(|entry| entry.id).collect();
@@ -207,7 +209,9 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
     }
     if head.open_turn.is_some() {
         screen.line("")?;
-        let text = format!("Its newest prompt has no complete answer: `/resume` in `greenroom chat --session {id}` goes on.");
+        let text = format!(
+            "Its newest prompt has no complete answer: `/resume` in `greenroom chat --session {id}` goes on."
+        );
         let text = screen.paint(Style::Yellow, &text);
         screen.line(&text)?;
     }
@@ -223,10 +227,15 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
             Message::ToolResult(_) => Ok(()),
         },
         EntryKind::Shell(shell) => speech(screen, "you ran", Style::Green, &shell.command),
-        EntryKind::Custom(custom) => {
-            speech(screen, &custom.kind, Style::Green, &greenroom::kernel::message::blocks_text(&custom.content))
+        EntryKind::Custom(custom) => speech(
+            screen,
+            &custom.kind,
+            Style::Green,
+            &greenroom::kernel::message::blocks_text(&custom.content),
+        ),
+        EntryKind::BranchSummary { summary, .. } => {
+            speech(screen, "from the branch before", Style::Cyan, summary)
         }
-        EntryKind::BranchSummary { summary, .. } => speech(screen, "from the branch before", Style::Cyan, summary),
         EntryKind::CompactionEnded(ended) => {
             // Those that were installed are told by their own entry's end, failures by theirs.
             let event = durable(&Arc::from(""), None, entry);
@@ -242,15 +251,21 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         EntryKind::TurnEnded { outcome, .. } => match outcome {
             TurnOutcome::Completed => Ok(()),
             TurnOutcome::Aborted => mark(screen, Style::Yellow, "the turn was aborted"),
-            TurnOutcome::Interrupted => mark(screen, Style::Yellow, "the turn was interrupted: its process died"),
+            TurnOutcome::Interrupted => {
+                mark(screen, Style::Yellow, "the turn was interrupted: its process died")
+            }
             TurnOutcome::Failed(failure) => {
                 mark(screen, Style::Red, &format!("the turn failed ({}): {failure}", failure.class))
             }
-            TurnOutcome::Stopped { reason } => mark(screen, Style::Red, &format!("the turn was stopped: {reason}")),
+            TurnOutcome::Stopped { reason } => {
+                mark(screen, Style::Red, &format!("the turn was stopped: {reason}"))
+            }
         },
-        EntryKind::Pin { entry, pinned } => {
-            mark(screen, Style::Dim, &format!("entry {entry} was {}", if *pinned { "pinned" } else { "released" }))
-        }
+        EntryKind::Pin { entry, pinned } => mark(
+            screen,
+            Style::Dim,
+            &format!("entry {entry} was {}", if *pinned { "pinned" } else { "released" }),
+        ),
         EntryKind::Compaction(_)
         | EntryKind::CompactionStarted(_)
         | EntryKind::Label { .. }

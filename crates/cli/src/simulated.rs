@@ -29,7 +29,8 @@ impl Simulated {
     /// Starts one with this window, whose turns have at most so many steps with tool calls.
     pub(crate) async fn start(window: u64, steps_per_turn: u64, pace: Pace) -> Result<Self> {
         let agent = CodingAgent { seed: 0, steps_per_turn, pace };
-        let options = SimulatorOptions { window, max_output: window / 4, ..SimulatorOptions::new(Reader(agent)) };
+        let options =
+            SimulatorOptions { window, max_output: window / 4, ..SimulatorOptions::new(Reader(agent)) };
         let simulator = Simulator::new(options);
         let server = simulator.serve().await.context("start the simulated model")?;
         Ok(Self { simulator, server })

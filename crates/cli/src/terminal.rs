@@ -216,6 +216,28 @@ pub(crate) fn one_line(text: &str, width: usize) -> String {
     out.trim_end().to_owned()
 }
 
+/// Text as harmless lines of at most `width` columns, broken between words; at most `lines_max` of them.
+pub(crate) fn wrapped(text: &str, width: usize, lines_max: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let text = one_line(text, width * lines_max);
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if columns(line) + 1 + columns(word) <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) | None => lines.push(word.to_owned()),
+        }
+    }
+    if lines.len() > lines_max {
+        lines.truncate(lines_max);
+        if let Some(last) = lines.last_mut() {
+            *last = one_line(&format!("{last} and so on"), width);
+        }
+    }
+    lines
+}
+
 /// How many columns a text takes, roughly: wide scripts take two a character.
 pub(crate) fn columns(text: &str) -> usize {
     text.chars().map(columns_of).sum()

@@ -43,9 +43,14 @@ impl View {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
     fn event(&mut self, event: &Event) -> Result<()> {
         match &event.kind {
             EventKind::MessageStart { .. } => self.shown.clear(),
+            EventKind::MessageDiscarded { .. } => {
+                self.text.end_text()?;
+                self.shown.clear();
+            }
             EventKind::MessageDelta { delta: Delta::Text(piece), .. } => {
                 self.clear_live()?;
                 self.shown.push_str(piece);
@@ -82,13 +87,17 @@ impl View {
                 match status {
                     ToolStatus::Ok => self.note(Style::Dim, &format!("  ✓ {call}{time}"))?,
                     ToolStatus::Error => self.note(Style::Yellow, &format!("  ✗ {call}{time}"))?,
-                    ToolStatus::Interrupted => self.note(Style::Yellow, &format!("  ✗ {call}, interrupted"))?,
+                    ToolStatus::Interrupted => {
+                        self.note(Style::Yellow, &format!("  ✗ {call}, interrupted"))?
+                    }
                 }
             }
             EventKind::CompactionStart { tokens_before, .. } => {
                 self.live(&format!("  · compacting {} …", picture::short(*tokens_before)))?;
             }
-            EventKind::CompactionEnd(end) => self.note(Style::Cyan, &format!("  {}", picture::compaction(end)))?,
+            EventKind::CompactionEnd(end) => {
+                self.note(Style::Cyan, &format!("  {}", picture::compaction(end)))?
+            }
             EventKind::Retry { delay_ms, failure, .. } => {
                 self.shown.clear();
                 let text = format!("  trying again in {}: {failure}", picture::duration(*delay_ms));
@@ -97,7 +106,9 @@ impl View {
             EventKind::OverflowDetected { .. } => {
                 self.note(Style::Yellow, "  the model cut the context silently; compacting")?;
             }
-            EventKind::Warning { message } => self.note(Style::Yellow, &format!("  {}", one_line(message, 300)))?,
+            EventKind::Warning { message } => {
+                self.note(Style::Yellow, &format!("  {}", one_line(message, 300)))?
+            }
             EventKind::SessionRestarted { reason } => {
                 self.note(Style::Yellow, &format!("  the session was restarted: {}", one_line(reason, 200)))?;
             }

@@ -57,8 +57,9 @@ fn files_are_merged_key_by_key() {
     let value = |text: &str| serde_norway::from_str::<Value>(text).expect("YAML");
     let mut base = value("model: a\ncompaction: { threshold: 0.7, background: false }\n");
     merge(&mut base, value("context_window: 9\ncompaction: { threshold: null, cut: nearest }\n"));
-    let expect =
-        value("model: a\ncompaction: { threshold: 0.7, background: false, cut: nearest }\ncontext_window: 9\n");
+    let expect = value(
+        "model: a\ncompaction: { threshold: 0.7, background: false, cut: nearest }\ncontext_window: 9\n",
+    );
     // `null` over a value leaves it: a file that says nothing changes nothing.
     assert_eq!(base, expect);
 }

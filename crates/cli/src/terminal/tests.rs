@@ -1,6 +1,6 @@
 //! Text from outside becomes one harmless line.
 
-use super::{columns, one_line};
+use super::{columns, one_line, wrapped};
 
 #[test]
 fn a_line_is_harmless_and_fits() {
@@ -16,4 +16,13 @@ fn a_line_is_harmless_and_fits() {
         assert_eq!(line, expect, "{text:?}");
         assert!(columns(&line) <= width);
     }
+}
+
+#[test]
+fn text_is_broken_between_words() {
+    assert_eq!(wrapped("one two three four", 9, 5), ["one two", "three", "four"]);
+    assert_eq!(wrapped("", 9, 2), [""]);
+    let long = wrapped(&"word ".repeat(50), 12, 2);
+    assert_eq!(long.len(), 2);
+    assert!(long.iter().all(|line| columns(line) <= 12), "{long:?}");
 }
