@@ -1,5 +1,8 @@
 //! Compactions through the actors.
 
+/// Random sessions, and what must hold of any context.
+mod properties;
+
 use greenroom::prelude::*;
 use greenroom_simulator::{ByPurpose, Function, Reply as Said, Summariser};
 
