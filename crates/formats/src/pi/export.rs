@@ -75,13 +75,13 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         }
         EntryKind::Label { target, label } => ("label", json!({ "targetId": name(*target), "label": label })),
         EntryKind::Note { kind, data } => {
-            custom(kind, serde_json::from_str(data).unwrap_or_else(|_| data.clone().into()))
+            custom(kind, &serde_json::from_str(data).unwrap_or_else(|_| data.clone().into()))
         }
         EntryKind::CompactionUndone { compaction } => {
-            custom(UNDONE, json!({ "compaction": name(*compaction) }))
+            custom(UNDONE, &json!({ "compaction": name(*compaction) }))
         }
         EntryKind::Pin { entry, pinned } => {
-            custom("greenroom.pin", json!({ "entry": name(*entry), "pinned": pinned }))
+            custom("greenroom.pin", &json!({ "entry": name(*entry), "pinned": pinned }))
         }
         // Beside the path: filtered out before.
         EntryKind::Inbox { .. }
@@ -89,11 +89,11 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         | EntryKind::LeafMoved { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
-        | EntryKind::TurnEnded { .. } => custom("greenroom.record", Value::Null),
+        | EntryKind::TurnEnded { .. } => custom("greenroom.record", &Value::Null),
     }
 }
 
-fn custom(kind: &str, data: Value) -> (&'static str, Value) {
+fn custom(kind: &str, data: &Value) -> (&'static str, Value) {
     ("custom", json!({ "customType": kind, "data": data }))
 }
 
