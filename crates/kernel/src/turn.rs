@@ -319,16 +319,37 @@ impl Turn {
             // What was measured no longer holds, and a wordless refusal is no overflow now.
             self.size.tokens = 0;
         }
+        if emergency && !installed {
+            return self.unrecovered(floor);
+        }
         if let Some(floor) = floor {
             return self.end(Vec::new(), TurnOutcome::Failed(floor));
         }
-        if emergency && !installed {
-            let failure = self.last_failure.take().unwrap_or_else(|| {
-                Failure::new(FailureClass::ContextOverflow, "the request is larger than the model's window")
-            });
-            return self.end(Vec::new(), TurnOutcome::Failed(failure));
-        }
         self.ask()
+    }
+
+    /// An overflow that no compaction could help: ends with what is incompressible where our own numbers show it,
+    /// else with what the provider said.
+    fn unrecovered(&mut self, floor: Option<Failure>) -> Vec<Effect> {
+        let is_shown = |floor: &Failure| {
+            floor.requested.zip(floor.limit).is_none_or(|(requested, limit)| {
+                requested.saturating_mul(100) >= limit.saturating_mul(FULL_SHARE_PERCENT)
+            })
+        };
+        let said = self.last_failure.take();
+        let is_about_bytes =
+            said.as_ref().is_some_and(|failure| failure.class == FailureClass::PayloadTooLarge);
+        let failure = match (floor.filter(|floor| is_shown(floor) && !is_about_bytes), said) {
+            (Some(floor), _) => floor,
+            (None, Some(mut said)) => {
+                said.message.push_str("; there is nothing left to compact");
+                said
+            }
+            (None, None) => {
+                Failure::new(FailureClass::ContextOverflow, "the request is larger than the model's window")
+            }
+        };
+        self.end(Vec::new(), TurnOutcome::Failed(failure))
     }
 
     fn answered(&mut self, answer: AssistantMessage) -> Vec<Effect> {
@@ -336,7 +357,10 @@ impl Turn {
         let window = self.size.window.unwrap_or(u64::MAX);
         let is_full =
             self.is_full() || input_tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT);
-        if answer.is_empty() && answer.stop == StopReason::Length && is_full {
+        // Not a single token came, not even of reasoning: there was no room for one.
+        let is_wordless =
+            answer.content.is_empty() && answer.usage.is_none_or(|usage| usage.output_tokens == 0);
+        if answer.is_empty() && answer.stop == StopReason::Length && (is_full || is_wordless) {
             // Nothing fitted beside the input: an overflow that the provider did not call one.
             let failure = Failure::new(
                 FailureClass::ContextOverflow,

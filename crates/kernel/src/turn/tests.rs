@@ -461,6 +461,32 @@ fn a_payload_too_large_is_sent_without_media_before_anything_is_compacted() {
         (recorded(1), "measure"),
         (size(10), "ask bare"),
     ]);
+    // Bytes are not tokens: what the provider said is how it ends.
+    check_asked(vec![
+        (failed(FailureClass::PayloadTooLarge), "ask bare"),
+        (failed(FailureClass::PayloadTooLarge), "compact overflow window 0"),
+        (floor(19, 128_000), "end failed payload_too_large ()"),
+    ]);
+}
+
+#[test]
+fn an_overflow_that_cannot_be_helped_ends_with_what_our_numbers_show() {
+    let refused = || failed(FailureClass::ContextOverflow);
+    check_asked(vec![
+        (refused(), "compact overflow window 0"),
+        (floor(19, 128_000), "end failed context_overflow ()"),
+    ]);
+    check_asked(vec![
+        (refused(), "compact overflow window 0"),
+        (floor(130_000, 128_000), "end failed context_floor ()"),
+    ]);
+}
+
+fn floor(requested: u64, limit: u64) -> Input {
+    let mut floor = Failure::new(FailureClass::ContextFloor, "it does not fit");
+    floor.requested = Some(requested);
+    floor.limit = Some(limit);
+    Input::Compacted { installed: false, floor: Some(floor) }
 }
 
 #[test]
@@ -473,12 +499,18 @@ fn an_answer_that_says_nothing_is_none() {
         (reasoning(), "wait 1125 #2"),
     ]);
     check_asked(vec![(empty(StopReason::ContentFilter), "end failed content_filter ()")]);
-    // Cut off before a word: with a full window an overflow; else tried again, and not with less output.
-    check_asked(vec![(empty(StopReason::Length), "wait 562 #1"), (Input::Waited, "ask")]);
+    // Cut off before a single token: an overflow. After reasoning alone only where the window is full; else it is
+    // tried again, and not with less output.
+    check_asked(vec![(empty(StopReason::Length), "overflow; compact overflow window 0")]);
+    let thought = || {
+        let thought = assistant(vec![Part::Reasoning("hm".into())]);
+        answered(AssistantMessage { stop: StopReason::Length, ..thought })
+    };
+    check_asked(vec![(thought(), "wait 562 #1"), (Input::Waited, "ask")]);
     check(vec![
         (Input::Begin, "measure"),
         (size(900), "ask"),
-        (empty(StopReason::Length), "overflow; compact overflow window 0"),
+        (thought(), "overflow; compact overflow window 0"),
         (compacted(true), "ask"),
     ]);
     // By the provider's count, too.
