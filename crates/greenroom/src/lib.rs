@@ -25,6 +25,7 @@ mod message;
 mod restarts;
 pub mod runtime;
 pub mod session;
+mod slot;
 mod sub_agent;
 
 pub use agent::Agent;

@@ -47,7 +47,7 @@ pub(crate) enum SupervisorMessage {
     /// The runtime's settings changed: tell all sessions.
     Reconfigure(oneshot::Sender<()>),
     /// What is shared of a live session.
-    Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<crate::session::Slot>>> },
+    Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<crate::slot::Slot>>> },
     /// Which sessions are live.
     Live(oneshot::Sender<Vec<Arc<str>>>),
     /// Stop everything in order: turns are interrupted, logs are whole.
@@ -61,7 +61,7 @@ pub(crate) struct OpenRequest {
     pub(crate) parent: Option<Arc<str>>,
     /// Whether a session that was given up is to be resumed.
     pub(crate) resume_failed: bool,
-    pub(crate) reply: ReplyTo<Arc<crate::session::Slot>>,
+    pub(crate) reply: ReplyTo<Arc<crate::slot::Slot>>,
 }
 
 /// To a session: the only writer of its log.

@@ -27,7 +27,8 @@ use crate::event::{Event, durable};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::message::{BeforeCompact, SupervisorMessage};
-use crate::session::{Compacted, REQUESTS_MAX, SessionHandle, open};
+use crate::session::{Compacted, SessionHandle, open};
+use crate::slot::REQUESTS_MAX;
 
 /// How many model calls one provider gets at a time, by default.
 const MAX_IN_FLIGHT: usize = 16;

@@ -16,7 +16,8 @@ use crate::agent::{Agent, SubAgent};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::message::{SessionMessage, SupervisorMessage};
-use crate::session::{SessionHandle, Slot, open};
+use crate::session::{SessionHandle, open};
+use crate::slot::Slot;
 use tokio::sync::oneshot;
 
 /// How deep agents may call agents.

@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::message::{AgentMessage, Answer, BeginTurn, ModelNews, SessionMessage, Stamp, TrackerMessage};
-use crate::session::Slot;
+use crate::slot::Slot;
 
 mod model_task;
 mod tool_task;

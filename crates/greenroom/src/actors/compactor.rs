@@ -21,7 +21,7 @@ use crate::deps::{Deps, model_info};
 use crate::event::EventKind;
 use crate::lane::Lane;
 use crate::message::{CompactionOrder, CompactorMessage, SessionMessage};
-use crate::session::Slot;
+use crate::slot::Slot;
 
 /// The most questions that are asked at the same time.
 const CHILDREN_MAX: usize = 4;

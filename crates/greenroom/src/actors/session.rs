@@ -41,7 +41,8 @@ use crate::message::{
     SessionMessage, Stamp, SupervisorMessage, TrackerMessage, compacted,
 };
 use crate::restarts::Restarts;
-use crate::session::{CompactOptions, Compacted, Reply, Slot, State};
+use crate::session::{CompactOptions, Compacted, Reply, State};
+use crate::slot::Slot;
 
 mod by_hand;
 mod compaction;

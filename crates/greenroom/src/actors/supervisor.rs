@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::message::{OpenRequest, ReplyTo, SessionMessage, SupervisorMessage};
 use crate::restarts::{RESTARTS_MAX, Restarts};
-use crate::session::Slot;
+use crate::slot::Slot;
 
 /// The supervisor actor.
 pub(crate) struct Supervisor;

@@ -16,7 +16,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::deps::{Deps, model_info};
 use crate::event::EventKind;
 use crate::message::{AgentMessage, SessionMessage, TrackerMessage};
-use crate::session::Slot;
+use crate::slot::Slot;
 
 /// By what a context is measured: the model, its window, the fixed part, the settings and the budget.
 #[derive(Debug, Clone)]

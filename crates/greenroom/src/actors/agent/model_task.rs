@@ -14,7 +14,7 @@ use crate::event::{Delta, EventKind};
 use crate::hooks::panic_text;
 use crate::lane::Lane;
 use crate::message::{AgentMessage, ModelNews, Stamp};
-use crate::session::Slot;
+use crate::slot::Slot;
 
 pub(super) struct ModelTask {
     pub(super) agent: ActorRef<AgentMessage>,

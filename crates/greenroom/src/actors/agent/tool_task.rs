@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::message::{AgentMessage, Stamp};
-use crate::session::Slot;
+use crate::slot::Slot;
 
 /// How long a cancelled tool may take to clean up before it is dropped.
 const GRACE: Duration = Duration::from_secs(5);

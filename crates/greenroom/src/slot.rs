@@ -1,0 +1,142 @@
+//! What a session's actors, its handles and the supervisor share.
+//!
+//! Always true: everything here is a small copy for others to read, or a way to reach the owner; the owner of each
+//! fact is an actor. A durable event is published once, in the log's order, whoever asks for it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use greenroom_kernel::Usage;
+use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
+use ractor::ActorRef;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::bus::Bus;
+use crate::event::{Event, EventKind};
+use crate::message::SessionMessage;
+
+/// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
+pub(crate) const REQUESTS_MAX: usize = 1_024;
+
+/// What is shared between a session's actors, its handles and the supervisor.
+pub(crate) struct Slot {
+    pub(crate) id: Arc<str>,
+    pub(crate) parent: Option<Arc<str>>,
+    actor: Mutex<Option<ActorRef<SessionMessage>>>,
+    agent: Mutex<Arc<Agent>>,
+    /// Cancels the running turn.
+    turn: Mutex<CancellationToken>,
+    context: Mutex<ContextUsage>,
+    bill: Mutex<(Usage, u64)>,
+    /// The next sequence number to be broadcast, and how many events beside the log followed the last one.
+    broadcast: Mutex<(u64, u64)>,
+    /// Whether an actor had this slot before: then the events before its log's end were broadcast, or are due.
+    was_opened: AtomicBool,
+    pub(crate) activity: AtomicU64,
+    /// Places for requests in the actor's mailbox, which has no bound of its own.
+    pub(crate) requests: Arc<Semaphore>,
+    /// Places for questions how it stands, which wait instead of being refused.
+    pub(crate) questions: Arc<Semaphore>,
+}
+
+impl Slot {
+    pub(crate) fn new(id: Arc<str>, parent: Option<Arc<str>>, agent: Arc<Agent>) -> Self {
+        Self {
+            id,
+            parent,
+            actor: Mutex::new(None),
+            agent: Mutex::new(agent),
+            turn: Mutex::new(CancellationToken::new()),
+            context: Mutex::new(ContextUsage::new(
+                Measured::default(),
+                Window { tokens: None, source: WindowSource::Unknown },
+            )),
+            bill: Mutex::default(),
+            broadcast: Mutex::default(),
+            was_opened: AtomicBool::new(false),
+            activity: AtomicU64::new(0),
+            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            questions: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        }
+    }
+
+    pub(crate) fn actor(&self) -> Option<ActorRef<SessionMessage>> {
+        self.actor.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_actor(&self, actor: Option<ActorRef<SessionMessage>>) {
+        *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = actor;
+    }
+
+    pub(crate) fn agent(&self) -> Arc<Agent> {
+        Arc::clone(&self.agent.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_agent(&self, agent: Arc<Agent>) {
+        *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent;
+    }
+
+    pub(crate) fn set_turn(&self, cancel: CancellationToken) {
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = cancel;
+    }
+
+    pub(crate) fn cancel_turn(&self) {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+    }
+
+    pub(crate) fn set_context(&self, context: ContextUsage) {
+        *self.context.lock().unwrap_or_else(PoisonError::into_inner) = context;
+    }
+
+    pub(crate) fn context(&self) -> ContextUsage {
+        *self.context.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_bill(&self, usage: Usage, cost_microdollars: u64) {
+        *self.bill.lock().unwrap_or_else(PoisonError::into_inner) = (usage, cost_microdollars);
+    }
+
+    pub(crate) fn bill(&self) -> (Usage, u64) {
+        *self.bill.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next sequence number to be broadcast: everything below it was.
+    pub(crate) fn broadcast_below(&self) -> u64 {
+        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not
+    /// broadcast, if an actor before this one died before it could be.
+    pub(crate) fn start_broadcast(&self, entries: u64) -> Option<u64> {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.was_opened.swap(true, Ordering::Relaxed) {
+            return Some(broadcast.0).filter(|below| *below < entries);
+        }
+        *broadcast = (entries, 0);
+        None
+    }
+
+    /// Publishes an event beside the log.
+    pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        broadcast.1 += 1;
+        bus.publish(&Arc::new(Event {
+            session: Arc::clone(&self.id),
+            seq: broadcast.0.saturating_sub(1),
+            n: Some(broadcast.1),
+            parent: self.parent.clone(),
+            kind,
+        }));
+    }
+
+    /// Publishes a durable event, once.
+    pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        if event.seq >= broadcast.0 {
+            *broadcast = (event.seq + 1, 0);
+            bus.publish(event);
+        }
+    }
+}
