@@ -1,0 +1,29 @@
+//! A provider that answers at once: what is left of a turn's time is ours.
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, StreamExt};
+use greenroom::kernel::{AssistantMessage, Part, StopReason};
+use greenroom::provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request};
+
+/// Says the same few words to everything.
+pub(crate) struct Canned;
+
+impl Provider for Canned {
+    fn name(&self) -> &str {
+        "canned"
+    }
+
+    fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+        let text = "Understood.".to_owned();
+        let message = AssistantMessage {
+            content: vec![Part::Text(text.clone())],
+            provider: "canned".to_owned(),
+            model: request.model,
+            usage: None,
+            stop: StopReason::Stop,
+            error: None,
+        };
+        let events = [Ok(ReplyEvent::Text(text)), Ok(ReplyEvent::Done(Box::new(message)))];
+        Box::pin(async move { Ok(stream::iter(events).boxed()) })
+    }
+}
