@@ -10,7 +10,10 @@ mod options;
 
 mod chat;
 mod demo;
+mod export;
+mod import;
 mod plan;
+mod rpc;
 mod run;
 mod sessions;
 mod show;
@@ -58,6 +61,9 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Sessions(args) => sessions::run(global, args).await,
         Command::Show(args) => show::run(global, args).await,
         Command::Plan(args) => plan::run(global, args).await,
+        Command::Import(args) => import::run(global, args).await,
+        Command::Export(args) => export::run(global, args).await,
+        Command::Rpc(args) => rpc::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
         Command::Config(args) => config::show(global, args),
     }

@@ -127,8 +127,14 @@ pub(crate) enum Command {
     /// Show what a compaction would do, without doing it
     #[command(after_help = PLAN_EXAMPLES)]
     Plan(PlanArgs),
+    /// Take session files of other systems into the store
+    Import(ImportArgs),
+    /// Write a stored session as a file for other systems
+    Export(ExportArgs),
     /// Delete a stored session and all its entries
     Delete(DeleteArgs),
+    /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
+    Rpc(RpcArgs),
     /// Show the configuration that holds here
     Config(ConfigArgs),
 }
@@ -286,4 +292,47 @@ pub(crate) struct ConfigArgs {
     /// Print the defaults instead, as a file to begin with
     #[arg(long)]
     pub(crate) default: bool,
+}
+
+/// `import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Session files; the format is recognised (pi, versions 1 to 3)
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print one JSON object a file
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `export`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The session
+    #[arg(value_name = "ID")]
+    pub(crate) session: String,
+    /// The format: JSON Lines as pi writes them (version 3), with a line for each compaction
+    #[arg(long, value_enum, default_value_t = ExportFormat::Pi, value_name = "FORMAT")]
+    pub(crate) format: ExportFormat,
+    /// Where to write it, instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite the file
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+}
+
+/// What `export` writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// pi's session file, version 3.
+    #[value(alias = "jsonl")]
+    Pi,
+}
+
+/// `rpc`.
+#[derive(Debug, Args)]
+pub(crate) struct RpcArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
 }

@@ -1,0 +1,41 @@
+//! `greenroom export`: a stored session as a file for other systems.
+//!
+//! Always true: nothing is changed; an existing file is not overwritten unless that is asked for.
+
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result};
+use greenroom_formats::export_pi;
+
+use crate::errors;
+use crate::options::{ExportArgs, Global};
+use crate::show::Stored;
+use crate::terminal::Screen;
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
+    let stored = Stored::read(global, &args.session).await?;
+    let cwd = std::env::current_dir().unwrap_or_default();
+    let entries = stored.entries.iter().map(|entry| &**entry);
+    let text = export_pi(&args.session, stored.head.created_at_ms, &cwd.to_string_lossy(), entries);
+    let Some(path) = &args.output else {
+        Screen::stdout(global.color).text(&text)?;
+        return Ok(0);
+    };
+    let mut open = std::fs::OpenOptions::new();
+    open.write(true);
+    if args.force {
+        open.create(true).truncate(true)
+    } else {
+        open.create_new(true)
+    };
+    let mut file = match open.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            return Err(errors::usage(format!("{} exists; --force overwrites it", path.display())));
+        }
+        Err(error) => return Err(error).with_context(|| format!("write {}", path.display())),
+    };
+    file.write_all(text.as_bytes()).with_context(|| format!("write {}", path.display()))?;
+    Ok(0)
+}

@@ -1,0 +1,81 @@
+//! `greenroom import`: session files of other systems, taken into the store.
+//!
+//! Always true: a file becomes one session, all of it or nothing; a session that is there is never changed.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use greenroom::{Agent, Runtime};
+use greenroom_formats::{ImportOptions, Imported, import};
+use greenroom_simulator::{Echo, Simulator, SimulatorOptions};
+use serde_json::json;
+
+use crate::errors;
+use crate::options::{Global, ImportArgs};
+use crate::setup;
+use crate::terminal::Screen;
+
+/// The longest session id.
+const ID_CHARS_MAX: usize = 64;
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
+    // Nothing is asked of a model; a runtime wants one all the same.
+    let model = Simulator::new(SimulatorOptions::new(Echo));
+    let compaction = setup::config(global)?.compaction;
+    let runtime = setup::runtime(global, model.provider(), None, compaction).await?;
+    let mut screen = Screen::stdout(global.color);
+    for file in &args.files {
+        let (id, imported) = one(&runtime, file).await?;
+        if args.json {
+            let line = json!({
+                "session_id": id, "format": imported.format.as_str(), "entries": imported.entries.len(),
+                "messages": imported.messages, "skipped": imported.skipped, "repaired": imported.repaired,
+                "warnings": imported.warnings,
+            });
+            screen.line(&line.to_string())?;
+        } else {
+            screen.line(&format!(
+                "{id}: {} messages from {} ({}), {} lines left out, {} repairs",
+                imported.messages,
+                file.display(),
+                imported.format.as_str(),
+                imported.skipped,
+                imported.repaired
+            ))?;
+            for warning in &imported.warnings {
+                screen.line(&format!("  {warning}"))?;
+            }
+        }
+    }
+    runtime.shutdown().await?;
+    Ok(0)
+}
+
+async fn one(runtime: &Runtime, file: &Path) -> Result<(String, Imported)> {
+    let bytes = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    let imported = import(&String::from_utf8_lossy(&bytes), ImportOptions::default())
+        .map_err(|error| errors::usage(format!("{}: {error}", file.display())))?;
+    let id = session_id(file, &imported);
+    if runtime.head(&id).await?.is_some() {
+        return Err(errors::usage(format!(
+            "{id} is there already; `greenroom delete {id}` makes room for it"
+        )));
+    }
+    let session = runtime.open(&id, &Agent::new("imported")).await?;
+    session.adopt(imported.entries.clone(), imported.leaf).await?;
+    Ok((id, imported))
+}
+
+/// The session's own id where it can be one of ours, else the file's name.
+fn session_id(file: &Path, imported: &Imported) -> String {
+    let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let source = imported.session_id.clone().unwrap_or(name);
+    let plain: String = source
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' })
+        .take(ID_CHARS_MAX)
+        .collect();
+    let plain = plain.trim_start_matches('.');
+    if plain.is_empty() { "imported".to_owned() } else { plain.to_owned() }
+}
