@@ -2,6 +2,8 @@
 
 /// Random sessions, and what must hold of any context.
 mod properties;
+/// Summarisers at work and at fault.
+mod summarisers;
 
 use greenroom::prelude::*;
 use greenroom_simulator::{ByPurpose, Function, Reply as Said, Summariser};
