@@ -1,5 +1,9 @@
 //! Compactions through the actors.
 
+/// A process that ends at any step of an installation.
+mod crashes;
+/// Which rung is taken, what is typed, and when nothing is tried any more.
+mod ladder;
 /// Random sessions, and what must hold of any context.
 mod properties;
 /// Summarisers at work and at fault.

@@ -1,0 +1,122 @@
+//! A process that ends at any step of an installation: the session comes back with the old context or the new one.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use greenroom::kernel::message::Message;
+use greenroom::prelude::*;
+use greenroom_simulator::{Echo, Simulator};
+
+use crate::support::{agent, builder, drain, simulator};
+use crate::talk::{chat, compactions, count, keep, opened};
+
+/// The steps of an installation, and whether the compaction is durable there.
+const STEPS: [(&str, bool); 8] = [
+    ("compactor/begin", false),
+    ("compactor/answered", false),
+    ("session/replace_path_segment", false),
+    ("install/1_accepted", false),
+    ("install/2_drafted", false),
+    ("install/3_durable", true),
+    ("install/4_measured", true),
+    ("compactor/installed", true),
+];
+
+/// Tells a child process at which step to end, and where its store is.
+const STEP: &str = "GREENROOM_TEST_ABORT_AT";
+const DIR: &str = "GREENROOM_TEST_ABORT_DIR";
+
+fn model() -> Simulator {
+    simulator(Echo, 100_000)
+}
+
+/// The context that stands there, judged: the old one, or the new one.
+async fn assert_old_or_new(
+    session: &SessionHandle,
+    runtime: &Runtime,
+    old: &[Arc<Message>],
+    durable: bool,
+    at: &str,
+) {
+    let context = session.context().await.unwrap();
+    let installed = compactions(runtime, "s").await.len();
+    assert_eq!(installed, usize::from(durable), "{at}");
+    if durable {
+        assert!(context.len() < old.len() && old.ends_with(&context[1..]), "{at}: the new context");
+    } else {
+        assert_eq!(context, old, "{at}: the old context");
+    }
+    let events = runtime.replay("s", 0).await.unwrap();
+    let named = |name| events.iter().filter(|event| event.kind.name() == name).count();
+    assert_eq!(named("compaction_start"), named("compaction_end"), "{at}: each start has one end");
+    session.prompt("and on").await.unwrap();
+}
+
+/// A panic at each step: the actors come back from the log.
+#[tokio::test(start_paused = true)]
+async fn a_panic_at_any_step_leaves_the_old_context_or_the_new_one() {
+    for (step, durable) in STEPS {
+        let model = model();
+        let once = Arc::new(AtomicBool::new(true));
+        let runtime = builder(&model)
+            .probe(move |_, at| {
+                assert!(!(at == step && once.swap(false, Ordering::Relaxed)), "injected panic at {step}");
+            })
+            .start()
+            .await
+            .unwrap();
+        let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
+        let old = session.context().await.unwrap();
+        let mut events = session.subscribe();
+        let _ = session.compact(keep(300)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_old_or_new(&session, &runtime, &old, durable, step).await;
+        let seen = drain(&mut events);
+        assert_eq!(count(&seen, "compaction_start"), count(&seen, "compaction_end"), "{step}");
+        model.assert_clean();
+    }
+}
+
+/// The same with a process of its own that really ends, and a store on a disk.
+#[tokio::test]
+async fn a_process_that_ends_at_any_step_leaves_the_old_context_or_the_new_one() {
+    for (step, durable) in STEPS {
+        let dir = tempfile::tempdir().unwrap();
+        let name = "compactions::crashes::the_process_that_ends";
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture", "--ignored"])
+            .env(STEP, step)
+            .env(DIR, dir.path())
+            .output()
+            .unwrap();
+        assert!(!child.status.success(), "{step}: it was to end there");
+        let model = model();
+        let runtime = builder(&model).data_dir(dir.path()).start().await.unwrap();
+        let session = runtime.open("s", &agent(100_000)).await.unwrap();
+        let old: Vec<Arc<Message>> = chat(8, 200).into_iter().map(Arc::new).collect();
+        assert_old_or_new(&session, &runtime, &old, durable, step).await;
+        runtime.shutdown().await.unwrap();
+    }
+}
+
+/// The child of the test above; by itself it does nothing.
+#[tokio::test]
+#[ignore = "a process of its own, started by the test above"]
+async fn the_process_that_ends() {
+    let (Some(step), Some(dir)) = (std::env::var_os(STEP), std::env::var_os(DIR)) else { return };
+    let runtime = builder(&model())
+        .data_dir(dir)
+        .probe(move |_, at| {
+            if step == *at {
+                std::process::abort();
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
+    let _ = session.compact(keep(300)).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+}

@@ -1,0 +1,235 @@
+//! At the window and below it: which rung is taken, what is typed, and when nothing is tried any more.
+
+use greenroom::kernel::entry::EntryKind;
+use greenroom::kernel::{EntryId, FailureClass, Usage};
+use greenroom::prelude::*;
+use greenroom_simulator::{
+    ByPurpose, CallInfo, Echo, Function, Reply as Said, SeenRequest, Sequence, Simulator, SimulatorOptions,
+    Summariser,
+};
+
+use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::talk::{
+    asked, chat, compactions, count, ends, keep, newest, opened, said, settings, talker, text, turns, user,
+    warnings,
+};
+
+/// A report of this size, whatever was sent.
+fn reported(input_tokens: u64) -> Usage {
+    Usage { input_tokens, output_tokens: 10, ..Usage::default() }
+}
+
+/// At the window something must be done: where no summary can be had, the fallback stands in, and says so.
+#[tokio::test(start_paused = true)]
+async fn at_the_window_the_fallback_stands_in_and_says_truncated() {
+    let model = simulator(ByPurpose::new(Sequence(vec![Said::text("on")]), Summariser::Garbage), 20_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(8_000), chat(12, 330)).await;
+    let mut events = session.subscribe();
+    session.prompt("go on").await.unwrap();
+    let ended = ends(&drain(&mut events));
+    assert_eq!(ended.iter().map(|end| end.outcome).collect::<Vec<_>>(), ["truncated"], "{ended:?}");
+    let compaction = newest(&runtime, "s").await;
+    assert!(compaction.truncated && compaction.summary.starts_with("[Compacted "));
+    model.assert_clean();
+}
+
+/// Below the window a failed summary changes nothing.
+#[tokio::test(start_paused = true)]
+async fn below_the_window_a_failed_summary_changes_nothing() {
+    let turns = Sequence(vec![Said::text("on").with_usage(reported(6_700))]);
+    let model = simulator(ByPurpose::new(turns, Summariser::Garbage), 20_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(8_000), chat(12, 280)).await;
+    let mut events = session.subscribe();
+    session.prompt("go on").await.unwrap();
+    let ended = ends(&drain(&mut events));
+    assert_eq!(ended[0].outcome, "failed");
+    assert_eq!(session.context().await.unwrap().len(), 26);
+}
+
+/// What is newest alone is larger than the window: typed, with the numbers; the session stays usable.
+#[tokio::test(start_paused = true)]
+async fn a_floor_is_typed_with_its_numbers_and_the_session_stays_usable() {
+    let model = simulator(Echo, 8_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(8_000), chat(4, 200)).await;
+    let error = session.prompt(text("huge", 9_000)).await.unwrap_err();
+    let Error::Model(failure) = &error else { panic!("{error}") };
+    assert_eq!((failure.class, failure.limit), (FailureClass::ContextFloor, Some(8_000)));
+    assert!(failure.requested.is_some_and(|tokens| tokens > 8_000), "{failure:?}");
+    assert!(error.is_context_overflow());
+    session.branch(Some(EntryId(7))).await.unwrap();
+    session.prompt("and on").await.unwrap();
+}
+
+/// Three failures in a row: a warning, and silence, until something changes.
+#[tokio::test(start_paused = true)]
+async fn after_three_failures_it_pauses_until_a_compaction_by_hand_new_settings_or_another_model() {
+    for change in ["by hand", "settings", "model"] {
+        let broken = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let is_broken = std::sync::Arc::clone(&broken);
+        let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
+            let broken = is_broken.load(std::sync::atomic::Ordering::Relaxed);
+            let kind = if broken { Summariser::Garbage } else { Summariser::Obedient };
+            greenroom_simulator::Script::reply(&kind, request, info)
+        });
+        let talk = Function(|_: &SeenRequest, _: CallInfo| Said::text("yes").with_usage(reported(16_500)));
+        let model = simulator(ByPurpose::new(talk, summaries), 40_000);
+        let runtime = runtime(&model).await;
+        let session = opened(&runtime, "s", &agent(20_000), chat(28, 290)).await;
+        let mut events = session.subscribe();
+        for _ in 0..8 {
+            session.prompt("more").await.unwrap();
+        }
+        let seen = drain(&mut events);
+        assert_eq!(ends(&seen).len(), 3, "{change}: {:?}", ends(&seen));
+        assert_eq!(
+            warnings(&seen).iter().filter(|warning| warning.contains("3 compactions in a row")).count(),
+            1
+        );
+        broken.store(false, std::sync::atomic::Ordering::Relaxed);
+        match change {
+            "by hand" => assert_eq!(session.compact(keep(14_000)).await.unwrap().outcome, "completed"),
+            "settings" => {
+                runtime.set_compaction(settings(|settings| settings.threshold = Some(0.79))).await.unwrap();
+            }
+            _ => drop(runtime.open("s", &Agent::new("another").context_window(20_000)).await.unwrap()),
+        }
+        for _ in 0..4 {
+            session.prompt(text("more", 300)).await.unwrap();
+        }
+        let ended = ends(&drain(&mut events));
+        let automatic = ended.iter().filter(|end| serde_json::to_value(end.trigger).unwrap() == "threshold");
+        assert!(automatic.clone().any(|end| end.outcome == "completed"), "{change}: {ended:?}");
+    }
+}
+
+/// A weak compaction is not followed by another without a new message between them.
+#[tokio::test(start_paused = true)]
+async fn no_automatic_compaction_follows_another_without_a_new_message() {
+    let model = simulator(ByPurpose::new(talker(250), Summariser::Garbage), 40_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(20_000), chat(28, 290)).await;
+    let mut events = session.subscribe();
+    session.prompt("more").await.unwrap();
+    let seen = drain(&mut events);
+    let names: Vec<_> = seen.iter().map(|event| event.kind.name()).collect();
+    let mut message_since = true;
+    for name in &names {
+        match *name {
+            "compaction_start" => assert!(std::mem::take(&mut message_since), "{names:?}"),
+            "message_end" => message_since = true,
+            _ => {}
+        }
+    }
+    assert!(count(&seen, "compaction_start") >= 1);
+}
+
+/// The provider knows a smaller window than is set: what it says is remembered, and the turn goes on.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_a_provider_names_is_remembered() {
+    let model = simulator(Echo, 9_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &Agent::new("nobody-knows-it"), chat(14, 350)).await;
+    let mut events = session.subscribe();
+    session.prompt("go on").await.unwrap();
+    assert_eq!(compactions(&runtime, "s").await.len(), 1);
+    let context = session.state().await.unwrap().context;
+    assert_eq!(
+        (context.window, serde_json::to_value(context.window_source).unwrap()),
+        (9_000, "learned".into())
+    );
+    assert!(warnings(&drain(&mut events)).iter().any(|warning| warning.contains("9000")));
+}
+
+/// To a model with a smaller window: the old one, whose window still holds it all, writes the summary.
+#[tokio::test(start_paused = true)]
+async fn a_switch_to_a_smaller_window_compacts_with_the_model_that_is_left_and_then_with_the_new_one() {
+    for old_refuses in [false, true] {
+        let script = Function(move |request: &SeenRequest, info: CallInfo| {
+            let is_summary = request.purpose == greenroom::provider::Purpose::Summary;
+            if is_summary && old_refuses && request.model == "large" {
+                return Said::text("no");
+            }
+            greenroom_simulator::Script::reply(&Echo, request, info)
+        });
+        let model = simulator(script, 100_000);
+        let runtime = runtime(&model).await;
+        let large = Agent::new("large").context_window(100_000);
+        let session = opened(&runtime, "s", &large, chat(30, 400)).await;
+        runtime.open("s", &Agent::new("small").context_window(16_000)).await.unwrap();
+        session.prompt("go on").await.unwrap();
+        let compaction = newest(&runtime, "s").await;
+        assert_eq!(serde_json::to_value(compaction.trigger).unwrap(), "model_switch");
+        let models: Vec<String> = asked(&model).iter().map(|logged| logged.request.model.clone()).collect();
+        assert_eq!(models[0], "large");
+        assert_eq!(compaction.model, if old_refuses { "small" } else { "large" }, "{models:?}");
+        assert_eq!(turns(&model).last().unwrap().request.model, "small");
+        assert!(session.state().await.unwrap().context.tokens < 12_800);
+    }
+}
+
+/// Settings that cannot work are refused when they are given, and when a session is opened with them.
+#[tokio::test(start_paused = true)]
+async fn settings_that_cannot_work_are_refused_with_the_reason() {
+    let model = simulator(Echo, 8_000);
+    let bad = [
+        settings(|settings| settings.threshold = Some(1.5)),
+        settings(|settings| settings.context_window = Some(0)),
+        settings(|settings| settings.compact_prompt = Some(" ".into())),
+        settings(|settings| settings.max_request_bytes = 1),
+    ];
+    let runtime = runtime(&model).await;
+    for bad in bad {
+        let refused = runtime.set_compaction(bad.clone()).await.unwrap_err();
+        assert!(matches!(&refused, Error::Config(reason) if reason.contains("must")), "{refused}");
+        assert!(builder(&model).compaction(bad).start().await.is_err());
+    }
+    let limited = settings(|settings| {
+        (settings.auto_compact_token_limit, settings.keep_recent_tokens) = (Some(1_500), Some(2_000));
+    });
+    let refused = runtime.open("keep", &agent(8_000).compaction(limited)).await.unwrap_err();
+    assert!(refused.to_string().contains("nothing to summarise"), "{refused}");
+    let refused = runtime.open("floor", &agent(8_000).instructions(text("rules", 7_000))).await.unwrap_err();
+    assert!(refused.to_string().contains("system prompt"), "{refused}");
+}
+
+/// A window that is nearly full of one turn's work: the prefix is summarised, and the turn goes on with its request.
+#[tokio::test(start_paused = true)]
+async fn silent_truncation_is_noticed_by_the_report_and_compacted_for() {
+    let options = SimulatorOptions {
+        window: 6_000,
+        error_dialect: greenroom_simulator::ErrorDialect::Silent,
+        ..SimulatorOptions::new(ByPurpose::new(talker(100), Summariser::Obedient))
+    };
+    let model = Simulator::new(options);
+    let late = settings(|settings| (settings.threshold, settings.reserve_tokens) = (Some(1.0), None));
+    let runtime = builder(&model).compaction(late).start().await.unwrap();
+    let session = opened(&runtime, "s", &agent(6_000), chat(10, 290)).await;
+    let mut events = session.subscribe();
+    for _ in 0..6 {
+        session.prompt(text("more", 100)).await.unwrap();
+    }
+    let seen = drain(&mut events);
+    assert!(ends(&seen).iter().any(|end| end.outcome == "completed"), "{:?}", ends(&seen));
+}
+
+/// A message of a session that a program put in, and one that is empty, count as what they are.
+#[tokio::test(start_paused = true)]
+async fn empty_answers_and_notes_neither_count_nor_break_a_compaction() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &agent(100_000)).await.unwrap();
+    let mut kinds: Vec<EntryKind> = chat(4, 200).into_iter().map(EntryKind::message).collect();
+    kinds.insert(2, EntryKind::Note { kind: "note".into(), data: "{}".into() });
+    kinds.insert(3, EntryKind::message(said("")));
+    kinds.insert(4, EntryKind::message(user(" ")));
+    let path = crate::talk::entries(kinds);
+    let leaf = path.last().map(|entry| entry.id);
+    session.adopt(path, leaf).await.unwrap();
+    let done = session.compact(keep(300)).await.unwrap();
+    assert_eq!(done.outcome, "completed", "{done}");
+    session.prompt("and on").await.unwrap();
+    model.assert_clean();
+}
