@@ -1,7 +1,11 @@
 //! Compactions through the actors.
 
+/// Plans, undo, branches, forks, pins, and input that comes meanwhile.
+mod by_hand;
 /// A process that ends at any step of an installation.
 mod crashes;
+/// What programs may say about compactions.
+mod hooks;
 /// Which rung is taken, what is typed, and when nothing is tried any more.
 mod ladder;
 /// Random sessions, and what must hold of any context.

@@ -1,0 +1,134 @@
+//! What programs may say about compactions, and what becomes of programs that say it badly.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use greenroom::kernel::EntryId;
+use greenroom::kernel::compacting::Supplied;
+use greenroom::kernel::files::Touch;
+use greenroom::prelude::*;
+use greenroom::{BeforeCompact, RuntimeBuilder};
+use greenroom_simulator::{ByPurpose, Echo, Simulator, Summariser};
+
+use crate::support::{agent, builder, drain, simulator};
+use crate::talk::{asked, calls, chat, keep, newest, opened, result, text, user, warnings};
+
+/// A session of a file and eight turns, under a runtime with these hooks.
+async fn hooked(hooks: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder) -> (Simulator, Runtime, SessionHandle) {
+    let model = simulator(Echo, 100_000);
+    let runtime = hooks(builder(&model)).start().await.unwrap();
+    let mut messages = vec![user("m0."), calls(&["a"], "x"), result("a", "", &[("a.rs", Touch::Modified)])];
+    messages.extend(chat(8, 200));
+    let session = opened(&runtime, "s", &agent(100_000), messages).await;
+    (model, runtime, session)
+}
+
+fn supply(summary: String, first_kept: Option<u64>) -> BeforeCompact {
+    BeforeCompact::Supply(Supplied { summary, first_kept: first_kept.map(EntryId) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_leaves_everything_and_says_why() {
+    let (model, _runtime, session) = hooked(|builder| {
+        builder.before_compact(|_, _| async { BeforeCompact::Cancel("a demo runs".into()) })
+    })
+    .await;
+    let before = session.context().await.unwrap();
+    let done = session.compact(keep(300)).await.unwrap();
+    assert_eq!((done.outcome, done.reason.as_deref()), ("cancelled", Some("a demo runs")));
+    assert_eq!(session.context().await.unwrap(), before);
+    assert_eq!(asked(&model).len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supplied_summary_may_name_its_own_first_kept_entry_and_gets_the_footer() {
+    let (model, runtime, session) =
+        hooked(|builder| builder.before_compact(|_, _| async { supply("By hand.".into(), Some(7)) })).await;
+    let before = session.context().await.unwrap();
+    assert_eq!(session.compact(keep(300)).await.unwrap().outcome, "completed");
+    let compaction = newest(&runtime, "s").await;
+    assert_eq!((compaction.first_kept, compaction.from_hook), (Some(EntryId(7)), true));
+    assert_eq!(compaction.summary, "By hand.\n\n<modified-files>\na.rs\n</modified-files>");
+    assert_eq!(session.context().await.unwrap()[1..], before[7..]);
+    assert_eq!(asked(&model).len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supplied_summary_that_is_empty_too_large_or_cuts_where_none_may_is_refused() {
+    for (summary, first_kept, reason) in [
+        (String::new(), None, "empty, or too large"),
+        (text("long", 20_000), None, "empty, or too large"),
+        ("short".to_owned(), Some(2), "may be cut"),
+        ("short".to_owned(), Some(999), "may be cut"),
+    ] {
+        let (_model, _runtime, session) = hooked(|builder| {
+            builder.before_compact(move |_, _| {
+                let word = supply(summary.clone(), first_kept);
+                async move { word }
+            })
+        })
+        .await;
+        let before = session.context().await.unwrap();
+        let done = session.compact(keep(300)).await.unwrap();
+        assert!(done.outcome == "failed" && done.reason.unwrap().contains(reason), "{reason}");
+        assert_eq!(session.context().await.unwrap(), before);
+    }
+}
+
+/// A hook that fails, panics or takes too long is told of and passed over, before a compaction and after it.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_panics_or_is_slow_is_reported_and_skipped() {
+    for slow in [false, true] {
+        let harm = move || async move {
+            assert!(slow, "the hook panics");
+            tokio::time::sleep(Duration::from_secs(3_600)).await;
+        };
+        let (_model, _runtime, session) = hooked(|builder| {
+            builder
+                .before_compact(move |_, _| async move {
+                    harm().await;
+                    BeforeCompact::Cancel("never said".into())
+                })
+                .after_compact(move |_, _| harm())
+        })
+        .await;
+        let mut events = session.subscribe();
+        let done = session.compact(keep(300)).await.unwrap();
+        assert_eq!(done.outcome, "completed");
+        assert!(done.duration_ms <= 10_000);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let told = warnings(&drain(&mut events));
+        let word = if slow { "longer than 10 s" } else { "panicked: the hook panics" };
+        assert_eq!(told.iter().filter(|warning| warning.contains(word)).count(), 2, "{told:?}");
+        session.prompt("and on").await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_one_that_works_and_after_one_that_fails_the_right_hook_is_told() {
+    for (summariser, expected) in
+        [(Summariser::Obedient, "after completed"), (Summariser::Garbage, "failed failed")]
+    {
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (after, failed) = (Arc::clone(&told), Arc::clone(&told));
+        let model = simulator(ByPurpose::new(Echo, summariser), 100_000);
+        let runtime = builder(&model)
+            .after_compact(move |_, end| {
+                after.lock().unwrap().push(format!("after {}", end.outcome));
+                async {}
+            })
+            .compact_failed(move |_, end| {
+                failed.lock().unwrap().push(format!("failed {}", end.outcome));
+                async {}
+            })
+            .start()
+            .await
+            .unwrap();
+        let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
+        session.compact(keep(300)).await.unwrap();
+        // Nothing to do is neither.
+        session.compact(keep(50_000)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(*told.lock().unwrap(), [expected]);
+    }
+}
