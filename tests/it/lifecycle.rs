@@ -97,7 +97,7 @@ async fn a_panic_in_any_handler_ends_at_its_session() {
 
 fn talk() -> impl greenroom_simulator::Script {
     let turns = greenroom_simulator::Function(|_: &_, info: greenroom_simulator::CallInfo| {
-        if info.session_call % 2 == 0 {
+        if info.session_call.is_multiple_of(2) {
             Said::call("note", &serde_json::json!({"text": "x"}))
         } else {
             Said::text(format!("answer {} {}", info.session_call, "word ".repeat(400)))

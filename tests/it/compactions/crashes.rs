@@ -104,6 +104,7 @@ async fn a_process_that_ends_at_any_step_leaves_the_old_context_or_the_new_one()
 /// The child of the test above; by itself it does nothing.
 #[tokio::test]
 #[ignore = "a process of its own, started by the test above"]
+#[expect(clippy::disallowed_methods, reason = "what a child process is told stands in its environment")]
 async fn the_process_that_ends() {
     let (Some(step), Some(dir)) = (std::env::var_os(STEP), std::env::var_os(DIR)) else { return };
     let runtime = builder(&model())

@@ -277,7 +277,7 @@ async fn twenty_in_a_row_keep_the_request_the_files_and_the_cap() {
     for summariser in [Summariser::Obedient, Summariser::Lossy, Summariser::Hostile] {
         let turns = Function(|_: &SeenRequest, info: CallInfo| {
             let path = format!("src/file{}.rs", info.session_call);
-            let tool = if info.session_call % 3 == 0 { "edit" } else { "read" };
+            let tool = if info.session_call.is_multiple_of(3) { "edit" } else { "read" };
             Said::call(tool, &serde_json::json!({ "path": path }))
         });
         let model = simulator(ByPurpose::new(turns, summariser), 12_000);
