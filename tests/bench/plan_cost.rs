@@ -34,6 +34,7 @@ async fn main() {
         let planned = plan(held, &options).expect("there is something to compact");
         assert_eq!(planned.first_kept, plan(&whole, &options).expect("the same").first_kept);
         let runs = scaled(2_000);
+        time_of(runs, || plan(held, &options)); // warms up
         let on_held = time_of(runs, || plan(held, &options));
         let on_whole = time_of(runs, || plan(&whole, &options));
         rows.push((older, micros(on_held), micros(on_whole), 0.0));
