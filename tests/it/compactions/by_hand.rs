@@ -209,3 +209,24 @@ async fn the_events_of_a_compaction_come_in_order() {
         ["compaction_start", "compaction_end", "session_compacted", "compaction_undone"]
     );
 }
+
+/// More entries than one batch of the store takes are taken over all the same, and read again from the disk.
+#[tokio::test]
+async fn an_import_of_any_size_is_taken_over_and_compacted() {
+    let model = simulator(Echo, 100_000);
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = builder(&model).data_dir(dir.path()).start().await.unwrap();
+    let session = opened(&runtime, "s", &agent(1_000_000), chat(8_500, 2)).await;
+    assert!(
+        session.adopt(Vec::new(), None).await.is_err(),
+        "only an empty session takes over another's entries"
+    );
+    assert_eq!(session.compact(keep(500)).await.unwrap().outcome, "completed");
+    let context = session.context().await.unwrap();
+    runtime.shutdown().await.unwrap();
+    let again = builder(&model).data_dir(dir.path()).start().await.unwrap();
+    let session = again.open("s", &agent(1_000_000)).await.unwrap();
+    assert_eq!(session.context().await.unwrap(), context);
+    assert_eq!(again.head("s").await.unwrap().unwrap().entries, 17_003);
+    again.shutdown().await.unwrap();
+}
