@@ -134,8 +134,8 @@ async fn points() -> Vec<&'static str> {
         session.prompt(format!("question {turn} {}", "thing ".repeat(300))).await.unwrap();
     }
     assert!(session.state().await.unwrap().compactions > 0);
-    runtime.shutdown().await.unwrap();
     let points = seen.lock().unwrap().iter().copied().collect::<Vec<_>>();
+    runtime.shutdown().await.unwrap();
     // The end of the session itself is no part of the conversation.
     points
         .into_iter()

@@ -7,6 +7,8 @@ mod compactions;
 mod lifecycle;
 /// One module for each document that compaction was built after; its tests are that document's sentences.
 mod seeds;
+/// Whole lives made of a seed, with faults, crashes and panics.
+mod simulation;
 /// The workspace as a whole: who may know whom, and what every file owes its reader.
 mod structure;
 /// What the tests share: runtimes over a simulator.

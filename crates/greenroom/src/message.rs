@@ -114,6 +114,8 @@ pub(crate) enum SessionMessage {
     Project { stamp: Stamp },
     /// From the agent: compact.
     Compact { stamp: Stamp, trigger: Trigger, at_window: bool, rungs_down: u32 },
+    /// From the agent: everything was broadcast, and every prompt that was answered has its reply.
+    LastWordsSaid,
     /// From the agent: the provider named a limit of the model.
     LimitLearned { limit: u64 },
 
@@ -153,6 +155,7 @@ impl SessionMessage {
             Self::End { .. } => "session/end",
             Self::Project { .. } => "session/project",
             Self::Compact { .. } => "session/compact",
+            Self::LastWordsSaid => "session/last_words_said",
             Self::LimitLearned { .. } => "session/limit_learned",
             Self::Measured { .. } => "session/measured",
             Self::ReplacePathSegment { .. } => "session/replace_path_segment",
@@ -209,6 +212,8 @@ pub(crate) enum AgentMessage {
     /// From the session: events of durable entries, to be broadcast; then the word that the run is over, and the
     /// reply to its prompt.
     Broadcast { events: Vec<Arc<Event>>, then: Option<Box<Answer>> },
+    /// From the session: it is about to end; say so when everything before this was broadcast.
+    LastWords,
     /// From the usage tracker: the size.
     Sized { stamp: Stamp, size: Size },
     /// From the session: the usage tracker is a new one; ask again.
@@ -234,6 +239,7 @@ impl AgentMessage {
             Self::Context { .. } => "agent/context",
             Self::Compacted { .. } => "agent/compacted",
             Self::Broadcast { .. } => "agent/broadcast",
+            Self::LastWords => "agent/last_words",
             Self::Sized { .. } => "agent/sized",
             Self::TrackerRestarted { .. } => "agent/tracker_restarted",
             Self::Abort { .. } => "agent/abort",

@@ -34,6 +34,8 @@ pub(crate) struct Slot {
     broadcast: Mutex<(u64, u64)>,
     /// Whether an actor had this slot before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
+    /// Whether its actor ended with every event broadcast.
+    all_said: AtomicBool,
     pub(crate) activity: AtomicU64,
     /// Places for requests in the actor's mailbox, which has no bound of its own.
     pub(crate) requests: Arc<Semaphore>,
@@ -42,7 +44,14 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(id: Arc<str>, parent: Option<Arc<str>>, agent: Arc<Agent>) -> Self {
+    /// A slot for a session that has no actor yet. `unsaid` is the first durable event that is still due, where an
+    /// earlier slot was given up before it was broadcast.
+    pub(crate) fn new(
+        id: Arc<str>,
+        parent: Option<Arc<str>>,
+        agent: Arc<Agent>,
+        unsaid: Option<u64>,
+    ) -> Self {
         Self {
             id,
             parent,
@@ -54,8 +63,9 @@ impl Slot {
                 Window { tokens: None, source: WindowSource::Unknown },
             )),
             bill: Mutex::default(),
-            broadcast: Mutex::default(),
-            was_opened: AtomicBool::new(false),
+            broadcast: Mutex::new((unsaid.unwrap_or(0), 0)),
+            was_opened: AtomicBool::new(unsaid.is_some()),
+            all_said: AtomicBool::new(false),
             activity: AtomicU64::new(0),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             questions: Arc::new(Semaphore::new(REQUESTS_MAX)),
@@ -107,10 +117,22 @@ impl Slot {
         self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
+    /// The first durable event that may still be due; `None` where all were broadcast, or nothing was ever read.
+    pub(crate) fn unsaid_from(&self) -> Option<u64> {
+        (self.was_opened.load(Ordering::Relaxed) && !self.all_said.load(Ordering::Relaxed))
+            .then(|| self.broadcast_below())
+    }
+
+    /// The session ends in order, and every durable event was broadcast.
+    pub(crate) fn all_is_said(&self) {
+        self.all_said.store(true, Ordering::Relaxed);
+    }
+
     /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not
     /// broadcast, if an actor before this one died before it could be.
     pub(crate) fn start_broadcast(&self, entries: u64) -> Option<u64> {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        self.all_said.store(false, Ordering::Relaxed);
         if self.was_opened.swap(true, Ordering::Relaxed) {
             return Some(broadcast.0).filter(|below| *below < entries);
         }

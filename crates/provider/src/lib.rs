@@ -10,6 +10,7 @@ pub mod classify;
 pub mod openai;
 pub mod retry_after;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use self::catalog::{Catalog, ModelInfo};
@@ -132,4 +133,17 @@ impl ProviderError {
 /// empty body. [`ProviderError::is_overflow_candidate`] is the question that a turn asks.
 pub fn is_empty_body_overflow_candidate(status: Option<u16>, body: &str) -> bool {
     matches!(status, Some(400 | 413 | 429)) && body.trim().is_empty()
+}
+
+/// Arguments that are a JSON object go as they are. Anything else is wrapped into one: a server that parses the
+/// history would refuse it with a 500, for ever. Every provider sends a call's arguments so.
+pub fn sendable_arguments(arguments: &str) -> Cow<'_, str> {
+    let trimmed = arguments.trim();
+    if trimmed.is_empty() || trimmed == "null" {
+        return Cow::Borrowed("{}");
+    }
+    if trimmed.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(trimmed).is_ok() {
+        return Cow::Borrowed(arguments);
+    }
+    Cow::Owned(serde_json::json!({ "invalid_arguments": arguments }).to_string())
 }

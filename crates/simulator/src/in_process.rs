@@ -1,9 +1,11 @@
 //! The simulated model as a provider in this process, without a socket.
 //!
 //! Always true: it waits only on tokio's clock, so that a paused clock rules it; it shares the caller's
-//! messages and copies none. A failure is what a careful HTTP client would make of the same answer.
+//! messages and copies none but those with broken calls. A failure is what a careful HTTP client would make of the same answer.
 
+use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
@@ -12,7 +14,9 @@ use greenroom_kernel::{
     AssistantMessage, Block, Failure, FailureClass, Message, Part, StopReason, ToolCall, Usage,
 };
 use greenroom_provider::retry_after::retry_after_ms;
-use greenroom_provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request, classify};
+use greenroom_provider::{
+    Provider, ProviderError, ReplyEvent, ReplyStream, Request, classify, sendable_arguments,
+};
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::sleep;
@@ -79,7 +83,10 @@ impl Provider for InProcess {
     }
 }
 
-fn seen(request: Request) -> SeenRequest {
+fn seen(mut request: Request) -> SeenRequest {
+    for message in &mut request.messages {
+        send_whole_arguments(message);
+    }
     let text_bytes = |blocks: &[Block]| -> usize {
         blocks
             .iter()
@@ -119,6 +126,21 @@ fn seen(request: Request) -> SeenRequest {
         bytes: bytes as u64,
         tokens: 0,
         cached_tokens: 0,
+    }
+}
+
+/// A client sends no broken JSON back, though a model wrote it.
+fn send_whole_arguments(message: &mut Arc<Message>) {
+    let is_sent_as_is = |call: &ToolCall| matches!(sendable_arguments(&call.arguments), Cow::Borrowed(as_is) if as_is == call.arguments);
+    if message.tool_calls().all(is_sent_as_is) {
+        return;
+    }
+    if let Message::Assistant(answer) = Arc::make_mut(message) {
+        for part in &mut answer.content {
+            if let Part::ToolCall(call) = part {
+                call.arguments = sendable_arguments(&call.arguments).into_owned();
+            }
+        }
     }
 }
 

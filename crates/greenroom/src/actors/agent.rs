@@ -117,6 +117,7 @@ impl AgentState {
                     }
                 }
             }
+            AgentMessage::LastWords => self.tell_session(SessionMessage::LastWordsSaid),
             AgentMessage::Begin(begin) => self.begin(myself, *begin),
             AgentMessage::Recorded { stamp, delivered } => {
                 self.input(myself, stamp, Input::Recorded { delivered })
@@ -191,6 +192,10 @@ impl AgentState {
         let effects = running.turn.on(input);
         for effect in effects {
             self.perform(myself, stamp, effect);
+        }
+        // A turn that is over holds nothing, and its watcher ends.
+        if self.current(stamp).is_some_and(|running| running.turn.is_over()) {
+            self.running = None;
         }
     }
 

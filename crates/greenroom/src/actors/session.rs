@@ -329,6 +329,7 @@ impl SessionState {
             SessionMessage::Compact { stamp, trigger, at_window, rungs_down } => {
                 self.compact_for_turn(stamp, trigger, at_window, rungs_down);
             }
+            SessionMessage::LastWordsSaid => self.stop_now(),
             SessionMessage::LimitLearned { limit } => {
                 if self.deps.learned.learn_limit(&self.provider, &self.model, limit) {
                     self.warn(format!(
@@ -518,7 +519,11 @@ impl SessionState {
     }
 
     fn check_idle(&self, what: &'static str) -> Result<()> {
-        if self.is_idle() { Ok(()) } else { Err(Error::NotIdle { session: self.slot.id.to_string(), what }) }
+        if self.is_idle() && self.stopping.is_none() {
+            Ok(())
+        } else {
+            Err(Error::NotIdle { session: self.slot.id.to_string(), what })
+        }
     }
 
     /// Closes what a crash left open.
@@ -548,10 +553,18 @@ impl SessionState {
         self.stop_if_wanted();
     }
 
+    /// The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks first.
     fn stop_if_wanted(&mut self) {
+        if self.is_idle() && self.stopping.is_some() {
+            self.tell_agent(AgentMessage::LastWords);
+        }
+    }
+
+    fn stop_now(&mut self) {
         if self.is_idle()
             && let Some(done) = self.stopping.take()
         {
+            self.slot.all_is_said();
             let _ = done.send(());
             self.myself.stop(Some("closed".to_owned()));
         }
@@ -590,6 +603,7 @@ impl SessionState {
             self.tell_agent(AgentMessage::Broadcast { events, then: None });
             self.warn(format!("the agent died and was restarted: {reason}"));
             self.rerun_turn().await;
+            self.stop_if_wanted();
         } else if child.get_id() == self.tracker.get_id() {
             let gauge = self.gauge();
             self.tracker = spawn_tracker(&self.deps, &self.slot, &self.myself, gauge, &self.log).await?;

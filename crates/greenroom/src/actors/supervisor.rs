@@ -25,6 +25,8 @@ pub(crate) struct Supervisor;
 pub(crate) struct SupervisorState {
     deps: Arc<Deps>,
     sessions: HashMap<Arc<str>, Supervised>,
+    /// Sessions that ended before all their durable events were broadcast: the first one that was not.
+    unsaid: HashMap<Arc<str>, u64>,
     generations: u64,
     shutdown: Option<oneshot::Sender<()>>,
 }
@@ -58,7 +60,13 @@ impl Actor for Supervisor {
         _myself: ActorRef<Self::Msg>,
         deps: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        Ok(SupervisorState { deps, sessions: HashMap::new(), generations: 0, shutdown: None })
+        Ok(SupervisorState {
+            deps,
+            sessions: HashMap::new(),
+            unsaid: HashMap::new(),
+            generations: 0,
+            shutdown: None,
+        })
     }
 
     async fn handle(
@@ -164,7 +172,7 @@ impl SupervisorState {
             }
             return;
         }
-        let slot = Arc::new(Slot::new(Arc::clone(&id), parent, agent));
+        let slot = Arc::new(Slot::new(Arc::clone(&id), parent, agent, self.unsaid.remove(&id)));
         let session = Supervised {
             slot,
             phase: Phase::Starting(vec![reply]),
@@ -223,9 +231,18 @@ impl SupervisorState {
                 for caller in callers {
                     let _ = caller.send(Err(error.clone()));
                 }
-                self.sessions.remove(id);
+                self.forget_unsaid(id);
                 self.stop_when_empty(myself);
             }
+        }
+    }
+
+    /// Forgets a session that did not end in order, but not which of its events are still due.
+    fn forget_unsaid(&mut self, id: &Arc<str>) {
+        if let Some(session) = self.sessions.remove(id)
+            && let Some(below) = session.slot.unsaid_from()
+        {
+            self.unsaid.insert(Arc::clone(id), below);
         }
     }
 
@@ -284,7 +301,7 @@ impl SupervisorState {
             Phase::Starting(_) | Phase::Live(_) | Phase::Failed(_) => return,
         };
         if callers.is_empty() || self.shutdown.is_some() {
-            self.sessions.remove(id);
+            self.forget_unsaid(id);
             self.stop_when_empty(myself);
         } else {
             session.phase = Phase::Starting(callers);
@@ -306,7 +323,7 @@ impl SupervisorState {
                 session.phase = Phase::Closing(actor.get_id(), Vec::new());
             }
             Phase::Failed(_) => {
-                self.sessions.remove(id);
+                self.forget_unsaid(id);
                 let _ = done.send(());
             }
             // One that starts during a shutdown is closed when it has started.

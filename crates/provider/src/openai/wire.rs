@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{MaxTokensField, ResendReasoning};
-use crate::Request;
+use crate::{Request, sendable_arguments};
 
 /// The longest id of a call that servers accept, in bytes.
 const CALL_ID_BYTES_MAX: usize = 40;
@@ -262,7 +262,7 @@ fn wire_call(call: &ToolCall) -> WireCall<'_> {
         kind: "function",
         function: WireFunction {
             name: wire_tool_name(&call.name),
-            arguments: wire_arguments(&call.arguments),
+            arguments: sendable_arguments(&call.arguments),
         },
     }
 }
@@ -304,19 +304,6 @@ fn wire_tool(tool: &ToolSpec) -> WireTool<'_> {
             parameters: &tool.parameters,
         },
     }
-}
-
-/// Arguments that are a JSON object go as they are. Anything else is wrapped into one: a server that parses the
-/// history would refuse it with a 500, for ever.
-fn wire_arguments(arguments: &str) -> Cow<'_, str> {
-    let trimmed = arguments.trim();
-    if trimmed.is_empty() || trimmed == "null" {
-        return Cow::Borrowed("{}");
-    }
-    if trimmed.starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(trimmed).is_ok() {
-        return Cow::Borrowed(arguments);
-    }
-    Cow::Owned(serde_json::json!({ "invalid_arguments": arguments }).to_string())
 }
 
 /// A name that the model invented may hold characters that a server refuses in the history.

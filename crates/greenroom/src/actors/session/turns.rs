@@ -22,6 +22,10 @@ impl SessionState {
         options: PromptOptions,
         reply: ReplyTo<Reply>,
     ) {
+        if self.stopping.is_some() {
+            let _ = reply.send(Err(Error::Interrupted { session: self.slot.id.to_string() }));
+            return;
+        }
         if self.is_idle() && self.log.inbox().is_empty() {
             // A failure is the reply.
             let _ = self.begin(content, options, Some(reply)).await;
@@ -38,6 +42,10 @@ impl SessionState {
     }
 
     pub(super) async fn input(&mut self, content: Vec<Block>, delivery: Delivery, reply: ReplyTo<EntryId>) {
+        if self.stopping.is_some() {
+            let _ = reply.send(Err(Error::Interrupted { session: self.slot.id.to_string() }));
+            return;
+        }
         if self.is_idle() && self.log.inbox().is_empty() {
             let id = EntryId(self.log.head().entries);
             let result = self.begin(content, PromptOptions::default(), None).await;
@@ -145,7 +153,9 @@ impl SessionState {
             )));
             return;
         };
-        let draft = self.opening_draft();
+        let mut draft = self.opening_draft();
+        // It is noted, so that a crash in it is known, and each end of a turn has its beginning.
+        draft.push(EntryKind::Note { kind: "turn_resumed".into(), data: turn.to_string() });
         let _ = self.begin_recorded(draft, turn, options, Some(reply)).await;
     }
 
@@ -158,10 +168,6 @@ impl SessionState {
     ) -> Result<()> {
         draft.head.open_turn = Some(turn);
         draft.head.state = StoredState::Working;
-        if draft.entries.is_empty() {
-            // A resumed turn is noted, so that a crash in it is known.
-            draft.push(EntryKind::Note { kind: "turn_resumed".into(), data: turn.to_string() });
-        }
         if let Err(error) = self.append(draft, options.key.clone()).await {
             if let Some(reply) = reply {
                 let _ = reply.send(Err(error.clone()));

@@ -7,7 +7,7 @@ use greenroom_kernel::{
 };
 use serde_json::{Value, json};
 
-use super::{WireStyle, is_strict_schema, wire_arguments, wire_call_id, wire_request, wire_tool_name};
+use super::{WireStyle, is_strict_schema, wire_call_id, wire_request, wire_tool_name};
 use crate::openai::{MaxTokensField, ResendReasoning};
 use crate::{OutputSchema, Purpose, Request};
 
@@ -183,8 +183,9 @@ fn tool_results() {
 
 #[test]
 fn arguments_are_always_an_object() {
-    let check =
-        |arguments: &str, expected: &str| assert_eq!(wire_arguments(arguments), expected, "{arguments}");
+    let check = |arguments: &str, expected: &str| {
+        assert_eq!(crate::sendable_arguments(arguments), expected, "{arguments}")
+    };
     check(r#"{"a": 1}"#, r#"{"a": 1}"#);
     check("", "{}");
     check(" null ", "{}");

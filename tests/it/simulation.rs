@@ -1,0 +1,187 @@
+//! Whole lives of a runtime, made of a seed: sessions, prompts, steers, aborts, compactions by every kind of
+//! summariser, faults of the provider, tools that fail and panic, actors that panic, crashes and reopenings, under
+//! tokio's paused clock. What must hold is checked after every step, and at the end every session must work.
+//!
+//! Always true: the same seed gives the same life, to the last event. A failure names its seed;
+//! `cargo xtask simulate --seed N` repeats it and prints its trace, `--runs N` runs that many.
+
+mod check;
+mod life;
+mod model;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What came of a seed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Every step and every durable event, in order.
+    pub(crate) trace: Vec<String>,
+    /// How often each fault really happened, and each kind of end.
+    pub(crate) fired: BTreeMap<String, u64>,
+}
+
+impl Outcome {
+    pub(crate) fn count(&mut self, what: impl Into<String>, times: u64) {
+        *self.fired.entry(what.into()).or_default() += times;
+    }
+}
+
+/// Lives the seed's life; the error is what did not hold.
+fn run(seed: u64) -> Result<Outcome, String> {
+    let mut outcome = Outcome::default();
+    run_into(seed, &mut outcome).map(|()| outcome)
+}
+
+fn run_into(seed: u64, outcome: &mut Outcome) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(|| life::live(seed, outcome))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
+    })
+}
+
+/// Lives these seeds, and fails with all that did not hold.
+fn run_all(seeds: std::ops::Range<u64>) -> BTreeMap<String, u64> {
+    let mut fired = BTreeMap::new();
+    let mut failures = Vec::new();
+    for seed in seeds {
+        match run(seed) {
+            Ok(outcome) => {
+                outcome.fired.into_iter().for_each(|(what, times)| *fired.entry(what).or_default() += times)
+            }
+            Err(failure) => failures.push(format!("seed {seed}: {failure}")),
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{} seeds failed (repeat one with `cargo xtask simulate --seed N`):\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+    fired
+}
+
+/// What a hundred and fifty seeds must have seen between them, so that the plan cannot fade.
+fn assert_rich(fired: &BTreeMap<String, u64>) {
+    for what in [
+        "rate_limited",
+        "server_error",
+        "empty_body",
+        "error_in_200",
+        "error_event",
+        "reset_mid_stream",
+        "stall",
+        "eof_before_finish",
+        "empty_stream",
+        "malformed_sse",
+        "truncated_arguments",
+        "doubled_ids",
+        "usage_absurd",
+        "actor panics",
+        "tool panics",
+        "crashes",
+        "ended: completed",
+        "ended: aborted",
+        "ended: failed",
+        "ended: interrupted",
+        "ended: stopped",
+        "compacted: completed",
+        "compacted: truncated",
+        "compacted: failed",
+        "compacted: interrupted",
+    ] {
+        assert!(fired.get(what).copied().unwrap_or(0) > 0, "{what:?} never happened: {fired:?}");
+    }
+}
+
+#[test]
+fn seeds_0_to_149_keep_their_promises() {
+    assert_rich(&run_all(0..150));
+}
+
+#[test]
+fn seeds_150_to_299_keep_their_promises() {
+    assert_rich(&run_all(150..300));
+}
+
+#[test]
+fn the_same_seed_lives_the_same_life() {
+    for seed in 0..12 {
+        let (first, second) = (run(seed).unwrap(), run(seed).unwrap());
+        let differs = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
+        if let Some(at) = differs {
+            panic!("seed {seed} differs at step {at}:\n{}\n{}", first.trace[at], second.trace[at]);
+        }
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
+
+/// What `cargo xtask simulate` runs: the seeds that the environment names.
+#[test]
+#[ignore = "run by `cargo xtask simulate`"]
+#[expect(clippy::print_stdout, reason = "it is a command's output")]
+fn by_hand() {
+    let number = |name: &str| -> Option<u64> {
+        #[expect(clippy::disallowed_methods, reason = "a test binary has no other way to be told")]
+        let text = std::env::var(name).ok()?;
+        Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")))
+    };
+    if let Some(seed) = number("GREENROOM_SEED") {
+        let mut outcome = Outcome::default();
+        let lived = run_into(seed, &mut outcome);
+        for line in &outcome.trace {
+            println!("{line}");
+        }
+        for (what, times) in &outcome.fired {
+            println!("{times:>6} × {what}");
+        }
+        lived.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        println!("seed {seed} keeps its promises");
+        return;
+    }
+    let first = number("GREENROOM_FIRST_SEED").unwrap_or(0);
+    let runs = number("GREENROOM_RUNS").unwrap_or(1_000);
+    let began = std::time::Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
+    let results: Vec<(BTreeMap<String, u64>, Vec<String>)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|worker| {
+                scope.spawn(move || {
+                    let mut fired = BTreeMap::<String, u64>::new();
+                    let mut failures = Vec::new();
+                    for seed in (first..first + runs).filter(|seed| seed % threads == worker) {
+                        match run(seed) {
+                            Ok(outcome) => outcome
+                                .fired
+                                .into_iter()
+                                .for_each(|(what, times)| *fired.entry(what).or_default() += times),
+                            Err(failure) => {
+                                println!("seed {seed}: {failure}");
+                                failures.push(format!("seed {seed}"));
+                            }
+                        }
+                    }
+                    (fired, failures)
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("a worker catches panics")).collect()
+    });
+    let mut fired = BTreeMap::<String, u64>::new();
+    let mut failures = Vec::new();
+    for (some, failed) in results {
+        some.into_iter().for_each(|(what, times)| *fired.entry(what).or_default() += times);
+        failures.extend(failed);
+    }
+    for (what, times) in &fired {
+        println!("{times:>8} × {what}");
+    }
+    println!(
+        "{runs} seeds from {first} on in {:.1} s; {} failed: {}",
+        began.elapsed().as_secs_f64(),
+        failures.len(),
+        failures.join(", ")
+    );
+    assert!(failures.is_empty(), "{} seeds failed", failures.len());
+}

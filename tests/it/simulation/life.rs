@@ -1,0 +1,547 @@
+//! A life: the runtime is started, lived with, and ended in order or by a crash; again and again over one store.
+//!
+//! A crash is the end of tokio's runtime: every task is dropped where it waits. What is in the store stays.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use greenroom::prelude::*;
+use greenroom::{BeforeCompact, Subscription};
+use greenroom_kernel::turn::TurnLimits;
+use greenroom_kernel::{EntryId, ToolSpec};
+use greenroom_simulator::{ByPurpose, Simulator, SimulatorOptions, Summariser};
+use greenroom_store::Store;
+use greenroom_store::faults::Random;
+use greenroom_tools::{Tool, ToolContext, ToolOutput};
+use tokio::task::JoinHandle;
+
+use super::check::{Input, Logs};
+use super::plan::{Plan, once_in, pick};
+use super::{Outcome, model};
+
+/// No request takes longer than this, whatever goes wrong.
+const PATIENCE: Duration = Duration::from_secs(8 * 3600);
+
+/// How often each call of each session was run.
+pub(crate) type Runs = Arc<Mutex<BTreeMap<(String, String), u64>>>;
+
+struct World<'a> {
+    plan: Plan,
+    random: Random,
+    store: Store,
+    model: Simulator,
+    /// A model that never fails, for the last life.
+    calm: Simulator,
+    runs: Runs,
+    panics: Arc<AtomicU64>,
+    tool_panics: Arc<AtomicU64>,
+    inputs: Vec<Input>,
+    logs: Logs,
+    outcome: &'a mut Outcome,
+}
+
+/// A request that was made.
+struct Pending {
+    session: usize,
+    what: &'static str,
+    /// Which of the world's inputs it is.
+    input: Option<usize>,
+    task: JoinHandle<Result<Done>>,
+}
+
+/// What a request was answered with.
+enum Done {
+    Replied(Reply),
+    Queued(EntryId),
+    Compacted(&'static str),
+    Nothing,
+}
+
+/// What one life holds.
+struct Life {
+    runtime: Runtime,
+    sessions: Vec<SessionHandle>,
+    pending: VecDeque<Pending>,
+    events: Subscription,
+}
+
+pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
+    let mut random = Random::new(seed ^ 0x9e37_79b9_7f4a_7c15);
+    let plan = Plan::of(&mut random);
+    let script = ByPurpose::new(model::turns(&plan), model::summaries(&plan));
+    let options = SimulatorOptions {
+        window: plan.window,
+        max_output: plan.window / 4,
+        seed,
+        error_dialect: plan.dialect,
+        faults: plan.faults.clone(),
+        log_capacity: 0,
+        ..SimulatorOptions::new(script)
+    };
+    let calm = SimulatorOptions {
+        window: plan.window,
+        max_output: plan.window / 4,
+        provider_name: "calm".to_owned(),
+        ..SimulatorOptions::new(ByPurpose::new(
+            greenroom_simulator::Function(|_: &_, _| greenroom_simulator::Reply::text("all is well")),
+            Summariser::Obedient,
+        ))
+    };
+    let store = Store::memory();
+    let mut world = World {
+        logs: Logs::new(store.clone()),
+        store,
+        model: Simulator::new(options),
+        calm: Simulator::new(calm),
+        runs: Runs::default(),
+        panics: Arc::default(),
+        tool_panics: Arc::default(),
+        inputs: Vec::new(),
+        outcome,
+        plan,
+        random,
+    };
+    world.note(|plan| format!("{plan:?}"));
+    for number in 0..world.plan.lives {
+        world.in_time(async |world| world.life(number).await);
+        world.logs.check_all(&world.inputs, &world.runs);
+    }
+    world.in_time(async |world| world.last_life().await);
+    world.logs.check_all(&world.inputs, &world.runs);
+    world.logs.check_settled(&world.inputs);
+    world.model.assert_clean();
+    world.calm.assert_clean();
+    for (fault, times) in world.model.fired() {
+        world.outcome.count(fault, times);
+    }
+    world.outcome.count("actor panics", world.panics.load(Ordering::Relaxed));
+    world.outcome.count("tool panics", world.tool_panics.load(Ordering::Relaxed));
+}
+
+impl World<'_> {
+    fn note(&mut self, text: impl FnOnce(&Plan) -> String) {
+        let text = text(&self.plan);
+        self.outcome.trace.push(text);
+    }
+
+    /// A process's life: its own tokio runtime, on one thread, under a paused clock.
+    fn in_time(&mut self, life: impl AsyncFnOnce(&mut Self)) {
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        tokio.unwrap().block_on(life(self));
+    }
+
+    async fn start(&mut self, is_last: bool) -> Life {
+        let mut builder = Runtime::builder()
+            .provider(self.model.provider())
+            .provider(self.calm.provider())
+            .store(self.store.clone())
+            .clock_from(1_700_000_000_000 + self.logs.lives * 86_400_000)
+            .idle_after(Duration::from_secs(self.plan.idle_s))
+            .compaction(self.plan.settings.clone());
+        self.logs.lives += 1;
+        if !is_last {
+            let (calls, panics, at) = (AtomicU64::new(0), Arc::clone(&self.panics), self.plan.panics.clone());
+            builder = builder.probe(move |_, point| {
+                let now = calls.fetch_add(1, Ordering::Relaxed) + 1;
+                if at.contains(&now) {
+                    panics.fetch_add(1, Ordering::Relaxed);
+                    panic!("injected at {point}");
+                }
+            });
+            if self.plan.hooks {
+                let turn = AtomicU64::new(self.random.below(5));
+                builder = builder.before_compact(move |_, _| {
+                    let turn = turn.fetch_add(1, Ordering::Relaxed) % 5;
+                    async move {
+                        match turn {
+                            0 => return BeforeCompact::Cancel("not now".into()),
+                            1 => panic!("injected in a hook"),
+                            2 => tokio::time::sleep(Duration::from_secs(3600)).await,
+                            _ => {}
+                        }
+                        BeforeCompact::Continue
+                    }
+                });
+            }
+        }
+        let runtime = builder.start().await.unwrap();
+        let events = runtime.subscribe(Filter::all());
+        let mut sessions = Vec::new();
+        for number in 0..self.plan.sessions {
+            let agent = self.agent(is_last);
+            sessions.push(open(&runtime, &name(number), &agent).await);
+        }
+        Life { runtime, sessions, pending: VecDeque::new(), events }
+    }
+
+    fn agent(&self, is_calm: bool) -> Agent {
+        let mut agent = Agent::new("simulated").instructions("Be brief.");
+        agent = agent.provider(if is_calm { "calm" } else { "simulator" });
+        if let Some(window) = if is_calm { Some(self.plan.window) } else { self.plan.told_window } {
+            agent = agent.context_window(window);
+        }
+        if is_calm {
+            // What is asked of the last life must be answered, whatever was turned off before.
+            agent = agent.compaction(CompactionSettings { enabled: true, ..self.plan.settings.clone() });
+        }
+        for kind in ["note", "look", "wait", "fail", "explode"] {
+            agent = agent.with(Recorded {
+                kind,
+                runs: Arc::clone(&self.runs),
+                panics: Arc::clone(&self.tool_panics),
+            });
+        }
+        agent.limits(TurnLimits { steps_max: self.plan.steps_max, ..TurnLimits::default() })
+    }
+
+    async fn life(&mut self, number: u64) {
+        self.note(|_| format!("life {number}"));
+        let mut life = self.start(false).await;
+        for step in 0..self.plan.steps {
+            self.step(&mut life, step).await;
+            self.pause().await;
+            self.look(&mut life).await;
+        }
+        if once_in(&mut self.random, 3) {
+            self.finish(&mut life).await;
+            for session in &life.sessions {
+                life.runtime.close(session.id()).await.unwrap();
+            }
+            self.look(&mut life).await;
+        } else {
+            self.outcome.count("crashes", 1);
+            self.note(|_| "crash".into());
+        }
+    }
+
+    /// Time passes, a little or a lot.
+    async fn pause(&mut self) {
+        match self.random.below(8) {
+            0..=3 => {
+                for _ in 0..self.random.below(60) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            4..=6 => tokio::time::sleep(Duration::from_millis(self.random.below(5_000))).await,
+            _ => tokio::time::sleep(Duration::from_secs(self.random.below(400))).await,
+        }
+    }
+
+    fn new_input(&mut self, session: usize, what: &'static str) -> (usize, String) {
+        let number = self.inputs.len();
+        let count = 1 + self.random.below(self.plan.words_max.max(2));
+        let text = format!("{what} {number}: {}", model::words(&mut self.random, count));
+        self.inputs.push(Input { session: name(session as u64), text: text.clone(), acknowledged: false });
+        (number, text)
+    }
+
+    async fn step(&mut self, life: &mut Life, step: u64) {
+        let index = usize::try_from(self.random.below(self.plan.sessions)).unwrap_or(0);
+        let session = life.sessions[index].clone();
+        let dice = self.random.below(100);
+        let mut input = None;
+        let (what, task): (&'static str, BoxFuture<'static, Result<Done>>) = match dice {
+            0..=42 => {
+                let (number, text) = self.new_input(index, "prompt");
+                input = Some(number);
+                ("prompt", async move { session.prompt(text).await.map(Done::Replied) }.boxed())
+            }
+            43..=51 => {
+                let (number, text) = self.new_input(index, "steer");
+                input = Some(number);
+                ("steer", async move { session.steer(text).await.map(Done::Queued) }.boxed())
+            }
+            52..=59 => {
+                let (number, text) = self.new_input(index, "follow_up");
+                input = Some(number);
+                ("follow_up", async move { session.follow_up(text).await.map(Done::Queued) }.boxed())
+            }
+            60..=65 => {
+                session.abort();
+                ("abort", async { Ok(Done::Nothing) }.boxed())
+            }
+            66..=70 => {
+                if let Some(pending) = life.pending.pop_front() {
+                    pending.task.abort();
+                }
+                ("drop", async { Ok(Done::Nothing) }.boxed())
+            }
+            71..=77 => {
+                let options = CompactOptions {
+                    focus: None,
+                    keep_recent: pick(&mut self.random, &[None, Some(500)]),
+                    force: once_in(&mut self.random, 2),
+                };
+                let work =
+                    async move { session.compact(options).await.map(|end| Done::Compacted(end.outcome)) };
+                ("compact", work.boxed())
+            }
+            78..=79 => {
+                ("undo", async move { session.undo_compaction().await.map(|_| Done::Nothing) }.boxed())
+            }
+            80..=83 => ("resume", async move { session.resume().await.map(Done::Replied) }.boxed()),
+            84..=87 => ("state", async move { session.state().await.map(|_| Done::Nothing) }.boxed()),
+            88..=89 => {
+                let runtime = life.runtime.clone();
+                ("close", async move { runtime.close(session.id()).await.map(|()| Done::Nothing) }.boxed())
+            }
+            90..=92 => {
+                let entries = self.store.head(session.id()).unwrap().map_or(0, |head| head.entries);
+                let to = Some(EntryId(self.random.below(entries.max(1))));
+                ("branch", async move { session.branch(to).await.map(|()| Done::Nothing) }.boxed())
+            }
+            93..=94 => {
+                let entries = self.store.head(session.id()).unwrap().map_or(0, |head| head.entries);
+                let entry = EntryId(self.random.below(entries.max(1)));
+                ("pin", async move { session.pin(entry).await.map(|()| Done::Nothing) }.boxed())
+            }
+            _ => {
+                let mut agent = self.agent(false).instructions("Be briefer.");
+                if once_in(&mut self.random, 2) {
+                    agent = agent.context_window(self.plan.window);
+                }
+                let (runtime, id) = (life.runtime.clone(), session.id().to_owned());
+                let work = async move { runtime.open(&id, &agent).await.map(|_| Done::Nothing) };
+                ("configure", work.boxed())
+            }
+        };
+        self.note(|_| format!("step {step}: {what} on {index}"));
+        life.pending.push_back(Pending { session: index, what, input, task: tokio::spawn(task) });
+    }
+
+    /// Takes the answers and the events that have come, and checks them against the log.
+    async fn look(&mut self, life: &mut Life) {
+        while let Some(delivery) = life.events.try_next() {
+            match delivery {
+                Delivery::Event(event) => {
+                    if event.is_durable() {
+                        self.outcome.trace.push(line(&event));
+                    }
+                    if let EventKind::Warning { message } | EventKind::SessionFailed { reason: message } =
+                        &event.kind
+                    {
+                        self.outcome.trace.push(format!("{}: {message}", event.session));
+                    }
+                    self.logs.event(&event);
+                    match &event.kind {
+                        EventKind::TurnEnd { outcome, .. } => {
+                            self.outcome.count(format!("ended: {outcome}"), 1)
+                        }
+                        EventKind::CompactionEnd(end) => {
+                            self.outcome.count(format!("compacted: {}", end.outcome), 1);
+                        }
+                        _ => {}
+                    }
+                }
+                Delivery::Gap { sessions, .. } => self.logs.gap(&sessions),
+                _ => {}
+            }
+        }
+        let mut failed = Vec::new();
+        for pending in std::mem::take(&mut life.pending) {
+            if !pending.task.is_finished() {
+                life.pending.push_back(pending);
+                continue;
+            }
+            let Pending { session, what, input, task } = pending;
+            match task.await {
+                Err(cancelled) => assert!(cancelled.is_cancelled(), "{what}: {cancelled}"),
+                Ok(answer) => {
+                    if matches!(answer, Err(Error::SessionFailed { .. })) {
+                        failed.push(session);
+                    }
+                    self.answered(life, session, what, input, answer);
+                }
+            }
+        }
+        failed.dedup();
+        for session in failed {
+            // Opening it again resumes it.
+            let agent = self.agent(false);
+            life.sessions[session] = open(&life.runtime, life.sessions[session].id(), &agent).await;
+            self.outcome.count("sessions opened again", 1);
+        }
+        self.logs.check_new();
+    }
+
+    fn answered(
+        &mut self,
+        life: &Life,
+        session: usize,
+        what: &'static str,
+        input: Option<usize>,
+        answer: Result<Done>,
+    ) {
+        let id = life.sessions[session].id();
+        let line = match &answer {
+            Ok(Done::Replied(reply)) => {
+                self.logs.check_reply(id, reply);
+                format!("replied {}", reply.turn)
+            }
+            Ok(Done::Queued(entry)) => {
+                self.logs.check_exists(id, *entry);
+                format!("queued {entry}")
+            }
+            Ok(Done::Compacted(outcome)) => (*outcome).to_owned(),
+            Ok(Done::Nothing) => "done".to_owned(),
+            Err(error) => {
+                assert!(
+                    !matches!(error, Error::Store(_) | Error::Config(_) | Error::Closed),
+                    "{what} on {id}: {error}"
+                );
+                if let Error::Model(failure) = error {
+                    assert!(!failure.message.contains("panicked"), "{what} on {id}: {failure:?}");
+                }
+                error.to_string()
+            }
+        };
+        if let (Ok(_), Some(input)) = (&answer, input) {
+            self.inputs[input].acknowledged = true;
+        }
+        self.note(|_| format!("{what} on {session}: {line}"));
+    }
+
+    /// Every request is answered, in time.
+    async fn finish(&mut self, life: &mut Life) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while !life.pending.is_empty() {
+            let waiting: Vec<&str> = life.pending.iter().map(|pending| pending.what).collect();
+            assert!(tokio::time::Instant::now() < deadline, "never answered: {waiting:?}");
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            self.look(life).await;
+        }
+    }
+
+    /// No fault any more: everything settles, and every session works.
+    async fn last_life(&mut self) {
+        self.note(|_| "the last life".into());
+        let mut life = self.start(true).await;
+        for index in 0..life.sessions.len() {
+            let session = life.sessions[index].clone();
+            let deadline = tokio::time::Instant::now() + PATIENCE;
+            loop {
+                self.look(&mut life).await;
+                let state = session.state().await.unwrap();
+                if state.status == "idle" && state.waiting == 0 {
+                    break;
+                }
+                assert!(tokio::time::Instant::now() < deadline, "it never settles: {state:?}");
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+            let (number, text) = self.new_input(index, "last");
+            let reply = session.prompt(text).await;
+            match reply {
+                Ok(reply) => assert_eq!(reply.text, "all is well"),
+                Err(error) => panic!("{} does not work any more: {error:?}", session.id()),
+            }
+            self.inputs[number].acknowledged = true;
+            self.settled(&session).await;
+            let context = session.context().await.unwrap();
+            self.logs.check_context(session.id(), &context);
+        }
+        self.look(&mut life).await;
+        for session in &life.sessions {
+            life.runtime.close(session.id()).await.unwrap();
+        }
+        self.look(&mut life).await;
+    }
+
+    /// Waits for a compaction after the turn.
+    async fn settled(&self, session: &SessionHandle) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while session.state().await.unwrap().status != "idle" {
+            assert!(tokio::time::Instant::now() < deadline, "it never comes to rest");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+/// A durable event in one line.
+fn line(event: &Event) -> String {
+    let detail = match &event.kind {
+        EventKind::MessageEnd { message, .. } => {
+            let text: String = message.text.chars().take(24).collect();
+            let stop = message.stop.map(|stop| format!(" {stop:?}")).unwrap_or_default();
+            format!("{}{stop} {} calls {text:?}", message.role, message.tool_calls.len())
+        }
+        EventKind::TurnEnd { turn, outcome, reason, .. } => {
+            format!("{turn} {outcome} {}", reason.as_deref().unwrap_or_default())
+        }
+        EventKind::CompactionEnd(end) => {
+            format!("{} {} → {}", end.outcome, end.tokens_before, end.tokens_after)
+        }
+        _ => String::new(),
+    };
+    format!("{} {} {} {detail}", event.session, event.seq, event.kind.name())
+}
+
+fn name(number: u64) -> String {
+    format!("session-{number}")
+}
+
+/// Opens a session; one whose actors die while it is opened is opened again.
+async fn open(runtime: &Runtime, id: &str, agent: &Agent) -> SessionHandle {
+    let mut tries = 0;
+    loop {
+        match runtime.open(id, agent).await {
+            Ok(session) => return session,
+            Err(error) => {
+                tries += 1;
+                assert!(tries < 50, "{id} cannot be opened: {error}");
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+        }
+    }
+}
+
+/// A tool that records each run.
+struct Recorded {
+    kind: &'static str,
+    runs: Runs,
+    panics: Arc<AtomicU64>,
+}
+
+impl Tool for Recorded {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: self.kind.to_owned(),
+            description: "Does something.".to_owned(),
+            parameters: serde_json::json!({
+                "type": "object",
+                "properties": { "size": { "type": "integer" }, "token": { "type": "string" } },
+                "required": ["size", "token"],
+            }),
+        }
+    }
+
+    fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
+        let call = (context.session.clone(), context.call_id.clone());
+        *self.runs.lock().unwrap().entry(call).or_default() += 1;
+        let size = arguments["size"].as_u64().unwrap_or(1);
+        let (kind, panics) = (self.kind, Arc::clone(&self.panics));
+        Box::pin(async move {
+            match kind {
+                "wait" => tokio::select! {
+                    biased;
+                    () = context.cancel.cancelled() => return ToolOutput::interrupted("cancelled"),
+                    () = tokio::time::sleep(Duration::from_millis(size * 40)) => {}
+                },
+                "fail" => return ToolOutput::error("it failed"),
+                "explode" => {
+                    panics.fetch_add(1, Ordering::Relaxed);
+                    panic!("injected in a tool");
+                }
+                _ => {}
+            }
+            let mut random = Random::new(size);
+            ToolOutput::text(model::words(&mut random, size + 1))
+        })
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.kind == "look"
+    }
+}

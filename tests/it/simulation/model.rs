@@ -1,0 +1,72 @@
+//! The model of a simulated life: what it answers is decided by the seed, the session and the number of the call.
+
+use greenroom_kernel::StopReason;
+use greenroom_simulator::{CallInfo, Function, Pace, Reply, Script, SeenRequest, Summariser};
+use greenroom_store::faults::Random;
+use serde_json::json;
+
+use super::plan::{Plan, once_in, pick};
+
+/// Words that are not the same twice.
+pub(crate) fn words(random: &mut Random, count: u64) -> String {
+    let some =
+        ["alpha", "src/main.rs", "river", "0x5f3e", "übung", "検索", "{\"a\":1}", "stone", "and", "of"];
+    (0..count).map(|_| pick(random, &some)).collect::<Vec<_>>().join(" ")
+}
+
+/// What answers turns.
+pub(crate) fn turns(plan: &Plan) -> impl Script {
+    let words_max = plan.words_max;
+    Function(move |_: &SeenRequest, info: CallInfo| {
+        let mut random = Random::new(info.seed);
+        let said = answer(&mut random, words_max);
+        let pace = match random.below(3) {
+            0 => Pace { chunks: 1, first_ms: 0, between_ms: 0 },
+            1 => Pace { chunks: 6, first_ms: random.below(3_000), between_ms: random.below(900) },
+            _ => Pace { chunks: 3, first_ms: random.below(50), between_ms: 0 },
+        };
+        said.with_pace(pace)
+    })
+}
+
+fn answer(random: &mut Random, words_max: u64) -> Reply {
+    let text = |random: &mut Random| {
+        let count = 1 + random.below(words_max.max(2));
+        words(random, count)
+    };
+    match random.below(40) {
+        0..=17 => Reply::text(text(random)),
+        18..=31 => {
+            let mut reply = Reply::text(if once_in(random, 2) { String::new() } else { words(random, 12) });
+            for _ in 0..1 + random.below(3) {
+                let name = pick(random, &["note", "note", "look", "look", "wait", "fail", "explode"]);
+                let size = random.below(words_max.max(2));
+                reply = reply.and_call(name, &json!({ "size": size, "token": random.number().to_string() }));
+            }
+            reply
+        }
+        32 => Reply::default().and_raw_call("note", "{\"size\": 3, \"token\":"),
+        33 => Reply::call("no_such_tool", &json!({ "a": 1 })),
+        34 => Reply::text("").with_finish(StopReason::Length),
+        35 => Reply::text(""),
+        36 => Reply::text("").with_finish(StopReason::ContentFilter),
+        37 => Reply::text(text(random)).with_finish(StopReason::Length),
+        38 => Reply::text("").with_reasoning(words(random, 30)),
+        // The same call again and again, until a guard ends it.
+        _ => Reply::call("look", &json!({ "size": 1, "token": "same" })),
+    }
+}
+
+/// What writes summaries.
+pub(crate) fn summaries(plan: &Plan) -> impl Script {
+    let bad = plan.bad_summaries;
+    Function(move |request: &SeenRequest, info: CallInfo| {
+        let mut random = Random::new(info.seed ^ 0x5eed);
+        let kind = if once_in(&mut random, bad) {
+            pick(&mut random, &Summariser::ALL)
+        } else {
+            Summariser::Obedient
+        };
+        kind.reply(request, info).after_ms(random.below(8_000))
+    })
+}

@@ -1,0 +1,113 @@
+//! What a seed decides before its life begins: the model, the agents, the faults.
+
+use greenroom_kernel::settings::{CompactionSettings, CutRule, Strategy};
+use greenroom_simulator::{ErrorDialect, Fault, FaultPlan, RetryAfter};
+use greenroom_store::faults::Random;
+
+/// What a seed decides.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// How many sessions.
+    pub(crate) sessions: u64,
+    /// How often the runtime is started.
+    pub(crate) lives: u64,
+    /// How many steps each life has.
+    pub(crate) steps: u64,
+    /// The model's true window, in tokens.
+    pub(crate) window: u64,
+    /// The window that agents are told of, where they are told.
+    pub(crate) told_window: Option<u64>,
+    /// How an overflow is said.
+    pub(crate) dialect: ErrorDialect,
+    /// Which calls fail.
+    pub(crate) faults: Option<FaultPlan>,
+    /// How sessions are compacted.
+    pub(crate) settings: CompactionSettings,
+    /// One in this many summaries is written by a model that gets it wrong; 0: none.
+    pub(crate) bad_summaries: u64,
+    /// At which probe calls of each life an actor panics.
+    pub(crate) panics: Vec<u64>,
+    /// Whether hooks are installed that cancel, hang and panic.
+    pub(crate) hooks: bool,
+    /// The most steps of a turn.
+    pub(crate) steps_max: u32,
+    /// How long an idle session stays awake, in seconds; 0: for ever.
+    pub(crate) idle_s: u64,
+    /// The longest answer, in words.
+    pub(crate) words_max: u64,
+}
+
+/// Picks one.
+pub(crate) fn pick<T: Clone>(random: &mut Random, from: &[T]) -> T {
+    let index = random.below(from.len() as u64);
+    from[usize::try_from(index).expect("an index below a length")].clone()
+}
+
+/// Whether a thing that happens once in `n` times happens now.
+pub(crate) fn once_in(random: &mut Random, n: u64) -> bool {
+    n > 0 && random.below(n) == 0
+}
+
+impl Plan {
+    pub(crate) fn of(random: &mut Random) -> Self {
+        let window = pick(random, &[6_000, 8_000, 12_000, 20_000, 60_000]);
+        let told_window = pick(random, &[Some(window), Some(window), Some(window * 3 / 2), None]);
+        let dialect = pick(
+            random,
+            &[
+                ErrorDialect::OpenAi,
+                ErrorDialect::LlamaServer,
+                ErrorDialect::Vllm,
+                ErrorDialect::VllmCharacters,
+                ErrorDialect::LlamaCppPython,
+                ErrorDialect::MistralRs,
+                ErrorDialect::LiteLlm,
+                ErrorDialect::Anthropic,
+                ErrorDialect::EmptyBody,
+                ErrorDialect::Silent,
+                ErrorDialect::SilentTruncation,
+            ],
+        );
+        let rate = pick(random, &[0.0, 0.05, 0.15, 0.4]);
+        let faults = (rate > 0.0).then(|| {
+            let mut plan = FaultPlan::new(random.number(), rate);
+            // A date is of the wall clock, which a repeatable life does not have.
+            plan.faults.retain(|fault| !matches!(fault, Fault::RateLimited(RetryAfter::Date(_))));
+            plan
+        });
+        let settings = CompactionSettings {
+            enabled: !once_in(random, 12),
+            strategy: if once_in(random, 8) { Strategy::Truncate } else { Strategy::Summarize },
+            cut: pick(random, &[CutRule::Nearest, CutRule::TurnFirst]),
+            keep_recent_tokens: pick(random, &[None, None, Some(window / 10), Some(window / 3)]),
+            threshold: pick(random, &[Some(0.80), Some(0.60), None]),
+            preserve_messages: pick(random, &[None, None, Some(4)]),
+            ..CompactionSettings::default()
+        };
+        let panics = match random.below(4) {
+            0 | 1 => Vec::new(),
+            2 => (0..1 + random.below(3)).map(|_| 1 + random.below(600)).collect(),
+            _ => {
+                // A burst, which a session does not survive without being opened again.
+                let first = 1 + random.below(300);
+                (first..first + 40).collect()
+            }
+        };
+        Self {
+            sessions: 1 + random.below(4),
+            lives: 1 + random.below(4),
+            steps: 8 + random.below(40),
+            window,
+            told_window,
+            dialect,
+            faults,
+            settings,
+            bad_summaries: pick(random, &[0, 0, 5, 2, 1]),
+            panics,
+            hooks: once_in(random, 4),
+            steps_max: pick(random, &[250, 250, 12, 4]),
+            idle_s: pick(random, &[600, 20, 0]),
+            words_max: window / pick(random, &[6, 12, 40]),
+        }
+    }
+}
