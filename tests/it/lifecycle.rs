@@ -41,6 +41,7 @@ async fn an_idle_session_gives_its_actors_back_and_wakes_with_all_it_knew() {
 /// Whatever actor panics, at whatever message: the session goes on, and the log has every entry once.
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_any_handler_ends_at_its_session() {
+    crate::support::quiet_injected_panics();
     let points = points().await;
     assert!(points.len() > 20, "{points:?}");
     for point in points {

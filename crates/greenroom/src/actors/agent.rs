@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::turn::{Effect, Input, Turn};
-use greenroom_kernel::{AssistantMessage, Message};
+use greenroom_kernel::{AssistantMessage, Message, StopReason};
 use greenroom_provider::{Purpose, Request};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -280,7 +280,12 @@ impl AgentState {
     }
 
     /// The context is here: asks the model.
-    fn ask(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, messages: Vec<Arc<Message>>) {
+    fn ask(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, mut messages: Vec<Arc<Message>>) {
+        // A turn that is resumed after an abort is answered anew; a provider refuses a request that ends with an
+        // answer.
+        while messages.last().is_some_and(|message| is_cut_off(message)) {
+            messages.pop();
+        }
         let (deps, slot) = (Arc::clone(&self.deps), Arc::clone(&self.slot));
         let Some(running) = self.current(stamp) else { return };
         let Some((output_tokens_max, without_media)) = running.ask.take() else { return };
@@ -378,6 +383,14 @@ fn watch_for_abort(
             () = over.cancelled() => {}
         }
     });
+}
+
+/// Whether it is an answer of which only a part had come.
+fn is_cut_off(message: &Message) -> bool {
+    match message {
+        Message::Assistant(answer) => matches!(answer.stop, StopReason::Aborted | StopReason::Error),
+        Message::User(_) | Message::ToolResult(_) => false,
+    }
 }
 
 /// A number in 0..1000 that differs between sessions and calls.
