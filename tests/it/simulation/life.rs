@@ -69,6 +69,7 @@ struct Life {
 }
 
 pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
+    crate::support::quiet_injected_panics();
     let mut random = Random::new(seed ^ 0x9e37_79b9_7f4a_7c15);
     let plan = Plan::of(&mut random);
     let script = ByPurpose::new(model::turns(&plan), model::summaries(&plan));
