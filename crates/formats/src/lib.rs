@@ -1,4 +1,5 @@
-//! Session files of other systems, read into our own entries, and what a compaction would do to them.
+//! Session files of other systems, read into our own entries and written from them, and what a compaction would
+//! do to them.
 //!
 //! The one key decision: **a file becomes entries and nothing else.** This crate knows other systems' files and
 //! the kernel's types; it opens no file, has no clock, and stores nothing. A file's text comes in, an
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_kernel::path::{is_message, path_to};
 
+pub use pi::export as export_pi;
 pub use report::{PlanReport, PlanSummary};
 
 /// The largest file that is read, in bytes.

@@ -7,6 +7,7 @@
 //! entry, in the order of the file.
 
 mod content;
+mod export;
 mod v1;
 
 #[cfg(test)]
@@ -17,6 +18,8 @@ use greenroom_kernel::files::FileOps;
 use greenroom_kernel::message::Usage;
 use greenroom_kernel::size::json::stringify;
 use serde_json::Value;
+
+pub use export::export;
 
 use crate::log::{Log, quoted};
 use crate::{Format, Imported, lines, timestamp};
@@ -192,6 +195,13 @@ impl Reader {
                 Ok(note("session_info", line, "name"))
             }
             "thinking_level_change" => Ok(note("thinking_level_change", line, "thinkingLevel")),
+            // Our own export: what pi has no line for.
+            "custom" if str_of(line, "customType") == Some(export::UNDONE) => line
+                .get("data")
+                .and_then(|data| str_of(data, "compaction"))
+                .and_then(|id| self.log.resolve(id).flatten())
+                .map(|compaction| EntryKind::CompactionUndone { compaction })
+                .ok_or_else(|| "an undone compaction that is not there was left out".into()),
             "custom" => {
                 let data = line.get("data").map_or_else(|| "null".into(), stringify);
                 Ok(EntryKind::Note { kind: text("customType"), data })

@@ -350,3 +350,36 @@ fn extend_with_calls(path: &mut Vec<Arc<Entry>>, calls: usize) {
         }
     }
 }
+
+/// The messages of a path, as far as an export carries them: pi knows that a call failed, not that it was
+/// interrupted.
+fn comparable(path: &[Arc<Entry>]) -> Vec<(u64, EntryKind)> {
+    let plain = |entry: &Arc<Entry>| {
+        let mut kind = entry.kind.clone();
+        if let EntryKind::Message { message, .. } = &mut kind
+            && let Message::ToolResult(result) = Arc::make_mut(message)
+            && result.status == greenroom_kernel::ToolStatus::Interrupted
+        {
+            result.status = greenroom_kernel::ToolStatus::Error;
+        }
+        (entry.tokens, kind)
+    };
+    path.iter().map(plain).filter(|(_, kind)| is_message(kind)).collect()
+}
+
+#[test]
+fn an_export_is_read_back_as_the_same_conversation_with_the_same_plan() {
+    for seed in 0..SEEDS {
+        let before = imported(&session(seed), true);
+        let exported =
+            crate::export_pi("s", 1_700_000_000_000, "/", before.entries.iter().map(|entry| &**entry));
+        let after = imported(&exported, false);
+        assert_eq!(after.skipped, 0, "seed {seed}: {:?}", after.warnings);
+        let (path, again) = (before.path(), after.path_to(before.leaf));
+        assert_eq!(comparable(&path), comparable(&again), "seed {seed}");
+        assert_eq!(project(&path, &[]).len(), project(&again, &[]).len(), "seed {seed}");
+        let plans = [&path, &again]
+            .map(|path| plan(path, &PlanOptions::comparison(500, 0)).map(|plan| plan.first_kept));
+        assert_eq!(plans[0], plans[1], "seed {seed}");
+    }
+}

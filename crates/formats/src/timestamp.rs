@@ -30,6 +30,23 @@ pub(crate) fn unix_ms(text: &str) -> Option<u64> {
     u64::try_from(seconds * 1000 + millis).ok()
 }
 
+/// Unix milliseconds as `YYYY-MM-DDThh:mm:ss.mmmZ`.
+pub(crate) fn text(unix_ms: u64) -> String {
+    let (days, millis) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
+    // The year of a date whose years begin in March, by the length of 400, 100, 4 and 1 years in days.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (seconds, millis) = (millis / 1000, millis % 1000);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
 fn offset_minutes(zone: &str) -> Option<i64> {
     let sign = match zone.chars().next()? {
         'Z' | 'z' => return Some(0),

@@ -1,6 +1,6 @@
 //! Timestamps, read and refused.
 
-use super::unix_ms;
+use super::{text, unix_ms};
 
 #[test]
 fn timestamps() {
@@ -20,4 +20,13 @@ fn timestamps() {
     ] {
         assert_eq!(unix_ms(text), expected, "{text}");
     }
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    for days in 0..60_000u64 {
+        let at_ms = days * 86_400_000 + days * 1_234_567 % 86_400_000;
+        assert_eq!(unix_ms(&text(at_ms)), Some(at_ms), "{}", text(at_ms));
+    }
+    assert_eq!(text(1_767_225_601_000), "2026-01-01T00:00:01.000Z");
 }

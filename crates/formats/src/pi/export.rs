@@ -1,0 +1,192 @@
+//! Our entries as one of pi's session files, version 3, with what it has no place for beside it: a compaction's
+//! line also says what it saved, and an undone compaction is a `custom` line.
+//!
+//! Always true: every entry of the tree is one line, and its parent's line is before it; what stands beside the
+//! path (inbox items, starts and ends) is left out; reading the file again gives the same messages, the same
+//! compactions and the same file lists.
+
+use greenroom_kernel::entry::{Compaction, Custom, Entry, EntryId, EntryKind, Shell};
+use greenroom_kernel::files::FileOps;
+use greenroom_kernel::message::{
+    AssistantMessage, Block, Message, Part, StopReason, ToolResult, ToolStatus, Usage,
+};
+use serde_json::{Map, Value, json};
+
+use crate::timestamp;
+
+/// The `customType` of what pi has no line for.
+pub(super) const UNDONE: &str = "greenroom.compaction_undone";
+
+/// A session as one of pi's files. `cwd` is what the header names as the folder.
+pub fn export<'a>(
+    session_id: &str,
+    created_at_ms: u64,
+    cwd: &str,
+    entries: impl IntoIterator<Item = &'a Entry>,
+) -> String {
+    let header = json!({
+        "type": "session", "version": 3, "id": session_id, "timestamp": timestamp::text(created_at_ms), "cwd": cwd,
+    });
+    let mut out = header.to_string();
+    out.push('\n');
+    for entry in entries.into_iter().filter(|entry| entry.kind.is_on_path()) {
+        out.push_str(&line(entry).to_string());
+        out.push('\n');
+    }
+    out
+}
+
+/// pi's ids are eight hexadecimal digits.
+fn name(id: EntryId) -> String {
+    format!("{:08x}", id.0)
+}
+
+fn line(entry: &Entry) -> Value {
+    let mut line = Map::new();
+    let (kind, fields) = fields(entry);
+    line.insert("type".into(), kind.into());
+    line.insert("id".into(), name(entry.id).into());
+    line.insert("parentId".into(), entry.parent.map(name).into());
+    line.insert("timestamp".into(), timestamp::text(entry.at_ms).into());
+    if let Value::Object(fields) = fields {
+        line.extend(fields);
+    }
+    Value::Object(line)
+}
+
+/// The line's type and its own fields.
+fn fields(entry: &Entry) -> (&'static str, Value) {
+    let at_ms = entry.at_ms;
+    match &entry.kind {
+        EntryKind::Message { message, .. } => {
+            ("message", json!({ "message": message_value(message, at_ms) }))
+        }
+        EntryKind::Shell(shell) => ("message", json!({ "message": shell_value(shell, at_ms) })),
+        EntryKind::Custom(Custom { kind, content, display }) => {
+            ("custom_message", json!({ "customType": kind, "content": blocks(content), "display": display }))
+        }
+        EntryKind::BranchSummary { from, summary, files } => (
+            "branch_summary",
+            json!({ "fromId": name(*from), "summary": summary, "details": details(files) }),
+        ),
+        EntryKind::Compaction(compaction) => ("compaction", compaction_value(entry.id, compaction)),
+        EntryKind::ModelChange { provider, model } => {
+            ("model_change", json!({ "provider": provider, "modelId": model }))
+        }
+        EntryKind::Label { target, label } => ("label", json!({ "targetId": name(*target), "label": label })),
+        EntryKind::Note { kind, data } => {
+            custom(kind, &serde_json::from_str(data).unwrap_or_else(|_| data.clone().into()))
+        }
+        EntryKind::CompactionUndone { compaction } => {
+            custom(UNDONE, &json!({ "compaction": name(*compaction) }))
+        }
+        EntryKind::Pin { entry, pinned } => {
+            custom("greenroom.pin", &json!({ "entry": name(*entry), "pinned": pinned }))
+        }
+        // Beside the path: filtered out before.
+        EntryKind::Inbox { .. }
+        | EntryKind::InboxCleared { .. }
+        | EntryKind::LeafMoved { .. }
+        | EntryKind::CompactionStarted(_)
+        | EntryKind::CompactionEnded(_)
+        | EntryKind::TurnEnded { .. } => custom("greenroom.record", &Value::Null),
+    }
+}
+
+fn custom(kind: &str, data: &Value) -> (&'static str, Value) {
+    ("custom", json!({ "customType": kind, "data": data }))
+}
+
+fn compaction_value(id: EntryId, compaction: &Compaction) -> Value {
+    json!({
+        "summary": compaction.summary,
+        // One that keeps nothing of what is before it names itself.
+        "firstKeptEntryId": name(compaction.first_kept.unwrap_or(id)),
+        "tokensBefore": compaction.tokens_before,
+        "details": details(&compaction.files),
+        "fromHook": compaction.from_hook,
+        "tokensAfter": compaction.tokens_after,
+        "messagesRemoved": compaction.messages_removed,
+        "trigger": compaction.trigger,
+        "isSplitTurn": compaction.is_split_turn,
+        "durationMs": compaction.duration_ms,
+        "model": compaction.model,
+        "usage": usage(&compaction.usage),
+    })
+}
+
+fn details(files: &FileOps) -> Value {
+    json!({ "readFiles": files.read().collect::<Vec<_>>(), "modifiedFiles": files.modified().collect::<Vec<_>>() })
+}
+
+fn message_value(message: &Message, at_ms: u64) -> Value {
+    match message {
+        Message::User(content) => json!({ "role": "user", "content": blocks(content), "timestamp": at_ms }),
+        Message::Assistant(answer) => assistant(answer, at_ms),
+        Message::ToolResult(ToolResult { call_id, tool_name, content, status, .. }) => json!({
+            "role": "toolResult", "toolCallId": call_id, "toolName": tool_name, "content": blocks(content),
+            "isError": *status != ToolStatus::Ok, "timestamp": at_ms,
+        }),
+    }
+}
+
+fn assistant(answer: &AssistantMessage, at_ms: u64) -> Value {
+    let content: Vec<Value> = answer.content.iter().filter_map(part).collect();
+    let mut value = json!({
+        "role": "assistant", "content": content, "provider": answer.provider, "model": answer.model,
+        "stopReason": match answer.stop {
+            StopReason::Stop | StopReason::ContentFilter => "stop",
+            StopReason::Length => "length",
+            StopReason::ToolCalls => "toolUse",
+            StopReason::Aborted => "aborted",
+            StopReason::Error => "error",
+        },
+        "timestamp": at_ms,
+    });
+    if let Some(reported) = &answer.usage {
+        value["usage"] = usage(reported);
+    }
+    if let Some(error) = &answer.error {
+        value["errorMessage"] = error.as_str().into();
+    }
+    value
+}
+
+fn part(part: &Part) -> Option<Value> {
+    match part {
+        Part::Text(text) => Some(json!({ "type": "text", "text": text })),
+        Part::Reasoning(text) => Some(json!({ "type": "thinking", "thinking": text })),
+        // Another system cannot send it back.
+        Part::OpaqueReasoning { .. } => None,
+        Part::ToolCall(call) => {
+            let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+            Some(json!({ "type": "toolCall", "id": call.id, "name": call.name, "arguments": arguments }))
+        }
+    }
+}
+
+/// pi counts the input without what was read from and written to the cache.
+fn usage(usage: &Usage) -> Value {
+    let cached = usage.cached_tokens.saturating_add(usage.cache_write_tokens);
+    json!({
+        "input": usage.input_tokens.saturating_sub(cached), "output": usage.output_tokens,
+        "cacheRead": usage.cached_tokens, "cacheWrite": usage.cache_write_tokens,
+        "totalTokens": usage.total_tokens(),
+    })
+}
+
+fn shell_value(shell: &Shell, at_ms: u64) -> Value {
+    json!({
+        "role": "bashExecution", "command": shell.command, "output": shell.output, "exitCode": shell.exit_code,
+        "cancelled": shell.cancelled, "truncated": shell.truncated, "excludeFromContext": shell.excluded,
+        "timestamp": at_ms,
+    })
+}
+
+fn blocks(blocks: &[Block]) -> Vec<Value> {
+    let value = |block: &Block| match block {
+        Block::Text(text) => json!({ "type": "text", "text": text }),
+        Block::Image(image) => json!({ "type": "image", "data": image.data, "mimeType": image.media_type }),
+    };
+    blocks.iter().map(value).collect()
+}
