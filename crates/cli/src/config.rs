@@ -100,8 +100,7 @@ pub(crate) fn load(explicit: Option<&Path>) -> Result<(Config, Vec<PathBuf>)> {
     let mut merged = Value::Null;
     for source in &sources {
         check(source)?;
-        let value: Value =
-            serde_norway::from_str(&source.text).map_err(|error| wrong(&source.path, &error))?;
+        let value: Value = serde_norway::from_str(&source.text).map_err(|error| wrong(source, &error))?;
         merge(&mut merged, value);
     }
     let config = if merged == Value::Null {
@@ -115,7 +114,8 @@ pub(crate) fn load(explicit: Option<&Path>) -> Result<(Config, Vec<PathBuf>)> {
 /// Checks one file alone, so that what is wrong can be shown where it stands.
 fn check(source: &Source) -> Result<()> {
     let path = &source.path;
-    let config: Option<Config> = serde_norway::from_str(&source.text).map_err(|error| wrong(path, &error))?;
+    let config: Option<Config> =
+        serde_norway::from_str(&source.text).map_err(|error| wrong(source, &error))?;
     let Some(config) = config else { return Ok(()) };
     let at = |key: &str, reason: &str| {
         let line = line_of(&source.text, key).map(|line| format!(", line {line}")).unwrap_or_default();
@@ -162,8 +162,13 @@ fn check(source: &Source) -> Result<()> {
     Ok(())
 }
 
-fn wrong(path: &Path, error: &serde_norway::Error) -> anyhow::Error {
-    usage(format!("{}: {error}", path.display()))
+/// What the parser said, with the line: at the top level it names the key alone.
+fn wrong(source: &Source, error: &serde_norway::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let key = if text.contains(" at line ") { None } else { text.split('`').nth(1) };
+    let line = key.and_then(|key| line_of(&source.text, key));
+    let line = line.map(|line| format!(", line {line}")).unwrap_or_default();
+    usage(format!("{}{line}: {text}", source.path.display()))
 }
 
 /// Whether a URL leads to this machine.

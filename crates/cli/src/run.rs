@@ -3,7 +3,7 @@
 //! Always true: standard output carries the answer (or the events) and nothing else; the exit code says how it
 //! went; whatever happens, what had come is in the session's log.
 
-use std::io::{IsTerminal, Read};
+use std::io::{BufRead, IsTerminal, Read};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -11,15 +11,16 @@ use anyhow::{Context, Result};
 use greenroom::event::EventKind;
 use greenroom::{Delivery, Error, Reply, Runtime};
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::interrupt::Interrupts;
-use crate::options::{Global, RunArgs};
+use crate::options::{Color, Global, RunArgs};
 use crate::setup::{self, Setup};
 use crate::terminal::{Screen, Style};
 use crate::view::View;
 use crate::{errors, picture, turn};
 
-/// After this time of waiting for standard input, it is said what is waited for.
+/// How long standard input may take to begin.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs it.
@@ -84,21 +85,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
 async fn prompt(args: &RunArgs) -> Result<String> {
     let mut parts: Vec<String> = args.prompt.iter().cloned().collect();
     if !std::io::stdin().is_terminal() {
-        let mut reading = tokio::task::spawn_blocking(|| {
-            let mut bytes = Vec::new();
-            std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-        });
-        let read = match tokio::time::timeout(PATIENCE, &mut reading).await {
-            Ok(read) => read,
-            Err(_) => {
-                let mut notes = Screen::stderr(crate::options::Color::Never);
-                notes.line(
-                    "greenroom: waiting for the end of standard input (`< /dev/null` if there is none)",
-                )?;
-                reading.await
-            }
-        };
-        let bytes = read?.context("read standard input")?;
+        let bytes = standard_input(args.prompt.is_some()).await?;
         let text = String::from_utf8_lossy(&bytes);
         if !text.trim().is_empty() {
             parts.push(text.trim_end().to_owned());
@@ -109,6 +96,25 @@ async fn prompt(args: &RunArgs) -> Result<String> {
         return Err(errors::usage("there is no prompt: give one with -p \"…\", or pipe it in"));
     }
     Ok(prompt)
+}
+
+/// All of standard input. Programs that start others like to leave it open without a word: where there is a prompt
+/// already, an input that does not even begin is not waited for.
+async fn standard_input(may_do_without: bool) -> Result<Vec<u8>> {
+    let (begun, has_begun) = oneshot::channel();
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut input = std::io::stdin().lock();
+        let first = input.fill_buf().map(<[u8]>::len);
+        let _ = begun.send(());
+        let mut bytes = Vec::new();
+        first.and_then(|_| input.read_to_end(&mut bytes)).map(|_| bytes)
+    });
+    if may_do_without && tokio::time::timeout(PATIENCE, has_begun).await.is_err() {
+        let mut notes = Screen::stderr(Color::Never);
+        notes.line("greenroom: nothing came on standard input for 3 s; going on without it")?;
+        return Ok(Vec::new());
+    }
+    reading.await?.context("read standard input")
 }
 
 /// Events as lines of JSON.

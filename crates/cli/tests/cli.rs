@@ -1,0 +1,16 @@
+//! The binary, run as a user runs it, against simulated models over real HTTP:
+//!
+//! - `demo`: fills and compacts; empty folders; killed in the middle
+//! - `run`: text, events, failures, interruptions
+//! - `stored`: sessions, show, plan, delete; a store in use; damage
+//! - `usage`: what cannot work is said in one line, with its code
+
+#![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
+
+mod cli {
+    pub(crate) mod demo;
+    pub(crate) mod run;
+    pub(crate) mod stored;
+    pub(crate) mod support;
+    pub(crate) mod usage;
+}

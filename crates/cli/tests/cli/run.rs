@@ -1,0 +1,169 @@
+//! `run`: the answer and nothing else, events with their end, failures with their class, interruptions.
+
+use greenroom_simulator::{Echo, Pace, Reply};
+use rustix::process::Signal;
+
+use super::support::{Model, Place, Says, events};
+
+#[test]
+fn it_prints_the_answer_and_nothing_else() {
+    let (place, model) = (Place::new(), Model::new(Says(Reply::text("All is well.")), |_| {}));
+    let ran = place.run(&["run", "-p", "How is it?", "--base-url", &model.url()]);
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "All is well.\n", ""));
+    model.simulator.assert_clean();
+}
+
+#[test]
+fn what_is_piped_in_follows_the_prompt() {
+    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
+    let ran = place.run_with(&["run", "-p", "Review this.", "--base-url", &model.url()], "some text\n");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let request = model.simulator.requests()[0].request.clone();
+    assert_eq!(request.last_user_text(), "Review this.\n\nsome text");
+    let ran = place.run_with(&["run", "--base-url", &model.url()], "only this\n");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(model.simulator.requests()[1].request.last_user_text(), "only this");
+}
+
+#[test]
+fn events_come_one_a_line_and_the_last_is_the_end() {
+    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
+    let arguments = ["run", "-p", "Hello.", "--session", "mine", "--json", "--base-url", &model.url()];
+    for _ in 0..2 {
+        let ran = place.run(&arguments);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        let events = events(&ran);
+        assert_eq!(events[0]["type"], "message_end");
+        let last = events.last().unwrap();
+        assert_eq!((&last["type"], &last["outcome"]), (&"agent_end".into(), &"completed".into()));
+        assert!(events.iter().all(|event| event["session_id"] == "mine"));
+        assert!(last["context"]["tokens"].as_u64() > Some(0), "{last}");
+    }
+    assert_eq!(place.only_session(), "mine");
+    assert_eq!(model.simulator.requests()[1].request.messages.len(), 3, "the second goes on with the first");
+}
+
+#[test]
+fn tools_are_offered_as_they_are_allowed() {
+    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
+    for (flags, names) in [
+        (&[][..], &["read", "list", "grep"][..]),
+        (&["--no-tools"], &[]),
+        (&["--allow-write"], &["read", "list", "grep", "write", "edit"]),
+        (&["--allow-shell"], &["read", "list", "grep", "write", "edit", "bash"]),
+    ] {
+        let url = model.url();
+        let mut arguments = vec!["run", "-p", "Hello.", "--base-url", &url];
+        arguments.extend(flags);
+        assert_eq!(place.run(&arguments).code, Some(0));
+        let request = model.simulator.requests().pop().unwrap().request;
+        let mut offered: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
+        let mut names = names.to_vec();
+        offered.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(offered, names, "{flags:?}");
+    }
+}
+
+#[test]
+fn a_wrong_key_is_said_at_once() {
+    let place = Place::new();
+    let model = Model::new(Echo, |options| options.require_key = Some("right".to_owned()));
+    let url = model.url();
+    let mut command = place.command(&["run", "-p", "Hello.", "--json", "--base-url", &url]);
+    let output = command.env("OPENAI_API_KEY", "wrong-secret").output().unwrap();
+    let (stdout, stderr) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(1));
+    let last: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["type"], &last["class"]), (&"error".into(), &"auth".into()), "{last}");
+    assert_eq!((&last["status"], &last["retryable"]), (&401.into(), &false.into()), "{last}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("greenroom: ") && stderr.contains("OPENAI_API_KEY"), "{stderr}");
+    assert!(!stdout.contains("wrong-secret") && !stderr.contains("wrong-secret"));
+
+    let right =
+        place.command(&["run", "-p", "Hello.", "--base-url", &url]).env("OPENAI_API_KEY", "right").output();
+    assert_eq!(right.unwrap().status.code(), Some(0));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_at_once() {
+    let place = Place::new();
+    let ran = place.run(&["run", "-p", "Hello.", "--json", "--base-url", "http://127.0.0.1:9/v1"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let events = events(&ran);
+    let last = events.last().unwrap();
+    assert_eq!((&last["class"], &last["retryable"]), (&"timeout".into(), &true.into()), "{last}");
+    assert!(ran.stderr.contains("http://127.0.0.1:9/v1") && ran.stderr.lines().count() == 1, "{ran:?}");
+}
+
+#[test]
+fn a_prompt_that_cannot_fit_is_told_by_its_class() {
+    let place = Place::new();
+    let model = Model::new(Echo, |options| options.window = 2_000);
+    let text = "many words that do not fit ".repeat(2_000);
+    let ran = place.run_with(&["run", "--json", "--no-tools", "--base-url", &model.url()], &text);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let last = events(&ran).pop().unwrap();
+    assert_eq!(last["type"], "error");
+    let class = last["class"].as_str().unwrap();
+    assert!(["context_floor", "context_overflow"].contains(&class), "{last}");
+    // The session is as usable as before.
+    let id = last["session_id"].as_str().unwrap();
+    assert_eq!(place.run(&["show", id]).code, Some(0));
+}
+
+fn slow() -> Model {
+    let pace = Pace { chunks: 200, first_ms: 0, between_ms: 40 };
+    let text: String = (0..200).map(|line| format!("line {line}\n")).collect();
+    Model::new(Says(Reply::text(text).with_pace(pace)), |_| {})
+}
+
+#[test]
+fn an_interruption_keeps_what_had_come() {
+    for (signal, json) in [(Signal::INT, false), (Signal::INT, true), (Signal::TERM, false)] {
+        let (place, model) = (Place::new(), slow());
+        let url = model.url();
+        let mut arguments = vec!["run", "-p", "Count.", "--session", "mine", "--base-url", &url];
+        arguments.extend(json.then_some("--json"));
+        let mut run = place.start_alone(&arguments);
+        run.wait_for("line 3");
+        run.signal(signal);
+        let ran = run.end();
+        assert_eq!(ran.code, Some(130), "{ran:?}");
+        if json {
+            let last = ran.stdout.lines().last().unwrap();
+            assert!(last.contains("\"agent_end\"") && last.contains("aborted"), "{last}");
+        }
+        let shown = place.run(&["show", "mine"]);
+        assert!(shown.stdout.contains("line 3") && !shown.stdout.contains("line 199"), "{}", shown.stdout);
+        assert!(shown.stdout.contains("interrupted here"), "{}", shown.stdout);
+        assert_eq!(place.json(&["sessions", "--json"])[0]["state"], "idle");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    for json in [false, true] {
+        let (place, model) = (Place::new(), slow());
+        let url = model.url();
+        let mut arguments = vec!["run", "-p", "Count.", "--session", "mine", "--base-url", &url];
+        arguments.extend(json.then_some("--json"));
+        let mut run = place.start_alone(&arguments);
+        run.wait_for("line 3");
+        run.close_output();
+        let ran = run.end();
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        assert_eq!(place.json(&["sessions", "--json"])[0]["state"], "idle");
+    }
+}
+
+#[test]
+fn an_input_that_says_nothing_is_not_waited_for() {
+    let (place, model) = (Place::new(), Model::new(Says(Reply::text("All is well.")), |_| {}));
+    let run = place.start(&["run", "-p", "How is it?", "--base-url", &model.url()]);
+    let ran = run.end();
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "All is well.\n"), "{ran:?}");
+    assert!(ran.stderr.contains("going on without it"), "{ran:?}");
+}

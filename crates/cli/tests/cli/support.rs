@@ -1,0 +1,249 @@
+//! A folder with some files, a store of its own, the binary, and a simulated model.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use greenroom_simulator::{
+    CallInfo, Reply, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Nothing here takes longer, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A place of its own for one test.
+pub(crate) struct Place {
+    dir: tempfile::TempDir,
+}
+
+/// What a command printed, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Place {
+    /// An empty workspace and no store yet.
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("work")).unwrap();
+        Self { dir }
+    }
+
+    /// A workspace with so many source files.
+    pub(crate) fn with_files(count: usize) -> Self {
+        let place = Self::new();
+        let folder = place.work().join("src");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(place.work().join("README.md"), "# A made-up project\n\nIt counts things.\n").unwrap();
+        for number in 0..count {
+            let mut text = format!("//! Part {number} of the made-up project.\n\n");
+            for function in 0..60 {
+                text.push_str(&format!(
+                    "/// Counts the things of kind {function}.\npub fn count_{number}_{function}(things: &[u32]) -> usize {{\n    \
+                     things.iter().filter(|thing| **thing == {function}).count()\n}}\n\n"
+                ));
+            }
+            std::fs::write(folder.join(format!("part_{number}.rs")), text).unwrap();
+        }
+        place
+    }
+
+    pub(crate) fn work(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    /// The binary with these arguments, in the workspace, with nothing from the outer environment.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
+        command
+            .args(arguments)
+            .current_dir(self.work())
+            .env_clear()
+            .env("HOME", self.dir.path())
+            .env("GREENROOM_DATA_DIR", self.store())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        ran(self.command(arguments).output().unwrap())
+    }
+
+    /// Runs it with this on its standard input.
+    pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
+        let path = self.dir.path().join("input");
+        std::fs::write(&path, input).unwrap();
+        let input = std::fs::File::open(&path).unwrap();
+        ran(self.command(arguments).stdin(input).output().unwrap())
+    }
+
+    /// Runs it, and reads what it prints as JSON.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let ran = self.run(arguments);
+        assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
+        serde_json::from_str(&ran.stdout).unwrap()
+    }
+
+    /// The only session's id.
+    pub(crate) fn only_session(&self) -> String {
+        let sessions = self.json(&["sessions", "--json"]);
+        let sessions = sessions.as_array().unwrap();
+        assert_eq!(sessions.len(), 1, "{sessions:?}");
+        sessions[0]["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Starts it, with its output to be read as it comes, and with an input that stays open.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        let mut command = self.command(arguments);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Running { child, output: Some(output) }
+    }
+
+    /// As [`Self::start`], without an input.
+    pub(crate) fn start_alone(&self, arguments: &[&str]) -> Running {
+        let mut running = self.start(arguments);
+        running.child.stdin = None;
+        running
+    }
+}
+
+fn ran(output: Output) -> Ran {
+    Ran {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A command that is running. Dropping it kills it.
+pub(crate) struct Running {
+    child: Child,
+    output: Option<BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    /// Reads its output until a line holds `text`.
+    pub(crate) fn wait_for(&mut self, text: &str) {
+        let output = self.output.as_mut().unwrap();
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(output.read_line(&mut line).unwrap() > 0, "it ended before {text:?} came: {seen}");
+            if line.contains(text) {
+                return;
+            }
+            seen.push_str(&line);
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let id = Pid::from_child(&self.child);
+        kill_process(id, signal).unwrap();
+    }
+
+    /// Its output is read no more.
+    pub(crate) fn close_output(&mut self) {
+        self.output = None;
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end; gives what it still printed, too.
+    pub(crate) fn end(mut self) -> Ran {
+        let mut stdout = String::new();
+        if let Some(output) = &mut self.output {
+            std::io::Read::read_to_string(output, &mut stdout).unwrap();
+        }
+        let status = self.wait();
+        let mut stderr = String::new();
+        std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut stderr).unwrap();
+        Ran { code: status.code(), stdout, stderr }
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(started.elapsed() < PATIENCE, "it does not end");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A model that always says the same.
+pub(crate) struct Says(pub(crate) Reply);
+
+impl Script for Says {
+    fn reply(&self, _: &SeenRequest, _: CallInfo) -> Reply {
+        self.0.clone()
+    }
+}
+
+/// A simulated model that is reached over HTTP.
+pub(crate) struct Model {
+    pub(crate) simulator: Simulator,
+    server: SimulatorServer,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Model {
+    pub(crate) fn new(script: impl Script, change: impl FnOnce(&mut SimulatorOptions)) -> Self {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let mut options = SimulatorOptions::new(script);
+        change(&mut options);
+        let simulator = Simulator::new(options);
+        let server = runtime.block_on(simulator.serve()).unwrap();
+        Self { simulator, server, _runtime: runtime }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.server.base_url()
+    }
+}
+
+/// The lines of `run --json`: each an event of the right form.
+pub(crate) fn events(ran: &Ran) -> Vec<Value> {
+    let events: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for event in &events {
+        assert!(event["type"].is_string(), "{event}");
+        if event["type"] != "error" {
+            assert!(event["seq"].is_u64() && event["session_id"].is_string(), "{event}");
+        }
+    }
+    events
+}
+
+/// All files below a folder.
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files.extend(self::files(&path)) } else { files.push(path) }
+    }
+    files.sort();
+    files
+}

@@ -1,0 +1,74 @@
+//! What cannot work is said in one line that says what to do, with its code.
+
+use super::support::Place;
+
+#[test]
+fn what_cannot_work_is_said_in_one_line() {
+    let place = Place::new();
+    std::fs::write(place.work().join("bad.yaml"), "model: x\ncompaction:\n  threshold: 7\n").unwrap();
+    std::fs::write(place.work().join("unknown.yaml"), "modle: x\n").unwrap();
+    for (arguments, code, parts) in [
+        (&["run", "-p", "x"][..], 2, &["OPENAI_API_KEY", "--base-url", "--simulate"][..]),
+        (&["run", "--simulate"], 2, &["-p"]),
+        (&["run", "-p", "x", "--simulate", "--workspace", "nowhere"], 2, &["workspace nowhere"]),
+        (&["demo", "--workspace", "nowhere"], 2, &["workspace nowhere"]),
+        (&["run", "-p", "x", "--base-url", "no url"], 2, &["no url"]),
+        (&["run", "-p", "x", "--simulate", "--session", "../up"], 2, &["../up", "cannot be a session's id"]),
+        (
+            &["run", "-p", "x", "--base-url", "http://127.0.0.1:9", "--api-key-env", "NOT_SET"],
+            2,
+            &["NOT_SET"],
+        ),
+        (&["run", "-p", "x", "--config", "none.yaml"], 2, &["none.yaml"]),
+        (&["run", "-p", "x", "--config", "bad.yaml"], 2, &["bad.yaml, line 3: threshold", "fraction"]),
+        (&["config", "--config", "unknown.yaml"], 2, &["unknown.yaml, line 1", "modle"]),
+        (&["plan", "nothing.jsonl"], 3, &["nothing.jsonl"]),
+        (&["sessions", "--data-dir", "/dev/null/x"], 0, &[]),
+        (&["run", "-p", "x", "--simulate", "--data-dir", "/dev/null/x"], 3, &["/dev/null/x"]),
+    ] {
+        let ran = place.run(arguments);
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.lines().count() <= 1, "{arguments:?}: {ran:?}");
+        for part in parts {
+            assert!(
+                ran.stderr.starts_with("greenroom: ") && ran.stderr.contains(part),
+                "{arguments:?}: {ran:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_command_line_teaches() {
+    let place = Place::new();
+    for (arguments, code, parts) in [
+        (&["--help"][..], 0, &["Exit codes", "130", "greenroom demo"][..]),
+        (&["run", "--help"], 0, &["Examples", "Exit codes", "--allow-shell"]),
+        (&["chat", "--help"], 0, &["--base-url", "Examples"]),
+        (&["config", "--default"], 0, &["model: gpt-5.5", "reserve_tokens: 16384"]),
+    ] {
+        let ran = place.run(arguments);
+        assert_eq!(ran.code, Some(code), "{ran:?}");
+        for part in parts {
+            assert!(ran.stdout.contains(part), "{arguments:?} does not say {part:?}: {}", ran.stdout);
+        }
+    }
+    for arguments in [&["dance"][..], &["run", "--no-tools", "--allow-shell"], &["demo", "--window", "9"]] {
+        let ran = place.run(arguments);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_configuration_in_the_folder_is_used() {
+    let place = Place::new();
+    std::fs::write(place.work().join("greenroom.yaml"), "model: another\ncompaction: { threshold: 0.5 }\n")
+        .unwrap();
+    let ran = place.run(&["config"]);
+    assert!(ran.stdout.contains("model: another") && ran.stdout.contains("threshold: 0.5"), "{}", ran.stdout);
+    let own = place.work().join("greenroom.yaml");
+    std::fs::write(&own, "provider: { base_url: 'https://elsewhere.example/v1' }\n").unwrap();
+    let ran = place.run(&["run", "-p", "x"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("elsewhere.example") && ran.stderr.contains("--config"), "{ran:?}");
+}
