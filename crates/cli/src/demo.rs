@@ -26,6 +26,8 @@ use crate::{errors, picture, setup, turn};
 const STEPS_PER_TURN: u64 = 12;
 /// After this time no further prompt is given.
 const TIME_MAX: Duration = Duration::from_secs(40);
+/// So many prompts may ask for more than fits.
+const FLOORS_MAX: u32 = 3;
 /// A folder that fills less than this share of the window in one turn is small.
 const SMALL_SHARE: u64 = 4;
 /// The window for small folders, in tokens.
@@ -99,6 +101,7 @@ async fn play(
     interrupts: &Interrupts,
 ) -> Result<End> {
     let mut is_small = false;
+    let mut floors = 0;
     for number in 0.. {
         let prompt = PROMPTS[number.min(PROMPTS.len() - 1)];
         show.prompt(prompt)?;
@@ -110,7 +113,15 @@ async fn play(
         if played.is_interrupted {
             return Ok(End::Interrupted);
         }
-        let reply = played.reply?;
+        let reply = match played.reply {
+            // Even what cannot be compacted now can be once it is no longer the newest.
+            Err(error) if error.is_context_overflow() && floors < FLOORS_MAX => {
+                floors += 1;
+                show.notice(&error.to_string())?;
+                continue;
+            }
+            reply => reply?,
+        };
         show.answer(&reply.text)?;
         if show.reads == 0 {
             return Ok(End::NothingToRead);

@@ -16,6 +16,11 @@ use serde_json::Value;
 
 /// So many lines of a file are read at once: the context grows in steps that one can watch.
 const LINES_AT_ONCE: u64 = 120;
+/// So many of a file of data, whose lines are long.
+const DATA_LINES_AT_ONCE: u64 = 5;
+/// How the names of such files end.
+const DATA_ENDINGS: [&str; 9] =
+    [".json", ".jsonl", ".csv", ".lock", ".xml", ".svg", ".html", ".min.js", ".map"];
 /// The simulated model's name.
 pub(crate) const MODEL: &str = "simulated";
 
@@ -85,14 +90,32 @@ impl Script for Reader {
 impl Reader {
     fn agent_reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
         let mut reply = self.0.reply(request, call);
-        for call in reply.calls.iter_mut().filter(|call| call.name == "read") {
-            if let Ok(Value::Object(mut arguments)) = serde_json::from_str(&call.arguments) {
-                arguments.insert("limit".to_owned(), LINES_AT_ONCE.into());
-                call.arguments = Value::Object(arguments).to_string();
+        for call in &mut reply.calls {
+            let Ok(Value::Object(mut arguments)) = serde_json::from_str(&call.arguments) else { continue };
+            if call.name == "read" {
+                let path = arguments.get("path").and_then(Value::as_str).unwrap_or_default();
+                let is_data = DATA_ENDINGS.iter().any(|ending| path.ends_with(ending));
+                let lines = if is_data { DATA_LINES_AT_ONCE } else { LINES_AT_ONCE };
+                arguments.insert("limit".to_owned(), lines.into());
+            } else if call.name == "grep"
+                && let Some(folder) = newest_folder(request)
+            {
+                arguments.insert("path".to_owned(), folder.into());
             }
+            call.arguments = Value::Object(arguments).to_string();
         }
         reply
     }
+}
+
+/// The folder of the file that was read last, if it was in one.
+fn newest_folder(request: &SeenRequest) -> Option<String> {
+    let calls = request.messages.iter().rev().flat_map(|message| message.tool_calls());
+    let arguments = calls.filter(|call| call.name == "read").find_map(|call| {
+        let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
+        arguments.get("path")?.as_str().map(str::to_owned)
+    });
+    arguments.and_then(|path| path.rsplit_once('/').map(|(folder, _)| folder.to_owned()))
 }
 
 fn is_prompt(message: &Message) -> bool {
