@@ -1,9 +1,11 @@
-//! The runtime for other programs: JSON-RPC 2.0, one line a message.
+//! The runtime for other programs: JSON-RPC 2.0 over two byte streams, and a small HTTP interface.
 //!
 //! The one key decision: **this crate owns the wire's types.** What programs in other languages see is written
-//! here, and changes with a version, whatever the actors' messages do. What is absent: files, the terminal,
-//! sockets; a transport is two byte streams that the caller brings.
+//! here, and changes with a version, whatever the actors' messages do. What is absent: files and the terminal; the
+//! HTTP server is given its token, and makes none.
 
+pub mod http;
 pub mod rpc;
 
+pub use http::{HttpOptions, HttpServer};
 pub use rpc::serve;
