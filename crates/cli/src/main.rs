@@ -15,6 +15,7 @@ mod import;
 mod plan;
 mod rpc;
 mod run;
+mod serve;
 mod sessions;
 mod show;
 
@@ -63,6 +64,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Plan(args) => plan::run(global, args).await,
         Command::Import(args) => import::run(global, args).await,
         Command::Export(args) => export::run(global, args).await,
+        Command::Serve(args) => serve::run(global, args).await,
         Command::Rpc(args) => rpc::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
         Command::Config(args) => config::show(global, args),

@@ -133,6 +133,8 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Delete a stored session and all its entries
     Delete(DeleteArgs),
+    /// Serve other programs over HTTP, behind a token
+    Serve(ServeArgs),
     /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
     Rpc(RpcArgs),
     /// Show the configuration that holds here
@@ -333,6 +335,16 @@ pub(crate) enum ExportFormat {
 /// `rpc`.
 #[derive(Debug, Args)]
 pub(crate) struct RpcArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// `serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Where to listen: an address and a port
+    #[arg(long, default_value = "127.0.0.1:7878", value_name = "ADDRESS")]
+    pub(crate) listen: std::net::SocketAddr,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 }

@@ -161,7 +161,22 @@ fn same(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && left.iter().zip(right).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }
 
-type Answer = Result<Response, Response>;
+type Answer = Result<Response, Refusal>;
+
+/// A refused request's answer, boxed: it is large, and rare.
+struct Refusal(Box<Response>);
+
+impl Refusal {
+    fn new(status: StatusCode, detail: &str) -> Self {
+        Self(Box::new(problem(status, detail, Value::Null)))
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        *self.0
+    }
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -219,7 +234,7 @@ async fn prompt(
     let session = open(&shared, &id).await?;
     // In a task of its own: a client that goes away does not cancel it.
     let reply = tokio::spawn(async move { session.prompt(text).await }).await;
-    let reply = reply.unwrap_or_else(|_| Err(Error::Interrupted { session: id })).map_err(refused)?;
+    let reply = reply.unwrap_or(Err(Error::Interrupted { session: id })).map_err(refused)?;
     Ok(answer(&json!({
         "text": reply.text, "turn": reply.turn, "steps": reply.steps, "context": reply.context, "usage": reply.usage,
     })))
@@ -236,7 +251,7 @@ async fn compact(
     let session = known(&shared, &id).await?;
     let options = CompactOptions { focus, keep_recent, force };
     let compacted = tokio::spawn(async move { session.compact(options).await }).await;
-    let compacted = compacted.unwrap_or_else(|_| Err(Error::Interrupted { session: id })).map_err(refused)?;
+    let compacted = compacted.unwrap_or(Err(Error::Interrupted { session: id })).map_err(refused)?;
     Ok(answer(&json!(compacted)))
 }
 
@@ -245,30 +260,29 @@ async fn abort(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Ans
     Ok(answer(&json!({ "session_id": id })))
 }
 
-async fn open(shared: &Shared, id: &str) -> Result<SessionHandle, Response> {
+async fn open(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
     shared.runtime.open_shared(id, Arc::clone(&shared.agent)).await.map_err(refused)
 }
 
 /// A session that is there, live or stored.
-async fn known(shared: &Shared, id: &str) -> Result<SessionHandle, Response> {
+async fn known(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
     let is_live = || async { shared.runtime.live().await.is_ok_and(|live| live.iter().any(|one| one == id)) };
     if shared.runtime.head(id).await.map_err(refused)?.is_none() && !is_live().await {
-        return Err(problem(StatusCode::NOT_FOUND, &format!("there is no session {id:?}"), Value::Null));
+        return Err(Refusal::new(StatusCode::NOT_FOUND, &format!("there is no session {id:?}")));
     }
     open(shared, id).await
 }
 
-fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Response> {
+fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Refusal> {
     let is_json = headers
         .get(header::CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok())
         .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json"));
     if !is_json {
         let wanted = "the body must be application/json";
-        return Err(problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, wanted, Value::Null));
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, wanted));
     }
-    serde_json::from_slice(body)
-        .map_err(|error| problem(StatusCode::BAD_REQUEST, &error.to_string(), Value::Null))
+    serde_json::from_slice(body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, &error.to_string()))
 }
 
 fn answer(value: &Value) -> Response {
@@ -276,7 +290,7 @@ fn answer(value: &Value) -> Response {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn refused(error: Error) -> Response {
+fn refused(error: Error) -> Refusal {
     let (status, class) = match &error {
         Error::Model(failure) => (StatusCode::BAD_GATEWAY, failure.class.as_str()),
         Error::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "other"),
@@ -284,14 +298,19 @@ fn refused(error: Error) -> Response {
         Error::Invalid(_) | Error::Config(_) => (StatusCode::BAD_REQUEST, "other"),
         Error::Closed => (StatusCode::SERVICE_UNAVAILABLE, "other"),
         Error::Store(store) if !store.is_retryable() => (StatusCode::BAD_REQUEST, "other"),
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, "other"),
+        // And what a later version of the library may add.
+        Error::Interrupted { .. }
+        | Error::Output { .. }
+        | Error::SessionFailed { .. }
+        | Error::Store(_)
+        | _ => (StatusCode::INTERNAL_SERVER_ERROR, "other"),
     };
     let more = json!({ "class": class, "retryable": error.is_retryable() });
     let mut response = problem(status, &error.to_string(), more);
     if status == StatusCode::TOO_MANY_REQUESTS {
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS.into());
     }
-    response
+    Refusal(Box::new(response))
 }
 
 /// RFC 9457.
