@@ -637,6 +637,7 @@ fn hostile_bodies_do_no_harm() {
 /// The corpus: real bodies of many providers. It is not part of the project; without it there is nothing to do.
 #[test]
 fn corpus_agrees_on_overflows() {
+    #[expect(clippy::disallowed_methods, reason = "tests alone are told where the corpus is")]
     let corpus = std::env::var_os("GREENROOM_CORPUS")
         .map(PathBuf::from)
         .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/corpus")));
