@@ -17,69 +17,51 @@ use tokio::sync::oneshot;
 const SESSIONS: usize = 1_000;
 const PROMPTS: usize = 2;
 
-/// Looks something up.
-#[derive(Deserialize, JsonSchema)]
-struct Look {
-    /// What.
-    up: String,
-}
-
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // Each prompt takes two model calls: one asks for the tool, the next answers.
-    let script = Function(|request: &SeenRequest, call: CallInfo| match call.session_call % 2 {
-        0 => Said::call("look", &serde_json::json!({ "up": request.last_user_text() })).after_ms(100),
-        _ => Said::text("Found it.").after_ms(100),
-    });
-    let model = Simulator::new(SimulatorOptions { log_capacity: 0, ..SimulatorOptions::new(script) });
+    let slow = Function(|_: &SeenRequest, _: CallInfo| Said::text("It is on page seven.").after_ms(200));
+    let model = Simulator::new(SimulatorOptions::new(slow));
     let server = model.serve().await?;
-    let options =
-        OpenAiOptions { base_url: server.base_url(), prompt_cache_key: Some(true), ..Default::default() };
+    let provider = OpenAi::new(OpenAiOptions { base_url: server.base_url(), ..Default::default() })?;
     let dir = tempfile::tempdir()?;
     let runtime = Runtime::builder()
-        .provider_with(Arc::new(OpenAi::new(options)?), 64)
+        .provider_with(Arc::new(provider), 64)
         .data_dir(dir.path())
-        .idle_after(Duration::ZERO)
+        .idle_after(Duration::ZERO) // none falls asleep
         .start()
         .await?;
-    let agent = Agent::new("simulated")
-        .context_window(128_000)
-        .tool("look", |look: Look| async move { Ok(format!("{} is on page 7", look.up)) });
     let (all_answered, is_over) = oneshot::channel();
     let counting = tokio::spawn(count(runtime.clone(), is_over));
 
     let began = Instant::now();
-    let agent = Arc::new(agent);
-    let open = |number| runtime.open_shared(number, Arc::clone(&agent));
+    let agent = Agent::new("simulated").context_window(128_000);
     let names: Vec<String> = (0..SESSIONS).map(|number| format!("agent-{number}")).collect();
-    let sessions = try_join_all(names.iter().map(|name| open(name))).await?;
+    let sessions = try_join_all(names.iter().map(|name| runtime.open(name, &agent))).await?;
     for _ in 0..PROMPTS {
-        try_join_all(sessions.iter().map(|session| session.prompt("the word"))).await?;
+        try_join_all(sessions.iter().map(|session| session.prompt("Where is the word?"))).await?;
     }
-    let took = began.elapsed().as_secs_f64();
-    let turns = SESSIONS * PROMPTS;
+    let (turns, took) = (SESSIONS * PROMPTS, began.elapsed().as_secs_f64());
     println!("{} sessions alive, {turns} prompts answered", runtime.live().await?.len());
     println!("{:.0} turns/s, at most {} calls in flight", turns as f64 / took, model.in_flight_max());
     // A prompt is answered after its last event was published: what is not counted yet waits in the queue.
     let _ = all_answered.send(());
     for (event, by_session) in counting.await?? {
-        let total: usize = by_session.values().sum();
-        println!("  {total:>7} {event:<14} in {:>5} sessions", by_session.len());
+        println!("{:>7} {event} in {} sessions", by_session.values().sum::<usize>(), by_session.len());
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    println!("{}", status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or("VmRSS unknown"));
+    println!("{}", status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or("VmRSS: unknown"));
     model.assert_clean();
     Ok(runtime.shutdown().await?)
 }
 
-/// How many events there were, by name and session.
-type Counts = BTreeMap<&'static str, HashMap<Arc<str>, usize>>;
-
-/// Counts events until all is over and nothing waits any more.
-async fn count(runtime: Runtime, mut is_over: oneshot::Receiver<()>) -> Result<Counts> {
+/// How many events there were, by name and session, once all is over and nothing waits any more.
+async fn count(
+    runtime: Runtime,
+    mut is_over: oneshot::Receiver<()>,
+) -> Result<BTreeMap<&'static str, HashMap<Arc<str>, usize>>> {
     let mut events = runtime.subscribe(Filter::all());
-    let mut counts = Counts::new();
-    let mut next: HashMap<Arc<str>, u64> = HashMap::new();
+    let mut counts = BTreeMap::<_, HashMap<_, _>>::new();
+    let mut next = HashMap::<Arc<str>, u64>::new();
     loop {
         let delivery = tokio::select! {
             biased;
@@ -90,7 +72,7 @@ async fn count(runtime: Runtime, mut is_over: oneshot::Receiver<()>) -> Result<C
         match delivery {
             Some(Delivery::Event(event)) => came.push(Event::clone(&event)),
             Some(Delivery::Gap { from, to, sessions }) => {
-                println!("gap: {} events missed; {} logs are read again", to - from, sessions.len());
+                println!("gap: {} events missed, {} logs are read again", to - from, sessions.len());
                 for (session, seq) in sessions {
                     came.extend(runtime.replay(&session, seq).await?);
                 }
@@ -99,11 +81,11 @@ async fn count(runtime: Runtime, mut is_over: oneshot::Receiver<()>) -> Result<C
         }
         for event in came {
             let next = next.entry(Arc::clone(&event.session)).or_default();
+            // What was replayed may come again, live.
+            if event.is_durable() && event.seq < *next {
+                continue;
+            }
             if event.is_durable() {
-                // What was replayed may come again, live.
-                if event.seq < *next {
-                    continue;
-                }
                 assert_eq!(event.seq, *next, "{} lost an event unseen", event.session);
                 *next += 1;
             }
