@@ -3,6 +3,8 @@
 
 /// Compactions through the actors.
 mod compactions;
+/// A real process, killed again and again.
+mod crashes;
 /// Sessions that start, sleep, crash and come back.
 mod lifecycle;
 /// One module for each document that compaction was built after; its tests are that document's sentences.

@@ -338,7 +338,6 @@ impl World<'_> {
                     }
                 }
                 Delivery::Gap { sessions, .. } => self.logs.gap(&sessions),
-                _ => {}
             }
         }
         let mut failed = Vec::new();

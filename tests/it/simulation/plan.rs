@@ -50,7 +50,7 @@ pub(crate) fn once_in(random: &mut Random, n: u64) -> bool {
 
 impl Plan {
     pub(crate) fn of(random: &mut Random) -> Self {
-        let window = pick(random, &[6_000, 8_000, 12_000, 20_000, 60_000]);
+        let window = pick(random, &[6_000, 6_000, 8_000, 8_000, 12_000, 20_000]);
         let told_window = pick(random, &[Some(window), Some(window), Some(window * 3 / 2), None]);
         let dialect = pick(
             random,
@@ -94,9 +94,9 @@ impl Plan {
             }
         };
         Self {
-            sessions: 1 + random.below(4),
-            lives: 1 + random.below(4),
-            steps: 8 + random.below(40),
+            sessions: 1 + random.below(3),
+            lives: 1 + random.below(3),
+            steps: 6 + random.below(30),
             window,
             told_window,
             dialect,
@@ -107,7 +107,7 @@ impl Plan {
             hooks: once_in(random, 4),
             steps_max: pick(random, &[250, 250, 12, 4]),
             idle_s: pick(random, &[600, 20, 0]),
-            words_max: window / pick(random, &[6, 12, 40]),
+            words_max: window / pick(random, &[8, 16, 40]),
         }
     }
 }
