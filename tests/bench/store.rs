@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
 use std::time::Instant;
 
 use futures_util::future::join_all;
@@ -25,6 +24,7 @@ async fn main() {
         "one plain file with one writer, one fdatasync for each record",
     );
     let dir = tempfile::tempdir().expect("a folder");
+    let mut file = File::create(dir.path().join("plain")).expect("a file");
     let (store, _) = Store::open(&StoreOptions::new(dir.path().join("store"))).expect("a store");
     println!("| writers | plain file, appends/s | store, appends/s | ratio |");
     println!("|---------|-----------------------|------------------|-------|");
@@ -32,7 +32,7 @@ async fn main() {
         let (each, plain_each) = (scaled(each).div_ceil(ROUNDS), scaled(2_000).div_ceil(ROUNDS));
         let (mut plain_s, mut store_s) = (0.0, 0.0);
         for round in 0..ROUNDS {
-            plain_s += plain_appends(dir.path(), plain_each);
+            plain_s += plain_appends(&mut file, plain_each);
             store_s += store_appends(&store, &format!("{writers}-{round}"), writers, each).await;
         }
         let plain = rate(plain_each * ROUNDS, plain_s);
@@ -48,8 +48,7 @@ fn rate(count: usize, seconds: f64) -> f64 {
 }
 
 /// Appends one after another to a plain file; gives the seconds.
-fn plain_appends(dir: &Path, count: usize) -> f64 {
-    let mut file = File::create(dir.join("plain")).expect("a file");
+fn plain_appends(file: &mut File, count: usize) -> f64 {
     let record = vec![b'x'; BYTES];
     let began = Instant::now();
     for _ in 0..count {
