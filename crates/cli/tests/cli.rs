@@ -3,6 +3,7 @@
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `run`: text, events, failures, interruptions
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
+//! - `surfaces`: a compaction by hand, as settings, in an export, over JSON-RPC
 //! - `usage`: what cannot work is said in one line, with its code
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
@@ -12,5 +13,6 @@ mod cli {
     pub(crate) mod run;
     pub(crate) mod stored;
     pub(crate) mod support;
+    pub(crate) mod surfaces;
     pub(crate) mod usage;
 }

@@ -1,0 +1,88 @@
+//! A compaction's surfaces: by hand in `chat`, as YAML settings, as a line of an export, over JSON-RPC.
+
+use super::support::Place;
+
+/// A folder whose demo left a session, and the session's name.
+fn after_a_demo() -> (Place, String) {
+    let place = Place::with_files(24);
+    let ran = place.run(&["demo", "--fast", "--window", "12000"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let id = place.only_session();
+    (place, id)
+}
+
+#[test]
+fn an_export_has_a_line_for_each_compaction_and_is_planned_like_the_session() {
+    let (place, id) = after_a_demo();
+    let shown = place.json(&["show", &id, "--json"]);
+    let ran = place.run(&["export", &id]);
+    let lines: Vec<serde_json::Value> =
+        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let compactions = lines.iter().filter(|line| line["type"] == "compaction").count();
+    assert_eq!(compactions, shown["compactions"].as_array().unwrap().len());
+    let ids: Vec<&str> = lines.iter().filter_map(|line| line["id"].as_str()).collect();
+    for line in lines.iter().filter(|line| line["type"] == "compaction") {
+        assert!(ids.contains(&line["firstKeptEntryId"].as_str().unwrap()), "{line}");
+        assert!(line["tokensBefore"].as_u64() > line["tokensAfter"].as_u64(), "{line}");
+    }
+    let file = place.work().join("exported.jsonl");
+    let path = file.to_str().unwrap();
+    assert_eq!(place.run(&["export", &id, "-o", path]).code, Some(0));
+    assert_eq!(place.run(&["export", &id, "-o", path]).code, Some(2), "it is not overwritten");
+    let compare = ["--cut", "nearest", "--estimator", "char4", "--keep-recent", "500", "--json"];
+    let plan = |source: &str| place.json(&[&["plan", source][..], &compare[..]].concat());
+    let (of_session, of_file) = (plan(&id), plan(path));
+    assert_eq!(of_session["context_tokens"], of_file["context_tokens"]);
+    assert_eq!(of_session["plan"]["messages_to_summarize"], of_file["plan"]["messages_to_summarize"]);
+
+    // And back into another store.
+    let imported =
+        place.json(&["--data-dir", place.work().join("other").to_str().unwrap(), "import", path, "--json"]);
+    assert_eq!(
+        (&imported["session_id"], &imported["skipped"]),
+        (&id.as_str().into(), &0.into()),
+        "{imported}"
+    );
+}
+
+#[test]
+fn chat_compacts_by_hand_and_says_what_it_saved_or_why_not() {
+    let (place, id) = after_a_demo();
+    let chat = ["chat", "--session", &id, "--simulate", "--window", "12000"];
+    let ran = place.run_with(&chat, "/compact what was read\n/compact\n/quit\n");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("No compaction needed: "), "{}", ran.stdout);
+}
+
+#[test]
+fn settings_are_read_as_yaml_and_a_wrong_one_is_named() {
+    let place = Place::with_files(24);
+    std::fs::write(place.work().join("greenroom.yaml"), "compaction:\n  enabled: true\n  treshold: 0.5\n")
+        .unwrap();
+    let ran = place.run(&["config"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("greenroom.yaml") && ran.stderr.contains("treshold"), "{}", ran.stderr);
+    let block = "compaction:\n  reserve_tokens: 8192\n  keep_recent_tokens: 16384\n  model_auto_compact_token_limit: 9000\n";
+    std::fs::write(place.work().join("greenroom.yaml"), block).unwrap();
+    let ran = place.run(&["config"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for line in ["reserve_tokens: 8192", "keep_recent_tokens: 16384", "auto_compact_token_limit: 9000"] {
+        assert!(ran.stdout.contains(line), "{line}: {}", ran.stdout);
+    }
+}
+
+#[test]
+fn json_rpc_knows_the_window_from_the_start_and_compacts() {
+    let (place, id) = after_a_demo();
+    let ask = |number: u32, method: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{{"session_id":"{id}"}}}}"#)
+    };
+    let input = format!("{}\n{}\n", ask(1, "agent/state"), ask(2, "session/compact"));
+    let ran = place.run_with(&["rpc", "--simulate", "--window", "12000"], &input);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let answers: Vec<serde_json::Value> =
+        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let answer = |number: u32| answers.iter().find(|answer| answer["id"] == number).unwrap();
+    assert_eq!(answer(1)["result"]["context_window"], 12_000);
+    assert_eq!(answer(2)["result"]["accepted"], true, "{}", ran.stdout);
+}
