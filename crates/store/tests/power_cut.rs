@@ -89,6 +89,7 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
         eprintln!("skipped: this machine cannot cut the power under a file system: {reason}");
         return;
     }
+    let _unmounted = Unmount(at.clone());
     let cuts: u64 =
         std::env::var("GREENROOM_POWER_CUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
     let mut known = 0;
