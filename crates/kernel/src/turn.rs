@@ -549,10 +549,12 @@ impl Turn {
 
     fn overflowed(&mut self, failure: Failure) -> Vec<Effect> {
         // Input and output together are too much, and the input alone fits: ask for less output first.
-        if let (Some(limit), 0) = (failure.limit, self.output_lowered) {
-            let room = limit.saturating_sub(self.size.tokens + self.size.tokens / 10);
-            // Only where the request named an output limit can the sum be what is too large.
-            if room >= OUTPUT_TOKENS_MIN && self.output_tokens_max.is_some_and(|now| room < now) {
+        // Only where the request named an output limit can the sum be what is too large.
+        if let (Some(limit), Some(now), 0) = (failure.limit, self.output_tokens_max, self.output_lowered) {
+            // Our estimate may be too low; the provider's own number, if it is the sum, is not.
+            let said = failure.requested.map_or(0, |requested| requested.saturating_sub(now));
+            let room = limit.saturating_sub((self.size.tokens + self.size.tokens / 10).max(said));
+            if (OUTPUT_TOKENS_MIN..now).contains(&room) {
                 self.output_lowered += 1;
                 self.output_tokens_max = Some(room);
                 return self.ask();
