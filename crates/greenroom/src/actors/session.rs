@@ -222,7 +222,8 @@ impl SessionState {
         let window = deps.window(&definition, &provider, &model, &settings);
         let fixed_tokens = fixed_tokens(&definition, &tools);
         if let Some(window) = window.tokens {
-            settings.feasible(window, fixed_tokens + log.pinned_tokens())?;
+            // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
+            settings.feasible(window, fixed_tokens)?;
         }
         let outgoing = match slot.start_broadcast(log.head().entries) {
             Some(from) => missed_events(&deps, &slot, from).await?,
@@ -356,14 +357,14 @@ impl SessionState {
 
     /// Makes a draft durable, and then known: to the log in memory, the tracker and everyone who listens.
     async fn append(&mut self, draft: Draft, key: Option<String>) -> Result<()> {
-        self.append_then(draft, key, None).await
+        self.append_then(draft, key, &mut None).await
     }
 
     async fn append_then(
         &mut self,
         mut draft: Draft,
         key: Option<String>,
-        then: Option<Box<Answer>>,
+        then: &mut Option<Box<Answer>>,
     ) -> Result<()> {
         let (total_usage, cost) = self.slot.bill();
         draft.head.total_usage = total_usage;
@@ -403,7 +404,7 @@ impl SessionState {
         let below = self.slot.broadcast_below();
         self.outgoing.retain(|event| event.seq >= below);
         self.outgoing.extend(events.iter().cloned());
-        self.tell_agent(AgentMessage::Broadcast { events, then });
+        self.tell_agent(AgentMessage::Broadcast { events, then: then.take() });
         Ok(())
     }
 

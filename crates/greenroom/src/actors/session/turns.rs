@@ -324,10 +324,15 @@ impl SessionState {
         };
         let reply = turn.reply.take().map(|reply| (reply, result));
         let answer = Answer { turn: turn.stamp.turn, outcome: outcome.as_str(), context, reply };
-        let then = Some(Box::new(answer));
-        if let Err(error) = self.append_then(draft, None, then).await {
+        let mut then = Some(Box::new(answer));
+        if let Err(error) = self.append_then(draft, None, &mut then).await {
             // The answer itself is durable; that the turn ended is noted with the next prompt.
             self.warn(format!("the turn's end could not be recorded: {error}"));
+            if let Some(mut answer) = then {
+                answer.outcome = TurnOutcome::Interrupted.as_str();
+                answer.reply = answer.reply.map(|(reply, _)| (reply, Err(error)));
+                self.tell_agent(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
+            }
         }
         self.stop_if_wanted();
         self.compact_if_requested();
