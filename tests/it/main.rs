@@ -5,6 +5,8 @@
 mod compactions;
 /// A real process, killed again and again.
 mod crashes;
+/// What goes wrong outside, and what becomes of it.
+mod faults;
 /// Sessions that start, sleep, crash and come back.
 mod lifecycle;
 /// One module for each document that compaction was built after; its tests are that document's sentences.

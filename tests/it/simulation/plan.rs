@@ -96,7 +96,7 @@ impl Plan {
         Self {
             sessions: 1 + random.below(3),
             lives: 1 + random.below(3),
-            steps: 6 + random.below(30),
+            steps: 4 + random.below(24),
             window,
             told_window,
             dialect,

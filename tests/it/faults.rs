@@ -1,0 +1,21 @@
+//! What goes wrong outside: providers, disks, tools that hang, floods, callers that go away. The session always
+//! survives, and every fault that a test injects is shown to have happened.
+
+/// Callers that go away at any moment leave no task and no process.
+mod cancels;
+/// More input than anyone can work off.
+mod floods;
+/// Guards that end a turn.
+mod guards;
+/// One session dies, a hundred live.
+mod isolation;
+/// Answers that cannot be used as they are.
+mod malformed;
+/// Requests that are larger than the model's window.
+mod overflow;
+/// Every way in which a provider fails, in-process and over HTTP.
+mod provider;
+/// Retries: how long, how often, and when not.
+mod retries;
+/// Disks that are full or broken.
+mod store;

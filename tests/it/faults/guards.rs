@@ -1,0 +1,86 @@
+//! Guards: the same call again and again, too many steps, too much money. Each is a typed end with an event, and
+//! the session goes on.
+
+use greenroom::prelude::*;
+use greenroom_kernel::turn::TurnLimits;
+use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
+use serde_json::json;
+
+use crate::support::{agent, builder, drain, simulator};
+
+/// Takes a number.
+#[derive(Deserialize, JsonSchema)]
+struct Count {
+    /// Which.
+    number: u64,
+}
+
+fn counting(window: u64) -> Agent {
+    agent(window).tool("count", |count: Count| async move { Ok(count.number.to_string()) })
+}
+
+/// A model that calls a tool for ever: with the same arguments, or with others each time.
+fn endless(same: bool) -> Function<impl Fn(&SeenRequest, CallInfo) -> Said + Send + Sync> {
+    Function(move |request: &SeenRequest, info: CallInfo| {
+        if request.last_user_text() == "stop it" {
+            return Said::text("stopped");
+        }
+        Said::call("count", &json!({ "number": if same { 1 } else { info.session_call } }))
+    })
+}
+
+/// The turn is stopped for a reason that holds these words, an event says so, and the session goes on.
+async fn stopped(model: &Simulator, agent: &Agent, words: &str) -> u64 {
+    let runtime = builder(model).start().await.unwrap();
+    let session = runtime.open("guarded", agent).await.unwrap();
+    let mut events = session.subscribe();
+    let error = session.prompt("go").await.unwrap_err();
+    let Error::Stopped { reason } = &error else { panic!("{error:?}") };
+    assert!(reason.contains(words), "{reason}");
+    let calls = model.calls();
+    let told = drain(&mut events).iter().any(|event| {
+        matches!(&event.kind, EventKind::TurnEnd { outcome: "stopped", reason: Some(told), .. } if told == reason)
+    });
+    assert!(told, "an event says why");
+    calls
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_call_over_and_over_is_stopped() {
+    let model = simulator(endless(true), 50_000);
+    let limits = TurnLimits { repeats_max: 3, ..TurnLimits::default() };
+    let calls = stopped(&model, &counting(50_000).limits(limits), "`count` came 4 times in a row").await;
+    assert_eq!(calls, 4);
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_steps_are_stopped_and_the_session_goes_on() {
+    let model = simulator(endless(false), 50_000);
+    let limits = TurnLimits { steps_max: 6, ..TurnLimits::default() };
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("steps", &counting(50_000).limits(limits)).await.unwrap();
+    let error = session.prompt("go").await.unwrap_err();
+    assert!(matches!(&error, Error::Stopped { reason } if reason.contains("limit of 6 steps")), "{error}");
+    assert_eq!(model.calls(), 6);
+    assert_eq!(session.prompt("stop it").await.unwrap().text, "stopped");
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_is_used_up_stops_the_turn() {
+    // A model whose price the catalogue knows.
+    let model = Simulator::new(SimulatorOptions {
+        window: 100_000,
+        provider_name: "openai".to_owned(),
+        ..SimulatorOptions::new(endless(false))
+    });
+    let spending = Agent::new("gpt-4o")
+        .context_window(100_000)
+        .instructions("word ".repeat(2_000))
+        .tool("count", |count: Count| async move { Ok(count.number.to_string()) })
+        .cost_limit_microdollars(30_000);
+    let calls = stopped(&model, &spending, "cost limit").await;
+    assert!((2..50).contains(&calls), "{calls} calls");
+    model.assert_clean();
+}

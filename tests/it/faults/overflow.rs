@@ -1,0 +1,300 @@
+//! Requests that are larger than the model's window: recovered at once, learned from, and typed where nothing helps.
+
+use greenroom::prelude::*;
+use greenroom_kernel::FailureClass;
+use greenroom_kernel::usage::WindowSource;
+use greenroom_provider::Purpose;
+use greenroom_simulator::{
+    ByPurpose, CallInfo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Sequence, Simulator,
+    SimulatorOptions, Summariser,
+};
+use greenroom_store::Store;
+
+use crate::support::{agent, builder, drain, runtime, simulator};
+
+const WINDOW: u64 = 8_000;
+
+fn talk() -> impl greenroom_simulator::Script {
+    let turns =
+        Function(|_: &SeenRequest, info: CallInfo| Said::text(format!("answer {}", info.session_call)));
+    ByPurpose::new(turns, Summariser::Obedient)
+}
+
+fn speaking(dialect: ErrorDialect) -> Simulator {
+    Simulator::new(SimulatorOptions {
+        window: WINDOW,
+        error_dialect: dialect,
+        ..SimulatorOptions::new(talk())
+    })
+}
+
+fn count(events: &[std::sync::Arc<Event>], name: &str) -> usize {
+    events.iter().filter(|event| event.kind.name() == name).count()
+}
+
+/// The agent believes in a window that the model does not have: however the provider says so, each prompt is
+/// answered, at once and without a retry.
+#[tokio::test(start_paused = true)]
+async fn an_overflow_in_any_words_is_recovered_at_once() {
+    for (dialect, believed) in [
+        (ErrorDialect::OpenAi, 128_000),
+        (ErrorDialect::LlamaServer, 128_000),
+        (ErrorDialect::Vllm, 128_000),
+        (ErrorDialect::LiteLlm, 128_000),
+        (ErrorDialect::Anthropic, 128_000),
+        (ErrorDialect::MistralRs, 128_000),
+        // These name no limit, or say nothing at all: what counts is our own estimate.
+        (ErrorDialect::LlamaCppPython, 9_000),
+        (ErrorDialect::EmptyBody, 9_000),
+    ] {
+        let model = speaking(dialect);
+        let runtime = runtime(&model).await;
+        let settings =
+            CompactionSettings { threshold: None, reserve_tokens: Some(1), ..CompactionSettings::default() };
+        let session = runtime.open("big", &agent(believed).compaction(settings)).await.unwrap();
+        let mut events = session.subscribe();
+        let began = tokio::time::Instant::now();
+        for turn in 0..12 {
+            let words = format!("question {turn} {}", "thing ".repeat(1_200));
+            session.prompt(words).await.unwrap_or_else(|error| panic!("{dialect:?}, turn {turn}: {error:?}"));
+        }
+        let events = drain(&mut events);
+        assert_eq!(count(&events, "retry"), 0, "{dialect:?}: recovery is no retry");
+        let overflows = events
+            .iter()
+            .filter(|event| {
+                matches!(
+                    &event.kind,
+                    EventKind::CompactionStart { trigger: greenroom_kernel::entry::Trigger::Overflow, .. }
+                )
+            })
+            .count();
+        assert!(overflows > 0, "{dialect:?}: nothing overflowed");
+        assert!(began.elapsed() < std::time::Duration::from_secs(1), "{dialect:?}: it waited");
+        model.assert_clean();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_overflow_is_seen_and_compacted_before_the_next_call() {
+    let model = speaking(ErrorDialect::Silent);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("silent", &agent(WINDOW).compaction(late())).await.unwrap();
+    let mut events = session.subscribe();
+    for turn in 0..12 {
+        session.prompt(format!("question {turn} {}", "thing ".repeat(1_200))).await.unwrap();
+    }
+    let events = drain(&mut events);
+    assert!(count(&events, "overflow_detected") > 0 || count(&events, "compaction_end") > 0);
+    assert!(session.state().await.unwrap().compactions > 0);
+    model.assert_clean();
+}
+
+/// Settings by which nothing compacts before the window is full.
+fn late() -> CompactionSettings {
+    CompactionSettings { threshold: None, reserve_tokens: Some(1), ..CompactionSettings::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wordless_end_is_an_overflow_near_the_window_and_a_retry_below() {
+    for (fault, words) in [
+        (Fault::EmptyStream, "an empty stream"),
+        (Fault::EmptyBody(400), "an empty 400"),
+        (Fault::EmptyBody(413), "an empty 413"),
+        (Fault::EmptyBody(429), "an empty 429"),
+    ] {
+        // First below: two messages fill little of the window.
+        let model = simulator(Sequence(vec![Said::fault(fault.clone()), Said::text("fine")]), WINDOW);
+        let runtime = runtime(&model).await;
+        let session = runtime.open("low", &agent(WINDOW)).await.unwrap();
+        let mut events = session.subscribe();
+        let end = session.prompt("hello").await;
+        let seen = drain(&mut events);
+        assert_eq!(count(&seen, "compaction_start"), 0, "{words}: {end:?}");
+
+        // Then near it.
+        let mut script: Vec<Said> = (0..3).map(|turn| Said::text(format!("{turn}"))).collect();
+        script.extend([Said::fault(fault.clone()), Said::text("fine")]);
+        let model = simulator(Sequence(script), WINDOW);
+        let runtime = crate::support::runtime(&model).await;
+        let session = runtime.open("high", &agent(WINDOW).compaction(late())).await.unwrap();
+        for turn in 0..3 {
+            session.prompt(format!("{turn} {}", "thing ".repeat(1_500))).await.unwrap();
+        }
+        let mut events = session.subscribe();
+        let tokens = session.state().await.unwrap().context.tokens;
+        let padding = usize::try_from((WINDOW * 92 / 100).saturating_sub(tokens)).unwrap();
+        let reply = session.prompt("thing ".repeat(padding)).await;
+        let seen = drain(&mut events);
+        assert_eq!(reply.unwrap_or_else(|error| panic!("{words}: {error}")).text, "fine");
+        assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (1, 0), "{words}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_length_without_a_word_is_an_overflow_and_with_reasoning_only_near_the_window() {
+    let cut = || Said::text("").with_finish(greenroom_kernel::StopReason::Length);
+    let thought = cut().with_reasoning("let me think about this");
+    let model = simulator(Sequence(vec![thought, Said::text("fine")]), WINDOW);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("low", &agent(WINDOW)).await.unwrap();
+    let mut events = session.subscribe();
+    assert_eq!(session.prompt("hello").await.unwrap().text, "fine");
+    let seen = drain(&mut events);
+    assert_eq!((count(&seen, "retry"), count(&seen, "overflow_detected")), (1, 0));
+
+    let mut script: Vec<Said> = (0..4).map(|turn| Said::text(format!("{turn}"))).collect();
+    script.extend([cut(), Said::text("fine")]);
+    let model = simulator(Sequence(script), WINDOW);
+    let runtime = crate::support::runtime(&model).await;
+    let session = runtime.open("high", &agent(WINDOW).compaction(late())).await.unwrap();
+    for turn in 0..4 {
+        session.prompt(format!("{turn} {}", "thing ".repeat(1_400))).await.unwrap();
+    }
+    let mut events = session.subscribe();
+    let tokens = session.state().await.unwrap().context.tokens;
+    let padding = usize::try_from((WINDOW * 92 / 100).saturating_sub(tokens)).unwrap();
+    assert_eq!(session.prompt("thing ".repeat(padding)).await.unwrap().text, "fine");
+    let seen = drain(&mut events);
+    assert_eq!((count(&seen, "retry"), count(&seen, "overflow_detected")), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_learned_limit_is_kept_and_shown() {
+    let store = Store::memory();
+    let model = speaking(ErrorDialect::OpenAi);
+    let window = |runtime: Runtime| async move {
+        let session = runtime.open("learned", &Agent::new("simulated")).await.unwrap();
+        let context = session.state().await.unwrap().context;
+        (context.window, context.window_source)
+    };
+    let start = || Runtime::builder().provider(model.provider()).store(store.clone()).clock_from(1);
+    let runtime = start().start().await.unwrap();
+    assert_eq!(window(runtime.clone()).await, (128_000, WindowSource::Assumed));
+    let session = runtime.open("learned", &Agent::new("simulated")).await.unwrap();
+    for turn in 0..10 {
+        session.prompt(format!("question {turn} {}", "thing ".repeat(1_200))).await.unwrap();
+    }
+    assert_eq!(window(runtime.clone()).await, (WINDOW, WindowSource::Learned));
+    drop(runtime);
+    let again = start().start().await.unwrap();
+    assert_eq!(window(again).await, (WINDOW, WindowSource::Learned), "it is kept");
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn less_output_is_asked_for_before_anything_is_compacted() {
+    let model = Simulator::new(SimulatorOptions {
+        window: WINDOW,
+        refuses_output_overflow: true,
+        ..SimulatorOptions::new(talk())
+    });
+    let runtime = runtime(&model).await;
+    let session =
+        runtime.open("output", &agent(WINDOW).max_output_tokens(6_000).compaction(late())).await.unwrap();
+    let mut events = session.subscribe();
+    session.prompt("thing ".repeat(3_000)).await.unwrap();
+    let seen = drain(&mut events);
+    assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (0, 0));
+    let asked: Vec<u64> =
+        model.requests().iter().filter_map(|logged| logged.request.max_output_tokens).collect();
+    assert!(asked.len() == 2 && asked[0] == 6_000 && asked[1] < 5_000, "{asked:?}");
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_compaction_is_off_the_caller_gets_the_error() {
+    let model = speaking(ErrorDialect::OpenAi);
+    let settings = CompactionSettings { enabled: false, ..CompactionSettings::default() };
+    let runtime = runtime(&model).await;
+    let session = runtime.open("off", &agent(WINDOW).compaction(settings)).await.unwrap();
+    let mut events = session.subscribe();
+    let mut error = None;
+    for turn in 0..20 {
+        if let Err(refused) = session.prompt(format!("question {turn} {}", "thing ".repeat(900))).await {
+            error = Some(refused);
+            break;
+        }
+    }
+    assert!(error.as_ref().is_some_and(Error::is_context_overflow), "{error:?}");
+    assert_eq!(count(&drain(&mut events), "compaction_start"), 0);
+    // By hand it may, and then the session goes on.
+    assert_eq!(session.compact(CompactOptions::default()).await.unwrap().outcome, "completed");
+    session.resume().await.unwrap();
+    model.assert_clean();
+}
+
+/// The provider refuses whatever is sent: each rung is tried once, then the end is typed, and the session works.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_no_rung_helps_is_a_typed_end() {
+    let script = Function(|request: &SeenRequest, info: CallInfo| match request.purpose {
+        Purpose::Summary => greenroom_simulator::Script::reply(&Summariser::Obedient, request, info),
+        Purpose::Turn if (5..40).contains(&info.session_call) => {
+            Said::fault(Fault::Overflow(ErrorDialect::Anthropic))
+        }
+        Purpose::Turn => Said::text(format!("answer {} {}", info.session_call, "word ".repeat(200))),
+    });
+    let model = simulator(script, 30_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("refused", &agent(30_000)).await.unwrap();
+    for turn in 0..5 {
+        session.prompt(format!("question {turn} {}", "thing ".repeat(600))).await.unwrap();
+    }
+    let mut events = session.subscribe();
+    let calls = model.calls();
+    let error = session.prompt("and this?").await.unwrap_err();
+    assert!(error.is_context_overflow(), "{error:?}");
+    let seen = drain(&mut events);
+    let compactions = count(&seen, "compaction_start");
+    assert!((1..=3).contains(&compactions), "{compactions} compactions");
+    assert_eq!(compactions, count(&seen, "compaction_end"));
+    assert_eq!(count(&seen, "turn_end"), 1);
+    assert!(model.calls() - calls < 20, "{} calls", model.calls() - calls);
+    let state = session.state().await.unwrap();
+    assert_eq!((state.status, state.is_unanswered), ("idle", true));
+    while session.prompt("now?").await.is_err() {
+        assert!(model.calls() < 400, "the session never works again");
+    }
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_bytes_leave_placeholders_for_images() {
+    let refused = Fault::Http {
+        status: 413,
+        headers: Vec::new(),
+        body: r#"{"error":{"message":"Request body too large: 31457280 bytes, the limit is 20971520 bytes","type":"request_too_large"}}"#
+            .to_owned(),
+    };
+    let model =
+        simulator(Sequence(vec![Said::text("a cat"), Said::fault(refused), Said::text("fine")]), 50_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("images", &agent(50_000)).await.unwrap();
+    let image = || Prompt::from("what is it?").image("image/png", "iVBORw0KGgo=".repeat(50));
+    session.prompt(image()).await.unwrap();
+    let mut events = session.subscribe();
+    assert_eq!(session.prompt("and now?").await.unwrap().text, "fine");
+    let seen = drain(&mut events);
+    assert_eq!((count(&seen, "retry"), count(&seen, "compaction_start")), (0, 0));
+    let images = |index: usize| {
+        let request = model.requests()[index].request.clone();
+        format!("{:?}", request.messages).matches("image/png").count()
+    };
+    assert_eq!((images(1), images(2)), (1, 0), "the second time there are placeholders");
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_cannot_heal_is_typed() {
+    let body = r#"{"error":{"message":"Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 41000. The input or output tokens must be reduced in order to run successfully.","type":"tokens","code":"rate_limit_exceeded"}}"#;
+    let refused = Fault::Http { status: 429, headers: Vec::new(), body: body.to_owned() };
+    let model = simulator(Sequence(vec![Said::fault(refused), Said::text("fine")]), 50_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("tpm", &agent(50_000)).await.unwrap();
+    let error = session.prompt("hello").await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Model(failure) if failure.class == FailureClass::RequestTooLargeForRateLimit),
+        "{error:?}"
+    );
+    assert_eq!(session.prompt("again").await.unwrap().text, "fine");
+}

@@ -1,0 +1,144 @@
+//! A disk that is full or broken, under a runtime at work: the turn ends with a typed error, nothing that was
+//! acknowledged is lost, and the session works again when the disk does.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use greenroom::prelude::*;
+use greenroom_kernel::{Entry, EntryId};
+use greenroom_simulator::{ByPurpose, CallInfo, Function, Reply as Said, SeenRequest, Simulator, Summariser};
+use greenroom_store::faults::{EIO, ENOSPC, Fault, FaultyFiles, MemoryFiles};
+use greenroom_store::files::RealFiles;
+use greenroom_store::{StoreError, StoreOptions};
+
+use crate::support::{agent, simulator};
+
+/// Notes a text.
+#[derive(Deserialize, JsonSchema)]
+struct Note {
+    /// What.
+    text: String,
+}
+
+fn tooled() -> Agent {
+    agent(6_000).tool("note", |note: Note| async move { Ok(format!("noted {}", note.text)) })
+}
+
+/// Every second answer calls a tool, and the window fills every few turns.
+fn talk() -> Simulator {
+    let turns = Function(|_: &SeenRequest, info: CallInfo| {
+        if info.session_call.is_multiple_of(2) {
+            Said::call("note", &serde_json::json!({ "text": "x" }))
+        } else {
+            Said::text(format!("answer {} {}", info.session_call, "word ".repeat(200)))
+        }
+    });
+    simulator(ByPurpose::new(turns, Summariser::Obedient), 6_000)
+}
+
+async fn start(model: &Simulator, dir: &Path, files: &FaultyFiles) -> Runtime {
+    let options = StoreOptions { files: Arc::new(files.clone()), ..StoreOptions::new(dir) };
+    Runtime::builder().provider(model.provider()).store_options(options).start().await.unwrap()
+}
+
+async fn quiet(session: &SessionHandle) {
+    while session.state().await.unwrap().status != "idle" {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
+/// Two turns on a good disk, three on one with this fault, two on a good one again; then the log is read anew.
+/// Gives how many prompts failed.
+async fn with_fault(model: &Simulator, files: FaultyFiles, fault: Fault) -> u32 {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = start(model, dir.path(), &files).await;
+    let mut events = runtime.subscribe(Filter::all().durable());
+    let session = runtime.open("disk", &tooled()).await.unwrap();
+    let question = |turn: u32| format!("question {turn} {}", "thing ".repeat(250));
+    for turn in 0..2 {
+        session.prompt(question(turn)).await.unwrap();
+    }
+    quiet(&session).await;
+    files.set(fault);
+    let mut failed = 0;
+    for turn in 2..5 {
+        match session.prompt(question(turn)).await {
+            Ok(_) => {}
+            Err(Error::Store(error)) => {
+                failed += 1;
+                assert!(
+                    matches!(&*error, StoreError::Full { .. } | StoreError::Io { .. }),
+                    "{fault:?}: {error:?}"
+                );
+            }
+            // A compaction that could not be recorded may leave a context that does not fit.
+            Err(error) => assert!(error.is_context_overflow(), "{fault:?}: {error:?}"),
+        }
+    }
+    assert!(files.fired() > 0, "{fault:?} never happened");
+    files.set(Fault::None);
+    for turn in 5..7 {
+        let reply = session.prompt(question(turn)).await;
+        reply.unwrap_or_else(|error| {
+            panic!("{fault:?}: the disk works again, and the session does not: {error:?}")
+        });
+    }
+    quiet(&session).await;
+    let (context, log) =
+        (session.context().await.unwrap(), runtime.entries("disk", EntryId(0)).await.unwrap());
+    // What was published is there, in order.
+    let mut next = 0;
+    while let Some(delivery) = events.try_next() {
+        let Delivery::Event(event) = delivery else { continue };
+        assert_eq!(event.seq, next, "{fault:?}");
+        next += 1;
+    }
+    assert_eq!(next, log.len() as u64, "{fault:?}");
+    runtime.shutdown().await.unwrap();
+
+    let again = start(model, dir.path(), &files).await;
+    assert!(again.notices().is_empty(), "{fault:?}: {:?}", again.notices());
+    let read: Vec<Entry> = again.entries("disk", EntryId(0)).await.unwrap();
+    assert_eq!(read, log, "{fault:?}: the disk has something else than memory");
+    let session = again.open("disk", &tooled()).await.unwrap();
+    assert_eq!(session.context().await.unwrap(), context, "{fault:?}");
+    session.prompt("and now?").await.unwrap();
+    again.shutdown().await.unwrap();
+    model.assert_clean();
+    failed
+}
+
+#[tokio::test]
+async fn a_full_disk_ends_a_turn_and_the_session_goes_on_when_there_is_room() {
+    for at in 1..=14 {
+        let files = FaultyFiles::new(Arc::new(RealFiles));
+        let failed = with_fault(&talk(), files, Fault::FailFrom { at, errno: ENOSPC }).await;
+        assert!(failed > 0, "nothing failed from operation {at} on");
+    }
+}
+
+#[tokio::test]
+async fn any_single_failure_of_the_disk_costs_at_most_its_turn() {
+    for at in 1..=14 {
+        for fault in [
+            Fault::FailOnce { at, errno: ENOSPC },
+            Fault::FailOnce { at, errno: EIO },
+            Fault::FailOnce { at: at + 14, errno: ENOSPC },
+        ] {
+            let failed = with_fault(&talk(), FaultyFiles::new(Arc::new(MemoryFiles::new())), fault).await;
+            assert!(failed <= 1, "{fault:?}: {failed} prompts failed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_torn_write_is_taken_back() {
+    let mut torn = 0;
+    for at in 1..=8 {
+        let files = FaultyFiles::new(Arc::new(MemoryFiles::new()));
+        // Only writes can be torn: every other operation is a sync.
+        let at = at * 2 - 1;
+        torn += with_fault(&talk(), files, Fault::TornWrite { at }).await;
+    }
+    assert!(torn > 0);
+}
