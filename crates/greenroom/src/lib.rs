@@ -8,7 +8,7 @@
 //! in `greenroom-kernel`, which knows none of them. This is the only crate that knows ractor.
 //!
 //! Reading order: [`runtime`] and [`session`] (what programs hold), [`agent`] (what they define), [`event`] and
-//! [`bus`] (what they hear), [`message`] (what the actors say to each other), then `actors`.
+//! [`bus`] (what they hear), `message` (what the actors say to each other), then `actors`.
 
 mod actors;
 pub mod agent;

@@ -1,6 +1,6 @@
 //! The simulated model over HTTP, on the loopback interface.
 //!
-//! Always true: what happens is decided by [`crate::answer`]; this file only writes it down as bytes, in the
+//! Always true: what happens is decided by `answer`; this file only writes it down as bytes, in the
 //! order and at the time it says. A client that goes away ends its answer at once.
 
 use std::collections::VecDeque;

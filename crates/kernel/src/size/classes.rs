@@ -3,7 +3,7 @@
 //! The text is cut where o200k's own pre-tokenizer cuts it: a word with the one character before it, up to
 //! three digits, a run of punctuation with the line ends after it, a run of white space. No token crosses such
 //! a cut, so what is left to estimate is how many tokens one short piece becomes. For words in Latin letters
-//! that is read from a table of letter pairs ([`SEAMS`]), which tells English from hashes and base64 without
+//! that is read from a table of letter pairs (`SEAMS`), which tells English from hashes and base64 without
 //! knowing any word; for other scripts from a cost per word and per letter.
 //!
 //! The constants were fitted, by least relative error, to o200k's counts of 8 KiB messages: code, JSON,
