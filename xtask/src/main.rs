@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool shows what it does")]
 
 mod run;
+mod simulate;
 mod steps;
 
 use std::process::ExitCode;
@@ -16,7 +17,10 @@ use steps::{Outcome, STEPS, Step};
 
 const HELP: &str = "\
 cargo xtask ci [--only STEP]... [--skip STEP]...   run all checks, or some of them
-cargo xtask steps                                  list the checks";
+cargo xtask steps                                  list the checks
+cargo xtask simulate --seed N                      a simulated life, with its trace
+cargo xtask simulate --runs N [--from N]           many of them
+cargo xtask kills [--runs N]                       a real process, killed N times (2,000)";
 
 fn main() -> ExitCode {
     match dispatch(std::env::args().skip(1).collect()) {
@@ -32,6 +36,8 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
     let mut arguments = arguments.into_iter();
     match arguments.next().as_deref() {
         Some("ci") => ci(&selection(arguments)?),
+        Some("simulate") => simulate::simulate(arguments),
+        Some("kills") => simulate::kills(arguments),
         Some("steps") => {
             for step in STEPS {
                 println!("{:<9} {}", step.name, step.about);
