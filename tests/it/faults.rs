@@ -15,6 +15,8 @@ mod malformed;
 mod overflow;
 /// Every way in which a provider fails, in-process and over HTTP.
 mod provider;
+/// Actors that die are started again, but not for ever.
+mod restarts;
 /// Retries: how long, how often, and when not.
 mod retries;
 /// Disks that are full or broken.

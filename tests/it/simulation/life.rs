@@ -441,6 +441,11 @@ impl World<'_> {
             self.settled(&session).await;
             let context = session.context().await.unwrap();
             self.logs.check_context(session.id(), &context);
+            // Whoever was away for all of it is told the same.
+            let replayed = life.runtime.replay(session.id(), 0).await.unwrap();
+            assert!(
+                replayed.iter().enumerate().all(|(at, event)| event.seq == at as u64 && event.is_durable())
+            );
         }
         self.look(&mut life).await;
         for session in &life.sessions {
