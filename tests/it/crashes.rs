@@ -3,7 +3,7 @@
 //!
 //! The process is this test binary itself, started anew with [`child`] as its only test.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -216,9 +216,23 @@ fn live_and_die(dir: &Path, seed: u64, alive: Duration, told: &mut Told) {
 fn check(dir: &Path, told: &Told, known: &mut HashMap<String, Vec<Entry>>) {
     let (store, _) = Store::open(&StoreOptions::new(dir.join("store"))).unwrap();
     let mut asked: HashMap<(String, String), u64> = HashMap::new();
-    for (session, highest) in &told.entries {
+    // A session may have more than it had time to tell.
+    let sessions: BTreeSet<String> = store
+        .list()
+        .unwrap()
+        .into_iter()
+        .map(|(session, _)| session)
+        .chain(told.entries.keys().cloned())
+        .collect();
+    for session in &sessions {
         let entries = store.load(session, EntryId(0)).unwrap();
-        assert!(entries.len() as u64 > *highest, "{session} lost entry {highest}; it has {}", entries.len());
+        if let Some(highest) = told.entries.get(session) {
+            assert!(
+                entries.len() as u64 > *highest,
+                "{session} lost entry {highest}; it has {}",
+                entries.len()
+            );
+        }
         let before = known.entry(session.clone()).or_default();
         assert!(entries.starts_with(before), "{session}: its history was changed");
         for entry in &entries {
@@ -348,7 +362,7 @@ fn sixty_kills_lose_nothing_and_run_nothing_twice() {
     let interrupted: u64 = shown.iter().map(|shown| shown.interrupted).sum();
     let unanswered: u64 = shown.iter().map(|shown| shown.unanswered).sum();
     let lines: u64 = shown.iter().map(|shown| shown.lines).sum();
-    assert!(lines > 500, "the child was killed before it did anything: {shown:?}");
+    assert!(lines > 200, "the child was killed before it did anything: {shown:?}");
     assert!(interrupted > 0 && unanswered > 0, "no kill hit anything: {shown:?}");
 }
 
