@@ -1,7 +1,8 @@
 //! A real power cut: an ext4 image is shut down under a running writer, and mounted again.
 //!
 //! Needs root, loop devices, `mkfs.ext4` and `python3` (for one ioctl); where one of them is missing the test says
-//! so and passes. `GREENROOM_POWER_CUTS` says how many times (2 where it does not).
+//! so and passes. `GREENROOM_POWER_CUTS` says how many times; without it the test says so and passes: it is run by
+//! hand before a release.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the writer reports, and a skip says why")]
 #![expect(clippy::disallowed_methods, reason = "a test is told how often to run")]
@@ -82,6 +83,11 @@ fn prepare(image: &str, at: &str) -> Result<(), String> {
 
 #[test]
 fn nothing_acknowledged_is_lost_to_a_power_cut() {
+    let cuts = std::env::var("GREENROOM_POWER_CUTS").ok().and_then(|text| text.parse::<u64>().ok());
+    let Some(cuts) = cuts else {
+        eprintln!("skipped: GREENROOM_POWER_CUTS says how many times the power is to be cut");
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (mut image, at) = (place("image"), place("mounted"));
@@ -90,8 +96,6 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
         return;
     }
     let _unmounted = Unmount(at.clone());
-    let cuts: u64 =
-        std::env::var("GREENROOM_POWER_CUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
     let mut known = 0;
     let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
     for cut in 0..cuts {
