@@ -1,12 +1,14 @@
 //! The configuration: the project's `greenroom.yaml` over the user's own, over the defaults.
 //!
 //! Always true: an unknown key or a bad value is an error that names the file, the line and the key; and a file
-//! that merely lies in the current folder cannot send the user's key to another machine.
+//! that merely lies in the current folder cannot send the user's key to another machine, nor raise what the user
+//! said a session may cost.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
+use greenroom::kernel::turn::TurnLimits;
 use serde::{Deserialize, Serialize};
 use serde_norway::Value;
 
@@ -29,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) context_window: Option<u64>,
     /// Which server to ask.
     pub(crate) provider: ProviderConfig,
+    /// What turns and sessions may take.
+    pub(crate) limits: LimitsConfig,
     /// When and how to compact.
     pub(crate) compaction: CompactionSettings,
 }
@@ -39,6 +43,7 @@ impl Default for Config {
             model: DEFAULT_MODEL.to_owned(),
             context_window: None,
             provider: ProviderConfig::default(),
+            limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
         }
     }
@@ -56,6 +61,10 @@ pub(crate) struct ProviderConfig {
     pub(crate) catalog: String,
     /// How many calls may be under way at a time.
     pub(crate) max_in_flight: usize,
+    /// How long the first piece of an answer may take, in seconds.
+    pub(crate) first_event_timeout_s: u64,
+    /// How long each further piece may take, in seconds.
+    pub(crate) idle_timeout_s: u64,
 }
 
 impl Default for ProviderConfig {
@@ -65,7 +74,54 @@ impl Default for ProviderConfig {
             api_key_env: "OPENAI_API_KEY".to_owned(),
             catalog: "openai".to_owned(),
             max_in_flight: 16,
+            first_event_timeout_s: 300,
+            idle_timeout_s: 120,
         }
+    }
+}
+
+/// What turns and sessions may take.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LimitsConfig {
+    /// The most answers of the model in one turn.
+    pub(crate) steps_max: u32,
+    /// The most times that the same tool calls may follow one another.
+    pub(crate) repeats_max: u32,
+    /// How often one model call is tried again.
+    pub(crate) retries_max: u32,
+    /// The most one session may cost, in US dollars, as far as prices are known.
+    pub(crate) cost_usd_max: Option<f64>,
+    /// How long one tool call may take, in seconds.
+    pub(crate) tool_timeout_s: Option<u64>,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        let TurnLimits { steps_max, repeats_max, retries_max, .. } = TurnLimits::default();
+        Self { steps_max, repeats_max, retries_max, cost_usd_max: None, tool_timeout_s: None }
+    }
+}
+
+impl LimitsConfig {
+    /// Those of a turn.
+    pub(crate) fn of_turn(&self) -> TurnLimits {
+        TurnLimits {
+            steps_max: self.steps_max,
+            repeats_max: self.repeats_max,
+            retries_max: self.retries_max,
+            ..TurnLimits::default()
+        }
+    }
+
+    /// The most one session may cost, in micro-dollars.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be neither negative nor infinite; a cast of what is too large gives the largest"
+    )]
+    pub(crate) fn cost_microdollars_max(&self) -> Option<u64> {
+        self.cost_usd_max.map(|dollars| (dollars * 1e6).round() as u64)
     }
 }
 
@@ -98,25 +154,32 @@ pub(crate) fn load(explicit: Option<&Path>) -> Result<(Config, Vec<PathBuf>)> {
         }
     }
     let mut merged = Value::Null;
+    let mut own_cost: Option<f64> = None;
     for source in &sources {
-        check(source)?;
+        let checked = check(source)?;
+        if source.is_trusted {
+            own_cost = checked.limits.cost_usd_max;
+        }
         let value: Value = serde_norway::from_str(&source.text).map_err(|error| wrong(source, &error))?;
         merge(&mut merged, value);
     }
-    let config = if merged == Value::Null {
+    let mut config = if merged == Value::Null {
         Config::default()
     } else {
         serde_norway::from_value(merged).map_err(|error| usage(format!("the configuration: {error}")))?
     };
+    if let Some(own) = own_cost {
+        config.limits.cost_usd_max = Some(config.limits.cost_usd_max.map_or(own, |cost| cost.min(own)));
+    }
     Ok((config, sources.into_iter().map(|source| source.path).collect()))
 }
 
 /// Checks one file alone, so that what is wrong can be shown where it stands.
-fn check(source: &Source) -> Result<()> {
+fn check(source: &Source) -> Result<Config> {
     let path = &source.path;
     let config: Option<Config> =
         serde_norway::from_str(&source.text).map_err(|error| wrong(source, &error))?;
-    let Some(config) = config else { return Ok(()) };
+    let Some(config) = config else { return Ok(Config::default()) };
     let at = |key: &str, reason: &str| {
         let line = line_of(&source.text, key).map(|line| format!(", line {line}")).unwrap_or_default();
         usage(format!("{}{line}: {key}: {reason}", path.display()))
@@ -132,8 +195,20 @@ fn check(source: &Source) -> Result<()> {
     if config.context_window == Some(0) {
         return Err(at("context_window", "must be at least 1 token, or null"));
     }
-    if config.provider.max_in_flight == 0 {
-        return Err(at("max_in_flight", "must be at least 1"));
+    for (key, value) in [
+        ("max_in_flight", config.provider.max_in_flight as u64),
+        ("first_event_timeout_s", config.provider.first_event_timeout_s),
+        ("idle_timeout_s", config.provider.idle_timeout_s),
+        ("steps_max", config.limits.steps_max.into()),
+        ("repeats_max", config.limits.repeats_max.into()),
+        ("tool_timeout_s", config.limits.tool_timeout_s.unwrap_or(1)),
+    ] {
+        if value == 0 {
+            return Err(at(key, "must be at least 1"));
+        }
+    }
+    if config.limits.cost_usd_max.is_some_and(|dollars| !dollars.is_finite() || dollars < 0.0) {
+        return Err(at("cost_usd_max", "must be an amount of US dollars, or null"));
     }
     let default = ProviderConfig::default();
     if !source.is_trusted
@@ -159,7 +234,7 @@ fn check(source: &Source) -> Result<()> {
             ),
         ));
     }
-    Ok(())
+    Ok(config)
 }
 
 /// What the parser said, with the line: at the top level it names the key alone.

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use greenroom::event::EventKind;
 use greenroom::kernel::ToolStatus;
-use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::usage::ContextUsage;
 use greenroom::session::thousands;
 use greenroom::tools::{Workspace, builtin};
 use greenroom::{Agent, Delivery, Event, Runtime, SessionHandle};
 use greenroom_simulator::Pace;
 
+use crate::config::Config;
 use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
 use crate::simulated::{MODEL, Simulated};
@@ -53,7 +53,7 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     let workspace = Workspace::open(&args.workspace)?;
     let pace = if args.fast { Pace::default() } else { WATCHABLE };
     let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
-    let runtime = setup::runtime(global, simulated.provider()?, None, CompactionSettings::default()).await?;
+    let runtime = setup::runtime(global, simulated.provider()?, &Config::default()).await?;
     let agent = Agent::new(MODEL)
         .instructions(INSTRUCTIONS)
         .tools(&builtin::read_only(workspace.clone()))
@@ -302,7 +302,7 @@ impl Show {
 
     fn bar(&self, width: usize) -> String {
         let tokens = self.context.map_or(0, |context| context.tokens);
-        let trigger = CompactionSettings::default().trigger_tokens(self.window).unwrap_or(self.window);
+        let trigger = Config::default().compaction.trigger_tokens(self.window).unwrap_or(self.window);
         picture::bar(tokens, self.window, trigger, width)
     }
 

@@ -22,8 +22,7 @@ const ID_CHARS_MAX: usize = 64;
 pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
     // Nothing is asked of a model; a runtime wants one all the same.
     let model = Simulator::new(SimulatorOptions::new(Echo));
-    let compaction = setup::config(global)?.compaction;
-    let runtime = setup::runtime(global, model.provider(), None, compaction).await?;
+    let runtime = setup::runtime(global, model.provider(), &setup::config(global)?).await?;
     let mut screen = Screen::stdout(global.color);
     for file in &args.files {
         let (id, imported) = one(&runtime, file).await?;

@@ -71,14 +71,16 @@ pub(crate) async fn store(global: &Global) -> Result<Store> {
 pub(crate) async fn runtime(
     global: &Global,
     provider: Arc<dyn Provider>,
-    max_in_flight: Option<usize>,
-    compaction: CompactionSettings,
+    config: &Config,
 ) -> Result<Runtime> {
-    let mut builder =
-        Runtime::builder().provider(provider).data_dir(data_dir(global)?).compaction(compaction);
-    if let Some(calls) = max_in_flight {
-        builder = builder.max_in_flight(calls);
-    }
+    // The provider's own limits are the nearer ones; this one holds for what they do not see.
+    let silence_s = config.provider.first_event_timeout_s.max(config.provider.idle_timeout_s);
+    let builder = Runtime::builder()
+        .provider(provider)
+        .data_dir(data_dir(global)?)
+        .max_in_flight(config.provider.max_in_flight)
+        .silence_max(Duration::from_secs(silence_s))
+        .compaction(config.compaction.clone());
     Ok(builder.start().await?)
 }
 
@@ -131,10 +133,15 @@ impl Setup {
         if let Some(workspace) = tools {
             agent = agent.tools(&registry(workspace, args));
         }
-        let compaction = config.compaction.clone();
-        let runtime =
-            runtime(global, provider, Some(config.provider.max_in_flight), compaction.clone()).await?;
-        Ok(Self { runtime, agent, compaction, simulated, base_url })
+        agent = agent.limits(config.limits.of_turn());
+        if let Some(limit) = config.limits.cost_microdollars_max() {
+            agent = agent.cost_limit_microdollars(limit);
+        }
+        if let Some(seconds) = config.limits.tool_timeout_s {
+            agent = agent.tool_timeout_ms(seconds.saturating_mul(1_000));
+        }
+        let runtime = runtime(global, provider, &config).await?;
+        Ok(Self { runtime, agent, compaction: config.compaction, simulated, base_url })
     }
 
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the
@@ -189,6 +196,8 @@ fn provider(config: &Config, args: &ModelArgs) -> Result<Arc<OpenAi>> {
         name: catalog_name(&config.provider.catalog, base_url),
         base_url: base_url.to_owned(),
         api_key: api_key.map(Into::into),
+        first_event_timeout_ms: config.provider.first_event_timeout_s.saturating_mul(1_000),
+        idle_timeout_ms: config.provider.idle_timeout_s.saturating_mul(1_000),
         ..OpenAiOptions::default()
     };
     OpenAi::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))

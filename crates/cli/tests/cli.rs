@@ -1,6 +1,7 @@
 //! The binary, run as a user runs it, against simulated models over real HTTP:
 //!
 //! - `demo`: fills and compacts; empty folders; killed in the middle
+//! - `refusals`: every way a provider refuses ends with its class
 //! - `run`: text, events, failures, interruptions
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
 //! - `surfaces`: a compaction by hand, as settings, in an export, over JSON-RPC
@@ -10,6 +11,7 @@
 
 mod cli {
     pub(crate) mod demo;
+    pub(crate) mod refusals;
     pub(crate) mod run;
     pub(crate) mod stored;
     pub(crate) mod support;

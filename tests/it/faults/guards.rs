@@ -1,7 +1,8 @@
 //! Guards: the same call again and again, too many steps, too much money. Each is a typed end with an event, and
-//! the session goes on.
+//! the session goes on; a guard that cannot hold says so.
 
 use greenroom::prelude::*;
+use greenroom_kernel::settings::UnknownWindow;
 use greenroom_kernel::turn::TurnLimits;
 use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::json;
@@ -83,4 +84,39 @@ async fn a_budget_that_is_used_up_stops_the_turn() {
     let calls = stopped(&model, &spending, "cost limit").await;
     assert!((2..50).contains(&calls), "{calls} calls");
     model.assert_clean();
+}
+
+/// What is warned of in two turns of an agent on a model of the simulator's, which no catalogue knows.
+async fn warnings(agent: Agent) -> Vec<String> {
+    let model = simulator(Function(|_: &SeenRequest, _| Said::text("well")), 50_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("doubtful", &agent).await.unwrap();
+    let mut events = session.subscribe();
+    for prompt in ["one", "two"] {
+        session.prompt(prompt).await.unwrap();
+    }
+    let warnings = drain(&mut events).into_iter().filter_map(|event| match &event.kind {
+        EventKind::Warning { message } => Some(message.clone()),
+        _ => None,
+    });
+    warnings.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_cannot_hold_says_so_once() {
+    let known = || Agent::new("simulated").context_window(50_000);
+    let assumes_nothing =
+        CompactionSettings { unknown_window: UnknownWindow::Disable, ..CompactionSettings::default() };
+    for (agent, words) in [
+        (known(), &[][..]),
+        (known().cost_limit_microdollars(1_000_000), &["the price of simulated at simulator"]),
+        (Agent::new("simulated"), &["128000 tokens are assumed"]),
+        (Agent::new("simulated").compaction(assumes_nothing), &["nothing is compacted before"]),
+    ] {
+        let warnings = warnings(agent).await;
+        assert_eq!(warnings.len(), words.len(), "{warnings:?}");
+        for (warning, words) in warnings.iter().zip(words) {
+            assert!(warning.contains(words), "{warning}");
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! What cannot work is said in one line that says what to do, with its code.
 
-use super::support::Place;
+use greenroom_simulator::Reply;
+
+use super::support::{Model, Place, Says};
 
 #[test]
 fn what_cannot_work_is_said_in_one_line() {
@@ -56,6 +58,39 @@ fn the_command_line_teaches() {
     for arguments in [&["dance"][..], &["run", "--no-tools", "--allow-shell"], &["demo", "--window", "9"]] {
         let ran = place.run(arguments);
         assert_eq!(ran.code, Some(2), "{ran:?}");
+    }
+}
+
+#[test]
+fn what_a_session_may_cost_is_only_lowered_by_the_folder() {
+    for (own, folder, holds) in [
+        ("5.0", "0.5", "0.5"),
+        ("0.5", "5.0", "0.5"),
+        ("0.5", "null", "0.5"),
+        ("null", "5.0", "5.0"),
+        ("null", "null", "null"),
+    ] {
+        let place = Place::new();
+        let home = place.work().with_file_name(".config").join("greenroom");
+        std::fs::create_dir_all(&home).unwrap();
+        std::fs::write(home.join("greenroom.yaml"), format!("limits: {{ cost_usd_max: {own} }}\n")).unwrap();
+        let text = format!("limits:\n  cost_usd_max: {folder}\n");
+        std::fs::write(place.work().join("greenroom.yaml"), text).unwrap();
+        let shown = place.run(&["config"]).stdout;
+        assert!(shown.contains(&format!("cost_usd_max: {holds}\n")), "{own} and {folder}: {shown}");
+    }
+}
+
+#[test]
+fn limits_hold_in_a_run() {
+    let (place, model) =
+        (Place::new(), Model::new(Says(Reply::call("read", &serde_json::json!({}))), |_| {}));
+    for (limits, words) in [("steps_max: 3", "limit of 3 steps"), ("repeats_max: 2", "came 3 times in a row")]
+    {
+        std::fs::write(place.work().join("greenroom.yaml"), format!("limits: {{ {limits} }}\n")).unwrap();
+        let ran = place.run(&["run", "-p", "x", "--base-url", &model.url()]);
+        assert_eq!(ran.code, Some(4), "{ran:?}");
+        assert!(ran.stderr.contains(words), "{ran:?}");
     }
 }
 

@@ -23,7 +23,7 @@ use greenroom_kernel::plan::{Plan, PlanOptions, plan};
 use greenroom_kernel::settings::{CompactionSettings, Occasion};
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_kernel::turn::{Boundary, Size};
-use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Window};
+use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Window, WindowSource};
 use greenroom_kernel::{Entry, EntryId, Failure, TurnOutcome, Usage};
 use greenroom_store::{Appended, Batch, SessionState as StoredState};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -89,6 +89,8 @@ pub(crate) struct SessionState {
     /// Whether a message was recorded since the last automatic compaction ended.
     message_since_compaction: bool,
     stopping: Option<tokio::sync::oneshot::Sender<()>>,
+    /// What nobody knows of the model: said once, when a turn begins.
+    doubts: Vec<String>,
 }
 
 /// The turn in progress.
@@ -243,6 +245,7 @@ impl SessionState {
             only_at_window: log.was_undone(),
         };
         let only_at_window = gauge.only_at_window;
+        let doubts = doubts(&gauge);
         let tracker = spawn_tracker(&deps, &slot, &myself, gauge, &log).await?;
         let agent = spawn_agent(&deps, &slot, &myself).await?;
         Ok(Self {
@@ -267,6 +270,7 @@ impl SessionState {
             outgoing,
             restarts: Restarts::default(),
             runs: 0,
+            doubts,
             only_at_window,
             requested: None,
             message_since_compaction: true,
@@ -487,6 +491,9 @@ impl SessionState {
         self.fixed_tokens = fixed_tokens;
         self.definition = definition;
         self.gauge_changed();
+        if is_switch {
+            self.doubts = doubts(&self.gauge());
+        }
         // What the old model could hold may be too much for the new one; the old one can still summarise it.
         if is_switch && smaller.is_some() && self.settings.enabled && self.is_idle() && !self.log.is_empty() {
             self.open_compaction(OpenCompaction { leaving, ..OpenCompaction::new(Trigger::ModelSwitch) });
@@ -628,6 +635,39 @@ impl SessionState {
 
 /// After this many failed automatic compactions in a row, none is tried until something changes.
 pub(crate) const PAUSE_AFTER_FAILURES: u32 = 3;
+
+/// What nobody knows of the model, and what that means.
+fn doubts(gauge: &Gauge) -> Vec<String> {
+    let (model, provider) = (&gauge.model, &gauge.provider);
+    let mut doubts = Vec::new();
+    match (gauge.window.source, gauge.window.tokens) {
+        (WindowSource::Assumed, Some(tokens)) => doubts.push(format!(
+            "nothing knows the window of {model} at {provider}: {tokens} tokens are assumed; set context_window to \
+             what it takes"
+        )),
+        (WindowSource::Unknown, _) | (WindowSource::Assumed, None) => doubts.push(format!(
+            "nothing knows the window of {model} at {provider}: nothing is compacted before the provider refuses; \
+             set context_window to what it takes"
+        )),
+        (
+            WindowSource::CompactionSetting
+            | WindowSource::Setting
+            | WindowSource::Catalog
+            | WindowSource::Learned,
+            _,
+        ) => {}
+    }
+    let has_price = || {
+        let info = crate::deps::model_info(provider, model);
+        info.is_some_and(|info| info.prices.is_some())
+    };
+    if gauge.cost_microdollars_max.is_some() && !has_price() {
+        doubts.push(format!(
+            "nothing knows the price of {model} at {provider}: its calls do not count towards the cost limit"
+        ));
+    }
+    doubts
+}
 
 fn unknown_provider(deps: &Deps, definition: &Agent) -> Error {
     let wanted = definition.provider.as_deref().unwrap_or(&deps.default_provider);

@@ -34,7 +34,7 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
     };
     let used_ids = call_ids(&request);
     let limit_ms = server.options.first_event_timeout_ms;
-    let deadline = Instant::now() + Duration::from_millis(limit_ms);
+    let deadline = deadline_after(limit_ms);
     let client = Client::build(server.client.clone(), server.endpoint.clone()).with_http_service(transport);
     let chat = client.chat();
     let opened = {
@@ -124,7 +124,7 @@ impl Reader {
             } else {
                 self.server.options.idle_timeout_ms
             };
-            self.deadline = Instant::now() + Duration::from_millis(wait_ms);
+            self.deadline = deadline_after(wait_ms);
         }
         None
     }
@@ -246,6 +246,12 @@ fn error_in_stream(body: &str) -> ProviderError {
 
 fn timed_out(message: String) -> ProviderError {
     ProviderError::new(Failure::new(FailureClass::Timeout, message), "")
+}
+
+/// So many milliseconds from now; a century where there is no limit worth the name, which no clock overflows at.
+fn deadline_after(ms: u64) -> Instant {
+    const CENTURY_MS: u64 = 100 * 365 * 86_400_000;
+    Instant::now() + Duration::from_millis(ms.min(CENTURY_MS))
 }
 
 fn seconds(ms: u64) -> String {

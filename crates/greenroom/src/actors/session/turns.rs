@@ -191,6 +191,9 @@ impl SessionState {
         if gone {
             self.slot.cancel_turn();
         }
+        for doubt in std::mem::take(&mut self.doubts) {
+            self.warn(doubt);
+        }
         self.tell_agent_to_begin();
         Ok(())
     }

@@ -1,0 +1,128 @@
+//! What a provider refuses with, served over HTTP as it serves it: `run --json` ends with its class.
+//!
+//! The table is ours; the corpus of real bodies is run too where it is present, and its absence is said.
+
+use std::path::{Path, PathBuf};
+
+use greenroom_simulator::{Echo, Fault, FaultPlan};
+use serde_json::Value;
+
+use super::support::{Model, Place, events};
+
+/// A refusal as a server sends it: its status, its body, and whether that comes as an event of a stream.
+#[derive(Debug, Clone)]
+struct Refusal {
+    status: u16,
+    body: String,
+    is_event: bool,
+}
+
+impl Refusal {
+    fn new(status: u16, body: &str) -> Self {
+        Self { status, body: body.to_owned(), is_event: false }
+    }
+
+    fn event(body: &str) -> Self {
+        Self { status: 200, body: body.to_owned(), is_event: true }
+    }
+
+    fn fault(&self) -> Fault {
+        let (kind, body) = match self.is_event {
+            true => ("text/event-stream", format!("data: {}\n\ndata: [DONE]\n\n", self.body)),
+            false if self.body.starts_with('{') => ("application/json", self.body.clone()),
+            false => ("text/plain", self.body.clone()),
+        };
+        let headers = vec![("content-type".to_owned(), kind.to_owned())];
+        Fault::Http { status: self.status, headers, body }
+    }
+}
+
+/// The last line of `run --json` where the provider always refuses like this.
+fn end_of(refusal: &Refusal) -> Value {
+    let place = Place::new();
+    std::fs::write(place.work().join("greenroom.yaml"), "limits: { retries_max: 0 }\n").unwrap();
+    let plan = FaultPlan { faults: vec![refusal.fault()], ..FaultPlan::new(0, 1.0) };
+    let model = Model::new(Echo, |options| options.faults = Some(plan));
+    let arguments = ["run", "-p", "Hello.", "--json", "--no-tools", "--base-url", &model.url()];
+    let ran = place.run(&arguments);
+    assert_eq!(ran.code, Some(1), "{refusal:?}: {ran:?}");
+    assert!(model.simulator.fired()["http"] > 0, "{refusal:?} was never served");
+    let last = events(&ran).pop().unwrap();
+    assert_eq!(last["type"], "error", "{refusal:?}: {last}");
+    last
+}
+
+/// Ends them all, by several at a time, and says all that are wrong.
+fn check<T: Sync>(rows: &[(Refusal, T)], wrong: impl Fn(&Value, &T) -> bool + Sync) {
+    let found: Vec<String> = std::thread::scope(|scope| {
+        let check_one = |(refusal, expected): &(Refusal, T)| {
+            let last = end_of(refusal);
+            wrong(&last, expected).then(|| format!("{refusal:?}\n    ends with {last}"))
+        };
+        let workers: Vec<_> = rows
+            .chunks(rows.len().div_ceil(4).max(1))
+            .map(|rows| scope.spawn(move || rows.iter().filter_map(check_one).collect::<Vec<_>>()))
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(found.is_empty(), "{} of {}:\n{}", found.len(), rows.len(), found.join("\n"));
+}
+
+#[test]
+fn each_class_ends_with_its_name_its_status_and_its_numbers() {
+    let json = |message: &str| format!("{{\"error\":{{\"message\":\"{message}\"}}}}");
+    let overflow = json("the prompt has 9001 tokens, and the model's maximum context length is 8000 tokens");
+    let rows = [
+        (Refusal::new(400, &overflow), ("context_overflow", Some(8_000), Some(9_001), false)),
+        (Refusal::event(&overflow), ("context_overflow", Some(8_000), Some(9_001), false)),
+        (Refusal::new(500, &overflow), ("context_overflow", Some(8_000), Some(9_001), false)),
+        (Refusal::new(429, &overflow), ("rate_limited", Some(8_000), Some(9_001), true)),
+        (Refusal::new(413, ""), ("payload_too_large", None, None, false)),
+        (Refusal::new(401, &json("who are you?")), ("auth", None, None, false)),
+        (Refusal::new(402, ""), ("quota", None, None, false)),
+        (
+            Refusal::new(503, "<html><body>no healthy upstream</body></html>"),
+            ("overloaded", None, None, true),
+        ),
+        (Refusal::new(504, ""), ("timeout", None, None, true)),
+        (Refusal::new(400, &json("blocked by our content policy")), ("content_filter", None, None, false)),
+        (Refusal::new(400, &json("temperature must be at most 2")), ("other", None, None, false)),
+        (Refusal::new(200, "{"), ("malformed", None, None, true)),
+    ];
+    check(&rows, |last, (class, limit, requested, retryable)| {
+        let numbers = (last["limit"].as_u64(), last["requested"].as_u64());
+        last["class"] != *class || numbers != (*limit, *requested) || last["retryable"] != *retryable
+    });
+}
+
+#[test]
+fn each_line_of_the_corpus_ends_as_it_should() {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
+    #[expect(clippy::disallowed_methods, reason = "tests alone are told where the corpus is")]
+    let corpus = std::env::var_os("GREENROOM_CORPUS").map_or_else(beside, PathBuf::from);
+    let Ok(lines) = std::fs::read_to_string(corpus.join("provider_errors.jsonl")) else {
+        #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+        {
+            eprintln!("skipped: there are no provider errors in the corpus at {}", corpus.display());
+        }
+        return;
+    };
+    let mut rows = Vec::new();
+    for line in lines.lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let (body, is_overflow) = (row["body"].as_str().unwrap(), row["is_overflow"] == true);
+        match row["status"].as_u64().map(|status| u16::try_from(status).unwrap()) {
+            Some(200) => rows.push((Refusal::event(body), is_overflow)),
+            Some(status) => rows.push((Refusal::new(status, body), is_overflow)),
+            // Nobody wrote down how it came: both ways are in use.
+            None => rows.extend([
+                (Refusal::new(400, body), is_overflow),
+                (
+                    Refusal::event(&serde_json::json!({ "error": { "message": body } }).to_string()),
+                    is_overflow,
+                ),
+            ]),
+        }
+    }
+    check(&rows, |last, is_overflow| (last["class"] == "context_overflow") != *is_overflow);
+}
