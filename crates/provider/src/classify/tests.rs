@@ -392,6 +392,7 @@ fn near_misses() {
             "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 371 `inputs` tokens and 4096 `max_new_tokens`",
             Auth,
         ),
+        (None, "An error occurred (AccessDeniedException) when calling the operation: no grant", Auth),
         // The output alone.
         (
             Some(400),
@@ -515,6 +516,16 @@ fn near_misses() {
         (Some(400), "Invalid input: temperature exceeds the maximum of 2", Other),
         (Some(400), "Invalid input: tools[0].name exceeds maximum length of 64", Other),
         // Requests that nothing mends.
+        (
+            Some(400),
+            "`max_tokens` must be greater than the budget, see https://docs.example/thinking#context-window-size",
+            Other,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Unknown parameter.","param":"safety_identifier","code":"unknown_parameter"}}"#,
+            Other,
+        ),
         (
             Some(500),
             r#"{"error":{"code":500,"message":"Failed to parse tool call arguments as JSON: [json.exception.parse_error.101] parse error at line 1","type":"server_error"}}"#,
