@@ -247,6 +247,33 @@ fn overflows_with_their_sizes() {
             Some(4_096),
             Some(5_000),
         ),
+        // What limits the prompt follows from the window, and input and output add up.
+        (
+            Some(400),
+            "You passed 9001 input tokens and requested 3000 output tokens, but the context length is only 12000 tokens, so the maximum input length is 9000 tokens. (value=9001)",
+            Some(12_000),
+            Some(12_001),
+        ),
+        (Some(500), "Request length 8200 + 2048 is greater than max_seq_len 8192", Some(8_192), Some(10_248)),
+        (
+            Some(400),
+            "Prompt tokens (9471) + max-sampled tokens (512) exceeds max (9216)",
+            Some(9_216),
+            Some(9_983),
+        ),
+        // Numbers that are no counts, and one that went through a division.
+        (
+            Some(500),
+            "[address=0.0.0.0:41257] The prompt (length 21535) is longer than the maximum model length of 16384.",
+            Some(16_384),
+            Some(21_535),
+        ),
+        (
+            Some(400),
+            "The sum of prompt length (9351.0), query length (0) should not exceed max_num_tokens (8192)",
+            Some(8_192),
+            Some(9_351),
+        ),
         // Wrapped.
         (
             Some(500),
