@@ -94,8 +94,9 @@ fn class(status: Option<u16>, digest: &Digest) -> FailureClass {
     }
     let named_overflow =
         code(words::OVERFLOW_CODES) || words::contains_any(&digest.squeezed, words::OVERFLOW_CODES);
+    let negative_room = words::has_negative_room(&digest.plain);
     // What is not there does not come by waiting.
-    if !named_overflow && effective != Some(404) {
+    if !named_overflow && !negative_room && effective != Some(404) {
         if is_spent(digest) || words::says_rate_limit(&digest.text) {
             return rate_class(digest);
         }
@@ -115,7 +116,11 @@ fn class(status: Option<u16>, digest: &Digest) -> FailureClass {
             return FailureClass::PayloadTooLarge;
         }
     }
-    if named_overflow || digest.window_filled || words::is_overflow(&digest.text) {
+    // Where no words are known, the numbers may say it; and 413 says it of whatever the words are about.
+    let counted = words::may_count_tokens(&digest.text) && sizes::exceed(digest)
+        || effective == Some(413) && words::is_about_tokens(&digest.text);
+    if named_overflow || negative_room || digest.window_filled || words::is_overflow(&digest.text) || counted
+    {
         return FailureClass::ContextOverflow;
     }
     // Waiting does not mend a request that the server cannot read, whatever its status says.

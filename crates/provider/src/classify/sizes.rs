@@ -18,6 +18,19 @@ pub(super) fn sizes(digest: &Digest) -> (Option<u64>, Option<u64>) {
     (digest.limit.or(limit), digest.requested.or(requested))
 }
 
+/// Whether a limit is named as such, and what was asked for is more.
+pub(super) fn exceed(digest: &Digest) -> bool {
+    /// No window is smaller; other things that are counted are.
+    const WINDOW_MIN: u64 = 512;
+    let is_named = numbers(&digest.plain)
+        .iter()
+        .any(|number| number.value >= WINDOW_MIN && matches!(label(number), Label::Window | Label::Limit));
+    match sizes(digest) {
+        (Some(limit), Some(requested)) => is_named && limit >= WINDOW_MIN && requested > limit,
+        _ => false,
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Number<'a> {
     value: u64,

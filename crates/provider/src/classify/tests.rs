@@ -275,6 +275,12 @@ fn overflows_with_their_sizes() {
             Some(9_351),
         ),
         // No room is left at all.
+        (
+            Some(400),
+            "max_tokens must be at least 1, got -736. (parameter=max_tokens, value=-736)",
+            None,
+            None,
+        ),
         (Some(400), "max_tokens would exceed the context window", None, None),
         (Some(500), r#"{"error":{"code":500,"message":"context shift is disabled"}}"#, None, None),
         (Some(400), r#"{"error":{"code":"tokens_too_long","message":"Too long."}}"#, None, None),
@@ -285,6 +291,10 @@ fn overflows_with_their_sizes() {
             Some(32_768),
             Some(37_810),
         ),
+        // No words that are known, but numbers.
+        (Some(400), "Maximum number of tokens per request is 32000, got 40000", Some(32_000), Some(40_000)),
+        (Some(400), "ctx_len 40000 > 32768", Some(32_768), Some(40_000)),
+        (Some(413), "Request too large: 210000 tokens, the model takes 200000", Some(200_000), Some(210_000)),
         // Wrapped.
         (
             Some(500),

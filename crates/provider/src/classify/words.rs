@@ -421,7 +421,13 @@ pub(super) fn is_about_bytes(text: &str) -> bool {
     named && !text.contains("memory") && !is_about_tokens(text)
 }
 
-fn is_about_tokens(text: &str) -> bool {
+/// Whether numbers in `text` may be counts of the tokens of a request.
+pub(super) fn may_count_tokens(text: &str) -> bool {
+    contains_any(text, &["token", "context", "ctx"])
+        && !contains_any(text, &["budget", "minimum", "must be greater", "greater than or equal"])
+}
+
+pub(super) fn is_about_tokens(text: &str) -> bool {
     contains_any(text, CONTEXT) || contains_any(text, &["tokens", "token limit", "token count"])
 }
 
@@ -636,6 +642,21 @@ fn too_many_tokens(text: &str) -> bool {
 fn in_chinese(text: &str) -> bool {
     contains_any(text, &["超过", "超出", "超长", "过长", "太长", "超限", "压缩上下文"])
         && contains_any(text, &["长度", "上下文", "token", "输入", "对话", "prompt", "超长"])
+}
+
+/// Less than no room for an answer: the server subtracted the prompt from the window, since nobody asks for a
+/// negative number of tokens, but for the -1 that some read as "all". `plain` still has its signs.
+pub(super) fn has_negative_room(plain: &str) -> bool {
+    const ASKED: &[&str] = &["max_tokens", "max_completion_tokens", "max_new_tokens", "max_output_tokens"];
+    const REACH_BYTES: usize = 60;
+    let is_negative = |near: &str, at: usize| {
+        let stands_alone = near[..at].ends_with([' ', '(', '=', ':']);
+        stands_alone && near[at + 1..].chars().take_while(char::is_ascii_digit).count() > 1
+    };
+    ASKED.iter().flat_map(|name| plain.match_indices(name)).any(|(at, _)| {
+        let near = super::cut(&plain[at..], REACH_BYTES);
+        near.match_indices('-').any(|(sign, _)| is_negative(near, sign))
+    })
 }
 
 /// What is left of a refusal without a word of its own, as two kinds of gateway put it.
