@@ -93,7 +93,14 @@ fn sizes_in_text(text: &str, codes: &[String]) -> (Option<u64>, Option<u64>) {
     };
     // A size that is repeated is one size.
     let different: BTreeSet<u64> = sizes.iter().copied().collect();
-    let sum = different.into_iter().fold(0, u64::saturating_add);
+    let sum = different.iter().copied().fold(0, u64::saturating_add);
+    // Input, output and what they make together, which may be just the window.
+    if let Some(total) = different.last().copied().filter(|total| *total >= limit)
+        && different.len() > 2
+        && sum - total == total
+    {
+        return (Some(limit), Some(total));
+    }
     if are_added && sum > limit {
         return (Some(limit), Some(sum));
     }

@@ -261,6 +261,13 @@ fn overflows_with_their_sizes() {
             Some(9_216),
             Some(9_983),
         ),
+        (
+            Some(400),
+            "The maximum context length is 8192 tokens. However, you requested 8192 tokens (58 in the messages, 8134 in the completion).",
+            Some(8_192),
+            Some(8_192),
+        ),
+        (Some(400), "model max length exceeded, max length:8192", Some(8_192), None),
         // Numbers that are no counts, and one that went through a division.
         (
             Some(500),

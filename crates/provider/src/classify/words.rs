@@ -441,6 +441,7 @@ const CONTEXT: &[&str] = &[
     "contextwindow",
     "max model len",
     "model length",
+    "model max length",
     "max seq len",
     "sequence length",
     "total length should",
