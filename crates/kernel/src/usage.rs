@@ -98,6 +98,31 @@ impl Window {
     }
 }
 
+/// What is known when a provider names a limit in an error.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitEvidence {
+    /// What was sent, by our own count, in tokens; 0 where that is not known.
+    pub sent: u64,
+    /// The largest request that the provider took before, by its own report, in tokens.
+    pub accepted: u64,
+    /// What it named before, and was not believed.
+    pub named_before: Option<u64>,
+}
+
+/// Whether a limit that a provider named in an error, in tokens, is to be taken for the model's window.
+///
+/// Numbers are read out of prose, and what is remembered holds for every session of that model: one that is
+/// smaller than any window in use, or that what was sent was far below, is no window. One below what the
+/// provider took before is believed when it is named again, as by a server that was started with less.
+pub fn is_believable_limit(limit: u64, evidence: LimitEvidence) -> bool {
+    const LIMIT_MIN: u64 = 1_024;
+    const SENT_FACTOR_MAX: u64 = 4;
+    let LimitEvidence { sent, accepted, named_before } = evidence;
+    limit >= LIMIT_MIN
+        && (sent == 0 || limit <= sent.saturating_mul(SENT_FACTOR_MAX))
+        && (limit >= accepted || named_before == Some(limit))
+}
+
 /// How many tokens a provider counts for each one that we estimate, learned from its reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -244,8 +244,8 @@ impl SessionState {
         let model = definition.model.clone();
         let tools = crate::sub_agent::tools_of(&deps, &definition)?;
         let settings = deps.settings(&definition);
-        let window = deps.window(&definition, &provider, &model, &settings);
         let fixed_tokens = fixed_tokens(&definition, &tools);
+        let window = deps.window(&definition, &provider, &model, &settings, fixed_tokens);
         if let Some(window) = window.tokens {
             // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
             settings.feasible(window, fixed_tokens)?;
@@ -368,7 +368,8 @@ impl SessionState {
             }
             SessionMessage::LastWordsSaid => self.stop_now(),
             SessionMessage::LimitLearned { limit } => {
-                if self.deps.learned.learn_limit(&self.provider, &self.model, limit) {
+                let sent = self.slot.context().tokens + self.definition.max_output_tokens.unwrap_or(0);
+                if self.deps.learned.learn_limit(&self.provider, &self.model, limit, sent) {
                     self.warn(format!(
                         "the provider says that {} takes {limit} tokens; this is remembered",
                         self.model
@@ -484,7 +485,8 @@ impl SessionState {
 
     /// Tells the tracker what is measured by now.
     fn gauge_changed(&mut self) {
-        self.window = self.deps.window(&self.definition, &self.provider, &self.model, &self.settings);
+        self.window =
+            self.deps.window(&self.definition, &self.provider, &self.model, &self.settings, self.overhead());
         let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.gauge())));
     }
 
@@ -505,7 +507,7 @@ impl SessionState {
         };
         let settings = self.deps.settings(&definition);
         let fixed_tokens = fixed_tokens(&definition, &tools);
-        let window = self.deps.window(&definition, &provider, &definition.model, &settings);
+        let window = self.deps.window(&definition, &provider, &definition.model, &settings, fixed_tokens);
         let feasible = window
             .tokens
             .map_or(Ok(()), |window| settings.feasible(window, fixed_tokens + self.log.pinned_tokens()));

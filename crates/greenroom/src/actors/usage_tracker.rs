@@ -107,7 +107,10 @@ impl TrackerState {
         }
         match self.tracker.reported(message, entry.tokens, self.gauge.resends_reasoning) {
             Trust::Used => {
-                self.deps.learned.learn_ratio(&self.gauge.provider, &self.gauge.model, self.tracker.ratio());
+                let learned = &self.deps.learned;
+                learned.learn_ratio(&self.gauge.provider, &self.gauge.model, self.tracker.ratio());
+                let input = answer.usage.map_or(0, |usage| usage.input_tokens);
+                learned.accepted(&self.gauge.provider, &self.gauge.model, input);
             }
             Trust::Unusable => {}
             Trust::Distrusted { reported, estimated } => {

@@ -67,7 +67,7 @@ impl SessionState {
         let own = compaction.leaving.as_ref().map_or(window, |(_, left)| *left);
         let summariser = self.settings.summary_model.as_ref().map_or(Some(own), |model| {
             self.deps
-                .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default())
+                .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default(), 0)
                 .tokens
         });
         Brief {
