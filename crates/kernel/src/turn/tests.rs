@@ -214,11 +214,31 @@ fn a_follow_up_goes_on_in_the_same_turn() {
 
 #[test]
 fn what_is_due_is_compacted_once_before_the_call() {
-    check(vec![(Input::Begin, "measure"), (due(false), "compact threshold 0"), (compacted(true), "ask")]);
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(false), "compact threshold 0"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
+    ]);
     check(vec![
         (Input::Begin, "measure"),
         (due(true), "compact threshold window 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
+    ]);
+    // What is measured after it starts none, and still ends what is over its budget.
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(false), "compact threshold 0"),
+        (compacted(true), "measure"),
+        (due(true), "ask"),
+    ]);
+    let over = Size { over_budget: Some("1 $".into()), ..Size::default() };
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(false), "compact threshold 0"),
+        (compacted(true), "measure"),
+        (Input::Size(over), "end stopped ()"),
     ]);
     // What failed changes nothing: the request is sent.
     check(vec![
@@ -231,7 +251,8 @@ fn what_is_due_is_compacted_once_before_the_call() {
         (recorded(0), "measure"),
         // Between tool steps too, now that there is a new message.
         (due(false), "compact threshold 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
     ]);
     // Nothing smaller is possible.
     let floor = Some(failure(FailureClass::ContextFloor));
@@ -303,11 +324,14 @@ fn an_overflow_is_compacted_and_asked_again_a_rung_lower_each_time() {
     let class = FailureClass::ContextOverflow;
     check_asked(vec![
         (failed(class), "compact overflow window 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(class), "compact overflow window 1"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(class), "compact overflow window 2"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(class), "end failed context_overflow ()"),
     ]);
     // It does not count as a retry.
@@ -315,14 +339,16 @@ fn an_overflow_is_compacted_and_asked_again_a_rung_lower_each_time() {
         (failed(FailureClass::Timeout), "wait 500 #1"),
         (Input::Waited, "ask"),
         (failed(class), "compact overflow window 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(FailureClass::Timeout), "wait 1000 #2"),
     ]);
     // After a compaction by threshold too.
     check(vec![
         (Input::Begin, "measure"),
         (due(false), "compact threshold 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(class), "compact overflow window 0"),
     ]);
     // What cannot be compacted is said with the provider's own words.
@@ -456,7 +482,8 @@ fn a_payload_too_large_is_sent_without_media_before_anything_is_compacted() {
     check_asked(vec![
         (failed(FailureClass::PayloadTooLarge), "ask bare"),
         (failed(FailureClass::PayloadTooLarge), "compact overflow window 0"),
-        (compacted(true), "ask bare"),
+        (compacted(true), "measure"),
+        (size(10), "ask bare"),
         (text(), "record (a) end"),
         (recorded(1), "measure"),
         (size(10), "ask bare"),
@@ -511,7 +538,8 @@ fn an_answer_that_says_nothing_is_none() {
         (Input::Begin, "measure"),
         (size(900), "ask"),
         (thought(), "overflow; compact overflow window 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
     ]);
     // By the provider's count, too.
     let mut counted = assistant(Vec::new());
@@ -538,7 +566,8 @@ fn a_silent_overflow_is_compacted_before_the_next_call() {
         (ended("x"), "record (r=x) steps"),
         (recorded(0), "measure"),
         (size(10), "compact overflow window 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (text(), "record (a) end"),
         (recorded(1), "measure"),
         (size(10), "ask"),
