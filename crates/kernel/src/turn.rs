@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use crate::entry::{Trigger, TurnOutcome};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Block, Message, StopReason, ToolCall, ToolResult, ToolStatus};
+use crate::usage;
 
 #[cfg(test)]
 mod tests;
@@ -366,7 +367,11 @@ impl Turn {
     }
 
     fn answered(&mut self, answer: AssistantMessage) -> Vec<Effect> {
-        let input_tokens = answer.usage.map_or(0, |usage| usage.input_tokens);
+        // A count that our own belies says nothing here. If the next one says the same, the size that is measured
+        // then says it too.
+        let reported = answer.usage.map(|usage| usage.input_tokens);
+        let input_tokens =
+            reported.filter(|tokens| usage::is_plausible(*tokens, self.size.tokens)).unwrap_or(0);
         let window = self.size.window.unwrap_or(u64::MAX);
         let is_full =
             self.is_full() || input_tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT);

@@ -541,11 +541,20 @@ fn an_answer_that_says_nothing_is_none() {
         (compacted(true), "measure"),
         (size(10), "ask"),
     ]);
-    // By the provider's count, too.
-    let mut counted = assistant(Vec::new());
-    counted.stop = StopReason::Length;
-    counted.usage = usage(990, 0);
-    check_asked(vec![(answered(counted), "overflow; compact overflow window 0")]);
+    // By the provider's count, too, where ours does not belie it.
+    let counted = |input_tokens| {
+        let mut thought = assistant(vec![Part::Reasoning("hm".into())]);
+        thought.stop = StopReason::Length;
+        thought.usage = usage(input_tokens, 5);
+        answered(thought)
+    };
+    let check_at = |tokens, input_tokens, expect: &'static str| {
+        check(vec![(Input::Begin, "measure"), (size(tokens), "ask"), (counted(input_tokens), expect)]);
+    };
+    check_at(600, 990, "overflow; compact overflow window 0");
+    check_at(600, 700, "wait 562 #1");
+    check_at(600, 600_000, "wait 562 #1");
+    check_at(10, 10_000, "wait 562 #1");
     let mut table: Vec<(Input, &str)> = Vec::new();
     for wait in ["wait 562 #1", "wait 1125 #2", "wait 2250 #3", "wait 4500 #4", "wait 9000 #5"] {
         table.extend([(empty(StopReason::Stop), wait), (Input::Waited, "ask")]);
@@ -560,26 +569,49 @@ fn a_silent_overflow_is_compacted_before_the_next_call() {
         answer.usage = usage(1_200, 5);
         answered(answer)
     };
-    check_asked(vec![
-        (over(calls(&["x"])), "overflow; record (c=x) none"),
-        (recorded(0), "run x"),
-        (ended("x"), "record (r=x) steps"),
-        (recorded(0), "measure"),
-        (size(10), "compact overflow window 0"),
-        (compacted(true), "measure"),
-        (size(10), "ask"),
-        (text(), "record (a) end"),
-        (recorded(1), "measure"),
-        (size(10), "ask"),
-    ]);
+    let at = |tokens, rest: Vec<(Input, &'static str)>| {
+        let mut whole = vec![(Input::Begin, "measure"), (size(tokens), "ask")];
+        whole.extend(rest);
+        whole
+    };
+    // Our own estimate may be moderately low.
+    for tokens in [990, 700] {
+        check(at(
+            tokens,
+            vec![
+                (over(calls(&["x"])), "overflow; record (c=x) none"),
+                (recorded(0), "run x"),
+                (ended("x"), "record (r=x) steps"),
+                (recorded(0), "measure"),
+                (size(10), "compact overflow window 0"),
+                (compacted(true), "measure"),
+                (size(10), "ask"),
+                (text(), "record (a) end"),
+                (recorded(1), "measure"),
+                (size(10), "ask"),
+            ],
+        ));
+    }
     // The answer is an answer all the same.
-    check_asked(vec![(over(says("done")), "overflow; record (a) end"), (recorded(0), "")]);
-    let table = begun(vec![
-        (over(says("done")), "overflow; record (a) end"),
-        (recorded(1), "measure"),
-        (size(10), "ask"),
-    ]);
+    check(at(990, vec![(over(says("done")), "overflow; record (a) end"), (recorded(0), "")]));
+    let table = at(
+        990,
+        vec![(over(says("done")), "overflow; record (a) end"), (recorded(1), "measure"), (size(10), "ask")],
+    );
     check_turn(Turn::new(TurnLimits::default(), false, None), table);
+    // One report that our own estimate belies compacts nothing: if the next says the same, the measured size does.
+    for tokens in [10, 150, 660] {
+        check(at(
+            tokens,
+            vec![
+                (over(calls(&["x"])), "record (c=x) none"),
+                (recorded(0), "run x"),
+                (ended("x"), "record (r=x) steps"),
+                (recorded(0), "measure"),
+                (size(tokens), "ask"),
+            ],
+        ));
+    }
 }
 
 /// One step with a tool, from `ask` to `ask`.
