@@ -239,6 +239,13 @@ pub struct Tracker {
     sample_base: Option<(u64, u64)>,
 }
 
+/// Whether a provider's count may be true of what we estimate. One that is not is believed only when the next
+/// says the same: see [`Trust`].
+pub fn is_plausible(reported: u64, estimated: u64) -> bool {
+    let factor = to_f64(reported.max(1)) / to_f64(estimated.max(1));
+    (1.0 / DISTRUST_FACTOR..=DISTRUST_FACTOR).contains(&factor)
+}
+
 /// What a report was worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
@@ -292,8 +299,7 @@ impl Tracker {
         let tokens = usage.total_tokens() - not_resent;
         let input_estimate = self.estimate.saturating_sub(answer_tokens);
         let estimated = self.overhead + self.ratio.apply(input_estimate);
-        let factor = to_f64(usage.input_tokens.max(1)) / to_f64(estimated.max(1));
-        let far = !(1.0 / DISTRUST_FACTOR..=DISTRUST_FACTOR).contains(&factor);
+        let far = !is_plausible(usage.input_tokens, estimated);
         if far && !self.distrusted && estimated.max(usage.input_tokens) >= SAMPLE_TOKENS {
             self.distrusted = true;
             return Trust::Distrusted { reported: usage.input_tokens, estimated };
