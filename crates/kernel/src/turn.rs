@@ -57,6 +57,8 @@ pub struct Size {
     pub tokens: u64,
     /// The model's window, where it is known.
     pub window: Option<u64>,
+    /// Whether it was assumed, or read out of an error: a larger request may be taken all the same.
+    pub is_window_guessed: bool,
     /// Whether a compaction is due.
     pub is_due: bool,
     /// Whether the next request could not be sent as it is.
@@ -332,7 +334,8 @@ impl Turn {
         if emergency && !installed {
             return self.unrecovered(floor);
         }
-        if let Some(floor) = floor {
+        // A guess must not keep anything from being tried: then it is the provider that refuses.
+        if let Some(floor) = floor.filter(|_| !self.size.is_window_guessed) {
             return self.end(Vec::new(), TurnOutcome::Failed(floor));
         }
         if installed {

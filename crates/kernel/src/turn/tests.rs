@@ -12,7 +12,7 @@ fn size(tokens: u64) -> Input {
 }
 
 fn due(at_window: bool) -> Input {
-    Input::Size(Size { tokens: 900, window: Some(1_000), is_due: true, at_window, over_budget: None })
+    Input::Size(Size { tokens: 900, window: Some(1_000), is_due: true, at_window, ..Size::default() })
 }
 
 fn answered(answer: AssistantMessage) -> Input {
@@ -255,11 +255,19 @@ fn what_is_due_is_compacted_once_before_the_call() {
         (size(10), "ask"),
     ]);
     // Nothing smaller is possible.
-    let floor = Some(failure(FailureClass::ContextFloor));
+    let floor = || Some(failure(FailureClass::ContextFloor));
     check(vec![
         (Input::Begin, "measure"),
         (due(true), "compact threshold window 0"),
-        (Input::Compacted { installed: false, floor }, "end failed context_floor ()"),
+        (Input::Compacted { installed: false, floor: floor() }, "end failed context_floor ()"),
+    ]);
+    // In a window that is but a guess, that is for the provider to say.
+    let guessed =
+        Size { tokens: 900, is_window_guessed: true, is_due: true, at_window: true, ..Size::default() };
+    check(vec![
+        (Input::Begin, "measure"),
+        (Input::Size(guessed), "compact threshold window 0"),
+        (Input::Compacted { installed: false, floor: floor() }, "ask"),
     ]);
 }
 
@@ -766,6 +774,7 @@ fn any_input(random: &mut Random) -> Input {
         0 => Input::Begin,
         1 | 2 => Input::Size(Size {
             tokens: random.below(1_200),
+            is_window_guessed: random.one_in(3),
             window: (!random.one_in(5)).then_some(1_000),
             is_due: random.one_in(3),
             at_window: random.one_in(5),
