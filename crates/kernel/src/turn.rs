@@ -559,7 +559,8 @@ impl Turn {
         let backoff = BACKOFF_MS << self.retries.min(10);
         self.retries += 1;
         self.phase = Phase::Waiting;
-        let wait = failure.retry_after_ms.unwrap_or(backoff).min(BACKOFF_MS_MAX);
+        // A server that asks for less than our own wait, or for none, would have all retries at once.
+        let wait = failure.retry_after_ms.unwrap_or(0).max(backoff).min(BACKOFF_MS_MAX);
         // Up to a quarter more, so that many do not come back at once.
         let delay_ms = (wait + wait * jitter.min(1000) / 4000).min(BACKOFF_MS_MAX);
         vec![Effect::Wait { delay_ms, attempt: self.retries, failure }]

@@ -301,7 +301,16 @@ fn the_wait_is_what_the_provider_asks_for_up_to_a_minute() {
     check_asked(vec![(after(3_600_000, 0), "wait 60000 #1")]);
     check_asked(vec![(after(59_000, 1_000), "wait 60000 #1")]);
     check_asked(vec![(after(u64::MAX, 1_000), "wait 60000 #1")]);
-    check_asked(vec![(after(0, 1_000), "wait 0 #1")]);
+    // Less than our own wait, or none at all: ours, which grows, so that a server that asks for none is not asked
+    // again five times at once.
+    for ms in [0, 20, 499] {
+        let mut table = vec![(after(ms, 0), "wait 500 #1")];
+        for wait in ["wait 1000 #2", "wait 2000 #3", "wait 4000 #4", "wait 8000 #5"] {
+            table.extend([(Input::Waited, "ask"), (after(ms, 0), wait)]);
+        }
+        check_asked(table);
+    }
+    check_asked(vec![(after(0, 1_000), "wait 625 #1")]);
 }
 
 #[test]
