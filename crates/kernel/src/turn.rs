@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use crate::entry::{Trigger, TurnOutcome};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Block, Message, StopReason, ToolCall, ToolResult, ToolStatus};
+use crate::path::Media;
 use crate::usage;
 
 #[cfg(test)]
@@ -125,8 +126,8 @@ pub enum Effect {
     Ask {
         /// Lower the output limit to this many tokens.
         output_tokens_max: Option<u64>,
-        /// Send a placeholder for each older image.
-        without_media: bool,
+        /// Which images to send; placeholders stand for the others.
+        media: Media,
     },
     /// Record these messages.
     Record {
@@ -202,7 +203,7 @@ pub struct Turn {
     /// The output limit that requests carry by themselves.
     output_configured: Option<u64>,
     output_tokens_max: Option<u64>,
-    without_media: bool,
+    media: Media,
     /// The provider cut the context silently: compact before the next call.
     must_compact: bool,
     last_failure: Option<Failure>,
@@ -234,7 +235,7 @@ impl Turn {
             output_lowered: 0,
             output_configured: output_tokens_max,
             output_tokens_max,
-            without_media: false,
+            media: Media::All,
             must_compact: false,
             last_failure: None,
             open: BTreeMap::new(),
@@ -324,7 +325,7 @@ impl Turn {
 
     fn ask(&mut self) -> Vec<Effect> {
         self.phase = Phase::Asking;
-        vec![Effect::Ask { output_tokens_max: self.output_tokens_max, without_media: self.without_media }]
+        vec![Effect::Ask { output_tokens_max: self.output_tokens_max, media: self.media }]
     }
 
     fn compacted(&mut self, installed: bool, floor: Option<Failure>, emergency: bool) -> Vec<Effect> {
@@ -522,11 +523,13 @@ impl Turn {
         }
         match failure.class {
             FailureClass::ContextOverflow => self.overflowed(failure),
-            FailureClass::PayloadTooLarge if !self.without_media => {
-                self.without_media = true;
-                self.ask()
-            }
-            FailureClass::PayloadTooLarge => self.overflowed(failure),
+            FailureClass::PayloadTooLarge => match self.media.less() {
+                Some(less) => {
+                    self.media = less;
+                    self.ask()
+                }
+                None => self.overflowed(failure),
+            },
             FailureClass::OutputLimit if self.output_lowered < 2 => {
                 self.output_lowered += 1;
                 let now = self.output_tokens_max;

@@ -258,29 +258,49 @@ async fn a_refusal_that_no_rung_helps_is_a_typed_end() {
     model.assert_clean();
 }
 
+/// Older images go first; those that the prompt is about only where that is not enough, and then the model and
+/// the user are told.
 #[tokio::test(start_paused = true)]
 async fn too_many_bytes_leave_placeholders_for_images() {
-    let refused = Fault::Http {
-        status: 413,
-        headers: Vec::new(),
-        body: r#"{"error":{"message":"Request body too large: 31457280 bytes, the limit is 20971520 bytes","type":"request_too_large"}}"#
-            .to_owned(),
+    let refused = || {
+        Said::fault(Fault::Http {
+            status: 413,
+            headers: Vec::new(),
+            body: r#"{"error":{"message":"Request body too large: 31457280 bytes, the limit is 20971520 bytes","type":"request_too_large"}}"#
+                .to_owned(),
+        })
     };
-    let model =
-        simulator(Sequence(vec![Said::text("a cat"), Said::fault(refused), Said::text("fine")]), 50_000);
+    let script = vec![
+        Said::text("a cat"),
+        refused(),
+        Said::text("a dog"),
+        refused(),
+        refused(),
+        Said::text("I cannot see it"),
+        Said::text("fine"),
+    ];
+    let model = simulator(Sequence(script), 50_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("images", &agent(50_000)).await.unwrap();
     let image = || Prompt::from("what is it?").image("image/png", "iVBORw0KGgo=".repeat(50));
-    session.prompt(image()).await.unwrap();
-    let mut events = session.subscribe();
-    assert_eq!(session.prompt("and now?").await.unwrap().text, "fine");
-    let seen = drain(&mut events);
-    assert_eq!((count(&seen, "retry"), count(&seen, "compaction_start")), (0, 0));
-    let images = |index: usize| {
-        let request = model.requests()[index].request.clone();
-        format!("{:?}", request.messages).matches("image/png").count()
+    // What the request of this number shows of images, of placeholders, and of placeholders for the newest.
+    let shows = |index: usize| {
+        let request = format!("{:?}", model.requests()[index].request.messages);
+        ["image/png", "it is left out", "you cannot see it"].map(|sign| request.matches(sign).count())
     };
-    assert_eq!((images(1), images(2)), (1, 0), "the second time there are placeholders");
+    let mut events = session.subscribe();
+    session.prompt(image()).await.unwrap();
+    assert_eq!(session.prompt(image()).await.unwrap().text, "a dog");
+    assert_eq!((shows(1), shows(2)), ([2, 0, 0], [1, 1, 0]));
+    assert_eq!(count(&drain(&mut events), "warning"), 0, "nothing is missing that it was asked about");
+    assert_eq!(session.prompt(image()).await.unwrap().text, "I cannot see it");
+    assert_eq!((shows(3), shows(4), shows(5)), ([3, 0, 0], [1, 2, 0], [0, 2, 1]));
+    let seen = drain(&mut events);
+    assert_eq!(count(&seen, "warning"), 1);
+    assert_eq!((count(&seen, "retry"), count(&seen, "compaction_start")), (0, 0));
+    // The next turn begins with all of them again: the log keeps what was sent to it.
+    assert_eq!(session.prompt("and now?").await.unwrap().text, "fine");
+    assert_eq!(shows(6), [3, 0, 0]);
     model.assert_clean();
 }
 

@@ -66,7 +66,7 @@ fn abort() -> Input {
     Input::Abort { partial: None }
 }
 
-/// Effects as words: `measure`, `compact overflow window 1`, `ask out=512 bare`, `record (c=x) none`, `run x,y`,
+/// Effects as words: `measure`, `compact overflow window 1`, `ask out=512 newest`, `ask bare`, `record (c=x) none`, `run x,y`,
 /// `wait 500 #1`, `overflow`, `cancel`, `end completed (..)`.
 fn words(effects: &[Effect]) -> String {
     let of = |messages: &[Message]| {
@@ -81,9 +81,14 @@ fn words(effects: &[Effect]) -> String {
                 let at = if *at_window { " window" } else { "" };
                 format!("compact {}{at} {rungs_down}", why.as_str().expect("a word"))
             }
-            Effect::Ask { output_tokens_max, without_media } => {
+            Effect::Ask { output_tokens_max, media } => {
                 let out = output_tokens_max.map_or(String::new(), |tokens| format!(" out={tokens}"));
-                format!("ask{out}{}", if *without_media { " bare" } else { "" })
+                let media = match media {
+                    Media::All => "",
+                    Media::Newest => " newest",
+                    Media::Nothing => " bare",
+                };
+                format!("ask{out}{media}")
             }
             Effect::Record { messages, boundary } => {
                 let boundary = match boundary {
@@ -487,20 +492,30 @@ fn an_output_limit_is_lowered_strictly_and_stays_so_for_the_turn() {
 }
 
 #[test]
-fn a_payload_too_large_is_sent_without_media_before_anything_is_compacted() {
+fn a_payload_too_large_is_sent_with_less_media_before_anything_is_compacted() {
+    let refused = || failed(FailureClass::PayloadTooLarge);
     check_asked(vec![
-        (failed(FailureClass::PayloadTooLarge), "ask bare"),
-        (failed(FailureClass::PayloadTooLarge), "compact overflow window 0"),
+        (refused(), "ask newest"),
+        (refused(), "ask bare"),
+        (refused(), "compact overflow window 0"),
         (compacted(true), "measure"),
         (size(10), "ask bare"),
         (text(), "record (a) end"),
         (recorded(1), "measure"),
         (size(10), "ask bare"),
     ]);
+    // What went through stays so for the turn.
+    check_asked(vec![
+        (refused(), "ask newest"),
+        (text(), "record (a) end"),
+        (recorded(1), "measure"),
+        (size(10), "ask newest"),
+    ]);
     // Bytes are not tokens: what the provider said is how it ends.
     check_asked(vec![
-        (failed(FailureClass::PayloadTooLarge), "ask bare"),
-        (failed(FailureClass::PayloadTooLarge), "compact overflow window 0"),
+        (refused(), "ask newest"),
+        (refused(), "ask bare"),
+        (refused(), "compact overflow window 0"),
         (floor(19, 128_000), "end failed payload_too_large ()"),
     ]);
 }
