@@ -337,7 +337,9 @@ impl Turn {
             return self.end(Vec::new(), TurnOutcome::Failed(floor));
         }
         if installed {
-            // What was measured no longer holds.
+            // What was measured no longer holds, nor what was lowered for it.
+            self.output_lowered = 0;
+            self.output_tokens_max = self.output_configured;
             return self.measure(true);
         }
         self.ask()
@@ -386,7 +388,8 @@ impl Turn {
                 "the model had no room to answer: the context fills its window",
             );
             let mut effects = vec![Effect::OverflowDetected];
-            effects.extend(self.overflowed(failure));
+            // The request itself was accepted: less output would not make more room.
+            effects.extend(self.compact_for(failure));
             return effects;
         }
         if answer.is_empty() {
@@ -528,7 +531,7 @@ impl Turn {
                     self.media = less;
                     self.ask()
                 }
-                None => self.overflowed(failure),
+                None => self.compact_for(failure),
             },
             FailureClass::OutputLimit if self.output_lowered < 2 => {
                 self.output_lowered += 1;
@@ -569,19 +572,29 @@ impl Turn {
         vec![Effect::Wait { delay_ms, attempt: self.retries, failure }]
     }
 
+    /// The request is larger than the window. Where less output would make it fit, that is asked for first.
     fn overflowed(&mut self, failure: Failure) -> Vec<Effect> {
-        // Input and output together are too much, and the input alone fits: ask for less output first.
-        // Only where the request named an output limit can the sum be what is too large.
-        if let (Some(limit), Some(now), 0) = (failure.limit, self.output_tokens_max, self.output_lowered) {
-            // Our estimate may be too low; the provider's own number, if it is the sum, is not.
-            let said = failure.requested.map_or(0, |requested| requested.saturating_sub(now));
-            let room = limit.saturating_sub((self.size.tokens + self.size.tokens / 10).max(said));
-            if (OUTPUT_TOKENS_MIN..now).contains(&room) {
-                self.output_lowered += 1;
-                self.output_tokens_max = Some(room);
-                return self.ask();
-            }
+        if let Some(room) = self.room_for_output(&failure) {
+            self.output_lowered += 1;
+            self.output_tokens_max = Some(room);
+            return self.ask();
         }
+        self.compact_for(failure)
+    }
+
+    /// The output that fits beside the input, if it is less than what was asked for and worth asking for.
+    fn room_for_output(&self, failure: &Failure) -> Option<u64> {
+        // Only where the request named an output limit can the sum be what is too large.
+        let now = self.output_tokens_max.filter(|_| self.output_lowered == 0)?;
+        let limit = failure.limit.or(self.size.window)?;
+        // Our estimate may be too low; the provider's own number, if it is the sum, is not.
+        let said = failure.requested.map_or(0, |requested| requested.saturating_sub(now));
+        let room = limit.saturating_sub((self.size.tokens + self.size.tokens / 10).max(said));
+        (OUTPUT_TOKENS_MIN..now).contains(&room).then_some(room)
+    }
+
+    /// Compacts, a rung lower each time, and asks again; or gives up.
+    fn compact_for(&mut self, failure: Failure) -> Vec<Effect> {
         if !self.may_compact || self.overflows >= self.limits.overflows_max {
             return self.end(Vec::new(), TurnOutcome::Failed(failure));
         }

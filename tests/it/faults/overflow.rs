@@ -3,7 +3,7 @@
 use greenroom::prelude::*;
 use greenroom_kernel::FailureClass;
 use greenroom_kernel::usage::WindowSource;
-use greenroom_provider::Purpose;
+use greenroom_provider::{OpenAi, OpenAiOptions, Purpose};
 use greenroom_simulator::{
     ByPurpose, CallInfo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Sequence, Simulator,
     SimulatorOptions, Summariser,
@@ -196,10 +196,60 @@ async fn less_output_is_asked_for_before_anything_is_compacted() {
     session.prompt("thing ".repeat(3_000)).await.unwrap();
     let seen = drain(&mut events);
     assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (0, 0));
-    let asked: Vec<u64> =
-        model.requests().iter().filter_map(|logged| logged.request.max_output_tokens).collect();
+    let asked = asked_output(&model);
     assert!(asked.len() == 2 && asked[0] == 6_000 && asked[1] < 5_000, "{asked:?}");
     model.assert_clean();
+}
+
+/// The provider names no limit; by what we know of the window, the input alone fits.
+#[tokio::test(start_paused = true)]
+async fn less_output_is_asked_for_where_the_refusal_names_no_limit() {
+    let body = "Input token count + max_tokens parameter must be less than the context length of the model being \
+                queried. Set max_tokens to a lower number.";
+    let refused = Fault::Http { status: 400, headers: Vec::new(), body: body.to_owned() };
+    let model = simulator(Sequence(vec![Said::fault(refused), Said::text("fine")]), WINDOW);
+    let runtime = runtime(&model).await;
+    let agent = agent(WINDOW).max_output_tokens(6_000).compaction(late());
+    let session = runtime.open("unnamed", &agent).await.unwrap();
+    let mut events = session.subscribe();
+    assert_eq!(session.prompt("thing ".repeat(3_000)).await.unwrap().text, "fine");
+    let seen = drain(&mut events);
+    assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (0, 0));
+    let asked = asked_output(&model);
+    assert!(asked.len() == 2 && asked[0] == 6_000 && asked[1] < 5_500, "{asked:?}");
+    model.assert_clean();
+}
+
+/// The limit is the provider's own, which sets it on each request.
+#[tokio::test]
+async fn less_output_is_asked_for_where_the_provider_sets_the_limit() {
+    let model = Simulator::new(SimulatorOptions {
+        window: WINDOW,
+        refuses_output_overflow: true,
+        ..SimulatorOptions::new(talk())
+    });
+    let server = model.serve().await.unwrap();
+    let options = OpenAiOptions {
+        base_url: server.base_url(),
+        max_output_tokens: Some(6_000),
+        prompt_cache_key: Some(true),
+        ..OpenAiOptions::default()
+    };
+    let provider = std::sync::Arc::new(OpenAi::new(options).unwrap());
+    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    let session = runtime.open("limited", &agent(WINDOW).compaction(late())).await.unwrap();
+    let mut events = session.subscribe();
+    session.prompt("thing ".repeat(3_000)).await.unwrap();
+    let seen = drain(&mut events);
+    assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (0, 0));
+    let asked = asked_output(&model);
+    assert!(asked.len() == 2 && asked[0] == 6_000 && asked[1] < 5_000, "{asked:?}");
+    model.assert_clean();
+}
+
+/// The output limits of all requests.
+fn asked_output(model: &Simulator) -> Vec<u64> {
+    model.requests().iter().filter_map(|logged| logged.request.max_output_tokens).collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -171,7 +171,10 @@ impl AgentState {
         let stamp = begin.stamp;
         let over = CancellationToken::new();
         watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), over.clone());
-        let turn = Turn::new(begin.agent.limits, begin.may_compact, begin.agent.max_output_tokens);
+        // The limit that the provider would set must be known here, to be lowered.
+        let of_provider = || self.deps.lane(&begin.agent).and_then(|lane| lane.provider.max_output_tokens());
+        let output_tokens_max = begin.agent.max_output_tokens.or_else(of_provider);
+        let turn = Turn::new(begin.agent.limits, begin.may_compact, output_tokens_max);
         self.running = Some(Box::new(Running {
             turn,
             call: 0,

@@ -424,22 +424,54 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
         whole
     };
     let overflow = FailureClass::ContextOverflow;
-    // 500 and a tenth of it are the input: 450 are left of 1,000.
-    asked(
-        Some(800),
-        begun(
-            "ask out=800",
-            vec![
-                (limited(overflow, 1_000), "ask out=450"),
-                (limited(overflow, 1_000), "compact overflow window 0"),
-            ],
-        ),
-    );
-    // Not if it would not help: nothing named, too little left, or less asked for than is left.
+    // 500 and a tenth of it are the input: 450 are left of 1,000, by what the provider says or by what we know.
+    for refused in
+        [|| limited(FailureClass::ContextOverflow, 1_000), || failed(FailureClass::ContextOverflow)]
+    {
+        asked(
+            Some(800),
+            begun(
+                "ask out=800",
+                vec![
+                    (refused(), "ask out=450"),
+                    (refused(), "compact overflow window 0"),
+                    // What is left then is counted anew, and asked for anew.
+                    (compacted(true), "measure"),
+                    (size(300), "ask out=800"),
+                    (refused(), "ask out=670"),
+                    (refused(), "compact overflow window 1"),
+                    (compacted(true), "measure"),
+                    (size(100), "ask out=800"),
+                ],
+            ),
+        );
+    }
+    // More output than the whole window.
+    let table = vec![
+        (Input::Begin, "measure"),
+        (Input::Size(Size { tokens: 8_000, window: Some(8_192), ..Size::default() }), "ask out=16000"),
+        (limited(overflow, 8_192), "compact overflow window 0"),
+        (compacted(true), "measure"),
+        (Input::Size(Size { tokens: 3_000, window: Some(8_192), ..Size::default() }), "ask out=16000"),
+        (limited(overflow, 8_192), "ask out=4892"),
+        (text(), "record (a) end"),
+    ];
+    asked(Some(16_000), table);
+    // Not if it would not help: no limit asked for, too little left, less asked for than is left, nothing known of
+    // the window, or no room although the request was accepted.
     asked(None, begun("ask", vec![(limited(overflow, 1_000), "compact overflow window 0")]));
     asked(Some(800), begun("ask out=800", vec![(limited(overflow, 600), "compact overflow window 0")]));
     asked(Some(300), begun("ask out=300", vec![(limited(overflow, 1_000), "compact overflow window 0")]));
-    asked(Some(800), begun("ask out=800", vec![(failed(overflow), "compact overflow window 0")]));
+    asked(Some(300), begun("ask out=300", vec![(failed(overflow), "compact overflow window 0")]));
+    let unknown = Input::Size(Size { tokens: 500, ..Size::default() });
+    let table = vec![
+        (Input::Begin, "measure"),
+        (unknown, "ask out=800"),
+        (failed(overflow), "compact overflow window 0"),
+    ];
+    asked(Some(800), table);
+    let silent = answered(AssistantMessage { stop: StopReason::Length, ..assistant(Vec::new()) });
+    asked(Some(800), begun("ask out=800", vec![(silent, "overflow; compact overflow window 0")]));
     // The next call is as it was configured.
     let turn = asked(
         Some(800),
