@@ -12,9 +12,11 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
+
 use crate::entry::{Trigger, TurnOutcome};
 use crate::failure::{Failure, FailureClass};
-use crate::message::{AssistantMessage, Block, Message, StopReason, ToolCall, ToolResult, ToolStatus};
+use crate::message::{AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus};
 use crate::path::Media;
 use crate::usage;
 
@@ -31,6 +33,10 @@ const FULL_SHARE_PERCENT: u64 = 85;
 const OUTPUT_TOKENS_MIN: u64 = 256;
 /// What is asked for where a request without a limit of its own was refused for its output, in tokens.
 const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
+
+/// Why a call that was cut off is not run.
+const CUT_OFF: &str = "the answer ended in the middle of it, before its arguments were whole; send it again in full, in \
+                       smaller parts if they are long";
 
 /// What a turn may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,6 +217,8 @@ pub struct Turn {
     open: BTreeMap<usize, ToolCall>,
     /// Whether the open calls were handed out to run.
     running: bool,
+    /// The open call that the answer's end cut off: it is not run.
+    cut: Option<ToolCall>,
     /// An abort came while the last record was on its way.
     aborting: bool,
     records_pending: u32,
@@ -240,6 +248,7 @@ impl Turn {
             last_failure: None,
             open: BTreeMap::new(),
             running: false,
+            cut: None,
             aborting: false,
             records_pending: 0,
             last_calls: Vec::new(),
@@ -426,6 +435,7 @@ impl Turn {
             effects.push(Effect::OverflowDetected);
         }
         let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
+        self.cut = cut_call(&answer).cloned();
         let message = Message::Assistant(answer);
         if calls.is_empty() {
             self.phase = Phase::Ending;
@@ -435,7 +445,7 @@ impl Turn {
         }
         if let Some(reason) = self.guard(&calls) {
             let mut messages = vec![message];
-            messages.extend(calls.iter().map(|call| not_run(call, &reason)));
+            messages.extend(calls.iter().map(|call| Message::ToolResult(not_run(call, &reason))));
             effects.extend(self.end(messages, TurnOutcome::Stopped { reason }));
             return effects;
         }
@@ -485,8 +495,18 @@ impl Turn {
                 }
                 // The answer is durable, and none of its calls has run yet.
                 self.running = true;
-                let calls: Vec<ToolCall> = self.open.values().cloned().collect();
-                vec![Effect::RunTools(calls)]
+                let mut calls: Vec<ToolCall> = self.open.values().cloned().collect();
+                let cut = self.cut.take().map(|call| {
+                    // It is the last.
+                    calls.pop();
+                    not_run(&call, CUT_OFF)
+                });
+                let mut effects = Vec::new();
+                if !calls.is_empty() {
+                    effects.push(Effect::RunTools(calls));
+                }
+                effects.extend(cut.map(|result| self.tool_ended(result)).unwrap_or_default());
+                effects
             }
             Phase::Tools
             | Phase::New
@@ -642,8 +662,16 @@ fn interrupted(call: &ToolCall) -> ToolResult {
     )
 }
 
-fn not_run(call: &ToolCall, reason: &str) -> Message {
-    Message::ToolResult(result_text(call, ToolStatus::Error, format!("The call was not run: {reason}.")))
+fn not_run(call: &ToolCall, reason: &str) -> ToolResult {
+    result_text(call, ToolStatus::Error, format!("The call was not run: {reason}."))
+}
+
+/// The call that the answer's end cut off: its arguments are not whole, or never began. What was meant is not
+/// known, though a tool without parameters would take nothing for everything.
+fn cut_call(answer: &AssistantMessage) -> Option<&ToolCall> {
+    let was_cut = matches!(answer.stop, StopReason::Length | StopReason::ContentFilter);
+    let last = answer.content.last().and_then(Part::as_tool_call).filter(|_| was_cut)?;
+    serde_json::from_str::<IgnoredAny>(&last.arguments).is_err().then_some(last)
 }
 
 fn result_text(call: &ToolCall, status: ToolStatus, text: String) -> ToolResult {

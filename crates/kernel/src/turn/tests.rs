@@ -620,6 +620,57 @@ fn an_answer_that_says_nothing_is_none() {
 }
 
 #[test]
+fn a_call_that_the_answers_end_cut_off_is_answered_and_not_run() {
+    let cut = |ids: &[&str], arguments: &str, stop| {
+        let mut answer = calls(ids);
+        answer.stop = stop;
+        if let Some(Part::ToolCall(call)) = answer.content.last_mut() {
+            call.arguments = arguments.into();
+        }
+        answered(answer)
+    };
+    for stop in [StopReason::Length, StopReason::ContentFilter] {
+        for arguments in ["", " ", "{", r#"{"path":"x"#] {
+            check_asked(vec![
+                (cut(&["x"], arguments, stop), "record (c=x) none"),
+                (recorded(0), "record (r=x) steps"),
+                (recorded(0), "measure"),
+                (size(10), "ask"),
+            ]);
+            // Those before it were complete.
+            check_asked(vec![
+                (cut(&["x", "y"], arguments, stop), "record (c=x,y) none"),
+                (recorded(0), "run x; record (r=y) none"),
+                (recorded(0), ""),
+                (ended("x"), "record (r=x) steps"),
+                (recorded(0), "measure"),
+            ]);
+            check_asked(vec![
+                (cut(&["x"], arguments, stop), "record (c=x) none"),
+                (abort(), "cancel; end aborted (r=x!)"),
+            ]);
+        }
+        let whole = cut(&["x"], r#"{"path":"x"}"#, stop);
+        check_asked(vec![(whole, "record (c=x) none"), (recorded(0), "run x")]);
+    }
+    // An answer that ended by itself: a tool without parameters, or arguments that the registry answers for.
+    for arguments in ["", "{"] {
+        let whole = cut(&["x"], arguments, StopReason::ToolCalls);
+        check_asked(vec![(whole, "record (c=x) none"), (recorded(0), "run x")]);
+    }
+    // Text after it: the call was complete.
+    let mut answer = calls(&["x"]);
+    if let Some(Part::ToolCall(call)) = answer.content.last_mut() {
+        call.arguments = String::new();
+    }
+    answer.content.push(Part::Text("so I".into()));
+    answer.stop = StopReason::Length;
+    let mut turn = check_asked(Vec::new());
+    turn.on(answered(answer));
+    assert_eq!(words(&turn.on(recorded(0))), "run x");
+}
+
+#[test]
 fn a_silent_overflow_is_compacted_before_the_next_call() {
     let over = |mut answer: AssistantMessage| {
         answer.usage = usage(1_200, 5);
