@@ -563,7 +563,7 @@ impl Compacting {
             }
             FailureClass::RateLimited | FailureClass::Overloaded | FailureClass::Timeout => {
                 let backoff = BACKOFF_MS << asked.question.attempt.min(6);
-                let wait = failure.retry_after_ms.unwrap_or(backoff).min(BACKOFF_MS_MAX);
+                let wait = failure.retry_after_ms.unwrap_or(0).max(backoff).min(BACKOFF_MS_MAX);
                 self.ask_again(asked, &failure.message, wait, ATTEMPTS)
             }
             FailureClass::ContextOverflow

@@ -275,6 +275,10 @@ impl Provider for OpenAi {
     fn resends_reasoning(&self) -> bool {
         self.server.options.resend_reasoning != ResendReasoning::Never
     }
+
+    fn max_output_tokens(&self) -> Option<u64> {
+        self.server.options.max_output_tokens
+    }
 }
 
 impl Server {

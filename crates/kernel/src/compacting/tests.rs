@@ -399,9 +399,9 @@ fn a_failure_is_tried_again_as_often_as_it_may_help() {
     for model in [Model::Empty, Model::CutOff, Model::Garbage, Model::Endless, Model::CallsTools] {
         assert_eq!(asked(model), [0, 0], "{model:?}");
     }
-    // As long as the provider asks for, up to a minute.
+    // As long as the provider asks for, up to a minute, and no shorter than our own wait.
     let brief = brief(path(&turns(20)), Trigger::Threshold);
-    for (asks, waits) in [(7_000, 7_000), (3_600_000, 60_000)] {
+    for (asks, waits) in [(7_000, 7_000), (3_600_000, 60_000), (0, 1_000)] {
         let mut failure = Failure::new(FailureClass::RateLimited, "slow down");
         failure.retry_after_ms = Some(asks);
         let mut first = true;
