@@ -9,6 +9,8 @@ mod check;
 mod life;
 mod model;
 mod plan;
+mod record;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,10 +37,13 @@ fn run(seed: u64) -> Result<Outcome, String> {
 }
 
 fn run_into(seed: u64, outcome: &mut Outcome) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(|| life::live(seed, outcome))).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
-    })
+    catch_unwind(AssertUnwindSafe(|| life::live(seed, outcome))).map_err(|panic| panic_text(&*panic))
+}
+
+/// What a panic said.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
 }
 
 /// Lives these seeds, and fails with all that did not hold.
@@ -81,6 +86,7 @@ fn assert_rich(fired: &BTreeMap<String, u64>) {
         "actor panics",
         "tool panics",
         "crashes",
+        "subscribers cut off",
         "ended: completed",
         "ended: aborted",
         "ended: failed",

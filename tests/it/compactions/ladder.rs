@@ -4,8 +4,7 @@ use greenroom::kernel::entry::EntryKind;
 use greenroom::kernel::{EntryId, FailureClass, Usage};
 use greenroom::prelude::*;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, Function, Reply as Said, SeenRequest, Sequence, Simulator, SimulatorOptions,
-    Summariser,
+    ByPurpose, CallInfo, Echo, Function, Reply as Said, SeenRequest, Sequence, Summariser,
 };
 
 use crate::support::{agent, builder, drain, runtime, simulator};
@@ -195,24 +194,29 @@ async fn settings_that_cannot_work_are_refused_with_the_reason() {
     assert!(refused.to_string().contains("system prompt"), "{refused}");
 }
 
-/// A window that is nearly full of one turn's work: the prefix is summarised, and the turn goes on with its request.
+/// A report says that the last request was larger than the window, though our estimate is far below it: that is said,
+/// and the session is compacted before the model is asked again.
 #[tokio::test(start_paused = true)]
 async fn silent_truncation_is_noticed_by_the_report_and_compacted_for() {
-    let options = SimulatorOptions {
-        window: 6_000,
-        error_dialect: greenroom_simulator::ErrorDialect::Silent,
-        ..SimulatorOptions::new(ByPurpose::new(talker(100), Summariser::Obedient))
-    };
-    let model = Simulator::new(options);
+    let said = vec![Said::text("on").with_usage(reported(6_300)), Said::text("and on")];
+    let model = simulator(ByPurpose::new(Sequence(said), Summariser::Obedient), 20_000);
     let late = settings(|settings| (settings.threshold, settings.reserve_tokens) = (Some(1.0), None));
     let runtime = builder(&model).compaction(late).start().await.unwrap();
-    let session = opened(&runtime, "s", &agent(6_000), chat(10, 290)).await;
+    let session = opened(&runtime, "s", &agent(6_000), chat(8, 270)).await;
+    let estimate = session.state().await.unwrap().context.tokens;
+    assert!((3_600..5_000).contains(&estimate), "believable, and not due by itself: {estimate}");
     let mut events = session.subscribe();
-    for _ in 0..6 {
-        session.prompt(text("more", 100)).await.unwrap();
+    for _ in 0..2 {
+        session.prompt("more").await.unwrap();
     }
     let seen = drain(&mut events);
-    assert!(ends(&seen).iter().any(|end| end.outcome == "completed"), "{:?}", ends(&seen));
+    let wanted = ["turn_start", "overflow_detected", "compaction_start", "compaction_end", "turn_start"];
+    let order: Vec<&str> =
+        seen.iter().map(|event| event.kind.name()).filter(|name| wanted.contains(name)).collect();
+    assert_eq!(order, wanted);
+    assert_eq!(ends(&seen)[0].outcome, "completed", "{:?}", ends(&seen));
+    assert_eq!(model.requests().len(), 3, "two turns and a summary");
+    model.assert_clean();
 }
 
 /// A message of a session that a program put in, and one that is empty, count as what they are.

@@ -1,8 +1,9 @@
 //! Requests that are larger than the model's window: recovered at once, learned from, and typed where nothing helps.
 
 use greenroom::prelude::*;
-use greenroom_kernel::FailureClass;
+use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::usage::WindowSource;
+use greenroom_kernel::{FailureClass, Usage};
 use greenroom_provider::Purpose;
 use greenroom_simulator::{
     ByPurpose, CallInfo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Sequence, Simulator,
@@ -63,10 +64,7 @@ async fn an_overflow_in_any_words_is_recovered_at_once() {
         let overflows = events
             .iter()
             .filter(|event| {
-                matches!(
-                    &event.kind,
-                    EventKind::CompactionStart { trigger: greenroom_kernel::entry::Trigger::Overflow, .. }
-                )
+                matches!(&event.kind, EventKind::CompactionStart { trigger: Trigger::Overflow, .. })
             })
             .count();
         assert!(overflows > 0, "{dialect:?}: nothing overflowed");
@@ -75,19 +73,48 @@ async fn an_overflow_in_any_words_is_recovered_at_once() {
     }
 }
 
+/// The provider says by its usage alone that it got more than its window takes, where our own estimate is far below:
+/// the turn is compacted before the next call, and the answer counts.
 #[tokio::test(start_paused = true)]
-async fn a_silent_overflow_is_seen_and_compacted_before_the_next_call() {
-    let model = speaking(ErrorDialect::Silent);
+async fn a_silent_overflow_is_seen_in_the_usage_and_compacted_before_the_next_call() {
+    let reported = Usage { input_tokens: WINDOW + 300, output_tokens: 20, ..Usage::default() };
+    let mut script: Vec<Said> = (0..4).map(|turn| Said::text(format!("{turn}"))).collect();
+    let call = serde_json::json!({ "text": "x" });
+    script.extend([Said::call("note", &call).with_usage(reported), Said::text("fine")]);
+    let model = simulator(ByPurpose::new(Sequence(script), Summariser::Obedient), 10 * WINDOW);
     let runtime = runtime(&model).await;
-    let session = runtime.open("silent", &agent(WINDOW).compaction(late())).await.unwrap();
-    let mut events = session.subscribe();
-    for turn in 0..12 {
-        session.prompt(format!("question {turn} {}", "thing ".repeat(1_200))).await.unwrap();
+    let tooled = agent(WINDOW)
+        .compaction(late())
+        .tool("note", |it: Note| async move { Ok(format!("noted {}", it.text)) });
+    let session = runtime.open("silent", &tooled).await.unwrap();
+    for turn in 0..4 {
+        session.prompt(format!("question {turn} {}", "thing ".repeat(1_300))).await.unwrap();
     }
-    let events = drain(&mut events);
-    assert!(count(&events, "overflow_detected") > 0 || count(&events, "compaction_end") > 0);
-    assert!(session.state().await.unwrap().compactions > 0);
+    let state = session.state().await.unwrap();
+    assert!(state.context.tokens < WINDOW * 80 / 100, "nothing is due: {state:?}");
+    let mut events = session.subscribe();
+    assert_eq!(session.prompt("and now?").await.unwrap().text, "fine");
+    let seen = drain(&mut events);
+    let wanted = ["turn_start", "overflow_detected", "compaction_start", "compaction_end", "turn_start"];
+    let order: Vec<&str> =
+        seen.iter().map(|event| event.kind.name()).filter(|name| wanted.contains(name)).collect();
+    assert_eq!(order, wanted);
+    assert_eq!(rungs(&seen), [(Trigger::Overflow, "completed")]);
+    let called = session.context().await.unwrap().iter().filter(|message| message.role() == "tool").count();
+    assert_eq!(called, 1, "its answer counts");
     model.assert_clean();
+}
+
+/// Notes a text.
+#[derive(Deserialize, JsonSchema)]
+struct Note {
+    /// What.
+    text: String,
+}
+
+/// Why each compaction was begun, and how it ended.
+fn rungs(events: &[std::sync::Arc<Event>]) -> Vec<(Trigger, &'static str)> {
+    crate::talk::ends(events).iter().map(|end| (end.trigger, end.outcome)).collect()
 }
 
 /// Settings by which nothing compacts before the window is full.
@@ -182,6 +209,56 @@ async fn a_learned_limit_is_kept_and_shown() {
     model.assert_clean();
 }
 
+/// Whatever number an error names, the session works, and it can be opened again; a limit that proves wrong is
+/// forgotten.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_cannot_be_is_not_believed_and_locks_nothing() {
+    let refusing = |limit: u64| Fault::Http {
+        status: 400,
+        headers: Vec::new(),
+        body: format!(
+            r#"{{"error":{{"code":"context_length_exceeded","message":"the maximum context length is {limit} tokens"}}}}"#
+        ),
+    };
+    let instructions = "word ".repeat(3_000);
+    for (limit, refusals, source) in [
+        (52, 1, WindowSource::Assumed),
+        (1_000_000_000_000, 1, WindowSource::Assumed),
+        // It was taken for true, and the fixed part alone is larger: then it is left to the provider.
+        (1_500, 2, WindowSource::Assumed),
+        // More was taken before: it is believed when it is named twice.
+        (4_500, 1, WindowSource::Assumed),
+        (4_500, 2, WindowSource::Learned),
+        // It was believed, and then more was taken.
+        (8_000, 1, WindowSource::Assumed),
+    ] {
+        let mut answers = vec![Said::text("one")];
+        answers.extend((0..refusals).map(|_| Said::fault(refusing(limit))));
+        answers.extend((0..20).map(|number| Said::text(format!("later {number}"))));
+        let model = simulator(ByPurpose::new(Sequence(answers), Summariser::Obedient), 100_000);
+        let store = Store::memory();
+        let start = || Runtime::builder().provider(model.provider()).store(store.clone()).clock_from(1);
+        let runtime = start().start().await.unwrap();
+        let agent = Agent::new("simulated").instructions(&*instructions);
+        let session = runtime.open("locked", &agent).await.unwrap();
+        for _ in 0..2 {
+            // The second one is refused, in vain or not.
+            let _ = session.prompt("thing ".repeat(2_000)).await;
+        }
+        assert!(model.fired()["http"] > 0, "{limit} was never named");
+        drop((session, runtime));
+        let runtime = start().start().await.unwrap();
+        let session = runtime.open("locked", &agent).await;
+        let session = session.unwrap_or_else(|error| panic!("after {limit}: {error}"));
+        let large = "thing ".repeat(if limit == 4_500 { 10 } else { 6_000 });
+        session.prompt(large).await.unwrap_or_else(|error| panic!("after {limit}: {error}"));
+        let again = runtime.open("another", &agent).await.unwrap();
+        again.prompt("hello").await.unwrap_or_else(|error| panic!("after {limit}: {error}"));
+        assert_eq!(again.state().await.unwrap().context.window_source, source, "after {limit}");
+        model.assert_clean();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn less_output_is_asked_for_before_anything_is_compacted() {
     let model = Simulator::new(SimulatorOptions {
@@ -224,38 +301,51 @@ async fn where_compaction_is_off_the_caller_gets_the_error() {
     model.assert_clean();
 }
 
-/// The provider refuses whatever is sent: each rung is tried once, then the end is typed, and the session works.
+/// The provider refuses so many times in a row, whatever is sent: each time one rung down, and each rung once, keeps
+/// less; after the last one the end is typed, and the session works.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_no_rung_helps_is_a_typed_end() {
-    let script = Function(|request: &SeenRequest, info: CallInfo| match request.purpose {
-        Purpose::Summary => greenroom_simulator::Script::reply(&Summariser::Obedient, request, info),
-        Purpose::Turn if (5..40).contains(&info.session_call) => {
-            Said::fault(Fault::Overflow(ErrorDialect::Anthropic))
+async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
+    let ladder = [
+        (Trigger::Overflow, "completed"),
+        (Trigger::Overflow, "completed"),
+        // The last rung asks nobody for a summary.
+        (Trigger::Overflow, "truncated"),
+    ];
+    for refusals in 1..=4 {
+        let script = Function(move |request: &SeenRequest, info: CallInfo| match request.purpose {
+            Purpose::Summary => greenroom_simulator::Script::reply(&Summariser::Obedient, request, info),
+            Purpose::Turn if (6..6 + refusals as u64).contains(&info.session_call) => {
+                Said::fault(Fault::Overflow(ErrorDialect::Anthropic))
+            }
+            Purpose::Turn => Said::text(format!("answer {} {}", info.session_call, "word ".repeat(200))),
+        });
+        let model = simulator(script, 30_000);
+        let runtime = builder(&model).start().await.unwrap();
+        let session = runtime.open("refused", &agent(30_000)).await.unwrap();
+        for turn in 0..6 {
+            session.prompt(format!("question {turn} {}", "thing ".repeat(1_500))).await.unwrap();
         }
-        Purpose::Turn => Said::text(format!("answer {} {}", info.session_call, "word ".repeat(200))),
-    });
-    let model = simulator(script, 30_000);
-    let runtime = builder(&model).start().await.unwrap();
-    let session = runtime.open("refused", &agent(30_000)).await.unwrap();
-    for turn in 0..5 {
-        session.prompt(format!("question {turn} {}", "thing ".repeat(600))).await.unwrap();
+        let mut events = session.subscribe();
+        let reply = session.prompt("and this?").await;
+        let seen = drain(&mut events);
+        let went_down = refusals.min(3);
+        assert_eq!(rungs(&seen), ladder[..went_down], "{refusals} refusals");
+        assert_eq!((count(&seen, "turn_start"), count(&seen, "retry")), (went_down + 1, 0), "{refusals}");
+        assert_eq!(count(&seen, "turn_end"), 1, "{refusals}");
+        let compactions = crate::talk::compactions(&runtime, "refused").await;
+        let kept: Vec<_> = compactions.iter().map(|(_, compaction)| compaction.first_kept).collect();
+        assert!(kept.is_sorted_by(|a, b| a < b), "{refusals}: each rung keeps less: {kept:?}");
+        if refusals > 3 {
+            let error = reply.unwrap_err();
+            assert!(error.is_context_overflow(), "{error:?}");
+            let state = session.state().await.unwrap();
+            assert_eq!((state.status, state.is_unanswered), ("idle", true));
+        } else {
+            assert!(reply.unwrap().text.starts_with("answer"), "{refusals}");
+        }
+        session.prompt("now?").await.unwrap();
+        model.assert_clean();
     }
-    let mut events = session.subscribe();
-    let calls = model.calls();
-    let error = session.prompt("and this?").await.unwrap_err();
-    assert!(error.is_context_overflow(), "{error:?}");
-    let seen = drain(&mut events);
-    let compactions = count(&seen, "compaction_start");
-    assert!((1..=3).contains(&compactions), "{compactions} compactions");
-    assert_eq!(compactions, count(&seen, "compaction_end"));
-    assert_eq!(count(&seen, "turn_end"), 1);
-    assert!(model.calls() - calls < 20, "{} calls", model.calls() - calls);
-    let state = session.state().await.unwrap();
-    assert_eq!((state.status, state.is_unanswered), ("idle", true));
-    while session.prompt("now?").await.is_err() {
-        assert!(model.calls() < 400, "the session never works again");
-    }
-    model.assert_clean();
 }
 
 #[tokio::test(start_paused = true)]

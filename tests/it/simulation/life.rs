@@ -18,15 +18,23 @@ use greenroom_store::faults::Random;
 use greenroom_tools::{Tool, ToolContext, ToolOutput};
 use tokio::task::JoinHandle;
 
-use super::check::{Input, Logs};
+use super::check::{Input, Logs, Who};
 use super::plan::{Plan, once_in, pick};
 use super::{Outcome, model};
 
 /// No request takes longer than this, whatever goes wrong.
 const PATIENCE: Duration = Duration::from_secs(8 * 3600);
 
-/// How often each call of each session was run.
-pub(crate) type Runs = Arc<Mutex<BTreeMap<(String, String), u64>>>;
+/// The calls that were run, by session and call.
+pub(crate) type Runs = Arc<Mutex<Ran>>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Ran {
+    /// How often each was run.
+    pub(crate) times: BTreeMap<(String, String), u64>,
+    /// Those that were run since somebody looked.
+    pub(crate) fresh: Vec<(String, String)>,
+}
 
 struct World<'a> {
     plan: Plan,
@@ -40,6 +48,8 @@ struct World<'a> {
     tool_panics: Arc<AtomicU64>,
     inputs: Vec<Input>,
     logs: Logs,
+    /// When a subscriber leaves and comes back.
+    cuts: Random,
     outcome: &'a mut Outcome,
 }
 
@@ -66,6 +76,10 @@ struct Life {
     sessions: Vec<SessionHandle>,
     pending: VecDeque<Pending>,
     events: Subscription,
+    /// Of somebody who leaves and comes back at any moment.
+    returning: Subscription,
+    /// How many actors had panicked when it began.
+    panics_before: u64,
 }
 
 pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
@@ -92,12 +106,14 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         ))
     };
     let store = Store::memory();
+    let runs = Runs::default();
     let mut world = World {
-        logs: Logs::new(store.clone()),
+        logs: Logs::new(store.clone(), Arc::clone(&runs), &plan),
+        cuts: Random::new(seed ^ 0xc07),
         store,
         model: Simulator::new(options),
         calm: Simulator::new(calm),
-        runs: Runs::default(),
+        runs,
         panics: Arc::default(),
         tool_panics: Arc::default(),
         inputs: Vec::new(),
@@ -108,10 +124,10 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
     world.note(|plan| format!("{plan:?}"));
     for number in 0..world.plan.lives {
         world.in_time(async |world| world.life(number).await);
-        world.logs.check_all(&world.inputs, &world.runs);
+        world.logs.check_history();
     }
     world.in_time(async |world| world.last_life().await);
-    world.logs.check_all(&world.inputs, &world.runs);
+    world.logs.check_history();
     world.logs.check_settled(&world.inputs);
     world.model.assert_clean();
     world.calm.assert_clean();
@@ -142,7 +158,7 @@ impl World<'_> {
             .clock_from(1_700_000_000_000 + self.logs.lives * 86_400_000)
             .idle_after(Duration::from_secs(self.plan.idle_s))
             .compaction(self.plan.settings.clone());
-        self.logs.lives += 1;
+        self.logs.begin_life();
         if !is_last {
             let (calls, panics, at) = (AtomicU64::new(0), Arc::clone(&self.panics), self.plan.panics.clone());
             builder = builder.probe(move |_, point| {
@@ -170,12 +186,17 @@ impl World<'_> {
         }
         let runtime = builder.start().await.unwrap();
         let events = runtime.subscribe(Filter::all());
+        let returning = runtime.subscribe(Filter::all().durable());
+        let panics_before = self.panics.load(Ordering::Relaxed);
+        // What the life before made durable and did not live to tell.
+        self.logs.catch_up(Who::Staying, &runtime).await;
+        self.logs.catch_up(Who::Returning, &runtime).await;
         let mut sessions = Vec::new();
         for number in 0..self.plan.sessions {
             let agent = self.agent(is_last);
             sessions.push(open(&runtime, &name(number), &agent).await);
         }
-        Life { runtime, sessions, pending: VecDeque::new(), events }
+        Life { runtime, sessions, pending: VecDeque::new(), events, returning, panics_before }
     }
 
     fn agent(&self, is_calm: bool) -> Agent {
@@ -208,10 +229,7 @@ impl World<'_> {
         }
         if once_in(&mut self.random, 3) {
             self.finish(&mut life).await;
-            for session in &life.sessions {
-                life.runtime.close(session.id()).await.unwrap();
-            }
-            self.look(&mut life).await;
+            self.close(&mut life).await;
         } else {
             self.outcome.count("crashes", 1);
             self.note(|_| "crash".into());
@@ -315,6 +333,9 @@ impl World<'_> {
 
     /// Takes the answers and the events that have come, and checks them against the log.
     async fn look(&mut self, life: &mut Life) {
+        self.logs.check_new();
+        self.model.assert_clean();
+        self.look_in(life).await;
         while let Some(delivery) = life.events.try_next() {
             match delivery {
                 Delivery::Event(event) => {
@@ -326,7 +347,7 @@ impl World<'_> {
                     {
                         self.outcome.trace.push(format!("{}: {message}", event.session));
                     }
-                    self.logs.event(&event);
+                    self.logs.event(Who::Staying, &event);
                     match &event.kind {
                         EventKind::TurnEnd { outcome, .. } => {
                             self.outcome.count(format!("ended: {outcome}"), 1)
@@ -337,7 +358,10 @@ impl World<'_> {
                         _ => {}
                     }
                 }
-                Delivery::Gap { sessions, .. } => self.logs.gap(&sessions),
+                Delivery::Gap { .. } => {
+                    self.logs.gap();
+                    self.logs.catch_up(Who::Staying, &life.runtime).await;
+                }
             }
         }
         let mut failed = Vec::new();
@@ -381,10 +405,7 @@ impl World<'_> {
                 self.logs.check_reply(id, reply);
                 format!("replied {}", reply.turn)
             }
-            Ok(Done::Queued(entry)) => {
-                self.logs.check_exists(id, *entry);
-                format!("queued {entry}")
-            }
+            Ok(Done::Queued(entry)) => format!("queued {entry}"),
             Ok(Done::Compacted(outcome)) => (*outcome).to_owned(),
             Ok(Done::Nothing) => "done".to_owned(),
             Err(error) => {
@@ -400,6 +421,7 @@ impl World<'_> {
         };
         if let (Ok(_), Some(input)) = (&answer, input) {
             self.inputs[input].acknowledged = true;
+            self.logs.check_has(&self.inputs[input]);
         }
         self.note(|_| format!("{what} on {session}: {line}"));
     }
@@ -441,17 +463,37 @@ impl World<'_> {
             self.settled(&session).await;
             let context = session.context().await.unwrap();
             self.logs.check_context(session.id(), &context);
-            // Whoever was away for all of it is told the same.
-            let replayed = life.runtime.replay(session.id(), 0).await.unwrap();
-            assert!(
-                replayed.iter().enumerate().all(|(at, event)| event.seq == at as u64 && event.is_durable())
-            );
         }
         self.look(&mut life).await;
+        self.close(&mut life).await;
+    }
+
+    /// Ends a life in order: all that it did was told, to whoever stayed and to whoever left and came back.
+    async fn close(&mut self, life: &mut Life) {
         for session in &life.sessions {
             life.runtime.close(session.id()).await.unwrap();
         }
-        self.look(&mut life).await;
+        self.look(life).await;
+        let no_actor_died = self.panics.load(Ordering::Relaxed) == life.panics_before;
+        if no_actor_died {
+            self.logs.check_all_ended();
+        }
+        self.logs.check_streams(&life.runtime, no_actor_died).await;
+    }
+
+    /// Somebody who watches goes away, and comes back later.
+    async fn look_in(&mut self, life: &mut Life) {
+        if once_in(&mut self.cuts, 3) {
+            self.outcome.count("subscribers cut off", 1);
+            life.returning = life.runtime.subscribe(Filter::all().durable());
+            self.logs.catch_up(Who::Returning, &life.runtime).await;
+        }
+        while let Some(delivery) = life.returning.try_next() {
+            match delivery {
+                Delivery::Event(event) => self.logs.event(Who::Returning, &event),
+                Delivery::Gap { .. } => self.logs.catch_up(Who::Returning, &life.runtime).await,
+            }
+        }
     }
 
     /// Waits for a compaction after the turn.
@@ -524,7 +566,10 @@ impl Tool for Recorded {
 
     fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
         let call = (context.session.clone(), context.call_id.clone());
-        *self.runs.lock().unwrap().entry(call).or_default() += 1;
+        let mut runs = self.runs.lock().unwrap();
+        *runs.times.entry(call.clone()).or_default() += 1;
+        runs.fresh.push(call);
+        drop(runs);
         let size = arguments["size"].as_u64().unwrap_or(1);
         let (kind, panics) = (self.kind, Arc::clone(&self.panics));
         Box::pin(async move {

@@ -1,0 +1,95 @@
+//! What subscribers were told: one that stays, and one that leaves and comes back at any moment.
+//!
+//! Always true: both have the same durable events, each equal to what its entry says, without holes; every run that
+//! an agent began has one end.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use greenroom::event::durable;
+use greenroom::prelude::*;
+use greenroom_kernel::TurnId;
+
+use super::record::Record;
+
+/// The durable events of one session, as somebody has them.
+#[derive(Debug, Default)]
+pub(crate) struct Stream(Vec<Arc<Event>>);
+
+impl Stream {
+    /// Takes the next event, or one that is known.
+    pub(crate) fn take(&mut self, event: &Arc<Event>, records: &HashMap<String, Record>) {
+        let at = usize::try_from(event.seq).expect("a log in memory");
+        match self.0.get(at) {
+            Some(known) => assert_eq!(known, event, "told otherwise the second time"),
+            None => {
+                assert_eq!(at, self.0.len(), "a hole before {event:?}");
+                let record = records.get(&*event.session).map_or(&[][..], Record::entries);
+                let entry = record.get(at);
+                let entry = entry.unwrap_or_else(|| panic!("published before it was durable: {event:?}"));
+                assert_eq!(**event, durable(&event.session, None, entry), "not what its entry says");
+                self.0.push(Arc::clone(event));
+            }
+        }
+    }
+
+    /// Where somebody goes on who comes back.
+    pub(crate) fn next(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    pub(crate) fn events(&self) -> &[Arc<Event>] {
+        &self.0
+    }
+}
+
+/// What was told is the beginning of all that happened, and the whole of it where `is_whole`.
+pub(crate) fn check_told(session: &str, told: &[Arc<Event>], all: &[Event], is_whole: bool) {
+    let differs = told.iter().zip(all).position(|(told, event)| **told != *event);
+    assert_eq!(differs, None, "{session}: this event was told otherwise");
+    assert!(told.len() <= all.len(), "{session}: more was told than happened");
+    if is_whole {
+        assert_eq!(told.len(), all.len(), "{session}: how many durable events were told");
+    }
+}
+
+/// How the runs of one session ended, in one life.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    begun: u64,
+    ended: u64,
+    /// The newest end of a turn that its agent has not yet followed.
+    turn_end: Option<(TurnId, &'static str)>,
+    /// The next durable event.
+    next: Option<u64>,
+}
+
+impl Ends {
+    pub(crate) fn take(&mut self, event: &Event) {
+        if event.is_durable() {
+            assert!(
+                self.next.is_none_or(|next| next == event.seq),
+                "a hole or a repetition in the events: {event:?}"
+            );
+            self.next = Some(event.seq + 1);
+        }
+        match &event.kind {
+            EventKind::AgentStart { .. } => self.begun += 1,
+            EventKind::TurnEnd { turn, outcome, .. } => self.turn_end = Some((*turn, outcome)),
+            EventKind::AgentEnd { turn, outcome, .. } => {
+                self.ended += 1;
+                assert_eq!(
+                    self.turn_end.take(),
+                    Some((*turn, *outcome)),
+                    "an agent's end follows the end of its turn, once"
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything came to its end, and no actor died. (A turn that a crash interrupted was begun in another life.)
+    pub(crate) fn check_all_ended(&self, session: &str) {
+        assert_eq!(self.begun, self.ended, "{session}: runs that began, and runs that ended");
+    }
+}
