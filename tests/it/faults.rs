@@ -21,3 +21,5 @@ mod restarts;
 mod retries;
 /// Disks that are full or broken.
 mod store;
+/// Disks that fail while input waits.
+mod waiting;

@@ -7,6 +7,8 @@ mod compactions;
 mod crashes;
 /// What goes wrong outside, and what becomes of it.
 mod faults;
+/// Handles reach their sessions, whatever happened to those.
+mod handles;
 /// Sessions that start, sleep, crash and come back.
 mod lifecycle;
 /// One module for each document that compaction was built after; its tests are that document's sentences.

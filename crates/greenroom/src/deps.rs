@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_kernel::usage::{KnownWindows, Ratio, Window};
+use greenroom_kernel::usage::{KnownWindows, LimitEvidence, Ratio, Window, is_believable_limit};
 use greenroom_provider::catalog::{Catalog, ModelInfo};
 use greenroom_store::Store;
 
@@ -54,18 +54,21 @@ impl Deps {
         }
     }
 
-    /// The window of a model, for this agent.
+    /// The window of a model, for this agent, whose requests have a fixed part of so many tokens. A learned limit in
+    /// which nothing could work locks no session: then it is the provider that refuses.
     pub(crate) fn window(
         &self,
         agent: &Agent,
         provider: &str,
         model: &str,
         settings: &CompactionSettings,
+        fixed_tokens: u64,
     ) -> Window {
+        let learned = self.learned.limit(provider, model);
         let known = KnownWindows {
             setting: agent.context_window,
             catalog: model_info(provider, model).and_then(|info| info.window_tokens()),
-            learned: self.learned.limit(provider, model),
+            learned: learned.filter(|limit| settings.feasible(*limit, fixed_tokens).is_ok()),
         };
         Window::resolve(settings, known)
     }
@@ -117,27 +120,60 @@ impl Clock {
 pub(crate) struct Learned {
     store: Store,
     facts: Mutex<HashMap<String, Option<f64>>>,
+    /// What is known of models in this process: the largest request that was taken, and a limit that was named and
+    /// not believed.
+    seen: Mutex<HashMap<String, (u64, Option<u64>)>>,
 }
 
 impl Learned {
     pub(crate) fn new(store: Store) -> Self {
-        Self { store, facts: Mutex::default() }
+        Self { store, facts: Mutex::default(), seen: Mutex::default() }
     }
 
-    /// The smallest limit that a provider named for this model, in tokens.
+    /// The limit that a provider named last for this model, in tokens.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u64 below 2^52")]
     pub(crate) fn limit(&self, provider: &str, model: &str) -> Option<u64> {
-        self.get(&key("limit", provider, model)).map(|limit| limit as u64)
+        self.get(&key("limit", provider, model)).map(|limit| limit as u64).filter(|limit| *limit > 0)
     }
 
-    /// Remembers a limit; gives whether it is news.
+    /// Remembers a limit that a provider named when it refused `sent` tokens, if it is to be believed; gives whether
+    /// it is news.
     #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^52 tokens")]
-    pub(crate) fn learn_limit(&self, provider: &str, model: &str, limit: u64) -> bool {
-        if limit == 0 || self.limit(provider, model) == Some(limit) {
+    pub(crate) fn learn_limit(&self, provider: &str, model: &str, limit: u64, sent: u64) -> bool {
+        let key = key("limit", provider, model);
+        if self.limit(provider, model) == Some(limit) {
             return false;
         }
-        self.put(key("limit", provider, model), limit as f64);
+        let evidence = {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let (accepted, named) = seen.entry(key.clone()).or_default();
+            LimitEvidence { sent, accepted: *accepted, named_before: named.replace(limit) }
+        };
+        if !is_believable_limit(limit, evidence) {
+            tracing::warn!(
+                provider,
+                model,
+                limit,
+                ?evidence,
+                "a limit that the provider named is not believed"
+            );
+            return false;
+        }
+        self.put(key, limit as f64);
         true
+    }
+
+    /// The provider took a request of so many tokens, by a report that is trusted: a smaller limit no longer holds.
+    pub(crate) fn accepted(&self, provider: &str, model: &str, tokens: u64) {
+        let key = key("limit", provider, model);
+        {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let (accepted, _) = seen.entry(key.clone()).or_default();
+            *accepted = tokens.max(*accepted);
+        }
+        if self.limit(provider, model).is_some_and(|limit| limit < tokens) {
+            self.put(key, 0.0);
+        }
     }
 
     pub(crate) fn ratio(&self, provider: &str, model: &str) -> Ratio {

@@ -190,9 +190,7 @@ impl Log {
     pub(crate) fn recovery(&self, at_ms: u64, context: ContextUsage) -> Option<Draft> {
         let mut draft = self.draft(at_ms);
         draft.close_calls(&self.path);
-        if let Some(ended) = self.interrupted_compaction() {
-            draft.push(EntryKind::CompactionEnded(ended));
-        }
+        draft.close_compaction(self);
         if let Some(turn) = self.head.open_turn {
             draft.push(EntryKind::TurnEnded { turn, outcome: TurnOutcome::Interrupted, context });
         }
@@ -278,6 +276,13 @@ impl Draft {
         self.delivered.push(item.id);
         let message = Arc::new(Message::User(item.content.clone()));
         self.push(EntryKind::Message { message, inbox: Some(item.id) })
+    }
+
+    /// Ends a compaction that nobody runs any more.
+    pub(crate) fn close_compaction(&mut self, log: &Log) {
+        if let Some(ended) = log.interrupted_compaction() {
+            self.push(EntryKind::CompactionEnded(ended));
+        }
     }
 
     /// Gives each open call on `path` an interrupted result.

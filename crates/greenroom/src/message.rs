@@ -4,7 +4,7 @@
 //! Always true: a handler decides and returns; an answer to a message comes as another message. Everything about
 //! a turn carries its [`Stamp`], and late news is dropped in one place: where the stamp is compared.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::compacting::{Brief, End, HookWord, Segment, Supplied};
 use greenroom_kernel::entry::{CompactionEnded, Delivery, EntryId, Trigger, TurnId, TurnOutcome};
@@ -42,7 +42,7 @@ pub(crate) enum SupervisorMessage {
     Restart { id: Arc<str>, generation: u64 },
     /// A session has nothing to do for a while and may sleep.
     Idle { id: Arc<str> },
-    /// Stop a session's actors, and say when they are gone.
+    /// Stop a session's actors, and say when they are gone; one that is just being opened is stopped when it is up.
     Close { id: Arc<str>, done: oneshot::Sender<()> },
     /// The runtime's settings changed: tell all sessions.
     Reconfigure(oneshot::Sender<()>),
@@ -98,8 +98,12 @@ pub(crate) enum SessionMessage {
     Admitted { message: Box<SessionMessage>, place: OwnedSemaphorePermit },
     /// From outside or the supervisor: the agent's definition changed.
     Configure(Arc<Agent>),
+    /// From outside: leave the compaction that no turn waits for.
+    AbortCompaction,
     /// From the supervisor: end in order.
-    Stop(oneshot::Sender<()>),
+    Stop,
+    /// From the session's own timer: try again what the store refused.
+    TryAgain,
     /// From the session's own timer: nothing happened for a while.
     IdleCheck { activity: u64 },
 
@@ -148,7 +152,9 @@ impl SessionMessage {
             Self::Context(..) => "session/context",
             Self::Admitted { message, .. } => message.point(),
             Self::Configure(..) => "session/configure",
-            Self::Stop(..) => "session/stop",
+            Self::AbortCompaction => "session/abort_compaction",
+            Self::Stop => "session/stop",
+            Self::TryAgain => "session/try_again",
             Self::IdleCheck { .. } => "session/idle_check",
             Self::SubAgentCalls { .. } => "session/sub_agent_calls",
             Self::Record { .. } => "session/record",
@@ -211,7 +217,7 @@ pub(crate) enum AgentMessage {
     Compacted { stamp: Stamp, installed: bool, floor: Option<Failure> },
     /// From the session: events of durable entries, to be broadcast; then the word that the run is over, and the
     /// reply to its prompt.
-    Broadcast { events: Vec<Arc<Event>>, then: Option<Box<Answer>> },
+    Broadcast { events: Vec<Arc<Event>>, then: Option<LastWord> },
     /// From the session: it is about to end; say so when everything before this was broadcast.
     LastWords,
     /// From the usage tracker: the size.
@@ -248,6 +254,21 @@ impl AgentMessage {
             Self::ToolsOver { .. } => "agent/tools_over",
             Self::Waited { .. } => "agent/waited",
         }
+    }
+}
+
+/// The end of a run, to be said once: by the agent, or, if that dies first, by the one that takes its place.
+#[derive(Clone)]
+pub(crate) struct LastWord(Arc<Mutex<Option<Box<Answer>>>>);
+
+impl LastWord {
+    pub(crate) fn new(answer: Box<Answer>) -> Self {
+        Self(Arc::new(Mutex::new(Some(answer))))
+    }
+
+    /// Takes it, if nobody did.
+    pub(crate) fn take(&self) -> Option<Box<Answer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

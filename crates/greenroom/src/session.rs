@@ -27,6 +27,9 @@ use crate::event::{Delta, EventKind};
 use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMessage, SupervisorMessage};
 use crate::slot::{REQUESTS_MAX, Slot};
 
+/// How often one request wakes a session that is closed as often.
+const WAKES_MAX: u32 = 3;
+
 /// A session. Cheap to clone.
 #[derive(Clone)]
 pub struct SessionHandle {
@@ -264,10 +267,10 @@ impl SessionHandle {
         TurnStream { events, reply: Some(reply), result: None }
     }
 
-    /// Interrupts the running turn: what had come of the answer is kept, no process is left. Without a running
-    /// turn it does nothing.
+    /// Interrupts the running turn: what had come of the answer is kept, no process is left. Where no turn is
+    /// running it leaves the compaction under way, if there is one, which ends as `cancelled`.
     pub fn abort(&self) {
-        self.slot.cancel_turn();
+        self.slot.abort();
     }
 
     /// Says something into the running turn: it joins after the running tool calls. Without a running turn it
@@ -437,12 +440,15 @@ impl SessionHandle {
     /// The session's actor; a session that sleeps is woken.
     async fn actor(&self) -> Result<ActorRef<SessionMessage>> {
         self.slot.activity.fetch_add(1, Ordering::Relaxed);
-        if let Some(actor) = self.slot.actor() {
-            return Ok(actor);
+        // It may be closed again by the time that it is up.
+        for _ in 0..WAKES_MAX {
+            if let Some(actor) = self.slot.actor() {
+                return Ok(actor);
+            }
+            let (id, parent) = (Arc::clone(&self.slot.id), self.slot.parent.clone());
+            open(&self.deps, id, self.slot.agent(), parent, false).await?;
         }
-        let (id, parent) = (Arc::clone(&self.slot.id), self.slot.parent.clone());
-        let slot = open(&self.deps, id, self.slot.agent(), parent, false).await?;
-        slot.actor().ok_or_else(|| self.gone())
+        self.slot.actor().ok_or_else(|| self.gone())
     }
 }
 

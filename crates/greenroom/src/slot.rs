@@ -36,6 +36,8 @@ pub(crate) struct Slot {
     was_opened: AtomicBool,
     /// Whether its actor ended with every event broadcast.
     all_said: AtomicBool,
+    /// Whether a wish to leave the compaction is on its way: one is enough.
+    abort_asked: AtomicBool,
     pub(crate) activity: AtomicU64,
     /// Places for requests in the actor's mailbox, which has no bound of its own.
     pub(crate) requests: Arc<Semaphore>,
@@ -66,6 +68,7 @@ impl Slot {
             broadcast: Mutex::new((unsaid.unwrap_or(0), 0)),
             was_opened: AtomicBool::new(unsaid.is_some()),
             all_said: AtomicBool::new(false),
+            abort_asked: AtomicBool::new(false),
             activity: AtomicU64::new(0),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             questions: Arc::new(Semaphore::new(REQUESTS_MAX)),
@@ -94,6 +97,21 @@ impl Slot {
 
     pub(crate) fn cancel_turn(&self) {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+    }
+
+    /// Leaves the running turn, or the compaction that no turn waits for.
+    pub(crate) fn abort(&self) {
+        self.cancel_turn();
+        if let Some(actor) = self.actor()
+            && !self.abort_asked.swap(true, Ordering::Relaxed)
+        {
+            let _ = actor.cast(SessionMessage::AbortCompaction);
+        }
+    }
+
+    /// The wish to leave the compaction came: the next one is another.
+    pub(crate) fn abort_is_heard(&self) {
+        self.abort_asked.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn set_context(&self, context: ContextUsage) {
@@ -132,8 +150,12 @@ impl Slot {
     /// broadcast, if an actor before this one died before it could be.
     pub(crate) fn start_broadcast(&self, entries: u64) -> Option<u64> {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        self.all_said.store(false, Ordering::Relaxed);
-        if self.was_opened.swap(true, Ordering::Relaxed) {
+        // A wish that its last actor did not live to hear is void.
+        self.abort_is_heard();
+        let was_all_said = self.all_said.swap(false, Ordering::Relaxed);
+        // Fewer entries than were broadcast: the session was deleted, and this is another of the same name.
+        let goes_on = !was_all_said && broadcast.0 <= entries;
+        if self.was_opened.swap(true, Ordering::Relaxed) && goes_on {
             return Some(broadcast.0).filter(|below| *below < entries);
         }
         *broadcast = (entries, 0);

@@ -146,6 +146,9 @@ pub enum Effect {
     Consult(Box<Plan>),
     /// Ask a summariser; answer with [`Input::Answered`].
     Ask(Question),
+    /// These questions no longer count: what is under way is cancelled, and what waits is not asked. What was
+    /// answered already may still be told with [`Input::Answered`], so that it is billed.
+    Withdraw(Vec<u32>),
     /// Replace the segment; answer with [`Input::Installed`].
     Install(Box<Segment>),
     /// It is over.
@@ -339,9 +342,9 @@ impl Compacting {
 
     /// Plans the rung, and asks for summaries or goes on to the next one.
     fn start_rung(&mut self) -> Vec<Effect> {
+        let mut effects = self.withdraw(|_| true);
         self.jobs.clear();
-        self.asked.clear();
-        match plan(&self.brief.path, &self.options()) {
+        effects.extend(match plan(&self.brief.path, &self.options()) {
             Err(nothing) => self.nothing(nothing),
             Ok(next) if self.last_first_kept.is_some_and(|last| next.first_kept <= last) => {
                 self.plan = Some(next);
@@ -358,7 +361,20 @@ impl Compacting {
                     self.ask_for_summaries()
                 }
             }
+        });
+        effects
+    }
+
+    /// Forgets these questions, and says so if there are any.
+    fn withdraw(&mut self, is_meant: impl Fn(&Asked) -> bool) -> Vec<Effect> {
+        let meant = self.asked.iter().filter(|(_, asked)| is_meant(asked));
+        let mut ids: Vec<u32> = meant.map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            return Vec::new();
         }
+        ids.sort_unstable();
+        self.asked.retain(|id, _| ids.binary_search(id).is_err());
+        vec![Effect::Withdraw(ids)]
     }
 
     fn nothing(&mut self, nothing: Nothing) -> Vec<Effect> {
@@ -466,13 +482,12 @@ impl Compacting {
         let texts = summary::chunks(&pieces, self.room_in_request(&frame, cap_tokens));
         let parts = vec![None; texts.len()];
         let job = self.jobs.iter().position(|job| job.kind == kind).unwrap_or(self.jobs.len());
+        let mut effects = self.withdraw(|asked| asked.job == job);
         if job < self.jobs.len() {
-            self.asked.retain(|_, asked| asked.job != job);
             self.jobs[job] = Job { kind, cap_tokens, parts };
         } else {
             self.jobs.push(Job { kind, cap_tokens, parts });
         }
-        let mut effects = Vec::new();
         for (part, text) in texts.iter().enumerate() {
             // The previous summary goes with the oldest part.
             let previous = previous.filter(|_| part == 0);
@@ -748,8 +763,6 @@ impl Compacting {
     }
 
     fn summary_failed(&mut self, why: &str) -> Vec<Effect> {
-        self.jobs.clear();
-        self.asked.clear();
         if self.brief.at_window {
             return self.last_resort();
         }
@@ -798,6 +811,8 @@ impl Compacting {
 
     fn end(&mut self, outcome: CompactionOutcome, floor: Option<Failure>) -> Vec<Effect> {
         self.phase = Phase::Over;
+        self.jobs.clear();
+        self.asked.clear();
         let installed = self.installing.filter(|_| outcome.is_installed());
         vec![Effect::End(End {
             outcome,

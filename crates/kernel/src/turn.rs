@@ -7,14 +7,15 @@
 //! Always true: a turn ends exactly once, by an [`Effect::End`] or by a record at [`Boundary::End`] with which
 //! nothing was delivered, and nothing comes after that; every call of a recorded answer gets
 //! exactly one recorded result before the next answer is asked for or the turn ends; overflow recovery does not
-//! count as a retry; no compaction by threshold follows another without a new message between them, since the
-//! size is asked for at the turn's beginning and after a record only.
+//! count as a retry; no compaction by threshold follows another without a new message between them, since only
+//! a size that is asked for at the turn's beginning or after a record starts one.
 
 use std::collections::BTreeMap;
 
 use crate::entry::{Trigger, TurnOutcome};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Block, Message, StopReason, ToolCall, ToolResult, ToolStatus};
+use crate::usage;
 
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,8 @@ pub struct Size {
     pub tokens: u64,
     /// The model's window, where it is known.
     pub window: Option<u64>,
+    /// Whether it was assumed, or read out of an error: a larger request may be taken all the same.
+    pub is_window_guessed: bool,
     /// Whether a compaction is due.
     pub is_due: bool,
     /// Whether the next request could not be sent as it is.
@@ -172,8 +175,13 @@ pub enum Boundary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     New,
-    Measuring,
-    Compacting { emergency: bool },
+    /// After a compaction the size is only looked at: what could be done about it was done.
+    Measuring {
+        compacted: bool,
+    },
+    Compacting {
+        emergency: bool,
+    },
     Asking,
     Waiting,
     Tools,
@@ -257,12 +265,21 @@ impl Turn {
         }
         match input {
             Input::Abort { partial } => self.abort(partial),
-            Input::Begin if self.phase == Phase::New => self.measure(),
-            Input::Size(size) if self.phase == Phase::Measuring => self.measured(size),
+            Input::Begin if self.phase == Phase::New => self.measure(false),
+            Input::Size(size) => match self.phase {
+                Phase::Measuring { compacted } => self.measured(size, compacted),
+                Phase::New
+                | Phase::Compacting { .. }
+                | Phase::Asking
+                | Phase::Waiting
+                | Phase::Tools
+                | Phase::Ending
+                | Phase::Over => Vec::new(),
+            },
             Input::Compacted { installed, floor } => match self.phase {
                 Phase::Compacting { emergency } => self.compacted(installed, floor, emergency),
                 Phase::New
-                | Phase::Measuring
+                | Phase::Measuring { .. }
                 | Phase::Asking
                 | Phase::Waiting
                 | Phase::Tools
@@ -279,7 +296,6 @@ impl Turn {
             }
             Input::Recorded { delivered } if self.records_pending > 0 => self.recorded(delivered),
             Input::Begin
-            | Input::Size(_)
             | Input::Answered(_)
             | Input::Failed { .. }
             | Input::Waited
@@ -288,18 +304,18 @@ impl Turn {
         }
     }
 
-    fn measure(&mut self) -> Vec<Effect> {
-        self.phase = Phase::Measuring;
+    fn measure(&mut self, compacted: bool) -> Vec<Effect> {
+        self.phase = Phase::Measuring { compacted };
         vec![Effect::Measure]
     }
 
-    fn measured(&mut self, size: Size) -> Vec<Effect> {
+    fn measured(&mut self, size: Size, compacted: bool) -> Vec<Effect> {
         self.size = size;
         if let Some(reason) = self.size.over_budget.take() {
             return self.end(Vec::new(), TurnOutcome::Stopped { reason });
         }
         let due = self.size.is_due || (self.must_compact && self.may_compact);
-        if due {
+        if due && !compacted {
             let trigger = if self.must_compact { Trigger::Overflow } else { Trigger::Threshold };
             self.phase = Phase::Compacting { emergency: false };
             let at_window = self.size.at_window || self.must_compact;
@@ -315,15 +331,16 @@ impl Turn {
 
     fn compacted(&mut self, installed: bool, floor: Option<Failure>, emergency: bool) -> Vec<Effect> {
         self.must_compact = false;
-        if installed {
-            // What was measured no longer holds, and a wordless refusal is no overflow now.
-            self.size.tokens = 0;
-        }
         if emergency && !installed {
             return self.unrecovered(floor);
         }
-        if let Some(floor) = floor {
+        // A guess must not keep anything from being tried: then it is the provider that refuses.
+        if let Some(floor) = floor.filter(|_| !self.size.is_window_guessed) {
             return self.end(Vec::new(), TurnOutcome::Failed(floor));
+        }
+        if installed {
+            // What was measured no longer holds.
+            return self.measure(true);
         }
         self.ask()
     }
@@ -353,7 +370,11 @@ impl Turn {
     }
 
     fn answered(&mut self, answer: AssistantMessage) -> Vec<Effect> {
-        let input_tokens = answer.usage.map_or(0, |usage| usage.input_tokens);
+        // A count that our own belies says nothing here. If the next one says the same, the size that is measured
+        // then says it too.
+        let reported = answer.usage.map(|usage| usage.input_tokens);
+        let input_tokens =
+            reported.filter(|tokens| usage::is_plausible(*tokens, self.size.tokens)).unwrap_or(0);
         let window = self.size.window.unwrap_or(u64::MAX);
         let is_full =
             self.is_full() || input_tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT);
@@ -448,7 +469,7 @@ impl Turn {
         self.records_pending -= 1;
         match self.phase {
             Phase::Ending if delivered > 0 && self.aborting => self.end(Vec::new(), TurnOutcome::Aborted),
-            Phase::Ending if delivered > 0 => self.measure(),
+            Phase::Ending if delivered > 0 => self.measure(false),
             // Nothing waited: the record ended the turn.
             Phase::Ending => {
                 self.phase = Phase::Over;
@@ -456,7 +477,7 @@ impl Turn {
             }
             Phase::Tools if self.records_pending == 0 => {
                 if self.open.is_empty() {
-                    return self.measure();
+                    return self.measure(false);
                 }
                 if self.running {
                     return Vec::new();
@@ -468,7 +489,7 @@ impl Turn {
             }
             Phase::Tools
             | Phase::New
-            | Phase::Measuring
+            | Phase::Measuring { .. }
             | Phase::Compacting { .. }
             | Phase::Asking
             | Phase::Waiting

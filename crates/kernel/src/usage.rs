@@ -98,6 +98,31 @@ impl Window {
     }
 }
 
+/// What is known when a provider names a limit in an error.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitEvidence {
+    /// What was sent, by our own count, in tokens; 0 where that is not known.
+    pub sent: u64,
+    /// The largest request that the provider took before, by its own report, in tokens.
+    pub accepted: u64,
+    /// What it named before, and was not believed.
+    pub named_before: Option<u64>,
+}
+
+/// Whether a limit that a provider named in an error, in tokens, is to be taken for the model's window.
+///
+/// Numbers are read out of prose, and what is remembered holds for every session of that model: one that is
+/// smaller than any window in use, or that what was sent was far below, is no window. One below what the
+/// provider took before is believed when it is named again, as by a server that was started with less.
+pub fn is_believable_limit(limit: u64, evidence: LimitEvidence) -> bool {
+    const LIMIT_MIN: u64 = 1_024;
+    const SENT_FACTOR_MAX: u64 = 4;
+    let LimitEvidence { sent, accepted, named_before } = evidence;
+    limit >= LIMIT_MIN
+        && (sent == 0 || limit <= sent.saturating_mul(SENT_FACTOR_MAX))
+        && (limit >= accepted || named_before == Some(limit))
+}
+
 /// How many tokens a provider counts for each one that we estimate, learned from its reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -214,6 +239,13 @@ pub struct Tracker {
     sample_base: Option<(u64, u64)>,
 }
 
+/// Whether a provider's count may be true of what we estimate. One that is not is believed only when the next
+/// says the same: see [`Trust`].
+pub fn is_plausible(reported: u64, estimated: u64) -> bool {
+    let factor = to_f64(reported.max(1)) / to_f64(estimated.max(1));
+    (1.0 / DISTRUST_FACTOR..=DISTRUST_FACTOR).contains(&factor)
+}
+
 /// What a report was worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
@@ -267,8 +299,7 @@ impl Tracker {
         let tokens = usage.total_tokens() - not_resent;
         let input_estimate = self.estimate.saturating_sub(answer_tokens);
         let estimated = self.overhead + self.ratio.apply(input_estimate);
-        let factor = to_f64(usage.input_tokens.max(1)) / to_f64(estimated.max(1));
-        let far = !(1.0 / DISTRUST_FACTOR..=DISTRUST_FACTOR).contains(&factor);
+        let far = !is_plausible(usage.input_tokens, estimated);
         if far && !self.distrusted && estimated.max(usage.input_tokens) >= SAMPLE_TOKENS {
             self.distrusted = true;
             return Trust::Distrusted { reported: usage.input_tokens, estimated };

@@ -69,10 +69,10 @@ fn class(status: Option<u16>, digest: &Digest) -> FailureClass {
     match effective {
         Some(401 | 407) => return FailureClass::Auth,
         Some(402) => return FailureClass::Quota,
-        Some(403) if says(words::CONTENT_FILTER) || code(words::CONTENT_FILTER_CODES) => {
+        Some(403) if words::says_filtered(&digest.text) || code(words::CONTENT_FILTER_CODES) => {
             return FailureClass::ContentFilter;
         }
-        Some(403) if says(words::QUOTA) || code(words::QUOTA_CODES) => return FailureClass::Quota,
+        Some(403) if is_spent(digest) => return FailureClass::Quota,
         Some(403) => return FailureClass::Auth,
         Some(408) => return FailureClass::Timeout,
         Some(429) => return rate_class(digest),
@@ -83,7 +83,7 @@ fn class(status: Option<u16>, digest: &Digest) -> FailureClass {
         return class_of_status(effective);
     }
     // A code that says rate limit, quota or key outranks every word.
-    if code(words::QUOTA_CODES) || code(words::RATE_CODES) {
+    if is_spent_by_code(digest) || code(words::RATE_CODES) {
         return rate_class(digest);
     }
     if code(words::AUTH_CODES) {
@@ -94,14 +94,16 @@ fn class(status: Option<u16>, digest: &Digest) -> FailureClass {
     }
     let named_overflow =
         code(words::OVERFLOW_CODES) || words::contains_any(&digest.squeezed, words::OVERFLOW_CODES);
-    if !named_overflow {
-        if says(words::QUOTA) || words::says_rate_limit(&digest.text) {
+    let negative_room = words::has_negative_room(&digest.plain);
+    // What is not there does not come by waiting.
+    if !named_overflow && !negative_room && effective != Some(404) {
+        if is_spent(digest) || words::says_rate_limit(&digest.text) {
             return rate_class(digest);
         }
-        if says(words::AUTH) {
+        if words::says_refused(&digest.text) {
             return FailureClass::Auth;
         }
-        if says(words::CONTENT_FILTER) {
+        if words::says_filtered(&digest.text) {
             return FailureClass::ContentFilter;
         }
         if says(words::CANCELLED) {
@@ -114,14 +116,19 @@ fn class(status: Option<u16>, digest: &Digest) -> FailureClass {
             return FailureClass::PayloadTooLarge;
         }
     }
-    if named_overflow || digest.window_filled || words::is_overflow(&digest.text) {
+    // Where no words are known, the numbers may say it; and 413 says it of whatever the words are about.
+    let counted = words::may_count_tokens(&digest.text) && sizes::exceed(digest)
+        || effective == Some(413) && words::is_about_tokens(&digest.text);
+    if named_overflow || negative_room || digest.window_filled || words::is_overflow(&digest.text) || counted
+    {
         return FailureClass::ContextOverflow;
     }
     // Waiting does not mend a request that the server cannot read, whatever its status says.
     if says(words::NEVER_HEALS) {
         return FailureClass::Other;
     }
-    if matches!(effective, None | Some(200..=299 | 500..=599)) {
+    // These statuses blame the request, whatever the words.
+    if !matches!(effective, Some(400 | 404 | 405 | 413 | 415 | 422)) {
         if says(words::TIMED_OUT) {
             return FailureClass::Timeout;
         }
@@ -142,21 +149,33 @@ fn class_of_status(status: Option<u16>) -> FailureClass {
     }
 }
 
+fn is_spent_by_code(digest: &Digest) -> bool {
+    digest.codes.iter().any(|code| words::contains_any(code, words::QUOTA_CODES) || words::says_spent(code))
+}
+
+/// Whether the money is spent, and not just a limit that waiting lifts.
+fn is_spent(digest: &Digest) -> bool {
+    is_spent_by_code(digest)
+        || (words::says_spent(&digest.text) && !words::contains_any(&digest.text, words::SHORT_TERM))
+}
+
 /// Which of the three kinds of "not now" it is.
 fn rate_class(digest: &Digest) -> FailureClass {
     let says = |list: &[&str]| words::contains_any(&digest.text, list);
-    let code = |list: &[&str]| digest.codes.iter().any(|code| words::contains_any(code, list));
-    let short_term = says(words::SHORT_TERM);
-    if code(words::QUOTA_CODES) || (says(words::QUOTA) && !short_term) {
+    if is_spent(digest) {
         return FailureClass::Quota;
     }
     if says(&["request too large for", "request is too large for"]) {
         return FailureClass::RequestTooLargeForRateLimit;
     }
     match sizes::sizes(digest) {
-        // "Limit 30000, Used 28000, Requested 4000" heals; "Limit 30000, Requested 30601" does not.
+        // "Limit 30000, Used 28000, Requested 4000" heals, and so does "current: 120, limit: 100"; "Limit 30000,
+        // Requested 30601" does not.
         (Some(limit), Some(requested))
-            if requested > limit && words::says_rate_limit(&digest.text) && !says(&["used "]) =>
+            if requested > limit
+                && words::says_rate_limit(&digest.text)
+                && says(&["requested "])
+                && !says(&["used "]) =>
         {
             FailureClass::RequestTooLargeForRateLimit
         }

@@ -11,8 +11,8 @@ use greenroom::kernel::{Failure, FailureClass};
 use greenroom::prelude::*;
 use greenroom::provider::{Provider, ProviderError, Purpose, ReplyStream, Request};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, Function, Reply as Said, Script, SeenRequest, Simulator, SimulatorOptions,
-    Summariser,
+    ByPurpose, CallInfo, Echo, Function, LoggedRequest, Outcome, Reply as Said, Script, SeenRequest,
+    Simulator, SimulatorOptions, Summariser,
 };
 
 use crate::support::{agent, builder, drain, runtime, simulator};
@@ -24,6 +24,7 @@ use crate::talk::{
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Harm {
     Fail,
+    TooLarge,
     Panic,
     Hang,
 }
@@ -48,11 +49,13 @@ impl Provider for Harmful {
         if !is_meant || self.done.fetch_add(1, Ordering::Relaxed) >= self.times {
             return self.inner.stream(request);
         }
+        let refused = |class| -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+            let failure = Failure::new(class, "the dog ate it");
+            Box::pin(async move { Err(ProviderError::new(failure, "")) })
+        };
         match self.harm {
-            Harm::Fail => {
-                let failure = Failure::new(FailureClass::Other, "the dog ate it");
-                Box::pin(async move { Err(ProviderError::new(failure, "")) })
-            }
+            Harm::Fail => refused(FailureClass::Other),
+            Harm::TooLarge => refused(FailureClass::ContextOverflow),
             Harm::Panic => panic!("the provider panics"),
             Harm::Hang => Box::pin(std::future::pending()),
         }
@@ -265,10 +268,64 @@ async fn a_history_of_three_million_tokens_is_compacted_in_chunks() {
     assert!(requests.len() > 25, "{}", requests.len());
     assert!(model.in_flight_max() > 1 && model.in_flight_max() <= 4, "{}", model.in_flight_max());
     assert!(requests.iter().all(|logged| logged.request.tokens < 128_000));
-    assert!(requests.iter().all(|logged| logged.outcome == greenroom_simulator::Outcome::Answered));
+    assert!(requests.iter().all(|logged| logged.outcome == Outcome::Answered));
     // In time, not one after the other.
     assert!(done.duration_ms < requests.len() as u64 * 1_000 / 2, "{}", done.duration_ms);
     assert!(session.context().await.unwrap()[0].text().contains("m0."), "the first goal is still there");
+}
+
+/// A summariser's real window is a sixth of what everybody assumes: what it refuses is asked in smaller parts, and
+/// the rest of what was too large is not asked at all.
+#[tokio::test(start_paused = true)]
+async fn a_summary_call_that_is_refused_for_its_size_is_asked_in_smaller_parts() {
+    let options = SimulatorOptions {
+        window: 20_000,
+        log_capacity: 1_000,
+        ..SimulatorOptions::new(ByPurpose::new(Echo, Summariser::Lossy))
+    };
+    let model = Simulator::new(options);
+    let own = settings(|settings| settings.summary_model = Some("nobody-knows-it".into()));
+    let runtime = builder(&model).compaction(own).start().await.unwrap();
+    let session = opened(&runtime, "s", &agent(1_000_000), chat(600, 500)).await;
+    let done = session.compact(keep(5_000)).await.unwrap();
+    assert_eq!(done.outcome, "completed", "{done}");
+    let requests = asked(&model);
+    let (refused, answered): (Vec<_>, Vec<_>) =
+        requests.iter().partition(|logged| logged.outcome == Outcome::Overflowed);
+    assert!((1..=4).contains(&refused.len()), "only what was asked at once: {}", refused.len());
+    assert!(refused.iter().all(|logged| logged.request.tokens > 80_000));
+    assert!(answered.iter().all(|logged| logged.outcome == Outcome::Answered));
+    // Each message that is gone was in exactly one part.
+    let parts: Vec<String> = answered.iter().map(|logged| logged.request.last_user_text()).collect();
+    let parts: Vec<&String> = parts.iter().filter(|text| !text.contains("<part number=")).collect();
+    assert!(parts.len() > 30, "{}", parts.len());
+    let marks = parts.iter().flat_map(|text| text.split("]: m").skip(1));
+    let mut shown: Vec<u64> = marks.map(|mark| mark.split('.').next().unwrap().parse().unwrap()).collect();
+    shown.sort_unstable();
+    assert_eq!(shown, (0..done.messages_removed).collect::<Vec<_>>());
+    model.assert_clean();
+}
+
+/// What runs when its siblings turn out too large is left, and its places are free at once.
+#[tokio::test(start_paused = true)]
+async fn questions_of_a_size_that_was_refused_are_cancelled_under_way() {
+    let model = simulator(ByPurpose::new(Echo, paced(60_000, 60_000)), 100_000);
+    let harm = Harm::TooLarge;
+    let harmful =
+        Harmful { inner: model.provider(), harm, times: 1, hits: |_| true, done: AtomicU32::new(0) };
+    let own = settings(|settings| settings.summary_model = Some("nobody-knows-it".into()));
+    let runtime = Runtime::builder().provider(Arc::new(harmful)).compaction(own).in_memory();
+    let runtime = runtime.start().await.unwrap();
+    let session = opened(&runtime, "s", &agent(1_000_000), chat(600, 500)).await;
+    let done = session.compact(keep(5_000)).await.unwrap();
+    assert_eq!(done.outcome, "completed", "{done}");
+    let took = |logged: &LoggedRequest| logged.ended.unwrap() - logged.started;
+    let requests = asked(&model);
+    let (left, heard): (Vec<_>, Vec<_>) =
+        requests.iter().partition(|logged| took(logged) < Duration::from_secs(60));
+    assert_eq!(left.len(), 3, "those beside the one that was refused");
+    assert!(left.iter().all(|logged| logged.request.tokens > 80_000 && took(logged).is_zero()));
+    assert!(heard.iter().all(|logged| logged.request.tokens < 64_000), "only the new ones are waited for");
 }
 
 /// Twenty compactions of one session, whatever the summariser does.

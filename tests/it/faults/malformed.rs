@@ -7,7 +7,7 @@ use greenroom_kernel::{FailureClass, StopReason};
 use greenroom_simulator::{Fault, Reply as Said, Sequence, WrongUsage};
 use serde_json::json;
 
-use crate::support::{agent, runtime, simulator};
+use crate::support::{agent, names, runtime, simulator};
 
 /// Takes a text.
 #[derive(Deserialize, JsonSchema)]
@@ -113,4 +113,31 @@ async fn an_answer_without_usage_or_without_done_is_an_answer() {
     let (reply, context) = said(vec![cut, Said::text("whole")]).await;
     assert_eq!(reply.unwrap().text, "whole", "an end without a finish reason is no end");
     assert_eq!(context.len(), 2);
+}
+
+/// A report of a thousand times the input says nothing of a session that is far from its window, whatever the
+/// answer beside it: text, calls, or nothing for want of room.
+#[tokio::test(start_paused = true)]
+async fn one_absurd_report_compacts_nothing() {
+    let call = || Said::call("note", &json!({ "text": "a" }));
+    let thought = || Said::text("").with_reasoning("hm").with_finish(StopReason::Length);
+    for first in [call(), Said::text("fine"), thought()] {
+        let first = first.with_fault(Fault::Usage(WrongUsage::Absurd));
+        let model = simulator(Sequence(vec![Said::text("read"), first.clone(), Said::text("fine")]), 200_000);
+        let runtime = runtime(&model).await;
+        let agent =
+            agent(200_000).tool("note", |note: Note| async move { Ok(format!("noted {}", note.text)) });
+        let session = runtime.open("absurd", &agent).await.unwrap();
+        let mut events = session.subscribe();
+        session.prompt("thing ".repeat(30_000)).await.unwrap();
+        assert_eq!(session.prompt("go").await.unwrap().text, "fine", "{first:?}");
+        assert_eq!(model.fired()["usage_absurd"], 1, "{first:?}");
+        let names = names(&mut events);
+        for never in ["overflow_detected", "compaction_start"] {
+            assert!(!names.contains(&never), "{first:?}: {names:?}");
+        }
+        let state = session.state().await.unwrap();
+        assert!((20_000..60_000).contains(&state.context.tokens), "{first:?}: {:?}", state.context);
+        model.assert_clean();
+    }
 }

@@ -210,6 +210,56 @@ async fn a_learned_limit_is_kept_and_shown() {
     model.assert_clean();
 }
 
+/// Whatever number an error names, the session works, and it can be opened again; a limit that proves wrong is
+/// forgotten.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_cannot_be_is_not_believed_and_locks_nothing() {
+    let refusing = |limit: u64| Fault::Http {
+        status: 400,
+        headers: Vec::new(),
+        body: format!(
+            r#"{{"error":{{"code":"context_length_exceeded","message":"the maximum context length is {limit} tokens"}}}}"#
+        ),
+    };
+    let instructions = "word ".repeat(3_000);
+    for (limit, refusals, source) in [
+        (52, 1, WindowSource::Assumed),
+        (1_000_000_000_000, 1, WindowSource::Assumed),
+        // It was taken for true, and the fixed part alone is larger: then it is left to the provider.
+        (1_500, 2, WindowSource::Assumed),
+        // More was taken before: it is believed when it is named twice.
+        (4_500, 1, WindowSource::Assumed),
+        (4_500, 2, WindowSource::Learned),
+        // It was believed, and then more was taken.
+        (8_000, 1, WindowSource::Assumed),
+    ] {
+        let mut answers = vec![Said::text("one")];
+        answers.extend((0..refusals).map(|_| Said::fault(refusing(limit))));
+        answers.extend((0..20).map(|number| Said::text(format!("later {number}"))));
+        let model = simulator(ByPurpose::new(Sequence(answers), Summariser::Obedient), 100_000);
+        let store = Store::memory();
+        let start = || Runtime::builder().provider(model.provider()).store(store.clone()).clock_from(1);
+        let runtime = start().start().await.unwrap();
+        let agent = Agent::new("simulated").instructions(&*instructions);
+        let session = runtime.open("locked", &agent).await.unwrap();
+        for _ in 0..2 {
+            // The second one is refused, in vain or not.
+            let _ = session.prompt("thing ".repeat(2_000)).await;
+        }
+        assert!(model.fired()["http"] > 0, "{limit} was never named");
+        drop((session, runtime));
+        let runtime = start().start().await.unwrap();
+        let session = runtime.open("locked", &agent).await;
+        let session = session.unwrap_or_else(|error| panic!("after {limit}: {error}"));
+        let large = "thing ".repeat(if limit == 4_500 { 10 } else { 6_000 });
+        session.prompt(large).await.unwrap_or_else(|error| panic!("after {limit}: {error}"));
+        let again = runtime.open("another", &agent).await.unwrap();
+        again.prompt("hello").await.unwrap_or_else(|error| panic!("after {limit}: {error}"));
+        assert_eq!(again.state().await.unwrap().context.window_source, source, "after {limit}");
+        model.assert_clean();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn less_output_is_asked_for_before_anything_is_compacted() {
     let model = Simulator::new(SimulatorOptions {

@@ -104,7 +104,7 @@ impl AgentState {
                 for event in &events {
                     self.slot.publish_durable(&self.deps.bus, event);
                 }
-                if let Some(answer) = then {
+                if let Some(answer) = then.and_then(|then| then.take()) {
                     let Answer { turn, outcome, context, reply } = *answer;
                     self.publish(EventKind::AgentEnd {
                         turn,

@@ -189,6 +189,7 @@ impl CompactorState {
                     compactor.send_after(delay, move || CompactorMessage::AskNow { run, id });
                 }
                 Effect::Ask(question) => running.queue.push_back(question),
+                Effect::Withdraw(ids) => running.withdraw(&ids),
                 Effect::Install(segment) => {
                     let duration_ms = running.duration_ms();
                     let cost_microdollars = running.cost_microdollars;
@@ -267,6 +268,19 @@ impl CompactorState {
 impl Running {
     fn duration_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Forgets these questions. Killing a child drops its call.
+    fn withdraw(&mut self, ids: &[u32]) {
+        self.queue.retain(|question| !ids.contains(&question.id));
+        self.delayed.retain(|id, _| !ids.contains(id));
+        self.children.retain(|_, (child, id)| {
+            let stays = !ids.contains(id);
+            if !stays {
+                child.kill();
+            }
+            stays
+        });
     }
 
     fn bill(&mut self, answer: &AssistantMessage) {

@@ -37,8 +37,8 @@ use crate::error::{Error, Result};
 use crate::event::{self, Event, EventKind};
 use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
 use crate::message::{
-    AgentMessage, Answer, BeginTurn, CompactionOrder, CompactorMessage, MeasureFor, PromptOptions, ReplyTo,
-    SessionMessage, Stamp, SupervisorMessage, TrackerMessage, compacted,
+    AgentMessage, Answer, BeginTurn, CompactionOrder, CompactorMessage, LastWord, MeasureFor, PromptOptions,
+    ReplyTo, SessionMessage, Stamp, SupervisorMessage, TrackerMessage, compacted,
 };
 use crate::restarts::Restarts;
 use crate::session::{CompactOptions, Compacted, Reply, State};
@@ -88,7 +88,19 @@ pub(crate) struct SessionState {
     requested: Option<CompactOptions>,
     /// Whether a message was recorded since the last automatic compaction ended.
     message_since_compaction: bool,
-    stopping: Option<tokio::sync::oneshot::Sender<()>>,
+    /// It is to end as soon as nothing is under way.
+    is_stopping: bool,
+    /// The end of the newest run, until the agent said it.
+    last_word: Option<LastWord>,
+    /// Prompts in the inbox whose callers were told that they failed: they never begin, and leave it with the next
+    /// append.
+    refused: Vec<EntryId>,
+    /// The store refused what waits in the inbox: it is tried again after a while, or with the next request.
+    is_held: bool,
+    /// Whether the timer for that runs.
+    tries_again: bool,
+    /// How often it was refused one after another.
+    refusals: u32,
     /// What nobody knows of the model: said once, when a turn begins.
     doubts: Vec<String>,
 }
@@ -156,10 +168,11 @@ impl Actor for Session {
         _myself: ActorRef<Self::Msg>,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
+        state.deps.at(&state.slot.id, "session/started");
         let events: Vec<Arc<Event>> = state.outgoing.iter().cloned().collect();
         state.tell_agent(AgentMessage::Broadcast { events, then: None });
         state.recover().await;
-        state.next_prompt().await;
+        state.settle().await;
         state.watch_idleness();
         Ok(())
     }
@@ -180,7 +193,11 @@ impl Actor for Session {
         };
         state.deps.at(&state.slot.id, message.point());
         // The branches are boxed: an idle actor must not hold the largest handler's future.
-        Box::pin(state.on(message)).await;
+        Box::pin(async {
+            state.on(message).await;
+            state.settle().await;
+        })
+        .await;
         Ok(())
     }
 
@@ -192,7 +209,13 @@ impl Actor for Session {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorFailed(child, reason) => {
-                Box::pin(state.child_failed(&child, &reason.to_string())).await
+                let reason = reason.to_string();
+                Box::pin(async {
+                    state.child_failed(&child, &reason).await?;
+                    state.settle().await;
+                    Ok(())
+                })
+                .await
             }
             SupervisionEvent::ActorTerminated(..)
             | SupervisionEvent::ActorStarted(_)
@@ -221,8 +244,8 @@ impl SessionState {
         let model = definition.model.clone();
         let tools = crate::sub_agent::tools_of(&deps, &definition)?;
         let settings = deps.settings(&definition);
-        let window = deps.window(&definition, &provider, &model, &settings);
         let fixed_tokens = fixed_tokens(&definition, &tools);
+        let window = deps.window(&definition, &provider, &model, &settings, fixed_tokens);
         if let Some(window) = window.tokens {
             // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
             settings.feasible(window, fixed_tokens)?;
@@ -274,7 +297,12 @@ impl SessionState {
             only_at_window,
             requested: None,
             message_since_compaction: true,
-            stopping: None,
+            is_stopping: false,
+            last_word: None,
+            refused: Vec::new(),
+            is_held: false,
+            tries_again: false,
+            refusals: 0,
         })
     }
 
@@ -287,7 +315,6 @@ impl SessionState {
             SessionMessage::CompactByHand { options, reply } => self.compact_by_hand(options, reply),
             SessionMessage::CompactAfterTurn { options } => {
                 self.requested = Some(options);
-                self.compact_if_requested();
             }
             SessionMessage::PlanByHand { options, reply } => {
                 let _ = reply.send(Ok(self.plan_by_hand(&options).map(Box::new)));
@@ -321,7 +348,12 @@ impl SessionState {
             SessionMessage::Configure(definition) => {
                 self.configure(definition);
             }
-            SessionMessage::Stop(done) => self.stop(done),
+            SessionMessage::AbortCompaction => {
+                self.slot.abort_is_heard();
+                self.abort_compaction();
+            }
+            SessionMessage::Stop => self.stop(),
+            SessionMessage::TryAgain => (self.is_held, self.tries_again) = (false, false),
             SessionMessage::IdleCheck { activity } => self.idle_check(activity),
             SessionMessage::Record { stamp, messages, boundary } => {
                 self.record(stamp, messages, boundary).await
@@ -336,7 +368,8 @@ impl SessionState {
             }
             SessionMessage::LastWordsSaid => self.stop_now(),
             SessionMessage::LimitLearned { limit } => {
-                if self.deps.learned.learn_limit(&self.provider, &self.model, limit) {
+                let sent = self.slot.context().tokens + self.definition.max_output_tokens.unwrap_or(0);
+                if self.deps.learned.learn_limit(&self.provider, &self.model, limit, sent) {
                     self.warn(format!(
                         "the provider says that {} takes {limit} tokens; this is remembered",
                         self.model
@@ -368,7 +401,7 @@ impl SessionState {
         &mut self,
         mut draft: Draft,
         key: Option<String>,
-        then: &mut Option<Box<Answer>>,
+        then: &mut Option<LastWord>,
     ) -> Result<()> {
         let (total_usage, cost) = self.slot.bill();
         draft.head.total_usage = total_usage;
@@ -403,11 +436,15 @@ impl SessionState {
             }
         }
         let parent = self.slot.parent.as_ref();
+        self.refused.retain(|id| self.log.inbox().iter().any(|item| item.id == *id));
         let events: Vec<Arc<Event>> =
             entries.iter().map(|entry| Arc::new(event::durable(&self.slot.id, parent, entry))).collect();
         let below = self.slot.broadcast_below();
         self.outgoing.retain(|event| event.seq >= below);
         self.outgoing.extend(events.iter().cloned());
+        if then.is_some() {
+            self.last_word.clone_from(then);
+        }
         self.tell_agent(AgentMessage::Broadcast { events, then: then.take() });
         Ok(())
     }
@@ -448,7 +485,8 @@ impl SessionState {
 
     /// Tells the tracker what is measured by now.
     fn gauge_changed(&mut self) {
-        self.window = self.deps.window(&self.definition, &self.provider, &self.model, &self.settings);
+        self.window =
+            self.deps.window(&self.definition, &self.provider, &self.model, &self.settings, self.overhead());
         let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.gauge())));
     }
 
@@ -469,7 +507,7 @@ impl SessionState {
         };
         let settings = self.deps.settings(&definition);
         let fixed_tokens = fixed_tokens(&definition, &tools);
-        let window = self.deps.window(&definition, &provider, &definition.model, &settings);
+        let window = self.deps.window(&definition, &provider, &definition.model, &settings, fixed_tokens);
         let feasible = window
             .tokens
             .map_or(Ok(()), |window| settings.feasible(window, fixed_tokens + self.log.pinned_tokens()));
@@ -517,7 +555,7 @@ impl SessionState {
                 (None, Some(_)) => "working",
                 (None, None) => "idle",
             },
-            waiting: self.log.inbox().len(),
+            waiting: self.inbox().count(),
             is_unanswered: self.turn.is_none() && turns::unanswered(&self.log).is_some(),
         }
     }
@@ -527,7 +565,7 @@ impl SessionState {
     }
 
     fn check_idle(&self, what: &'static str) -> Result<()> {
-        if self.is_idle() && self.stopping.is_none() {
+        if self.is_idle() && !self.is_stopping {
             Ok(())
         } else {
             Err(Error::NotIdle { session: self.slot.id.to_string(), what })
@@ -550,30 +588,37 @@ impl SessionState {
         ContextUsage::new(measured, self.window)
     }
 
-    /// Ends in order: the turn is interrupted, and the log is whole.
-    fn stop(&mut self, done: tokio::sync::oneshot::Sender<()>) {
-        self.stopping = Some(done);
-        // The ends of what is cancelled come back as messages, and then it stops.
-        self.slot.cancel_turn();
-        if let Some(compactor) = &self.compactor {
-            let _ = compactor.cast(CompactorMessage::Cancel { reason: "the session is closed".into() });
+    /// Whatever was handled: a session with nothing under way ends if it is to end, or goes on with what waits.
+    async fn settle(&mut self) {
+        if !self.is_idle() {
+            return;
         }
-        self.stop_if_wanted();
+        if self.is_stopping {
+            // The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks
+            // first.
+            self.tell_agent(AgentMessage::LastWords);
+            return;
+        }
+        self.compact_if_requested();
+        self.next_prompt().await;
     }
 
-    /// The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks first.
-    fn stop_if_wanted(&mut self) {
-        if self.is_idle() && self.stopping.is_some() {
-            self.tell_agent(AgentMessage::LastWords);
-        }
+    /// Input that waits, without what was refused.
+    fn inbox(&self) -> impl Iterator<Item = &InboxItem> {
+        self.log.inbox().iter().filter(|item| !self.refused.contains(&item.id))
+    }
+
+    /// Ends in order: the turn is interrupted, and the log is whole.
+    fn stop(&mut self) {
+        self.is_stopping = true;
+        // The ends of what is cancelled come back as messages, and then it stops.
+        self.slot.cancel_turn();
+        self.cancel_compaction("the session is closed");
     }
 
     fn stop_now(&mut self) {
-        if self.is_idle()
-            && let Some(done) = self.stopping.take()
-        {
+        if self.is_idle() && self.is_stopping {
             self.slot.all_is_said();
-            let _ = done.send(());
             self.myself.stop(Some("closed".to_owned()));
         }
     }
@@ -591,7 +636,7 @@ impl SessionState {
     fn idle_check(&self, activity: u64) {
         // This look itself counts as one.
         let now = self.slot.activity.load(Ordering::Relaxed);
-        if self.is_idle() && self.log.inbox().is_empty() && now <= activity + 1 {
+        if self.is_idle() && self.inbox().next().is_none() && now <= activity + 1 {
             let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.slot.id) });
         } else {
             self.watch_idleness();
@@ -608,10 +653,10 @@ impl SessionState {
             self.agent = spawn_agent(&self.deps, &self.slot, &self.myself).await?;
             let below = self.slot.broadcast_below();
             let events = self.outgoing.iter().filter(|event| event.seq >= below).cloned().collect();
-            self.tell_agent(AgentMessage::Broadcast { events, then: None });
+            let then = self.last_word.clone();
+            self.tell_agent(AgentMessage::Broadcast { events, then });
             self.warn(format!("the agent died and was restarted: {reason}"));
             self.rerun_turn().await;
-            self.stop_if_wanted();
         } else if child.get_id() == self.tracker.get_id() {
             let gauge = self.gauge();
             self.tracker = spawn_tracker(&self.deps, &self.slot, &self.myself, gauge, &self.log).await?;

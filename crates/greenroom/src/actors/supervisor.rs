@@ -3,11 +3,11 @@
 //! Always true: a session is active at most once; the supervisor waits for nothing in a handler: sessions are
 //! started in tasks and report back; a session that dies harms no other.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, ActorStatus, SupervisionEvent};
 use tokio::sync::oneshot;
 
 use crate::actors::session::{Session, SessionArguments};
@@ -25,8 +25,14 @@ pub(crate) struct Supervisor;
 pub(crate) struct SupervisorState {
     deps: Arc<Deps>,
     sessions: HashMap<Arc<str>, Supervised>,
+    /// Whose actor it is.
+    actors: HashMap<ActorId, Arc<str>>,
+    /// What is shared of sessions that have no actors and that somebody still holds: they are reached by it again.
+    asleep: HashMap<Arc<str>, Weak<Slot>>,
     /// Sessions that ended before all their durable events were broadcast: the first one that was not.
     unsaid: HashMap<Arc<str>, u64>,
+    /// The last actors that died before they were known, and of what.
+    early_deaths: VecDeque<(ActorId, String)>,
     generations: u64,
     shutdown: Option<oneshot::Sender<()>>,
 }
@@ -35,20 +41,40 @@ struct Supervised {
     slot: Arc<Slot>,
     phase: Phase,
     restarts: Restarts,
+    /// Whether it is being started again after it died.
+    is_restart: bool,
     /// Which start this is: news of an earlier one is late.
     generation: u64,
 }
 
 enum Phase {
-    /// It is being started, for these callers.
-    Starting(Vec<ReplyTo<Arc<Slot>>>),
+    /// It is being started.
+    Starting(Wanted),
     /// It runs.
     Live(ActorRef<SessionMessage>),
-    /// It ends in order; these callers want it again.
-    Closing(ActorId, Vec<ReplyTo<Arc<Slot>>>),
+    /// It ends in order.
+    Closing(Wanted),
     /// It died too often.
     Failed(String),
 }
+
+/// Who waits for a session.
+#[derive(Default)]
+struct Wanted {
+    /// They want it live.
+    live: Vec<ReplyTo<Arc<Slot>>>,
+    /// They want it closed.
+    closed: Vec<oneshot::Sender<()>>,
+}
+
+impl Wanted {
+    fn live(caller: ReplyTo<Arc<Slot>>) -> Self {
+        Self { live: vec![caller], closed: Vec::new() }
+    }
+}
+
+/// How many deaths of actors that are not known yet are remembered.
+const EARLY_DEATHS_MAX: usize = 16;
 
 impl Actor for Supervisor {
     type Msg = SupervisorMessage;
@@ -63,6 +89,9 @@ impl Actor for Supervisor {
         Ok(SupervisorState {
             deps,
             sessions: HashMap::new(),
+            actors: HashMap::new(),
+            asleep: HashMap::new(),
+            early_deaths: VecDeque::new(),
             unsaid: HashMap::new(),
             generations: 0,
             shutdown: None,
@@ -87,10 +116,11 @@ impl Actor for Supervisor {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorFailed(child, reason) => {
-                state.session_died(&myself, child.get_id(), &reason.to_string());
+                state.actor_died(&myself, child.get_id(), &reason.to_string());
             }
             SupervisionEvent::ActorTerminated(child, _, reason) => {
-                state.session_ended(&myself, child.get_id(), reason.as_deref());
+                let reason = reason.as_deref().unwrap_or("it stopped by itself");
+                state.actor_died(&myself, child.get_id(), reason);
             }
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
         }
@@ -154,9 +184,9 @@ impl SupervisorState {
                     }
                     let _ = reply.send(Ok(Arc::clone(&session.slot)));
                 }
-                Phase::Starting(callers) | Phase::Closing(_, callers) => {
+                Phase::Starting(wanted) | Phase::Closing(wanted) => {
                     session.slot.set_agent(agent);
-                    callers.push(reply);
+                    wanted.live.push(reply);
                 }
                 Phase::Failed(reason) if !resume_failed => {
                     let reason = reason.clone();
@@ -166,17 +196,27 @@ impl SupervisorState {
                 Phase::Failed(_) => {
                     session.slot.set_agent(agent);
                     session.restarts = Restarts::default();
-                    session.phase = Phase::Starting(vec![reply]);
+                    session.is_restart = false;
+                    session.phase = Phase::Starting(Wanted::live(reply));
                     self.start(myself, &id);
                 }
             }
             return;
         }
-        let slot = Arc::new(Slot::new(Arc::clone(&id), parent, agent, self.unsaid.remove(&id)));
+        let unsaid = self.unsaid.remove(&id);
+        let known = self.asleep.remove(&id).and_then(|slot| slot.upgrade());
+        let slot = match known.filter(|slot| slot.parent == parent) {
+            Some(slot) => {
+                slot.set_agent(agent);
+                slot
+            }
+            None => Arc::new(Slot::new(Arc::clone(&id), parent, agent, unsaid)),
+        };
         let session = Supervised {
             slot,
-            phase: Phase::Starting(vec![reply]),
+            phase: Phase::Starting(Wanted::live(reply)),
             restarts: Restarts::default(),
+            is_restart: false,
             generation: 0,
         };
         self.sessions.insert(Arc::clone(&id), session);
@@ -210,73 +250,103 @@ impl SupervisorState {
     ) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.generation == generation)
         else {
+            // Nobody knows of it: a session is active at most once.
+            if let Ok(actor) = result {
+                actor.stop(Some("it came too late".to_owned()));
+            }
             return;
         };
-        let callers = match &mut session.phase {
-            Phase::Starting(callers) => std::mem::take(callers),
-            Phase::Live(_) | Phase::Closing(..) | Phase::Failed(_) => return,
+        let wanted = match &mut session.phase {
+            Phase::Starting(wanted) => std::mem::take(wanted),
+            Phase::Live(_) | Phase::Closing(_) | Phase::Failed(_) => return,
         };
         match result {
             Ok(actor) => {
+                self.actors.insert(actor.get_id(), Arc::clone(id));
                 session.slot.set_actor(Some(actor.clone()));
-                session.phase = Phase::Live(actor);
-                for caller in callers {
+                session.phase = Phase::Live(actor.clone());
+                session.is_restart = false;
+                for caller in wanted.live {
                     let _ = caller.send(Ok(Arc::clone(&session.slot)));
+                }
+                // The word of its death may have come before this one.
+                if actor.get_status() >= ActorStatus::Stopping {
+                    let early = self.early_deaths.iter().find(|(early, _)| *early == actor.get_id());
+                    let reason = early.map_or("it died as it began", |(_, reason)| reason).to_owned();
+                    self.actor_died(myself, actor.get_id(), &reason);
+                }
+                for closer in wanted.closed {
+                    self.close(id, Some(closer));
                 }
                 if self.shutdown.is_some() {
                     self.close(id, None);
                 }
             }
             Err(error) => {
-                for caller in callers {
+                for caller in wanted.live {
                     let _ = caller.send(Err(error.clone()));
                 }
-                self.forget_unsaid(id);
-                self.stop_when_empty(myself);
+                if session.is_restart && wanted.closed.is_empty() {
+                    self.died(myself, id, &error.to_string());
+                } else {
+                    self.forget(id);
+                    tell(wanted.closed);
+                    self.stop_when_empty(myself);
+                }
             }
         }
     }
 
-    /// Forgets a session that did not end in order, but not which of its events are still due.
-    fn forget_unsaid(&mut self, id: &Arc<str>) {
-        if let Some(session) = self.sessions.remove(id)
-            && let Some(below) = session.slot.unsaid_from()
-        {
+    /// Forgets a session that has no actors any more: but not what is shared with those who hold it, nor which of its
+    /// events are still due.
+    fn forget(&mut self, id: &Arc<str>) {
+        let Some(session) = self.sessions.remove(id) else { return };
+        let slot = session.slot;
+        slot.set_actor(None);
+        if let Some(below) = slot.unsaid_from() {
             self.unsaid.insert(Arc::clone(id), below);
         }
-    }
-
-    fn find(&self, actor: ActorId) -> Option<Arc<str>> {
-        let is_it = |session: &Supervised| match &session.phase {
-            Phase::Live(live) => live.get_id() == actor,
-            Phase::Closing(closing, _) => *closing == actor,
-            Phase::Starting(_) | Phase::Failed(_) => false,
-        };
-        self.sessions.iter().find(|(_, session)| is_it(session)).map(|(id, _)| Arc::clone(id))
-    }
-
-    /// A session's actor died: another is started from the log, after a wait; not too often.
-    fn session_died(&mut self, myself: &ActorRef<SupervisorMessage>, actor: ActorId, reason: &str) {
-        let Some(id) = self.find(actor) else { return };
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        if matches!(session.phase, Phase::Closing(..)) {
-            self.closed(myself, &id);
-            return;
+        if Arc::strong_count(&slot) > 1 {
+            // Those that nobody holds any more go when the map would grow.
+            if self.asleep.len() == self.asleep.capacity() {
+                self.asleep.retain(|_, slot| slot.strong_count() > 0);
+            }
+            self.asleep.insert(Arc::clone(id), Arc::downgrade(&slot));
         }
+    }
+
+    /// An actor died: one that is not known yet is remembered until it is.
+    fn actor_died(&mut self, myself: &ActorRef<SupervisorMessage>, actor: ActorId, reason: &str) {
+        let Some(id) = self.actors.remove(&actor) else {
+            self.early_deaths.truncate(EARLY_DEATHS_MAX - 1);
+            self.early_deaths.push_front((actor, reason.to_owned()));
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(&id) else { return };
         session.slot.set_actor(None);
+        match session.phase {
+            Phase::Closing(_) => self.closed(myself, &id),
+            Phase::Starting(_) | Phase::Live(_) | Phase::Failed(_) => self.died(myself, &id, reason),
+        }
+    }
+
+    /// A session has no actor, and nobody closed it: another is started from the log, after a wait; not too often.
+    fn died(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, reason: &str) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
         tracing::error!(session = %id, reason, "the session died");
         if self.shutdown.is_some() {
-            self.sessions.remove(&id);
+            self.forget(id);
             self.stop_when_empty(myself);
             return;
         }
         if session.restarts.allow(tokio::time::Instant::now()) {
-            session.phase = Phase::Starting(Vec::new());
+            session.phase = Phase::Starting(Wanted::default());
+            session.is_restart = true;
             self.generations += 1;
             session.generation = self.generations;
             let (generation, wait) = (session.generation, session.restarts.wait());
             session.slot.publish(&self.deps.bus, EventKind::SessionRestarted { reason: reason.to_owned() });
-            restart_later(myself, id, generation, wait);
+            restart_later(myself, Arc::clone(id), generation, wait);
         } else {
             session.slot.publish(&self.deps.bus, EventKind::SessionFailed { reason: reason.to_owned() });
             session.phase =
@@ -284,52 +354,42 @@ impl SupervisorState {
         }
     }
 
-    fn session_ended(&mut self, myself: &ActorRef<SupervisorMessage>, actor: ActorId, reason: Option<&str>) {
-        let Some(id) = self.find(actor) else { return };
-        if self.sessions.get(&id).is_some_and(|session| matches!(session.phase, Phase::Closing(..))) {
-            self.closed(myself, &id);
-        } else {
-            self.session_died(myself, actor, reason.unwrap_or("it stopped by itself"));
-        }
-    }
-
     /// A session ended in order; if it is wanted again already, it is started again.
     fn closed(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        let callers = match &mut session.phase {
-            Phase::Closing(_, callers) => std::mem::take(callers),
+        let wanted = match &mut session.phase {
+            Phase::Closing(wanted) => std::mem::take(wanted),
             Phase::Starting(_) | Phase::Live(_) | Phase::Failed(_) => return,
         };
-        if callers.is_empty() || self.shutdown.is_some() {
-            self.forget_unsaid(id);
-            self.stop_when_empty(myself);
+        if wanted.live.is_empty() || self.shutdown.is_some() {
+            self.forget(id);
         } else {
-            session.phase = Phase::Starting(callers);
+            session.phase = Phase::Starting(Wanted { live: wanted.live, closed: Vec::new() });
             self.start(myself, id);
         }
+        tell(wanted.closed);
+        self.stop_when_empty(myself);
     }
 
     /// Ends a session's actors in order. A later request wakes it.
     fn close(&mut self, id: &Arc<str>, done: Option<oneshot::Sender<()>>) {
-        let done = done.unwrap_or_else(|| oneshot::channel().0);
-        let Some(session) = self.sessions.get_mut(id) else {
-            let _ = done.send(());
-            return;
-        };
-        match &session.phase {
-            Phase::Live(actor) => {
-                session.slot.set_actor(None);
-                let _ = actor.cast(SessionMessage::Stop(done));
-                session.phase = Phase::Closing(actor.get_id(), Vec::new());
+        let session = self.sessions.get_mut(id);
+        match session.map(|session| (&session.slot, &mut session.phase)) {
+            Some((slot, phase @ Phase::Live(_))) => {
+                slot.set_actor(None);
+                let wanted = Wanted { live: Vec::new(), closed: done.into_iter().collect() };
+                if let Phase::Live(actor) = std::mem::replace(phase, Phase::Closing(wanted)) {
+                    // One that is dead already is closed by the word of its death.
+                    let _ = actor.cast(SessionMessage::Stop);
+                }
             }
-            Phase::Failed(_) => {
-                self.forget_unsaid(id);
-                let _ = done.send(());
+            // One that is being started is closed when it is up.
+            Some((_, Phase::Starting(wanted) | Phase::Closing(wanted))) => wanted.closed.extend(done),
+            Some((_, Phase::Failed(_))) => {
+                self.forget(id);
+                tell(done);
             }
-            // One that starts during a shutdown is closed when it has started.
-            Phase::Starting(_) | Phase::Closing(..) => {
-                let _ = done.send(());
-            }
+            None => tell(done),
         }
     }
 
@@ -339,6 +399,13 @@ impl SupervisorState {
             let _ = done.send(());
             myself.stop(None);
         }
+    }
+}
+
+/// Tells those who wanted a session closed that it is.
+fn tell(closers: impl IntoIterator<Item = oneshot::Sender<()>>) {
+    for closer in closers {
+        let _ = closer.send(());
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use greenroom_kernel::message::Message;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::turn::Size;
-use greenroom_kernel::usage::{ContextUsage, Tracker, Trust, Window};
+use greenroom_kernel::usage::{ContextUsage, Tracker, Trust, Window, WindowSource};
 use greenroom_kernel::{Entry, Usage};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -58,7 +58,8 @@ impl Gauge {
             .cost_microdollars_max
             .filter(|limit| cost >= *limit)
             .map(|limit| format!("the session reached its cost limit of ${:.2}", f64_dollars(limit)));
-        Size { tokens, window, is_due, at_window, over_budget }
+        let is_window_guessed = matches!(self.window.source, WindowSource::Learned | WindowSource::Assumed);
+        Size { tokens, window, is_window_guessed, is_due, at_window, over_budget }
     }
 }
 
@@ -107,7 +108,10 @@ impl TrackerState {
         }
         match self.tracker.reported(message, entry.tokens, self.gauge.resends_reasoning) {
             Trust::Used => {
-                self.deps.learned.learn_ratio(&self.gauge.provider, &self.gauge.model, self.tracker.ratio());
+                let learned = &self.deps.learned;
+                learned.learn_ratio(&self.gauge.provider, &self.gauge.model, self.tracker.ratio());
+                let input = answer.usage.map_or(0, |usage| usage.input_tokens);
+                learned.accepted(&self.gauge.provider, &self.gauge.model, input);
             }
             Trust::Unusable => {}
             Trust::Distrusted { reported, estimated } => {

@@ -204,8 +204,10 @@ fn run_with(
                 assert!(questions.len() < 5_000, "it asks on and on");
                 Input::Answered { id, answer }
             }
+            Effect::Withdraw(ids) => panic!("it was to be done at once: {ids:?}"),
             Effect::Install(segment) => {
                 assert!(installed.is_none(), "two installations");
+                assert!(!queue.iter().any(|effect| matches!(effect, Effect::Ask(_))), "a question is left");
                 assert_segment(brief, &segment);
                 installed = Some(segment);
                 Input::Installed(true)
@@ -215,7 +217,15 @@ fn run_with(
                 continue;
             }
         };
-        queue.extend(machine.on(input));
+        for effect in machine.on(input) {
+            let Effect::Withdraw(ids) = effect else {
+                queue.push_back(effect);
+                continue;
+            };
+            let before = queue.len();
+            queue.retain(|effect| !matches!(effect, Effect::Ask(question) if ids.contains(&question.id)));
+            assert_eq!(before - queue.len(), ids.len(), "what waits is withdrawn, once: {ids:?}");
+        }
     }
     let end = end.expect("it ends");
     for stray in [
@@ -528,7 +538,7 @@ fn a_summariser_smaller_than_known_gets_smaller_parts() {
 }
 
 #[test]
-fn parts_of_a_size_that_was_refused_no_longer_count() {
+fn parts_of_a_size_that_was_refused_are_withdrawn() {
     let mut brief = brief(path(&turns(100)), Trigger::Threshold);
     (brief.window, brief.summariser_window) = (45_000, 20_000);
     let (mut machine, _) = Compacting::begin(brief);
@@ -536,16 +546,22 @@ fn parts_of_a_size_that_was_refused_no_longer_count() {
     let questions = |effects: &[Effect]| -> Vec<Question> {
         let question = |effect: &Effect| match effect {
             Effect::Ask(question) => question.clone(),
-            Effect::Consult(_) | Effect::Install(_) | Effect::End(_) => panic!("{effect:?}"),
+            Effect::Consult(_) | Effect::Withdraw(_) | Effect::Install(_) | Effect::End(_) => {
+                panic!("{effect:?}")
+            }
         };
         effects.iter().map(question).collect()
     };
     let old = questions(&effects);
     assert!(old.len() > 1);
     let failure = Failure::new(FailureClass::ContextOverflow, "too large");
-    let again = machine.on(Input::Answered { id: old[0].id, answer: Err(failure) });
+    let mut again = machine.on(Input::Answered { id: old[0].id, answer: Err(failure) });
+    // First the old ones go, then the new ones come.
+    let others: Vec<u32> = old[1..].iter().map(|question| question.id).collect();
+    assert_eq!(again.remove(0), Effect::Withdraw(others));
     let again = questions(&again);
     assert!(again.len() > old.len());
+    // What was answered meanwhile is billed, and nothing else.
     for question in &old {
         assert_eq!(
             machine.on(Input::Answered { id: question.id, answer: Model::Empty.answer(question) }),
@@ -560,6 +576,20 @@ fn parts_of_a_size_that_was_refused_no_longer_count() {
     }
     let merge = questions(&last);
     assert_eq!(merge[0].text.matches("<part number=").count(), again.len());
+}
+
+/// At the window: one half cannot be had, so the other is of no use, and the fallback goes in.
+#[test]
+fn when_one_half_fails_for_good_the_other_is_withdrawn() {
+    let (mut machine, _) = Compacting::begin(brief(path(&long_turn()), Trigger::Overflow));
+    let effects = machine.on(Input::Hooks(HookWord::Continue));
+    let [Effect::Ask(history), Effect::Ask(prefix)] = &effects[..] else { panic!("{effects:?}") };
+    let failure = Failure::new(FailureClass::Auth, "no");
+    let effects = machine.on(Input::Answered { id: prefix.id, answer: Err(failure) });
+    assert!(
+        matches!(&effects[..], [Effect::Withdraw(ids), Effect::Install(_)] if *ids == [history.id]),
+        "{effects:?}"
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn size(tokens: u64) -> Input {
 }
 
 fn due(at_window: bool) -> Input {
-    Input::Size(Size { tokens: 900, window: Some(1_000), is_due: true, at_window, over_budget: None })
+    Input::Size(Size { tokens: 900, window: Some(1_000), is_due: true, at_window, ..Size::default() })
 }
 
 fn answered(answer: AssistantMessage) -> Input {
@@ -214,11 +214,31 @@ fn a_follow_up_goes_on_in_the_same_turn() {
 
 #[test]
 fn what_is_due_is_compacted_once_before_the_call() {
-    check(vec![(Input::Begin, "measure"), (due(false), "compact threshold 0"), (compacted(true), "ask")]);
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(false), "compact threshold 0"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
+    ]);
     check(vec![
         (Input::Begin, "measure"),
         (due(true), "compact threshold window 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
+    ]);
+    // What is measured after it starts none, and still ends what is over its budget.
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(false), "compact threshold 0"),
+        (compacted(true), "measure"),
+        (due(true), "ask"),
+    ]);
+    let over = Size { over_budget: Some("1 $".into()), ..Size::default() };
+    check(vec![
+        (Input::Begin, "measure"),
+        (due(false), "compact threshold 0"),
+        (compacted(true), "measure"),
+        (Input::Size(over), "end stopped ()"),
     ]);
     // What failed changes nothing: the request is sent.
     check(vec![
@@ -231,14 +251,23 @@ fn what_is_due_is_compacted_once_before_the_call() {
         (recorded(0), "measure"),
         // Between tool steps too, now that there is a new message.
         (due(false), "compact threshold 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
     ]);
     // Nothing smaller is possible.
-    let floor = Some(failure(FailureClass::ContextFloor));
+    let floor = || Some(failure(FailureClass::ContextFloor));
     check(vec![
         (Input::Begin, "measure"),
         (due(true), "compact threshold window 0"),
-        (Input::Compacted { installed: false, floor }, "end failed context_floor ()"),
+        (Input::Compacted { installed: false, floor: floor() }, "end failed context_floor ()"),
+    ]);
+    // In a window that is but a guess, that is for the provider to say.
+    let guessed =
+        Size { tokens: 900, is_window_guessed: true, is_due: true, at_window: true, ..Size::default() };
+    check(vec![
+        (Input::Begin, "measure"),
+        (Input::Size(guessed), "compact threshold window 0"),
+        (Input::Compacted { installed: false, floor: floor() }, "ask"),
     ]);
 }
 
@@ -303,11 +332,14 @@ fn an_overflow_is_compacted_and_asked_again_a_rung_lower_each_time() {
     let class = FailureClass::ContextOverflow;
     check_asked(vec![
         (failed(class), "compact overflow window 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(class), "compact overflow window 1"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(class), "compact overflow window 2"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(class), "end failed context_overflow ()"),
     ]);
     // It does not count as a retry.
@@ -315,14 +347,16 @@ fn an_overflow_is_compacted_and_asked_again_a_rung_lower_each_time() {
         (failed(FailureClass::Timeout), "wait 500 #1"),
         (Input::Waited, "ask"),
         (failed(class), "compact overflow window 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(FailureClass::Timeout), "wait 1000 #2"),
     ]);
     // After a compaction by threshold too.
     check(vec![
         (Input::Begin, "measure"),
         (due(false), "compact threshold 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
         (failed(class), "compact overflow window 0"),
     ]);
     // What cannot be compacted is said with the provider's own words.
@@ -456,7 +490,8 @@ fn a_payload_too_large_is_sent_without_media_before_anything_is_compacted() {
     check_asked(vec![
         (failed(FailureClass::PayloadTooLarge), "ask bare"),
         (failed(FailureClass::PayloadTooLarge), "compact overflow window 0"),
-        (compacted(true), "ask bare"),
+        (compacted(true), "measure"),
+        (size(10), "ask bare"),
         (text(), "record (a) end"),
         (recorded(1), "measure"),
         (size(10), "ask bare"),
@@ -511,13 +546,23 @@ fn an_answer_that_says_nothing_is_none() {
         (Input::Begin, "measure"),
         (size(900), "ask"),
         (thought(), "overflow; compact overflow window 0"),
-        (compacted(true), "ask"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
     ]);
-    // By the provider's count, too.
-    let mut counted = assistant(Vec::new());
-    counted.stop = StopReason::Length;
-    counted.usage = usage(990, 0);
-    check_asked(vec![(answered(counted), "overflow; compact overflow window 0")]);
+    // By the provider's count, too, where ours does not belie it.
+    let counted = |input_tokens| {
+        let mut thought = assistant(vec![Part::Reasoning("hm".into())]);
+        thought.stop = StopReason::Length;
+        thought.usage = usage(input_tokens, 5);
+        answered(thought)
+    };
+    let check_at = |tokens, input_tokens, expect: &'static str| {
+        check(vec![(Input::Begin, "measure"), (size(tokens), "ask"), (counted(input_tokens), expect)]);
+    };
+    check_at(600, 990, "overflow; compact overflow window 0");
+    check_at(600, 700, "wait 562 #1");
+    check_at(600, 600_000, "wait 562 #1");
+    check_at(10, 10_000, "wait 562 #1");
     let mut table: Vec<(Input, &str)> = Vec::new();
     for wait in ["wait 562 #1", "wait 1125 #2", "wait 2250 #3", "wait 4500 #4", "wait 9000 #5"] {
         table.extend([(empty(StopReason::Stop), wait), (Input::Waited, "ask")]);
@@ -532,25 +577,49 @@ fn a_silent_overflow_is_compacted_before_the_next_call() {
         answer.usage = usage(1_200, 5);
         answered(answer)
     };
-    check_asked(vec![
-        (over(calls(&["x"])), "overflow; record (c=x) none"),
-        (recorded(0), "run x"),
-        (ended("x"), "record (r=x) steps"),
-        (recorded(0), "measure"),
-        (size(10), "compact overflow window 0"),
-        (compacted(true), "ask"),
-        (text(), "record (a) end"),
-        (recorded(1), "measure"),
-        (size(10), "ask"),
-    ]);
+    let at = |tokens, rest: Vec<(Input, &'static str)>| {
+        let mut whole = vec![(Input::Begin, "measure"), (size(tokens), "ask")];
+        whole.extend(rest);
+        whole
+    };
+    // Our own estimate may be moderately low.
+    for tokens in [990, 700] {
+        check(at(
+            tokens,
+            vec![
+                (over(calls(&["x"])), "overflow; record (c=x) none"),
+                (recorded(0), "run x"),
+                (ended("x"), "record (r=x) steps"),
+                (recorded(0), "measure"),
+                (size(10), "compact overflow window 0"),
+                (compacted(true), "measure"),
+                (size(10), "ask"),
+                (text(), "record (a) end"),
+                (recorded(1), "measure"),
+                (size(10), "ask"),
+            ],
+        ));
+    }
     // The answer is an answer all the same.
-    check_asked(vec![(over(says("done")), "overflow; record (a) end"), (recorded(0), "")]);
-    let table = begun(vec![
-        (over(says("done")), "overflow; record (a) end"),
-        (recorded(1), "measure"),
-        (size(10), "ask"),
-    ]);
+    check(at(990, vec![(over(says("done")), "overflow; record (a) end"), (recorded(0), "")]));
+    let table = at(
+        990,
+        vec![(over(says("done")), "overflow; record (a) end"), (recorded(1), "measure"), (size(10), "ask")],
+    );
     check_turn(Turn::new(TurnLimits::default(), false, None), table);
+    // One report that our own estimate belies compacts nothing: if the next says the same, the measured size does.
+    for tokens in [10, 150, 660] {
+        check(at(
+            tokens,
+            vec![
+                (over(calls(&["x"])), "record (c=x) none"),
+                (recorded(0), "run x"),
+                (ended("x"), "record (r=x) steps"),
+                (recorded(0), "measure"),
+                (size(tokens), "ask"),
+            ],
+        ));
+    }
 }
 
 /// One step with a tool, from `ask` to `ask`.
@@ -705,6 +774,7 @@ fn any_input(random: &mut Random) -> Input {
         0 => Input::Begin,
         1 | 2 => Input::Size(Size {
             tokens: random.below(1_200),
+            is_window_guessed: random.one_in(3),
             window: (!random.one_in(5)).then_some(1_000),
             is_due: random.one_in(3),
             at_window: random.one_in(5),

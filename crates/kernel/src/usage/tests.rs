@@ -269,3 +269,25 @@ fn following_costs_the_same_however_long_the_session() {
     }
     assert_eq!(tracker.measured().tokens(), expected);
 }
+
+#[test]
+fn a_limit_is_believed_where_nothing_speaks_against_it() {
+    let evidence = |sent, accepted, named_before| LimitEvidence { sent, accepted, named_before };
+    for (limit, evidence, expected) in [
+        (128_000, evidence(130_000, 0, None), true),
+        (128_000, evidence(0, 0, None), true),
+        // Our count may be far too low, as with images.
+        (128_000, evidence(40_000, 0, None), true),
+        (1_000_000_000_000, evidence(130_000, 0, None), false),
+        // A number of messages, or of something else.
+        (52, evidence(130_000, 0, None), false),
+        (0, evidence(130_000, 0, Some(0)), false),
+        // A server that was started with less: it says so again.
+        (8_192, evidence(20_000, 19_000, None), false),
+        (8_192, evidence(20_000, 19_000, Some(4_096)), false),
+        (8_192, evidence(20_000, 19_000, Some(8_192)), true),
+        (8_192, evidence(9_000, 8_000, None), true),
+    ] {
+        assert_eq!(is_believable_limit(limit, evidence), expected, "{limit}, {evidence:?}");
+    }
+}

@@ -67,7 +67,6 @@ const CODE_FIELDS: &[&str] = &[
     "http_status",
     "httpstatus",
     "error_name",
-    "param",
 ];
 
 /// The words, codes and numbers of a refusal.
@@ -98,7 +97,8 @@ impl Digest {
         let mut collector = Collector::default();
         collector.text(body, 0);
         let mut digest = collector.digest;
-        let raw = super::cut(&collector.words, TEXT_BYTES_MAX);
+        let raw = without_addresses(super::cut(&collector.words, TEXT_BYTES_MAX));
+        digest.codes.extend(names_of_errors(&raw));
         digest.plain = raw
             .to_lowercase()
             .chars()
@@ -123,6 +123,42 @@ impl Digest {
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.codes.is_empty() && !self.window_filled
     }
+}
+
+/// Without web addresses: a link to a page about the context window says nothing about this request.
+fn without_addresses(text: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let start = rest[..at]
+            .rfind(|c: char| !c.is_ascii_alphabetic())
+            .map_or(0, |before| before + rest[before..].chars().next().map_or(0, char::len_utf8));
+        kept.push_str(&rest[..start]);
+        let ends = |c: char| c.is_whitespace() || !c.is_ascii() || matches!(c, '"' | '\'' | ')' | '>' | '\\');
+        let end = rest[at..].find(ends).map_or(rest.len(), |end| at + end);
+        rest = &rest[end..];
+    }
+    kept.push_str(rest);
+    kept
+}
+
+/// Names of exceptions that stand in the words: `AccessDeniedException`, `litellm.RateLimitError`.
+fn names_of_errors(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic()) {
+        rest = &rest[start..];
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        let (name, behind) = rest.split_at(end);
+        let is_camel = name.as_bytes().windows(2).any(|pair| {
+            matches!(pair, [first, second] if first.is_ascii_lowercase() && second.is_ascii_uppercase())
+        });
+        if is_camel && (name.ends_with("Exception") || name.ends_with("Error")) {
+            names.push(squeeze(name));
+        }
+        rest = behind;
+    }
+    names
 }
 
 fn squeeze(text: &str) -> String {
@@ -207,7 +243,8 @@ impl Collector {
                 self.code(value);
             }
             match field.as_str() {
-                "n_ctx" | "max_context_length" | "context_length" | "max_model_len" => {
+                "n_ctx" | "max_context_length" | "context_length" | "context_window" | "max_model_len"
+                | "max_input_tokens" => {
                     self.digest.limit = self.digest.limit.or(value.as_u64());
                 }
                 "n_prompt_tokens" | "prompt_tokens" | "input_tokens" => {
@@ -251,7 +288,7 @@ impl Collector {
 fn status_in_front(words: &str) -> Option<u16> {
     let head: String = super::cut(words, 48).to_ascii_lowercase();
     let digits_at = head.find(|c: char| c.is_ascii_digit())?;
-    let lead = head[..digits_at].trim_end_matches([' ', ':', '=', '(', '[', '#', '/']);
+    let lead = head[..digits_at].trim_end_matches([' ', ':', '=', '(', '[', '#', '/', '<']);
     let number: String = head[digits_at..].chars().take_while(char::is_ascii_digit).collect();
     let after = head[digits_at + number.len()..].chars().next();
     let named = lead.is_empty()

@@ -4,6 +4,8 @@
 //! stand directly before and behind it, and let the fact that the request is larger than the limit decide what
 //! the words leave open. Characters and bytes are not tokens.
 
+use std::collections::BTreeSet;
+
 use super::digest::Digest;
 use super::words::contains_any;
 
@@ -14,6 +16,19 @@ const LABEL_REACH_BYTES: usize = 70;
 pub(super) fn sizes(digest: &Digest) -> (Option<u64>, Option<u64>) {
     let (limit, requested) = sizes_in_text(&digest.plain, &digest.codes);
     (digest.limit.or(limit), digest.requested.or(requested))
+}
+
+/// Whether a limit is named as such, and what was asked for is more.
+pub(super) fn exceed(digest: &Digest) -> bool {
+    /// No window is smaller; other things that are counted are.
+    const WINDOW_MIN: u64 = 512;
+    let is_named = numbers(&digest.plain)
+        .iter()
+        .any(|number| number.value >= WINDOW_MIN && matches!(label(number), Label::Window | Label::Limit));
+    match sizes(digest) {
+        (Some(limit), Some(requested)) => is_named && limit >= WINDOW_MIN && requested > limit,
+        _ => false,
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -27,8 +42,12 @@ struct Number<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Label {
+    /// The window itself. What else is limited follows from it.
+    Window,
     Limit,
     Requested,
+    /// Added to the number before.
+    Added,
     /// By how much it is too large.
     Excess,
     None,
@@ -43,20 +62,28 @@ fn sizes_in_text(text: &str, codes: &[String]) -> (Option<u64>, Option<u64>) {
     let mut others: Vec<u64> =
         all.iter().filter(|number| is_other_unit(number.after)).map(|number| number.value).collect();
     others.extend(codes.iter().filter_map(|code| code.parse::<u64>().ok()));
+    let mut windows = Vec::new();
     let mut limits = Vec::new();
     let mut sizes = Vec::new();
     let mut excess = None;
+    let mut are_added = false;
     for number in
         all.iter().filter(|number| number.value > 1 && !others.contains(&number.value) && !is_code(number))
     {
         match label(number) {
+            Label::Window => windows.push(number.value),
             Label::Limit => limits.push(number.value),
             Label::Excess => excess = Some(number.value),
+            Label::Added => {
+                are_added = true;
+                sizes.push(number.value);
+            }
             Label::Requested | Label::None => sizes.push(number.value),
         }
     }
-    let (smallest, largest) = (limits.iter().min().copied(), limits.iter().max().copied());
-    let Some(limit) = smallest else {
+    let window = windows.iter().min().copied();
+    let largest = limits.iter().chain(&windows).max().copied();
+    let Some(limit) = window.or_else(|| limits.iter().min().copied()) else {
         // No label: of two counts, the smaller one is the limit.
         return match sizes[..] {
             [a, b] if a != b => (Some(a.min(b)), Some(a.max(b))),
@@ -64,7 +91,19 @@ fn sizes_in_text(text: &str, codes: &[String]) -> (Option<u64>, Option<u64>) {
             _ => (None, None),
         };
     };
-    let sum = sizes.iter().copied().fold(0, u64::saturating_add);
+    // A size that is repeated is one size.
+    let different: BTreeSet<u64> = sizes.iter().copied().collect();
+    let sum = different.iter().copied().fold(0, u64::saturating_add);
+    // Input, output and what they make together, which may be just the window.
+    if let Some(total) = different.last().copied().filter(|total| *total >= limit)
+        && different.len() > 2
+        && sum - total == total
+    {
+        return (Some(limit), Some(total));
+    }
+    if are_added && sum > limit {
+        return (Some(limit), Some(sum));
+    }
     let requested = sizes
         .iter()
         .max()
@@ -118,6 +157,17 @@ fn as_formula(all: &[Number<'_>]) -> Option<(Option<u64>, Option<u64>)> {
 }
 
 fn label(number: &Number<'_>) -> Label {
+    const WINDOW: &[&str] = &[
+        "context length",
+        "context_length",
+        "context size",
+        "context window",
+        "context limit",
+        "n_ctx",
+        "n ctx",
+        "model len",
+        "seq_len",
+    ];
     const LIMIT: &[&str] = &[
         "maximum",
         "max",
@@ -135,13 +185,6 @@ fn label(number: &Number<'_>) -> Label {
         "larger than",
         "exceeds the",
         "exceed the",
-        "context length",
-        "context size",
-        "context window",
-        "n_ctx",
-        "n ctx",
-        "model len",
-        "seq_len",
         "upper bound",
         "limited to",
         "just",
@@ -169,6 +212,9 @@ fn label(number: &Number<'_>) -> Label {
     let reach = number.before.len().saturating_sub(LABEL_REACH_BYTES);
     let near = (reach..=number.before.len()).find_map(|start| number.before.get(start..)).unwrap_or_default();
     let trimmed = near.trim_end();
+    if number.before.trim_start_matches([')', ' ']).starts_with("+ ") {
+        return Label::Added;
+    }
     if trimmed.ends_with(" by") || trimmed == "by" {
         return Label::Excess;
     }
@@ -182,11 +228,13 @@ fn label(number: &Number<'_>) -> Label {
     }
     let last = |list: &[&str]| list.iter().filter_map(|word| near.rfind(word)).max();
     // The nearer word counts.
-    match (last(LIMIT), last(REQUESTED)) {
-        (Some(limit), Some(requested)) if limit > requested => Label::Limit,
-        (Some(_), None) => Label::Limit,
+    let (window, requested) = (last(WINDOW), last(REQUESTED));
+    match (window.max(last(LIMIT)), requested) {
+        (Some(limit), requested) if requested.is_none_or(|requested| limit > requested) => {
+            if window.is_some() { Label::Window } else { Label::Limit }
+        }
         (_, Some(_)) => Label::Requested,
-        (None, None) => Label::None,
+        (_, None) => Label::None,
     }
 }
 
@@ -222,7 +270,10 @@ fn is_code(number: &Number<'_>) -> bool {
         .any(|name| before.ends_with(name));
     let leads =
         before.is_empty() && (400..600).contains(&number.value) && number.after.starts_with([' ', ':']);
-    named || (leads && !contains_any(&number.after.chars().take(8).collect::<String>(), &["token"]))
+    let is_alone = number.before.ends_with('<') && number.after.starts_with('>');
+    named
+        || is_alone
+        || (leads && !contains_any(&number.after.chars().take(8).collect::<String>(), &["token"]))
 }
 
 /// All whole numbers that stand by themselves: no part of a name, a version, a date or an id.
@@ -241,7 +292,15 @@ fn numbers(text: &str) -> Vec<Number<'_>> {
             at += 1;
         }
         let digits: String = text[start..at].chars().filter(char::is_ascii_digit).collect();
-        let before = text[..start].chars().next_back();
+        // A count that went through a division.
+        if text[at..].starts_with(".0")
+            && !text[at + 2..].starts_with(|c: char| c.is_alphanumeric() || c == '.')
+        {
+            at += 2;
+        }
+        let mut ahead = text[..start].chars().rev();
+        let (before, over_before) = (ahead.next(), ahead.next());
+        let is_port = before == Some(':') && over_before.is_some_and(|c| c.is_ascii_digit());
         let mut rest = text[at..].chars();
         let (next, over_next) = (rest.next(), rest.next());
         let thousands = next == Some('k') && !over_next.is_some_and(char::is_alphanumeric);
@@ -251,8 +310,8 @@ fn numbers(text: &str) -> Vec<Number<'_>> {
                 Some(c) => !c.is_alphanumeric() && c != '_',
                 None => true,
             };
-        let begins_well =
-            !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '-' | '.' | '_' | '/' | '#'));
+        let begins_well = !is_port
+            && !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '-' | '.' | '_' | '/' | '#'));
         if !(begins_well && ends_well) {
             // Skip the rest of the name that it is a part of.
             while at < bytes.len()

@@ -247,6 +247,61 @@ fn overflows_with_their_sizes() {
             Some(4_096),
             Some(5_000),
         ),
+        // What limits the prompt follows from the window, and input and output add up.
+        (
+            Some(400),
+            "You passed 9001 input tokens and requested 3000 output tokens, but the context length is only 12000 tokens, so the maximum input length is 9000 tokens. (value=9001)",
+            Some(12_000),
+            Some(12_001),
+        ),
+        (Some(500), "Request length 8200 + 2048 is greater than max_seq_len 8192", Some(8_192), Some(10_248)),
+        (
+            Some(400),
+            "Prompt tokens (9471) + max-sampled tokens (512) exceeds max (9216)",
+            Some(9_216),
+            Some(9_983),
+        ),
+        (
+            Some(400),
+            "The maximum context length is 8192 tokens. However, you requested 8192 tokens (58 in the messages, 8134 in the completion).",
+            Some(8_192),
+            Some(8_192),
+        ),
+        (Some(400), "model max length exceeded, max length:8192", Some(8_192), None),
+        // Numbers that are no counts, and one that went through a division.
+        (
+            Some(500),
+            "[address=0.0.0.0:41257] The prompt (length 21535) is longer than the maximum model length of 16384.",
+            Some(16_384),
+            Some(21_535),
+        ),
+        (
+            Some(400),
+            "The sum of prompt length (9351.0), query length (0) should not exceed max_num_tokens (8192)",
+            Some(8_192),
+            Some(9_351),
+        ),
+        // No room is left at all.
+        (
+            Some(400),
+            "max_tokens must be at least 1, got -736. (parameter=max_tokens, value=-736)",
+            None,
+            None,
+        ),
+        (Some(400), "max_tokens would exceed the context window", None, None),
+        (Some(500), r#"{"error":{"code":500,"message":"context shift is disabled"}}"#, None, None),
+        (Some(400), r#"{"error":{"code":"tokens_too_long","message":"Too long."}}"#, None, None),
+        (None, "请压缩上下文后重试", None, None),
+        (
+            Some(400),
+            "<400> Input tokens length is 29618. Output tokens length is 8192. Range of total length should be less than or equal to 32768",
+            Some(32_768),
+            Some(37_810),
+        ),
+        // No words that are known, but numbers.
+        (Some(400), "Maximum number of tokens per request is 32000, got 40000", Some(32_000), Some(40_000)),
+        (Some(400), "ctx_len 40000 > 32768", Some(32_768), Some(40_000)),
+        (Some(413), "Request too large: 210000 tokens, the model takes 200000", Some(200_000), Some(210_000)),
         // Wrapped.
         (
             Some(500),
@@ -334,6 +389,13 @@ fn near_misses() {
             r#"{"code":"Throttling.AllocationQuota","message":"Allocated quota exceeded, please increase your quota limit."}"#,
             Quota,
         ),
+        (
+            Some(200),
+            r#"{"Response":{"Error":{"Code":"RequestLimitExceeded","Message":"6 times in a second are over the frequency limit of 5"}}}"#,
+            RateLimited,
+        ),
+        // What is counted here is the use, not the request.
+        (Some(429), "The project reached its TPD rate limit, current: 1526210, limit: 1500000", RateLimited),
         // Money.
         (
             Some(429),
@@ -366,6 +428,8 @@ fn near_misses() {
             r#"{"error":{"code":"1113","message":"Insufficient balance or no resource package. Please recharge."}}"#,
             Quota,
         ),
+        (Some(403), r#"{"code":30001,"message":"Sorry, your account balance is insufficient"}"#, Quota),
+        (Some(403), r#"{"errors":[{"message":"The monthly quota of your plan is used up."}]}"#, Quota),
         // Keys.
         (
             Some(401),
@@ -392,6 +456,8 @@ fn near_misses() {
             "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 371 `inputs` tokens and 4096 `max_new_tokens`",
             Auth,
         ),
+        (None, "An error occurred (AccessDeniedException) when calling the operation: no grant", Auth),
+        (Some(400), "This organization has been disabled.", Auth),
         // The output alone.
         (
             Some(400),
@@ -435,6 +501,13 @@ fn near_misses() {
             Other,
         ),
         (Some(400), "`max_tokens` must be greater than `thinking.budget_tokens`", Other),
+        (
+            Some(422),
+            r#"{"error":"Input validation error: `max_new_tokens` must be <= 1024. Given: 2048"}"#,
+            OutputLimit,
+        ),
+        (Some(400), "max_tokens must be greater than or equal to -1", Other),
+        (Some(400), "The thinking budget exceeds the maximum of 24576 tokens", Other),
         // Bytes.
         (
             Some(400),
@@ -471,6 +544,7 @@ fn near_misses() {
             "messages.0.content.1.image.source.base64.data: At least one of the image dimensions exceed max allowed size: 8000 pixels",
             PayloadTooLarge,
         ),
+        (Some(400), "total message size 2100954 exceeds limit 2097152", PayloadTooLarge),
         // Filters.
         (
             Some(400),
@@ -487,6 +561,12 @@ fn near_misses() {
             r#"{"error":{"code":"data_inspection_failed","message":"Input data may contain inappropriate content."}}"#,
             ContentFilter,
         ),
+        (
+            Some(400),
+            r#"{"error":{"code":"SensitiveContentDetected.Violence","message":"The input text may be violent."}}"#,
+            ContentFilter,
+        ),
+        (Some(400), "The request was rejected because it was considered high risk", ContentFilter),
         // Time and load.
         (Some(500), "context deadline exceeded (Client.Timeout exceeded while awaiting headers)", Timeout),
         (Some(408), r#"{"error":{"message":"litellm.Timeout: prompt is too long","code":"408"}}"#, Timeout),
@@ -506,6 +586,8 @@ fn near_misses() {
             r#"{"type":"error","error":{"type":"server_error","code":"server_error","message":"An error occurred while processing your request. You can retry your request."}}"#,
             Overloaded,
         ),
+        (None, "Server disconnected without sending a response.", Timeout),
+        (Some(498), r#"{"error":{"message":"Try later.","code":"capacity_exceeded"}}"#, Overloaded),
         (Some(500), "", Overloaded),
         (
             Some(400),
@@ -514,7 +596,25 @@ fn near_misses() {
         ),
         (Some(400), "Invalid input: temperature exceeds the maximum of 2", Other),
         (Some(400), "Invalid input: tools[0].name exceeds maximum length of 64", Other),
+        (Some(400), "Unsupported parameter: 'frequency_penalty' is not supported here.", Other),
+        (
+            Some(422),
+            r#"{"message":{"detail":[{"type":"extra_forbidden","msg":"Extra inputs are not permitted"}]}}"#,
+            Other,
+        ),
         // Requests that nothing mends.
+        (Some(404), "The deployment does not exist. If it is new, please wait a moment.", Other),
+        (Some(500), r#"{"error":{"code":500,"message":"image input is not supported"}}"#, Other),
+        (
+            Some(400),
+            "`max_tokens` must be greater than the budget, see https://docs.example/thinking#context-window-size",
+            Other,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Unknown parameter.","param":"safety_identifier","code":"unknown_parameter"}}"#,
+            Other,
+        ),
         (
             Some(500),
             r#"{"error":{"code":500,"message":"Failed to parse tool call arguments as JSON: [json.exception.parse_error.101] parse error at line 1","type":"server_error"}}"#,

@@ -14,6 +14,7 @@ pub(super) const OVERFLOW_CODES: &[&str] = &[
     "contextoverflow",
     "prompttoolong",
     "inputtoolong",
+    "tokenstoolong",
     "maxprompttokensexceeded",
     "inputtokensexceeded",
     "tokenslimitreached",
@@ -28,22 +29,20 @@ pub(super) const RATE_CODES: &[&str] = &[
     "throttl",
     "toomanyrequests",
     "resourceexhausted",
+    "requestlimit",
     "quotaexceeded",
     "tpmexceeded",
     "rpmexceeded",
 ];
 pub(super) const QUOTA_CODES: &[&str] = &[
-    "insufficientquota",
-    "insufficientbalance",
     "billing",
-    "insufficientcredit",
     "creditbalance",
+    "overdue",
     "arrearage",
     "paymentrequired",
     "spendlimit",
     "budgetexceeded",
     "usagelimitreached",
-    "insufficientfunds",
 ];
 pub(super) const AUTH_CODES: &[&str] = &[
     "authentication",
@@ -53,7 +52,7 @@ pub(super) const AUTH_CODES: &[&str] = &[
     "unauthorized",
     "unauthenticated",
     "accessdenied",
-    "forbidden",
+    "authfail",
     "autherror",
     "unrecognizedclient",
 ];
@@ -65,7 +64,7 @@ pub(super) const CONTENT_FILTER_CODES: &[&str] = &[
     "moderation",
     "safety",
     "promptblocked",
-    "contentmoderation",
+    "sensitivecontent",
 ];
 pub(super) const OVERLOADED_CODES: &[&str] = &[
     "overloaded",
@@ -74,16 +73,13 @@ pub(super) const OVERLOADED_CODES: &[&str] = &[
     "internalerror",
     "apierror",
     "internalservererror",
-    "engineoverloaded",
     "internal",
+    "capacityexceeded",
+    "streamerror",
 ];
 
 /// Credit and spending.
 pub(super) const QUOTA: &[&str] = &[
-    "insufficient quota",
-    "insufficient balance",
-    "insufficient credit",
-    "insufficient fund",
     "credit balance",
     "exceeded your current quota",
     "billing",
@@ -100,6 +96,7 @@ pub(super) const QUOTA: &[&str] = &[
     "run out of credit",
     "recharge",
     "top up",
+    "overdue",
     "arrearage",
     "good standing",
     "budget has been exceeded",
@@ -109,9 +106,11 @@ pub(super) const QUOTA: &[&str] = &[
     "monthly limit",
     "allocated quota exceeded",
     "free tier limit",
+    "free tier only",
+    "monthly quota",
     "余额",
     "欠费",
-    "extra usage is required",
+    "extra usage",
     "daily free allocation",
 ];
 /// Signs that waiting helps, in what sounds like a spent quota.
@@ -152,6 +151,8 @@ pub(super) const CONTENT_FILTER: &[&str] = &[
     "inappropriate content",
     "usage guidelines",
     "sensitive content",
+    "sensitive information",
+    "new sensitive",
     "prohibited content",
     "usage policies",
     "safety reasons",
@@ -170,20 +171,26 @@ pub(super) const TIMED_OUT: &[&str] = &[
     "econnreset",
     "econnrefused",
     "connection refused",
+    "closed connection",
+    "connection closed",
+    "disconnected",
     "socket hang up",
     "broken pipe",
     "connection error",
+    "network error",
 ];
 pub(super) const OVERLOADED: &[&str] = &[
     "overloaded",
     "over capacity",
     "at capacity",
+    "capacity exceeded",
     "temporarily unavailable",
     "currently unavailable",
     "service unavailable",
     "internal server error",
     "server error",
     "internal error",
+    "unexpected error",
     "bad gateway",
     "high demand",
     "no healthy upstream",
@@ -215,11 +222,36 @@ pub(super) const NEVER_HEALS: &[&str] = &[
     "more system memory",
     "syntax error",
     "invalid params",
+    "unsupported",
+    "not supported",
+    "does not support",
+    " requires ",
 ];
 
 /// Whether `text` contains one of `list`.
 pub(super) fn contains_any(text: &str, list: &[&str]) -> bool {
     list.iter().any(|word| text.contains(word))
+}
+
+/// Whether `text` (or a code, which has no spaces) says that the money is spent.
+pub(super) fn says_spent(text: &str) -> bool {
+    contains_any(text, QUOTA)
+        || (contains_any(text, &["insufficient", "not enough", "notenough"])
+            && contains_any(text, &["balance", "fund", "credit", "quota"]))
+}
+
+/// Whether `text` is about the key, or the account that it belongs to.
+pub(super) fn says_refused(text: &str) -> bool {
+    const HOLDERS: &[&str] = &["account", "organization", "credential", "access token"];
+    const STATES: &[&str] =
+        &["disabled", "deactivated", "suspended", " locked", "revoked", "expired", "no longer valid"];
+    contains_any(text, AUTH) || (contains_any(text, HOLDERS) && contains_any(text, STATES))
+}
+
+/// Whether `text` says that a filter did not like the content.
+pub(super) fn says_filtered(text: &str) -> bool {
+    contains_any(text, CONTENT_FILTER)
+        || (contains_any(text, &[" risk"]) && contains_any(text, &["content", "rejected", "flagged"]))
 }
 
 /// Whether `text` is about so much in a time.
@@ -228,6 +260,10 @@ pub(super) fn says_rate_limit(text: &str) -> bool {
         "rate limit",
         "ratelimit",
         "too many requests",
+        "request rate",
+        "request limit reached",
+        "request limit exceeded",
+        "frequency limit",
         "per minute",
         "perminute",
         "per min",
@@ -320,7 +356,17 @@ pub(super) fn is_output_limit(text: &str) -> bool {
         "however, you requested",
         "request has",
     ];
-    if !contains_any(text, OUTPUT) || !contains_any(text, LIMITED) || contains_any(text, OTHER) {
+    const WINDOW_REACH_BYTES: usize = 30;
+    // What a server calls its checks is not what they found.
+    let text = &text.replace("input validation error", "");
+    let exceeds_window = text
+        .match_indices("exceed")
+        .any(|(at, _)| super::cut(&text[at..], WINDOW_REACH_BYTES).contains("context"));
+    if !contains_any(text, OUTPUT)
+        || !contains_any(text, LIMITED)
+        || contains_any(text, OTHER)
+        || exceeds_window
+    {
         return false;
     }
     // One server says that the output alone is larger than the whole window.
@@ -357,6 +403,7 @@ pub(super) fn is_about_bytes(text: &str) -> bool {
         "video",
         "file",
         "request size",
+        "message size",
         "document",
     ];
     const MORE: &[&str] = &[
@@ -374,7 +421,13 @@ pub(super) fn is_about_bytes(text: &str) -> bool {
     named && !text.contains("memory") && !is_about_tokens(text)
 }
 
-fn is_about_tokens(text: &str) -> bool {
+/// Whether numbers in `text` may be counts of the tokens of a request.
+pub(super) fn may_count_tokens(text: &str) -> bool {
+    contains_any(text, &["token", "context", "ctx"])
+        && !contains_any(text, &["budget", "minimum", "must be greater", "greater than or equal"])
+}
+
+pub(super) fn is_about_tokens(text: &str) -> bool {
     contains_any(text, CONTEXT) || contains_any(text, &["tokens", "token limit", "token count"])
 }
 
@@ -388,8 +441,10 @@ const CONTEXT: &[&str] = &[
     "contextwindow",
     "max model len",
     "model length",
+    "model max length",
     "max seq len",
     "sequence length",
+    "total length should",
     "n ctx",
     "num ctx",
     "token limit",
@@ -406,14 +461,36 @@ const CONTEXT: &[&str] = &[
     "input limit",
     "context tokens",
     "model context",
+    "max context",
+    "maximum context",
+    "into the context",
     "context the overflows",
+];
+
+/// What nobody says of anything else.
+const BY_NAME: &[&str] = &[
+    "context shift",
+    "context overflow",
+    "context exceeded",
+    "out of context",
+    "not enough context",
+    "too much context",
+    "cannot truncate",
 ];
 
 /// Whether `text` says that the request is larger than the window.
 pub(super) fn is_overflow(text: &str) -> bool {
     if contains_any(
         text,
-        &["string too long", "array too long", "minimum token", "should be greater", "should be less"],
+        &[
+            "string too long",
+            "array too long",
+            "minimum token",
+            "input should be greater",
+            "input should be less",
+            "must be greater",
+            "greater than or equal",
+        ],
     ) {
         return false;
     }
@@ -421,6 +498,7 @@ pub(super) fn is_overflow(text: &str) -> bool {
         || input_too_long(text)
         || too_many_tokens(text)
         || in_chinese(text)
+        || contains_any(text, BY_NAME)
         || is_bare(text)
 }
 
@@ -554,15 +632,32 @@ fn too_many_tokens(text: &str) -> bool {
     if contains_any(text, &["budget", "not enough", "notenough"]) {
         return false;
     }
-    (contains_any(text, &["too many tokens", "too many input tokens", "too many prompt tokens"])
-        && !text.contains("processed"))
+    (contains_any(
+        text,
+        &["too many tokens", "too many input tokens", "too many prompt tokens", "tokens too long"],
+    ) && !text.contains("processed"))
         || (text.contains("token") && contains_any(text, MORE) && contains_any(text, LIMIT))
         || (contains_any(text, &["max tokens of"]) && text.contains("exceed"))
 }
 
 fn in_chinese(text: &str) -> bool {
-    contains_any(text, &["超过", "超出", "超长", "过长", "超限"])
-        && contains_any(text, &["长度", "上下文", "token", "输入", "prompt", "超长"])
+    contains_any(text, &["超过", "超出", "超长", "过长", "太长", "超限", "压缩上下文"])
+        && contains_any(text, &["长度", "上下文", "token", "输入", "对话", "prompt", "超长"])
+}
+
+/// Less than no room for an answer: the server subtracted the prompt from the window, since nobody asks for a
+/// negative number of tokens, but for the -1 that some read as "all". `plain` still has its signs.
+pub(super) fn has_negative_room(plain: &str) -> bool {
+    const ASKED: &[&str] = &["max_tokens", "max_completion_tokens", "max_new_tokens", "max_output_tokens"];
+    const REACH_BYTES: usize = 60;
+    let is_negative = |near: &str, at: usize| {
+        let stands_alone = near[..at].ends_with([' ', '(', '=', ':']);
+        stands_alone && near[at + 1..].chars().take_while(char::is_ascii_digit).count() > 1
+    };
+    ASKED.iter().flat_map(|name| plain.match_indices(name)).any(|(at, _)| {
+        let near = super::cut(&plain[at..], REACH_BYTES);
+        near.match_indices('-').any(|(sign, _)| is_negative(near, sign))
+    })
 }
 
 /// What is left of a refusal without a word of its own, as two kinds of gateway put it.

@@ -14,6 +14,9 @@ pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
         && place(segment.last).is_some_and(|last| place(segment.first_kept) == Some(last + 1))
 }
 
+/// Why a compaction was cancelled by whoever works with the session.
+const ABORTED: &str = "it was aborted";
+
 impl SessionState {
     pub(super) fn compact_for_turn(
         &mut self,
@@ -34,7 +37,7 @@ impl SessionState {
     /// Begins the compaction that was asked for while a turn was running, if it can begin now.
     pub(super) fn compact_if_requested(&mut self) {
         if self.is_idle()
-            && self.stopping.is_none()
+            && !self.is_stopping
             && let Some(options) = self.requested.take()
         {
             self.open_compaction(OpenCompaction { options, ..OpenCompaction::new(Trigger::Hook) });
@@ -43,7 +46,7 @@ impl SessionState {
 
     /// After a turn: compacts if that is due, so that the next prompt need not wait for it.
     pub(super) fn compact_if_due(&mut self, size: &Size) {
-        let is_free = self.is_idle() && self.stopping.is_none() && self.log.inbox().is_empty();
+        let is_free = self.is_idle() && !self.is_stopping && self.inbox().next().is_none();
         if size.is_due && is_free && self.message_since_compaction {
             self.open_compaction(OpenCompaction::new(Trigger::Threshold));
         }
@@ -64,7 +67,7 @@ impl SessionState {
         let own = compaction.leaving.as_ref().map_or(window, |(_, left)| *left);
         let summariser = self.settings.summary_model.as_ref().map_or(Some(own), |model| {
             self.deps
-                .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default())
+                .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default(), 0)
                 .tokens
         });
         Brief {
@@ -93,14 +96,13 @@ impl SessionState {
         let is_over = |stamp: Stamp| {
             self.turn.as_ref().is_none_or(|turn| turn.stamp != stamp || turn.closing.is_some())
         };
-        if compaction.stamp.is_some_and(is_over) || self.stopping.is_some() {
-            self.stop_if_wanted();
-            return self.next_prompt().await;
+        if compaction.stamp.is_some_and(is_over) || self.is_stopping {
+            return;
         }
         let brief = self.brief(&compaction, size, ratio);
         // A switch to a window that is large enough all the same.
         if brief.trigger == Trigger::ModelSwitch && !size.is_due {
-            return self.next_prompt().await;
+            return;
         }
         // Nothing to do, and nothing that must be done: no start, no end.
         if !brief.at_window {
@@ -117,10 +119,12 @@ impl SessionState {
                 let reason = nothing.to_string();
                 let ended = self.ended(CompactionOutcome::Nothing { reason }, None, usage.tokens);
                 self.finish_compaction(&ended, None);
-                return self.next_prompt().await;
+                return;
             }
         }
         let mut draft = self.log.draft(self.deps.now_ms());
+        // One whose end the store refused.
+        draft.close_compaction(&self.log);
         let started = draft.push(EntryKind::CompactionStarted(CompactionStarted {
             trigger: compaction.trigger,
             tokens_before: size.tokens,
@@ -229,7 +233,26 @@ impl SessionState {
         self.deps.at(&self.slot.id, "install/4_measured");
         self.tell_compactor(true);
         self.finish_compaction(&ended, None);
-        self.next_prompt().await;
+    }
+
+    /// Whoever works with the session wants no compaction now. One that a turn waits for goes with its turn.
+    pub(super) fn abort_compaction(&mut self) {
+        let Some(compaction) = self.compaction.as_ref().filter(|compaction| compaction.stamp.is_none())
+        else {
+            return;
+        };
+        if compaction.started.is_some() {
+            return self.cancel_compaction(ABORTED);
+        }
+        let outcome = CompactionOutcome::Cancelled { reason: ABORTED.into() };
+        let ended = self.ended(outcome, None, self.slot.context().tokens);
+        self.finish_compaction(&ended, None);
+    }
+
+    pub(super) fn cancel_compaction(&self, reason: &str) {
+        if let (Some(_), Some(compactor)) = (&self.compaction, &self.compactor) {
+            let _ = compactor.cast(CompactorMessage::Cancel { reason: reason.to_owned() });
+        }
     }
 
     fn tell_compactor(&self, installed: bool) {
@@ -284,8 +307,6 @@ impl SessionState {
         }
         self.gauge_changed();
         self.finish_compaction(&ended, floor);
-        self.stop_if_wanted();
-        self.next_prompt().await;
     }
 
     fn ended(&self, outcome: CompactionOutcome, entry: Option<EntryId>, tokens: u64) -> CompactionEnded {

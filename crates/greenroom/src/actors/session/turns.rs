@@ -15,6 +15,10 @@ pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
     (!is_answer).then_some(newest.id)
 }
 
+/// How long after the store refused something it is tried again by itself: at first, and at most.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const TRY_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
+
 impl SessionState {
     pub(super) async fn prompt(
         &mut self,
@@ -22,11 +26,12 @@ impl SessionState {
         options: PromptOptions,
         reply: ReplyTo<Reply>,
     ) {
-        if self.stopping.is_some() {
+        if self.is_stopping {
             let _ = reply.send(Err(Error::Interrupted { session: self.slot.id.to_string() }));
             return;
         }
-        if self.is_idle() && self.log.inbox().is_empty() {
+        self.is_held = false;
+        if self.is_idle() && self.inbox().next().is_none() {
             // A failure is the reply.
             let _ = self.begin(content, options, Some(reply)).await;
             return;
@@ -42,14 +47,13 @@ impl SessionState {
     }
 
     pub(super) async fn input(&mut self, content: Vec<Block>, delivery: Delivery, reply: ReplyTo<EntryId>) {
-        if self.stopping.is_some() {
+        if self.is_stopping {
             let _ = reply.send(Err(Error::Interrupted { session: self.slot.id.to_string() }));
             return;
         }
-        if self.is_idle() && self.log.inbox().is_empty() {
-            let id = EntryId(self.log.head().entries);
-            let result = self.begin(content, PromptOptions::default(), None).await;
-            let _ = reply.send(result.map(|()| id));
+        self.is_held = false;
+        if self.is_idle() && self.inbox().next().is_none() {
+            let _ = reply.send(self.begin(content, PromptOptions::default(), None).await);
             return;
         }
         let _ = reply.send(self.queue(content, delivery, None).await);
@@ -62,11 +66,12 @@ impl SessionState {
         delivery: Delivery,
         key: Option<String>,
     ) -> Result<EntryId> {
-        let waiting = self.log.inbox().len();
+        let waiting = self.inbox().count();
         if waiting >= INBOX_MAX {
             return Err(Error::Busy { session: self.slot.id.to_string(), waiting });
         }
         let mut draft = self.log.draft(self.deps.now_ms());
+        self.clear_refused(&mut draft);
         let id = draft.push(EntryKind::Inbox { delivery, content, key: key.clone() });
         self.append(draft, key).await?;
         Ok(id)
@@ -84,11 +89,19 @@ impl SessionState {
         let found = self.waiting.iter().find(|(_, (options, _))| options.ticket == ticket).map(|(id, _)| *id);
         if let Some(id) = found {
             self.waiting.remove(&id);
+            self.refused.push(id);
             let mut draft = self.log.draft(self.deps.now_ms());
-            draft.push(EntryKind::InboxCleared { items: vec![id] });
+            self.clear_refused(&mut draft);
             if let Err(error) = self.append(draft, None).await {
-                self.warn(format!("a withdrawn prompt could not be taken out of the inbox: {error}"));
+                self.warn(format!("a withdrawn prompt leaves the inbox later: {error}"));
             }
+        }
+    }
+
+    /// Takes out of the inbox what nobody waits for any more.
+    fn clear_refused(&self, draft: &mut Draft) {
+        if !self.refused.is_empty() {
+            draft.push(EntryKind::InboxCleared { items: self.refused.clone() });
         }
     }
 
@@ -100,33 +113,53 @@ impl SessionState {
         if !self.log.is_empty() && (&head.provider, &head.model) != (&self.provider, &self.model) {
             draft.push(EntryKind::ModelChange { provider: self.provider.clone(), model: self.model.clone() });
         }
+        self.clear_refused(&mut draft);
         draft
     }
 
-    /// Records a prompt and lets the agent begin.
+    /// Records a prompt and lets the agent begin. Gives the prompt's entry.
     async fn begin(
         &mut self,
         content: Vec<Block>,
         options: PromptOptions,
         reply: Option<ReplyTo<Reply>>,
-    ) -> Result<()> {
+    ) -> Result<EntryId> {
         let mut draft = self.opening_draft();
         let turn = draft.message(Message::User(content));
-        self.begin_recorded(draft, turn, options, reply).await
+        self.begin_recorded(draft, turn, options, reply).await?;
+        Ok(turn)
     }
 
-    /// Begins with what waits first.
+    /// Begins with what waits first. Where the store refuses that, all who wait are told, and what nobody waits for
+    /// is tried again later.
     pub(super) async fn next_prompt(&mut self) {
-        while self.is_idle() && self.stopping.is_none() {
-            let Some(item) = self.log.inbox().front().cloned() else { return };
-            let (options, reply) = match self.waiting.remove(&item.id) {
-                Some((options, reply)) => (options, Some(reply)),
-                None => (PromptOptions::default(), None),
-            };
-            if let Err(error) = self.begin_delivered(&item, options, reply).await {
-                self.warn(format!("input that waits could not be delivered: {error}"));
-                return;
-            }
+        if self.is_held {
+            return;
+        }
+        let Some(item) = self.inbox().next().cloned() else { return };
+        let (options, reply) = match self.waiting.remove(&item.id) {
+            Some((options, reply)) => (options, Some(reply)),
+            None => (PromptOptions::default(), None),
+        };
+        let is_awaited = reply.is_some();
+        let Err(error) = self.begin_delivered(&item, options, reply).await else {
+            self.refusals = 0;
+            return;
+        };
+        self.warn(format!("input that waits could not be delivered: {error}"));
+        if is_awaited {
+            self.refused.push(item.id);
+        }
+        for (id, (_, reply)) in std::mem::take(&mut self.waiting) {
+            self.refused.push(id);
+            let _ = reply.send(Err(error.clone()));
+        }
+        let waits = self.inbox().next().is_some();
+        self.is_held = waits;
+        if waits && !std::mem::replace(&mut self.tries_again, true) {
+            let wait = (TRY_AGAIN_AFTER * 2_u32.saturating_pow(self.refusals)).min(TRY_AGAIN_AFTER_MAX);
+            self.refusals = (self.refusals + 1).min(6);
+            self.myself.send_after(wait, || SessionMessage::TryAgain);
         }
     }
 
@@ -302,9 +335,7 @@ impl SessionState {
             let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::TurnEnd));
         }
         // A compaction that the turn asked for has nobody to wait for it.
-        if let (Some(_), Some(compactor)) = (&self.compaction, &self.compactor) {
-            let _ = compactor.cast(CompactorMessage::Cancel { reason: "the turn ended".into() });
-        }
+        self.cancel_compaction("the turn ended");
     }
 
     pub(super) async fn close_turn(&mut self, size: &Size, context: ContextUsage) {
@@ -327,20 +358,19 @@ impl SessionState {
         };
         let reply = turn.reply.take().map(|reply| (reply, result));
         let answer = Answer { turn: turn.stamp.turn, outcome: outcome.as_str(), context, reply };
-        let mut then = Some(Box::new(answer));
+        let mut then = Some(LastWord::new(Box::new(answer)));
         if let Err(error) = self.append_then(draft, None, &mut then).await {
             // The answer itself is durable; that the turn ended is noted with the next prompt.
             self.warn(format!("the turn's end could not be recorded: {error}"));
-            if let Some(mut answer) = then {
+            if let Some(mut answer) = then.and_then(|then| then.take()) {
                 answer.outcome = TurnOutcome::Interrupted.as_str();
                 answer.reply = answer.reply.map(|(reply, _)| (reply, Err(error)));
-                self.tell_agent(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
+                self.last_word = Some(LastWord::new(answer));
+                self.tell_agent(AgentMessage::Broadcast { events: Vec::new(), then: self.last_word.clone() });
             }
         }
-        self.stop_if_wanted();
         self.compact_if_requested();
         self.compact_if_due(size);
-        self.next_prompt().await;
     }
 
     /// The store refused: the turn cannot go on. What was acknowledged is there.
@@ -352,7 +382,6 @@ impl SessionState {
         {
             let _ = reply.send(Err(error));
         }
-        self.stop_if_wanted();
     }
 }
 

@@ -1,0 +1,157 @@
+//! A disk that fails while input waits: whoever waits is answered, what was taken in is said exactly once, and
+//! nothing stays in the inbox of a session that has nothing to do.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use greenroom::prelude::*;
+use greenroom_kernel::EntryId;
+use greenroom_simulator::{
+    ByPurpose, CallInfo, Function, Pace, Reply as Said, Script, SeenRequest, Simulator, Summariser,
+};
+use greenroom_store::StoreOptions;
+use greenroom_store::faults::{EIO, ENOSPC, Fault, FaultyFiles, MemoryFiles};
+
+use crate::support::{agent, simulator};
+
+const WINDOW: u64 = 6_000;
+/// Nothing here takes longer, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Answers that take a while, and a summary that takes longer.
+fn talk() -> Simulator {
+    let pace = Pace { chunks: 2, first_ms: 300, between_ms: 10 };
+    let turns = Function(move |_: &SeenRequest, info: CallInfo| {
+        Said::text(format!("answer {} {}", info.session_call, "word ".repeat(100))).with_pace(pace)
+    });
+    let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
+        Summariser::Obedient.reply(request, info).with_pace(pace)
+    });
+    simulator(ByPurpose::new(turns, summaries), WINDOW)
+}
+
+async fn start(model: &Simulator, dir: &Path, files: &FaultyFiles) -> Runtime {
+    let options = StoreOptions { files: Arc::new(files.clone()), ..StoreOptions::new(dir) };
+    Runtime::builder().provider(model.provider()).store_options(options).start().await.unwrap()
+}
+
+/// How often a user's message with this text is on the record.
+async fn said(runtime: &Runtime, text: &str) -> usize {
+    let entries = runtime.entries("waiting", EntryId(0)).await.unwrap();
+    let is_it = |entry: &&greenroom_kernel::Entry| {
+        let message = entry.kind.as_message();
+        message.is_some_and(|message| message.role() == "user" && message.text() == text)
+    };
+    entries.iter().filter(is_it).count()
+}
+
+/// The disk fails in some way while a turn runs, two prompts and a follow-up wait, and a compaction may be under
+/// way. Gives how many prompts failed.
+async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
+    let context = format!("{fault:?}, heals: {heals}, compacts: {compacts}");
+    let dir = tempfile::tempdir().unwrap();
+    let model = talk();
+    let files = FaultyFiles::new(Arc::new(MemoryFiles::new()));
+    let runtime = start(&model, dir.path(), &files).await;
+    let session = runtime.open("waiting", &agent(WINDOW)).await.unwrap();
+    if compacts {
+        for number in 0..4 {
+            session.prompt(format!("{number} {}", "thing ".repeat(300))).await.unwrap();
+        }
+        until(&session, |state| state.status == "idle").await;
+    }
+    let compaction = compacts.then(|| {
+        let session = session.clone();
+        let options = CompactOptions { force: true, ..CompactOptions::default() };
+        tokio::spawn(async move { session.compact(options).await })
+    });
+    if compacts {
+        until(&session, |state| state.status == "compacting").await;
+    }
+    let mut prompts = Vec::new();
+    for (number, text) in ["first", "second", "third"].into_iter().enumerate() {
+        let asked = session.clone();
+        prompts.push((text, tokio::spawn(async move { asked.prompt(text).await })));
+        // The first one begins at once where nothing is under way.
+        let waiting = number + usize::from(compacts);
+        until(&session, |state| state.status != "idle" && state.waiting == waiting).await;
+    }
+    session.follow_up("followed up").await.unwrap();
+    files.set(fault);
+    let mut failed = Vec::new();
+    for (text, prompt) in prompts {
+        let answer = tokio::time::timeout(PATIENCE, prompt).await;
+        match answer.unwrap_or_else(|_| panic!("{context}: {text} was never answered")).unwrap() {
+            Ok(_) => {}
+            Err(Error::Store(_)) => failed.push(text),
+            Err(error) => panic!("{context}: {text}: {error:?}"),
+        }
+    }
+    if let Some(compaction) = compaction {
+        let end = tokio::time::timeout(PATIENCE, compaction).await;
+        let _ = end.unwrap_or_else(|_| panic!("{context}: the compaction never ended")).unwrap();
+    }
+    assert!(files.fired() > 0, "{context}: it never happened");
+    if heals {
+        files.set(Fault::None);
+        // Nobody asks for anything more: what was acknowledged is said all the same.
+        until(&session, |state| state.status == "idle" && state.waiting == 0).await;
+    } else {
+        let refused = session.prompt("fourth").await;
+        assert!(matches!(refused, Err(Error::Store(_))), "{context}: {refused:?}");
+        files.set(Fault::None);
+    }
+    session.prompt("last").await.unwrap_or_else(|error| panic!("{context}: it works no more: {error:?}"));
+    let state = session.state().await.unwrap();
+    assert_eq!((state.status, state.waiting), ("idle", 0), "{context}");
+    assert_eq!(said(&runtime, "followed up").await, 1, "{context}: what was acknowledged");
+    assert_eq!(said(&runtime, "last").await, 1, "{context}");
+    for text in ["first", "second", "third", "fourth"] {
+        let times = said(&runtime, text).await;
+        assert!(times <= 1, "{context}: {text} was said {times} times");
+        if !failed.contains(&text) && text != "fourth" {
+            assert_eq!(times, 1, "{context}: {text} was answered");
+        }
+    }
+    let head = runtime.head("waiting").await.unwrap().unwrap();
+    assert!(head.inbox.is_empty() && head.open_turn.is_none(), "{context}: {head:?}");
+    assert_eq!(head.open_compaction, None, "{context}");
+    runtime.shutdown().await.unwrap();
+    model.assert_clean();
+    failed.len()
+}
+
+/// Waits until the session stands as it should.
+async fn until(session: &SessionHandle, is_so: impl Fn(&greenroom::State) -> bool) {
+    let look = async {
+        loop {
+            let state = session.state().await.unwrap();
+            if is_so(&state) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, look).await.is_err() {
+        panic!("it never comes to that: {:?}", session.state().await);
+    }
+}
+
+#[tokio::test]
+async fn whoever_waits_while_the_disk_fails_is_answered() {
+    let mut cases = Vec::new();
+    for compacts in [false, true] {
+        for at in 1..=8 {
+            cases.push((Fault::FailOnce { at, errno: EIO }, true, compacts));
+            cases.push((Fault::FailOnce { at, errno: ENOSPC }, true, compacts));
+            cases.push((Fault::FailFrom { at, errno: ENOSPC }, true, compacts));
+            cases.push((Fault::FailFrom { at, errno: ENOSPC }, false, compacts));
+        }
+    }
+    let cases = cases.into_iter().map(|(fault, heals, compacts)| tokio::spawn(check(fault, heals, compacts)));
+    let failed: Vec<usize> =
+        futures_util::future::join_all(cases).await.into_iter().map(Result::unwrap).collect();
+    let failed: usize = failed.iter().sum();
+    assert!(failed > 20, "only {failed} prompts failed");
+}
