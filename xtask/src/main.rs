@@ -20,7 +20,8 @@ cargo xtask ci [--only STEP]... [--skip STEP]...   run all checks, or some of th
 cargo xtask steps                                  list the checks
 cargo xtask simulate --seed N                      a simulated life, with its trace
 cargo xtask simulate --runs N [--from N]           many of them
-cargo xtask kills [--runs N]                       a real process, killed N times (2,000)";
+cargo xtask kills [--runs N]                       a real process, killed N times (2,000)
+cargo xtask mutations [--runs N]                   a store, damaged N times (10,000)";
 
 fn main() -> ExitCode {
     match dispatch(std::env::args().skip(1).collect()) {
@@ -38,6 +39,7 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
         Some("ci") => ci(&selection(arguments)?),
         Some("simulate") => simulate::simulate(arguments),
         Some("kills") => simulate::kills(arguments),
+        Some("mutations") => simulate::mutations(arguments),
         Some("steps") => {
             for step in STEPS {
                 println!("{:<9} {}", step.name, step.about);

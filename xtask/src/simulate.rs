@@ -1,6 +1,6 @@
-//! Long runs of what the tests do a little of: `cargo xtask simulate` and `cargo xtask kills`.
+//! Long runs of what the tests do a little of: `cargo xtask simulate`, `cargo xtask kills` and `cargo xtask mutations`.
 //!
-//! Always true: they run the integration tests' own code, optimised; what to run is told by the environment.
+//! Always true: they run the tests' own code, optimised; what to run is told by the environment.
 
 use anyhow::{Context, Result, bail};
 
@@ -22,19 +22,35 @@ pub(crate) fn simulate(mut flags: impl Iterator<Item = String>) -> Result<()> {
 }
 
 /// A real process, killed so many times.
-pub(crate) fn kills(mut flags: impl Iterator<Item = String>) -> Result<()> {
-    let kills = match flags.next().as_deref() {
-        None => 2_000,
-        Some("--runs") => number("--runs", flags.next())?,
-        Some(other) => bail!("kills has no flag `{other}`; it has --runs N"),
-    };
+pub(crate) fn kills(flags: impl Iterator<Item = String>) -> Result<()> {
+    let kills = runs("kills", flags, 2_000)?;
     in_tests("crashes::kills_by_hand").env("GREENROOM_KILLS", &kills.to_string()).run().map(drop)
 }
 
+/// A store, damaged so many times.
+pub(crate) fn mutations(flags: impl Iterator<Item = String>) -> Result<()> {
+    let mutations = runs("mutations", flags, 10_000)?;
+    let cargo = optimised(&["--package", "greenroom-store", "--lib"], "tests::damage::by_hand");
+    cargo.env("GREENROOM_MUTATIONS", &mutations.to_string()).run().map(drop)
+}
+
+/// How many runs the flags ask for.
+fn runs(command: &str, mut flags: impl Iterator<Item = String>, unless_said: u64) -> Result<u64> {
+    match flags.next().as_deref() {
+        None => Ok(unless_said),
+        Some("--runs") => number("--runs", flags.next()),
+        Some(other) => bail!("{command} has no flag `{other}`; it has --runs N"),
+    }
+}
+
 fn in_tests(test: &str) -> Cargo {
-    let build = ["test", "--quiet", "--release", "--package", "greenroom-tests", "--test", "it"];
-    Cargo::new(&[&build[..], &[test, "--", "--exact", "--ignored", "--nocapture"]].concat())
-        .env("RUST_BACKTRACE", "0")
+    optimised(&["--package", "greenroom-tests", "--test", "it"], test)
+}
+
+fn optimised(target: &[&str], test: &str) -> Cargo {
+    let (build, run) =
+        (["test", "--quiet", "--release"], [test, "--", "--exact", "--ignored", "--nocapture"]);
+    Cargo::new(&[&build[..], target, &run[..]].concat()).env("RUST_BACKTRACE", "0")
 }
 
 fn number(flag: &str, text: Option<String>) -> Result<u64> {

@@ -2,9 +2,10 @@
 
 use greenroom::prelude::*;
 use greenroom_kernel::entry::Trigger;
+use greenroom_kernel::path::is_message;
 use greenroom_kernel::usage::WindowSource;
-use greenroom_kernel::{FailureClass, Usage};
 use greenroom_provider::{OpenAi, OpenAiOptions, Purpose};
+use greenroom_kernel::{Entry, EntryId, FailureClass, Usage};
 use greenroom_simulator::{
     ByPurpose, CallInfo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Sequence, Simulator,
     SimulatorOptions, Summariser,
@@ -361,6 +362,8 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
         // The last rung asks nobody for a summary.
         (Trigger::Overflow, "truncated"),
     ];
+    // A fifth of the window, half of that, the newest message; for whole turns, half as much again.
+    let kept_at_most = [9_000, 4_500, 20];
     for refusals in 1..=4 {
         let script = Function(move |request: &SeenRequest, info: CallInfo| match request.purpose {
             Purpose::Summary => greenroom_simulator::Script::reply(&Summariser::Obedient, request, info),
@@ -385,6 +388,14 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
         let compactions = crate::talk::compactions(&runtime, "refused").await;
         let kept: Vec<_> = compactions.iter().map(|(_, compaction)| compaction.first_kept).collect();
         assert!(kept.is_sorted_by(|a, b| a < b), "{refusals}: each rung keeps less: {kept:?}");
+        let entries = runtime.entries("refused", EntryId(0)).await.unwrap();
+        for ((id, compaction), at_most) in compactions.iter().zip(kept_at_most) {
+            let is_kept = |entry: &&Entry| {
+                Some(entry.id) >= compaction.first_kept && entry.id < *id && is_message(&entry.kind)
+            };
+            let tokens: u64 = entries.iter().filter(is_kept).map(|entry| entry.tokens).sum();
+            assert!(tokens <= at_most, "{refusals}: entry {id} keeps {tokens} tokens");
+        }
         if refusals > 3 {
             let error = reply.unwrap_err();
             assert!(error.is_context_overflow(), "{error:?}");

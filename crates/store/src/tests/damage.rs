@@ -1,7 +1,10 @@
 //! Bytes that are damaged or lost: the intact part is there, the rest is said, and nothing panics.
 
 use std::collections::BTreeMap;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use greenroom_kernel::EntryId;
 
@@ -163,24 +166,88 @@ fn a_damaged_journal_gives_the_intact_part_and_says_the_rest() {
 
 #[test]
 fn a_damaged_index_costs_nothing() {
-    for seed in 0..45 {
-        let (world, sessions, _) = mutated(seed, damage_index);
-        let (store, _) = world.open();
-        for (session, expected) in &sessions {
-            let found = texts(&store, session, 0).unwrap();
-            assert_eq!(&found[..expected.len()], expected, "seed {seed}: {session}");
-        }
+    (0..45).for_each(damaged_index);
+}
+
+fn damaged_index(seed: u64) {
+    let (world, sessions, _) = mutated(seed, damage_index);
+    let (store, _) = world.open();
+    for (session, expected) in &sessions {
+        let found = texts(&store, session, 0).unwrap();
+        assert_eq!(&found[..expected.len()], expected, "seed {seed}: {session}");
     }
 }
 
 #[test]
 fn damage_to_both_is_said_too() {
-    for seed in 100..145 {
-        mutated(seed, |world, random| {
-            damage_journal(world, random);
-            damage_index(world, random);
-        });
+    (100..145).for_each(|seed| drop(mutated(seed, damage_both)));
+}
+
+fn damage_both(world: &World, random: &mut Random) {
+    damage_journal(world, random);
+    damage_index(world, random);
+}
+
+/// What `cargo xtask mutations` runs: as many seeds as the environment says, the first third of them on the journal,
+/// the second on the index, the last on both.
+#[test]
+#[ignore = "run by `cargo xtask mutations`"]
+#[expect(clippy::print_stdout, reason = "it is a command's output")]
+fn by_hand() {
+    #[expect(clippy::disallowed_methods, reason = "a test binary has no other way to be told")]
+    let runs = std::env::var("GREENROOM_MUTATIONS").map_or(10_000, |text| text.parse().expect("a number"));
+    let began = std::time::Instant::now();
+    let next = AtomicU64::new(0);
+    let tally = Mutex::new(Tally::default());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= runs {
+                return;
+            }
+            let kind = usize::try_from(seed * 3 / runs).expect("below 3");
+            let lived = catch_unwind(|| match kind {
+                0 => mutated(seed, damage_journal).2,
+                1 => {
+                    damaged_index(seed);
+                    true
+                }
+                _ => mutated(seed, damage_both).2,
+            });
+            let mut tally = tally.lock().unwrap();
+            tally.runs[kind] += 1;
+            match lived {
+                Ok(is_whole) => tally.whole[kind] += u64::from(is_whole),
+                Err(_) => tally.failed.push(seed),
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let tally = tally.into_inner().unwrap();
+    for (kind, what) in ["the journal", "the index", "both"].into_iter().enumerate() {
+        println!(
+            "{:>8} mutations of {what}: {} lost nothing, {} lost something and said so",
+            tally.runs[kind],
+            tally.whole[kind],
+            tally.runs[kind] - tally.whole[kind]
+        );
     }
+    println!(
+        "{runs} mutations in {:.1} s; {} failed: {:?}",
+        began.elapsed().as_secs_f64(),
+        tally.failed.len(),
+        tally.failed
+    );
+    assert!(tally.failed.is_empty());
+}
+
+/// What came of many mutations, by what was damaged.
+#[derive(Default)]
+struct Tally {
+    runs: [u64; 3],
+    whole: [u64; 3],
+    failed: Vec<u64>,
 }
 
 /// A store whose newest segment lost its last bytes.
