@@ -4,8 +4,8 @@ use greenroom::prelude::*;
 use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::usage::WindowSource;
-use greenroom_provider::{OpenAi, OpenAiOptions, Purpose};
 use greenroom_kernel::{Entry, EntryId, FailureClass, Usage};
+use greenroom_provider::{OpenAi, OpenAiOptions, Purpose};
 use greenroom_simulator::{
     ByPurpose, CallInfo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Sequence, Simulator,
     SimulatorOptions, Summariser,
