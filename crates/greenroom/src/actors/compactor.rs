@@ -16,11 +16,10 @@ use greenroom_provider::{Purpose, ReplyEvent, Request};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::time::Instant;
 
-use crate::agent::Agent;
 use crate::deps::{Deps, model_info};
 use crate::event::EventKind;
 use crate::lane::Lane;
-use crate::message::{CompactionOrder, CompactorMessage, SessionMessage};
+use crate::message::{CompactionOrder, CompactorMessage, SessionMessage, Summariser};
 use crate::slot::Slot;
 
 /// The most questions that are asked at the same time.
@@ -34,7 +33,6 @@ pub(crate) struct CompactorArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) slot: Arc<Slot>,
     pub(crate) session: ActorRef<SessionMessage>,
-    pub(crate) definition: Arc<Agent>,
 }
 
 /// What it owns.
@@ -42,7 +40,6 @@ pub(crate) struct CompactorState {
     deps: Arc<Deps>,
     slot: Arc<Slot>,
     session: ActorRef<SessionMessage>,
-    definition: Arc<Agent>,
     /// Which compaction this is: news of an earlier one is late.
     run: u64,
     running: Option<Box<Running>>,
@@ -50,8 +47,8 @@ pub(crate) struct CompactorState {
 
 struct Running {
     compacting: Compacting,
-    model: String,
-    session_model: String,
+    summariser: Summariser,
+    fallback: Summariser,
     began: Instant,
     /// Questions that wait for a child.
     queue: VecDeque<Question>,
@@ -73,8 +70,8 @@ impl Actor for Compactor {
         _myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        let CompactorArguments { deps, slot, session, definition } = arguments;
-        Ok(CompactorState { deps, slot, session, definition, run: 0, running: None })
+        let CompactorArguments { deps, slot, session } = arguments;
+        Ok(CompactorState { deps, slot, session, run: 0, running: None })
     }
 
     async fn handle(
@@ -142,8 +139,8 @@ impl CompactorState {
         let (compacting, effects) = Compacting::begin(order.brief);
         self.running = Some(Box::new(Running {
             compacting,
-            model: order.model,
-            session_model: order.session_model,
+            summariser: order.summariser,
+            fallback: order.fallback,
             began: Instant::now(),
             queue: VecDeque::new(),
             delayed: HashMap::new(),
@@ -235,18 +232,16 @@ impl CompactorState {
     }
 
     async fn start_children(&mut self, myself: &ActorRef<CompactorMessage>) {
-        let Some(lane) = self.deps.lane(&self.definition).cloned() else { return };
         let run = self.run;
         let Some(running) = &mut self.running else { return };
         while running.children.len() < CHILDREN_MAX {
             let Some(question) = running.queue.pop_front() else { return };
             // A model that failed at it is not asked again: the session's own is.
-            let model = if question.attempt == 0 { &running.model } else { &running.session_model };
+            let summariser = if question.attempt == 0 { &running.summariser } else { &running.fallback };
             let arguments = SummaryArguments {
                 compactor: myself.clone(),
-                lane: Arc::clone(&lane),
+                summariser: summariser.clone(),
                 run,
-                model: model.clone(),
                 session: self.slot.id.to_string(),
             };
             let id = question.id;
@@ -300,9 +295,8 @@ struct SummaryActor;
 
 struct SummaryArguments {
     compactor: ActorRef<CompactorMessage>,
-    lane: Arc<Lane>,
+    summariser: Summariser,
     run: u64,
-    model: String,
     session: String,
 }
 
@@ -326,9 +320,8 @@ impl Actor for SummaryActor {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         let id = question.id;
-        let answer =
-            Box::pin(ask(&state.lane, &state.model, &state.session, question.text, question.cap_tokens))
-                .await;
+        let Summariser { lane, model } = &state.summariser;
+        let answer = Box::pin(ask(lane, model, &state.session, question.text, question.cap_tokens)).await;
         let _ = state.compactor.cast(CompactorMessage::Answered { run: state.run, id, answer });
         myself.stop(None);
         Ok(())

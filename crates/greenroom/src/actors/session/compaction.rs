@@ -64,7 +64,7 @@ impl SessionState {
             window = window.min(self.deps.learned.limit(&self.provider, &self.model).unwrap_or(window));
         }
         // The summariser's own window: that of the chosen model, of the one that is being left, or of ours.
-        let own = compaction.leaving.as_ref().map_or(window, |(_, left)| *left);
+        let own = compaction.leaving.as_ref().map_or(window, |leaving| leaving.window);
         let summariser = self.settings.summary_model.as_ref().map_or(Some(own), |model| {
             self.deps
                 .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default(), 0)
@@ -85,6 +85,14 @@ impl SessionState {
             focus: compaction.options.focus.clone(),
             rungs_down: compaction.rungs_down,
         }
+    }
+
+    /// Who writes the summaries: the chosen model, the one that is being left, or ours; and ours, where that fails.
+    fn summarisers(&self, compaction: &OpenCompaction) -> (Summariser, Summariser) {
+        let ours = |model: &String| Summariser { lane: Arc::clone(&self.lane), model: model.clone() };
+        let leaving = compaction.leaving.as_ref().map(|leaving| leaving.summariser.clone());
+        let chosen = self.settings.summary_model.as_ref().map(ours).or(leaving);
+        (chosen.unwrap_or_else(|| ours(&self.model)), ours(&self.model))
     }
 
     /// The size is known: says that it begins, and lets the compactor begin.
@@ -130,7 +138,7 @@ impl SessionState {
             tokens_before: size.tokens,
             messages_before: self.log.messages(),
         }));
-        let leaving = compaction.leaving.as_ref().map(|(model, _)| model.clone());
+        let (summariser, fallback) = self.summarisers(&compaction);
         self.compaction = Some(OpenCompaction { started: Some(started), ..compaction });
         if let Err(error) = self.append(draft, None).await {
             let reason = error.to_string();
@@ -138,11 +146,7 @@ impl SessionState {
             self.finish_compaction(&ended, None);
             return;
         }
-        let order = CompactionOrder {
-            model: self.settings.summary_model.clone().or(leaving).unwrap_or_else(|| self.model.clone()),
-            session_model: self.model.clone(),
-            brief,
-        };
+        let order = CompactionOrder { brief, summariser, fallback };
         match self.compactor().await {
             Ok(compactor) => {
                 let _ = compactor.cast(CompactorMessage::Begin(Box::new(order)));
@@ -162,7 +166,6 @@ impl SessionState {
             deps: Arc::clone(&self.deps),
             slot: Arc::clone(&self.slot),
             session: self.myself.clone(),
-            definition: Arc::clone(&self.definition),
         };
         let (compactor, _) = Actor::spawn_linked(None, Compactor, arguments, self.myself.get_cell())
             .await
