@@ -121,8 +121,8 @@ pub(crate) enum SessionMessage {
     Compact { stamp: Stamp, trigger: Trigger, at_window: bool, rungs_down: u32 },
     /// From the agent: everything was broadcast, and every prompt that was answered has its reply.
     LastWordsSaid,
-    /// From the agent: the provider named a limit of the model.
-    LimitLearned { limit: u64 },
+    /// From the agent or the compactor: a provider named a limit of a model when it refused `sent` tokens.
+    LimitLearned { provider: String, model: String, limit: u64, sent: u64 },
 
     /// From the usage tracker: the size that was asked for before a compaction, a turn's end or a state.
     Measured { purpose: MeasureFor, size: Size, usage: ContextUsage, ratio: greenroom_kernel::usage::Ratio },

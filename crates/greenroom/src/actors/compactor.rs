@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use greenroom_kernel::compacting::{Compacting, Effect, Input, Question};
+use greenroom_kernel::turn::BACKOFF_MS_MAX;
+use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Usage, compacting, summary};
 use greenroom_provider::{Purpose, ReplyEvent, Request};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -54,10 +56,19 @@ struct Running {
     queue: VecDeque<Question>,
     /// Questions that wait for their time.
     delayed: HashMap<u32, Question>,
-    /// The children at work, and what each was asked.
-    children: HashMap<ActorId, (ActorRef<Question>, u32)>,
+    /// The children at work.
+    children: HashMap<ActorId, Child>,
+    ratio: Ratio,
     cost_microdollars: Option<u64>,
     usage: Usage,
+}
+
+/// A child at work, and what it was asked.
+struct Child {
+    actor: ActorRef<Question>,
+    id: u32,
+    tokens: u64,
+    summariser: Summariser,
 }
 
 impl Actor for Compactor {
@@ -118,7 +129,7 @@ impl Actor for Compactor {
             SupervisionEvent::ActorFailed(child, reason) => {
                 let asked =
                     state.running.as_mut().and_then(|running| running.children.remove(&child.get_id()));
-                if let Some((_, id)) = asked {
+                if let Some(Child { id, .. }) = asked {
                     let failure =
                         Failure::new(FailureClass::Other, format!("a summary's call died: {reason}"));
                     let run = state.run;
@@ -136,6 +147,7 @@ impl Actor for Compactor {
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
         self.run += 1;
+        let ratio = order.brief.ratio;
         let (compacting, effects) = Compacting::begin(order.brief);
         self.running = Some(Box::new(Running {
             compacting,
@@ -145,6 +157,7 @@ impl CompactorState {
             queue: VecDeque::new(),
             delayed: HashMap::new(),
             children: HashMap::new(),
+            ratio,
             cost_microdollars: Some(0),
             usage: Usage::default(),
         }));
@@ -159,9 +172,11 @@ impl CompactorState {
         answer: Result<Box<AssistantMessage>, Failure>,
     ) {
         if let Some(running) = self.running.as_mut().filter(|_| run == self.run) {
-            running.children.retain(|_, (_, asked)| *asked != id);
-            if let Ok(answer) = &answer {
-                running.bill(answer);
+            let child = running.children.extract_if(|_, child| child.id == id).next().map(|(_, child)| child);
+            match (&answer, child) {
+                (Ok(answer), _) => running.bill(answer),
+                (Err(failure), Some(child)) => refused(&self.session, &child, failure),
+                (Err(_), None) => {}
             }
         }
         self.input(myself, run, Input::Answered { id, answer }).await;
@@ -198,9 +213,9 @@ impl CompactorState {
                     let mut end = end;
                     end.usage = running.usage;
                     let cost_microdollars = running.cost_microdollars;
-                    for (child, _) in running.children.values() {
+                    for child in running.children.values() {
                         // Nobody waits for it any more; its call is dropped with it.
-                        child.kill();
+                        child.actor.kill();
                     }
                     self.running = None;
                     if !end.outcome.is_installed() {
@@ -244,11 +259,12 @@ impl CompactorState {
                 run,
                 session: self.slot.id.to_string(),
             };
-            let id = question.id;
+            let (id, tokens) = (question.id, question.tokens(running.ratio));
+            let summariser = summariser.clone();
             match Actor::spawn_linked(None, SummaryActor, arguments, myself.get_cell()).await {
-                Ok((child, _)) => {
-                    let _ = child.cast(question);
-                    running.children.insert(child.get_id(), (child, id));
+                Ok((actor, _)) => {
+                    let _ = actor.cast(question);
+                    running.children.insert(actor.get_id(), Child { actor, id, tokens, summariser });
                 }
                 Err(error) => {
                     let failure =
@@ -269,13 +285,9 @@ impl Running {
     fn withdraw(&mut self, ids: &[u32]) {
         self.queue.retain(|question| !ids.contains(&question.id));
         self.delayed.retain(|id, _| !ids.contains(id));
-        self.children.retain(|_, (child, id)| {
-            let stays = !ids.contains(id);
-            if !stays {
-                child.kill();
-            }
-            stays
-        });
+        for (_, child) in self.children.extract_if(|_, child| ids.contains(&child.id)) {
+            child.actor.kill();
+        }
     }
 
     fn bill(&mut self, answer: &AssistantMessage) {
@@ -286,6 +298,18 @@ impl Running {
             (Some(sum), Some(cost)) => Some(sum + cost),
             (Some(_) | None, None) | (None, Some(_)) => None,
         };
+    }
+}
+
+/// What a refusal says of the summariser for all who use it: how long to wait, and how much it takes.
+fn refused(session: &ActorRef<SessionMessage>, child: &Child, failure: &Failure) {
+    let Summariser { lane, model } = &child.summariser;
+    if let Some(wait_ms) = failure.retry_after_ms.filter(|_| failure.class.is_retryable()) {
+        lane.pause_ms(wait_ms.min(BACKOFF_MS_MAX));
+    }
+    if let Some(limit) = failure.limit.filter(|_| failure.class == FailureClass::ContextOverflow) {
+        let (provider, model) = (lane.provider.name().to_owned(), model.clone());
+        let _ = session.cast(SessionMessage::LimitLearned { provider, model, limit, sent: child.tokens });
     }
 }
 

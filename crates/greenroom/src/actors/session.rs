@@ -375,12 +375,10 @@ impl SessionState {
                 self.compact_for_turn(stamp, trigger, at_window, rungs_down);
             }
             SessionMessage::LastWordsSaid => self.stop_now(),
-            SessionMessage::LimitLearned { limit } => {
-                let sent = self.slot.context().tokens + self.definition.max_output_tokens.unwrap_or(0);
-                if self.deps.learned.learn_limit(&self.provider, &self.model, limit, sent) {
+            SessionMessage::LimitLearned { provider, model, limit, sent } => {
+                if self.deps.learned.learn_limit(&provider, &model, limit, sent) {
                     self.warn(format!(
-                        "the provider says that {} takes {limit} tokens; this is remembered",
-                        self.model
+                        "the provider says that {model} takes {limit} tokens; this is remembered"
                     ));
                     self.gauge_changed();
                 }

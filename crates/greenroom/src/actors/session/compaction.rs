@@ -63,13 +63,16 @@ impl SessionState {
             // Whatever was set: the provider says what fits.
             window = window.min(self.deps.learned.limit(&self.provider, &self.model).unwrap_or(window));
         }
-        // The summariser's own window: that of the chosen model, of the one that is being left, or of ours.
-        let own = compaction.leaving.as_ref().map_or(window, |leaving| leaving.window);
-        let summariser = self.settings.summary_model.as_ref().map_or(Some(own), |model| {
-            self.deps
-                .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default(), 0)
-                .tokens
-        });
+        // The summariser's own window: that of the chosen model, of the one that is being left, or of ours; and what
+        // its provider said of it, whatever was set.
+        let (Summariser { lane, model }, _) = self.summarisers(compaction);
+        let summariser = if self.settings.summary_model.is_some() {
+            let settings = CompactionSettings::default();
+            self.deps.window(&Agent::new(model.clone()), &self.provider, &model, &settings, 0).tokens
+        } else {
+            let own = compaction.leaving.as_ref().map_or(window, |leaving| leaving.window);
+            Some(self.deps.learned.limit(lane.provider.name(), &model).map_or(own, |limit| limit.min(own)))
+        };
         Brief {
             path: self.log.path().to_vec(),
             settings: CompactionSettings::clone(&self.settings),
