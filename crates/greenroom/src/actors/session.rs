@@ -127,6 +127,8 @@ struct OpenCompaction {
     options: CompactOptions,
     /// The turn that waits for it.
     stamp: Option<Stamp>,
+    /// What that turn needs if nothing comes of this one: it was asked for less, by an agent that died.
+    or_else: Option<(Trigger, u32)>,
     /// The caller that waits for it.
     reply: Option<ReplyTo<Compacted>>,
     started: Option<EntryId>,
@@ -149,6 +151,7 @@ impl OpenCompaction {
             rungs_down: 0,
             options: CompactOptions::default(),
             stamp: None,
+            or_else: None,
             reply: None,
             started: None,
             began: tokio::time::Instant::now(),

@@ -18,6 +18,7 @@ pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
 const ABORTED: &str = "it was aborted";
 
 impl SessionState {
+    /// The turn needs a compaction. One that runs for an agent that died is waited for.
     pub(super) fn compact_for_turn(
         &mut self,
         stamp: Stamp,
@@ -25,8 +26,12 @@ impl SessionState {
         at_window: bool,
         rungs_down: u32,
     ) {
-        let again = trigger == Trigger::Threshold && !self.message_since_compaction;
-        if self.compaction.is_some() || again {
+        if let Some(running) = &mut self.compaction {
+            running.stamp = Some(stamp);
+            running.or_else = (at_window && !running.at_window).then_some((trigger, rungs_down));
+            return;
+        }
+        if trigger == Trigger::Threshold && !self.message_since_compaction {
             self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
             return;
         }
@@ -341,7 +346,10 @@ impl SessionState {
         self.message_since_compaction = false;
         if let Some(stamp) = open.stamp {
             let installed = ended.outcome.is_installed();
-            self.tell_agent(AgentMessage::Compacted { stamp, installed, floor });
+            match open.or_else.filter(|_| !installed && self.current(stamp).is_some()) {
+                Some((trigger, rungs_down)) => self.compact_for_turn(stamp, trigger, true, rungs_down),
+                None => self.tell_agent(AgentMessage::Compacted { stamp, installed, floor }),
+            }
         }
         let told = compacted(ended);
         if !self.deps.hooks.is_empty() && !matches!(ended.outcome, CompactionOutcome::Nothing { .. }) {
