@@ -127,6 +127,14 @@ pub struct Question {
     pub attempt: u32,
 }
 
+impl Question {
+    /// What it takes of the summariser's window, its answer included, by our estimate.
+    pub fn tokens(&self, ratio: Ratio) -> u64 {
+        let text = classes::tokens(summary::SYSTEM) + classes::tokens(&self.text);
+        ratio.apply(text) + output_tokens(self.cap_tokens)
+    }
+}
+
 /// What to install: the segment of the path to be replaced, and what replaces it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Segment {
@@ -551,8 +559,7 @@ impl Compacting {
     fn smaller_parts(&self, asked: &Asked, limit: Option<u64>) -> Option<(u64, Parts)> {
         let plan = self.plan.as_ref()?;
         let Job { kind, cap_tokens, .. } = self.jobs[asked.job];
-        let text = classes::tokens(summary::SYSTEM) + classes::tokens(&asked.question.text);
-        let sent = self.brief.ratio.apply(text) + output_tokens(asked.question.cap_tokens);
+        let sent = asked.question.tokens(self.brief.ratio);
         let window = self.brief.summariser_window;
         let named = limit.filter(|limit| *limit < sent && *limit <= window);
         [named, Some(sent.min(window) / 2)].into_iter().flatten().find_map(|window| {

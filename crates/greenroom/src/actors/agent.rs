@@ -347,13 +347,24 @@ impl AgentState {
                     .limit
                     .filter(|_| error.failure.class == greenroom_kernel::FailureClass::ContextOverflow)
                 {
-                    self.tell_session(SessionMessage::LimitLearned { limit });
+                    self.limit_named(stamp, limit);
                 }
                 // Different for each session and call, and the same in each run with the same ids.
                 let jitter = jitter(&self.slot.id, stamp.turn.0, call);
                 self.input(myself, stamp, Input::Failed { failure: error.failure, wordless, jitter });
             }
         }
+    }
+
+    fn limit_named(&mut self, stamp: Stamp, limit: u64) {
+        let (deps, tokens) = (Arc::clone(&self.deps), self.slot.context().tokens);
+        let Some(BeginTurn { agent, model, .. }) = self.current(stamp).map(|running| &running.begin) else {
+            return;
+        };
+        let Some(lane) = deps.lane(agent) else { return };
+        let (provider, model) = (lane.provider.name().to_owned(), model.clone());
+        let sent = tokens + agent.max_output_tokens.unwrap_or(0);
+        self.tell_session(SessionMessage::LimitLearned { provider, model, limit, sent });
     }
 
     fn measure_anew(&mut self, myself: &ActorRef<AgentMessage>, tracker: ActorRef<TrackerMessage>) {
