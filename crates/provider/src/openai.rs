@@ -102,7 +102,9 @@ pub struct OpenAiOptions {
     /// Whether the session is sent as `prompt_cache_key`; `None`: at OpenAI and Azure only, since strict servers
     /// refuse fields that they do not know.
     pub prompt_cache_key: Option<bool>,
-    /// The most bytes that one answer may have.
+    /// The most bytes that one answer may have on the wire, where each token comes in a frame of a few hundred. What
+    /// the model says in it may have 4 MiB, and one line 8 MiB. An answer that is larger is given up and not asked
+    /// for again.
     pub response_bytes_max: usize,
 }
 
