@@ -74,6 +74,7 @@ impl Actor for Compactor {
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
         let CompactorArguments { deps, slot, session, definition } = arguments;
+        deps.at(&slot.id, "compactor/starts");
         Ok(CompactorState { deps, slot, session, definition, run: 0, running: None })
     }
 
