@@ -192,8 +192,8 @@ impl RuntimeBuilder {
     }
 
     /// For tests of what must survive: a function that is called with the session's id and a name whenever one of
-    /// its actors takes up a message (`session/record`, `agent/model_over` …) or comes to a step of an
-    /// installation (`install/1_accepted` …). It may panic, which is then that actor's panic, or end the process.
+    /// its actors starts (`agent/starts` …), takes up a message (`session/record`, `agent/model_over` …) or comes to
+    /// a step of an installation (`install/1_accepted` …). It may panic, which is then that actor's panic, or end the process.
     #[must_use]
     pub fn probe(mut self, probe: impl Fn(&str, &'static str) + Send + Sync + 'static) -> Self {
         self.probe = Some(Arc::new(probe));

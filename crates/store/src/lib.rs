@@ -181,6 +181,11 @@ impl Store {
         Self { inner: Arc::new(Inner::Memory(Mutex::default())) }
     }
 
+    /// As [`Store::memory`], but an append fails where writing to this file does: for simulations of disks that fail.
+    pub fn memory_on(disk: Arc<dyn files::File>) -> Self {
+        Self { inner: Arc::new(Inner::Memory(Mutex::new(Memory::on(disk)))) }
+    }
+
     /// Whether it keeps everything in memory: then nothing of it blocks on a disk.
     pub fn is_memory(&self) -> bool {
         matches!(self.inner.as_ref(), Inner::Memory(_))

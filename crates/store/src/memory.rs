@@ -1,12 +1,16 @@
 //! A store in memory: for simulations under a paused clock, and for sessions that need not last.
 //!
-//! Always true: an append completes at once, on the caller's thread, and means the same as on a disk.
+//! Always true: an append completes at once, on the caller's thread, and means the same as on a disk. Where a test
+//! gives it a file, an append is first written there, and fails where that fails: it changes nothing then.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
 
 use greenroom_kernel::{Entry, EntryId};
 
 use crate::error::StoreError;
+use crate::files::{File, write_all_at};
 use crate::head::Head;
 use crate::{Appended, Batch};
 
@@ -23,9 +27,16 @@ pub(crate) struct Memory {
     sessions: BTreeMap<String, Session>,
     learned: HashMap<String, Vec<u8>>,
     pub(crate) is_closed: bool,
+    /// What can fail, in a test.
+    disk: Option<Arc<dyn File>>,
 }
 
 impl Memory {
+    /// A memory whose appends fail where writing to this file does.
+    pub(crate) fn on(disk: Arc<dyn File>) -> Self {
+        Self { disk: Some(disk), ..Self::default() }
+    }
+
     /// The batch was checked by itself already.
     pub(crate) fn append(
         &mut self,
@@ -41,6 +52,10 @@ impl Memory {
         let expected = EntryId(known.map_or(0, |known| known.entries.len() as u64));
         if first != expected {
             return Err(StoreError::Sequence { session: session.to_owned(), expected, got: first });
+        }
+        if let Some(disk) = &self.disk {
+            let written = write_all_at(disk.as_ref(), session.as_bytes(), 0).and_then(|()| disk.sync());
+            written.map_err(|error| StoreError::io("write", Path::new(session), error))?;
         }
         let known = self.sessions.entry(session.to_owned()).or_default();
         let next = EntryId(first.0 + batch.entries.len() as u64);

@@ -1,13 +1,27 @@
 //! A panic at any point of one session, with a hundred alive: the other ninety-nine are byte-identical to a run
-//! without it.
+//! without it, and the one goes on.
+//!
+//! Always true: the points are read from the actors' own code, so that a new message without a way to it here fails.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use greenroom::BeforeCompact;
+use greenroom::kernel::entry::EntryKind;
 use greenroom::prelude::*;
 use greenroom_kernel::{Entry, EntryId};
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Reply as Said, SeenRequest, Summariser};
+use greenroom_provider::Purpose;
+use greenroom_simulator::{
+    CallInfo, ErrorDialect, Fault, Function, Pace, Reply as Said, Script, SeenRequest, Summariser,
+};
+
+use greenroom_store::Store;
+use greenroom_store::faults::{self as store, FaultyFiles, MemoryFiles};
+use greenroom_store::files::{Files, OpenMode};
 
 use crate::support::{agent, builder, quiet_injected_panics, simulator};
 
@@ -15,6 +29,34 @@ const SESSIONS: usize = 100;
 const TURNS: u64 = 3;
 /// So many talk long enough to be compacted.
 const LONG: usize = 10;
+/// The one that is struck.
+const VICTIM: &str = "s0";
+/// No request takes longer than this, whatever was struck.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+
+/// Where the actors call the probe.
+const SOURCES: [&str; 6] = [
+    include_str!("../../../crates/greenroom/src/message.rs"),
+    include_str!("../../../crates/greenroom/src/actors/session.rs"),
+    include_str!("../../../crates/greenroom/src/actors/session/compaction.rs"),
+    include_str!("../../../crates/greenroom/src/actors/agent.rs"),
+    include_str!("../../../crates/greenroom/src/actors/usage_tracker.rs"),
+    include_str!("../../../crates/greenroom/src/actors/compactor.rs"),
+];
+
+/// What is called by the actors and is not ours.
+const OUTSIDE: [&str; 6] = ["provider", "summary", "tool", "hook/before", "hook/after", "hook/failed"];
+
+/// All points, as the code names them: `=> "session/prompt"`, `at(…, "install/1_accepted")`.
+fn points() -> BTreeSet<&'static str> {
+    let actors = ["session/", "agent/", "usage_tracker/", "compactor/", "install/"];
+    let named = SOURCES.iter().flat_map(|source| source.lines()).filter_map(|line| {
+        let is_point = line.contains("=> \"") || line.contains(".at(");
+        let name = line.split('"').nth(1).filter(|_| is_point)?;
+        actors.iter().any(|actor| name.starts_with(actor)).then_some(name)
+    });
+    named.chain(OUTSIDE).collect()
+}
 
 /// Notes a text.
 #[derive(Deserialize, JsonSchema)]
@@ -23,101 +65,276 @@ struct Note {
     text: String,
 }
 
-/// Runs a hundred sessions. Where `point` is named, the first session's actor panics the first time it is there,
-/// or its tool, model call or summary does. Gives the logs of the others, and how often it panicked.
-async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32) {
-    let hits = Arc::new(AtomicU32::new(0));
-    let strike = {
-        let hits = Arc::clone(&hits);
-        move |session: &str, at: &str| {
-            let struck = session == "s0" && Some(at) == point && hits.fetch_add(1, Ordering::Relaxed) == 0;
-            assert!(!struck, "injected at {at}");
+/// Strikes once, at one point of one session.
+#[derive(Clone)]
+struct Strike {
+    point: Option<&'static str>,
+    hits: Arc<AtomicU32>,
+    seen: Arc<Mutex<BTreeSet<&'static str>>>,
+    /// The tracker dies once more, so that somebody has to hear of the new one.
+    kills_tracker: Arc<AtomicBool>,
+    /// The disk fails while a summary is installed, and what waits is to begin.
+    fails_disk: Arc<AtomicBool>,
+    disk: FaultyFiles,
+}
+
+impl Strike {
+    fn at(&self, session: &str, at: &'static str) {
+        // Whoever is next has a good disk again: a handler waits for nothing here.
+        if !at.starts_with("install/") {
+            self.disk.set(store::Fault::None);
         }
+        if session != VICTIM {
+            return;
+        }
+        self.seen.lock().unwrap().insert(at);
+        let struck = Some(at) == self.point && self.hits.fetch_add(1, Ordering::Relaxed) == 0;
+        assert!(!struck, "injected at {at}");
+        let dies = at == "usage_tracker/measure" && self.kills_tracker.swap(false, Ordering::Relaxed);
+        assert!(!dies, "injected so that the tracker is a new one");
+        if at == "session/replace_path_segment" && once(&self.fails_disk) {
+            self.disk.set(store::Fault::FailFrom { at: 1, errno: store::ENOSPC });
+        }
+    }
+}
+
+/// What the victim's model and hooks do next, once each.
+#[derive(Clone, Default)]
+struct Orders {
+    overloaded: Arc<AtomicBool>,
+    overflow: Arc<AtomicBool>,
+    summary_overloaded: Arc<AtomicBool>,
+    summary_slow: Arc<AtomicBool>,
+    cancel_compaction: Arc<AtomicBool>,
+}
+
+fn once(order: &AtomicBool) -> bool {
+    order.swap(false, Ordering::Relaxed)
+}
+
+fn script(strike: Strike, orders: Orders) -> impl Script {
+    Function(move |request: &SeenRequest, info: CallInfo| {
+        let session = request.session.as_deref().unwrap_or_default();
+        let is_victim = session == VICTIM;
+        if request.purpose == Purpose::Summary {
+            strike.at(session, "summary");
+            if is_victim && once(&orders.summary_overloaded) {
+                return Said::fault(Fault::ServerError(503));
+            }
+            let wait_ms = if is_victim && once(&orders.summary_slow) { 30_000 } else { 0 };
+            return Script::reply(&Summariser::Obedient, request, info).after_ms(wait_ms);
+        }
+        strike.at(session, "provider");
+        let answer = Said::text(format!("answer {} {}", info.session_call, "word ".repeat(20)));
+        if !is_victim {
+            let calls = info.session_call.is_multiple_of(2) && request.has_tool("note");
+            return if calls { Said::call("note", &serde_json::json!({ "text": session })) } else { answer };
+        }
+        if once(&orders.overloaded) {
+            return Said::fault(Fault::ServerError(503));
+        }
+        if once(&orders.overflow) {
+            return Said::fault(Fault::Overflow(ErrorDialect::OpenAi));
+        }
+        let has_result = request.messages.last().is_some_and(|message| message.role() == "tool");
+        let asked = request.last_user_text();
+        match asked.split(' ').next() {
+            Some("call") if !has_result => Said::call("note", &serde_json::json!({ "text": session })),
+            Some("delegate") if !has_result => Said::call("helper", &serde_json::json!({ "task": "help" })),
+            Some("slow") => answer.with_pace(Pace { chunks: 4, first_ms: 20_000, between_ms: 1_000 }),
+            _ => answer,
+        }
+    })
+}
+
+/// One request of the victim's: answered or refused, but not left hanging.
+async fn ask<T>(what: &str, request: impl Future<Output = T>) -> T {
+    let answer = tokio::time::timeout(PATIENCE, request).await;
+    // What was struck is on its way back.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    answer.unwrap_or_else(|_| panic!("{what} was never answered"))
+}
+
+/// A life that comes to every point. Whatever it asks for may be refused.
+async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, orders: Orders) {
+    let open = |which: usize| {
+        let (runtime, definition) = (runtime.clone(), Arc::clone(&definitions[which]));
+        async move { runtime.open_shared(VICTIM, definition).await }
     };
-    let (in_model, in_summary, in_tool) = (strike.clone(), strike.clone(), strike.clone());
-    let turns = Function(move |request: &SeenRequest, info: CallInfo| {
-        in_model(request.session.as_deref().unwrap_or_default(), "provider");
-        if info.session_call.is_multiple_of(2) {
-            Said::call("note", &serde_json::json!({ "text": request.session }))
-        } else {
-            Said::text(format!("answer {} {}", info.session_call, "word ".repeat(20)))
-        }
-    });
-    let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
-        in_summary(request.session.as_deref().unwrap_or_default(), "summary");
-        greenroom_simulator::Script::reply(&Summariser::Obedient, request, info)
-    });
-    let model = simulator(ByPurpose::new(turns, summaries), 6_000);
-    let in_hook = strike.clone();
+    let mut opened = ask("open", open(0)).await;
+    if opened.is_err() {
+        opened = ask("open again", open(0)).await;
+    }
+    let session = &opened.unwrap();
+    let later = |text: &'static str| {
+        let session = session.clone();
+        tokio::spawn(async move { session.prompt(text).await })
+    };
+    let path = crate::talk::entries(crate::talk::chat(3, 300).into_iter().map(EntryKind::message));
+    let leaf = path.last().map(|entry| entry.id);
+    let _ = ask("adopt", session.adopt(path, leaf)).await;
+    let _ = ask("pin", session.pin(EntryId(0))).await;
+    let _ = ask("prompt", session.prompt("call it")).await;
+    let _ = ask("delegate", session.prompt("delegate it")).await;
+    let _ = ask("configure", open(1)).await;
+    orders.overloaded.store(true, Ordering::Relaxed);
+    let _ = ask("overloaded", session.prompt("hello")).await;
+    strike.kills_tracker.store(true, Ordering::Relaxed);
+    let _ = ask("a new tracker", session.prompt("call it again")).await;
+    // Input that begins a turn by itself.
+    let _ = ask("input", session.follow_up("by the way")).await;
+    // An abort, and the prompt is taken up again.
+    let aborted = later("slow one");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    session.abort();
+    let _ = ask("abort", aborted).await;
+    let _ = ask("resume", session.resume()).await;
+    // A caller that goes away.
+    let dropped = later("slow two");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    dropped.abort();
+    let _ = ask("drop", dropped).await;
+    // Compactions: planned, cancelled by a hook, with a summariser that is busy, undone.
+    let keep = || CompactOptions { keep_recent: Some(100), ..CompactOptions::default() };
+    let _ = ask("plan", session.plan(keep())).await;
+    orders.cancel_compaction.store(true, Ordering::Relaxed);
+    let _ = ask("cancelled", session.compact(keep())).await;
+    orders.summary_overloaded.store(true, Ordering::Relaxed);
+    let _ = ask("compact", session.compact(keep())).await;
+    let _ = ask("undo", session.undo_compaction()).await;
+    let _ = ask("compact later", session.compact_after_turn(keep())).await;
+    for turn in 0..TURNS {
+        let words = "thing ".repeat(1_800);
+        let _ = ask("long", session.prompt(format!("question {turn} {words}"))).await;
+    }
+    orders.overflow.store(true, Ordering::Relaxed);
+    let _ = ask("overflow", session.prompt("too much")).await;
+    let _ = ask("branch", session.branch_with_summary(Some(EntryId(3)))).await;
+    let _ = ask("context", session.context()).await;
+    for turn in 0..TURNS {
+        let _ = ask("more", session.prompt(format!("more {turn} {}", "thing ".repeat(300)))).await;
+    }
+    let compacting = || {
+        orders.summary_slow.store(true, Ordering::Relaxed);
+        let session = session.clone();
+        tokio::spawn(async move { session.compact(keep()).await })
+    };
+    // Input waits for a compaction, and the disk is full when its turn comes.
+    let compaction = compacting();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    strike.fails_disk.store(true, Ordering::Relaxed);
+    let _ = ask("what waits", session.follow_up("one more thing")).await;
+    let _ = ask("a compaction on a full disk", compaction).await;
+    // It is closed while a summary is on its way; then it sleeps.
+    let compaction = compacting();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let _ = ask("close", runtime.close(VICTIM)).await;
+    let _ = ask("a compaction that was cancelled", compaction).await;
+    let _ = ask("state", session.state()).await;
+    tokio::time::sleep(Duration::from_secs(1_800)).await;
+
+    // After all of that, it works.
+    let last = ask("the last prompt", session.prompt("and now?")).await;
+    assert!(last.is_ok(), "{:?}: the victim does not work any more: {last:?}", strike.point);
+    let head = runtime.head(VICTIM).await.unwrap().unwrap();
+    assert_eq!((head.open_turn, head.open_compaction), (None, None), "{:?}", strike.point);
+    assert!(head.inbox.is_empty(), "{:?}: {:?}", strike.point, head.inbox);
+    let names: Vec<&str> =
+        runtime.replay(VICTIM, 0).await.unwrap().iter().map(|event| event.kind.name()).collect();
+    let count = |wanted: &str| names.iter().filter(|name| **name == wanted).count();
+    assert_eq!(count("compaction_start"), count("compaction_end"), "{:?}: {names:?}", strike.point);
+}
+
+/// Lives a hundred lives. Where `point` is named, the first session's actor panics the first time it is there, or its
+/// tool, model call, summary or hook does. Gives the logs of the others, how often it was there, and where else the
+/// victim came.
+async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'static str>) {
+    let strike = Strike {
+        point,
+        hits: Arc::default(),
+        seen: Arc::default(),
+        kills_tracker: Arc::default(),
+        fails_disk: Arc::default(),
+        disk: FaultyFiles::new(Arc::new(MemoryFiles::new())),
+    };
+    let disk = strike.disk.open(Path::new("disk"), OpenMode::Create).unwrap();
+    let orders = Orders::default();
+    let model = simulator(script(strike.clone(), orders.clone()), 20_000);
+    let [probe, before, after, failed, in_tool] = std::array::from_fn(|_| strike.clone());
+    let cancels = Arc::clone(&orders.cancel_compaction);
     let runtime = builder(&model)
+        .store(Store::memory_on(disk))
         .max_in_flight(10_000)
-        .probe(strike)
+        .probe(move |session, at| probe.at(session, at))
         .before_compact(move |session, _| {
-            in_hook(&session, "hook");
-            async { greenroom::BeforeCompact::Continue }
+            before.at(&session, "hook/before");
+            let cancels = &*session == VICTIM && once(&cancels);
+            let word =
+                if cancels { BeforeCompact::Cancel("not now".into()) } else { BeforeCompact::Continue };
+            async move { word }
+        })
+        .after_compact(move |session, _| {
+            after.at(&session, "hook/after");
+            async {}
+        })
+        .compact_failed(move |session, _| {
+            failed.at(&session, "hook/failed");
+            async {}
         })
         .start()
         .await
         .unwrap();
-    let tooled = Arc::new(agent(6_000).tool("note", move |note: Note| {
-        in_tool(&note.text, "tool");
-        async move { Ok(format!("noted {}", note.text)) }
-    }));
-    let lives = (0..SESSIONS).map(|number| {
-        let (runtime, tooled) = (runtime.clone(), Arc::clone(&tooled));
+    let tooled = |agent: Agent| {
+        let in_tool = in_tool.clone();
+        agent.tool("note", move |note: Note| {
+            if note.text == VICTIM {
+                in_tool.at(VICTIM, "tool");
+            }
+            async move { Ok(format!("noted {}", note.text)) }
+        })
+    };
+    // What is learned of the victim's model is no other's business.
+    let [first, second] = ["Be brief.", "Be briefer."].map(|instructions| {
+        let helper = Agent::new("victim").context_window(6_000);
+        let agent = tooled(Agent::new("victim").context_window(6_000).instructions(instructions));
+        Arc::new(agent.sub_agent("helper", "Helps.", helper))
+    });
+    let victim = victim(runtime.clone(), [first, second], strike.clone(), orders);
+    let shared = Arc::new(tooled(agent(6_000)));
+    let lives = (1..SESSIONS).map(|number| {
+        let (runtime, shared) = (runtime.clone(), Arc::clone(&shared));
         async move {
             let id = format!("s{number}");
-            let session = runtime.open_shared(&id, tooled).await.unwrap();
+            let session = runtime.open_shared(&id, shared).await.unwrap();
             for turn in 0..TURNS {
                 let words = "thing ".repeat(if number < LONG { 1_800 } else { 5 });
                 let end = session.prompt(format!("question {turn} {words}")).await;
-                assert!(number == 0 || end.is_ok(), "{id}: {end:?}");
-                if end.is_err() {
-                    // It is on its way back.
-                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-                }
-                while number > 0 && session.state().await.unwrap().status != "idle" {
-                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                assert!(end.is_ok(), "{id}: {end:?}");
+                while session.state().await.unwrap().status != "idle" {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
             runtime.entries(&id, EntryId(0)).await.unwrap()
         }
     });
-    let mut logs = join_all(lives).await;
-    logs.remove(0);
+    let ((), logs) = futures_util::future::join(victim, join_all(lives)).await;
     model.assert_clean();
     runtime.shutdown().await.unwrap();
-    (logs, hits.load(Ordering::Relaxed))
+    let seen = std::mem::take(&mut *strike.seen.lock().unwrap());
+    (logs, strike.hits.load(Ordering::Relaxed), seen)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_one_of_a_hundred_sessions_changes_no_other() {
     quiet_injected_panics();
-    let (calm, _) = live(None).await;
+    let points = points();
+    assert!(points.len() > 60, "{points:?}");
+    let (calm, _, seen) = live(None).await;
     assert!(calm[..LONG - 1].iter().all(|log| log.iter().any(|entry| entry.kind.as_compaction().is_some())));
-    for point in [
-        "session/prompt",
-        "session/record",
-        "session/measured",
-        "session/project",
-        "session/replace_path_segment",
-        "install/2_drafted",
-        "install/3_durable",
-        "agent/begin",
-        "agent/broadcast",
-        "agent/context",
-        "agent/model_over",
-        "agent/tool_over",
-        "usage_tracker/appended",
-        "usage_tracker/measure_for",
-        "compactor/begin",
-        "compactor/answered",
-        "provider",
-        "summary",
-        "tool",
-        "hook",
-    ] {
-        let (others, hits) = live(Some(point)).await;
+    let missed: Vec<_> = points.difference(&seen).collect();
+    assert!(missed.is_empty(), "the victim's life does not come to {missed:?}");
+    for point in points {
+        let (others, hits, _) = live(Some(point)).await;
         assert!(hits > 0, "{point} was never reached");
         for (number, (log, calm)) in others.iter().zip(&calm).enumerate() {
             assert_eq!(log, calm, "{point}: session s{} is not what it was", number + 1);

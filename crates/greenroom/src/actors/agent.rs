@@ -75,6 +75,7 @@ impl Actor for AgentActor {
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
         let AgentArguments { deps, slot, session } = arguments;
+        deps.at(&slot.id, "agent/starts");
         Ok(AgentState { deps, slot, session, running: None })
     }
 

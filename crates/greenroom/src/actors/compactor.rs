@@ -82,6 +82,7 @@ impl Actor for Compactor {
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
         let CompactorArguments { deps, slot, session } = arguments;
+        deps.at(&slot.id, "compactor/starts");
         Ok(CompactorState { deps, slot, session, run: 0, running: None })
     }
 

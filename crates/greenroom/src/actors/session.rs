@@ -170,6 +170,7 @@ impl Actor for Session {
         myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
+        arguments.deps.at(&arguments.slot.id, "session/starts");
         Ok(SessionState::open(myself, arguments).await?)
     }
 

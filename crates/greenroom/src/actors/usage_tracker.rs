@@ -159,6 +159,7 @@ impl Actor for UsageTracker {
     ) -> Result<Self::State, ActorProcessingErr> {
         let TrackerArguments { deps, slot, session, gauge, path, total_usage, cost_microdollars } =
             *arguments;
+        deps.at(&slot.id, "usage_tracker/starts");
         let ratio = deps.learned.ratio(&gauge.provider, &gauge.model);
         let tracker = Tracker::open(&path, gauge.overhead, ratio);
         let state = TrackerState { deps, slot, session, gauge, tracker, total_usage, cost_microdollars };
