@@ -1,5 +1,5 @@
 //! Whole lives of a runtime, made of a seed: sessions, prompts, steers, aborts, compactions by every kind of
-//! summariser, faults of the provider, tools that fail and panic, actors that panic, crashes and reopenings, under
+//! summariser, faults of the provider and the disk, tools that fail and panic, actors that panic, crashes and reopenings, under
 //! tokio's paused clock. What must hold is checked after every step, and at the end every session must work.
 //!
 //! Always true: the same seed gives the same life, to the last event. A failure names its seed;
@@ -87,6 +87,7 @@ fn assert_rich(fired: &BTreeMap<String, u64>) {
         "tool panics",
         "crashes",
         "subscribers cut off",
+        "disk failures",
         "ended: completed",
         "ended: aborted",
         "ended: failed",

@@ -34,8 +34,9 @@ pub(crate) struct Logs {
     /// The durable events of whoever never leaves, and of whoever leaves and comes back.
     staying: BTreeMap<String, Stream>,
     returning: BTreeMap<String, Stream>,
-    /// How runs ended in this life; `None` where events were missed.
-    ends: BTreeMap<String, Option<Ends>>,
+    /// How runs ended in this life, while that is known.
+    ends: BTreeMap<String, Ends>,
+    counts_ends: bool,
     pub(crate) lives: u64,
 }
 
@@ -58,6 +59,7 @@ impl Logs {
             staying: BTreeMap::new(),
             returning: BTreeMap::new(),
             ends: BTreeMap::new(),
+            counts_ends: true,
             lives: 0,
         }
     }
@@ -66,15 +68,13 @@ impl Logs {
     pub(crate) fn begin_life(&mut self) {
         self.lives += 1;
         self.ends.clear();
+        self.counts_ends = true;
     }
 
     /// An event came.
     pub(crate) fn event(&mut self, who: Who, event: &Arc<Event>) {
-        if who == Who::Staying
-            && let Some(ends) =
-                self.ends.entry(event.session.to_string()).or_insert_with(|| Some(Ends::default()))
-        {
-            ends.take(event);
+        if who == Who::Staying && self.counts_ends {
+            self.ends.entry(event.session.to_string()).or_default().take(event);
         }
         if event.is_durable() {
             let streams = if who == Who::Staying { &mut self.staying } else { &mut self.returning };
@@ -82,9 +82,10 @@ impl Logs {
         }
     }
 
-    /// Some events were missed.
-    pub(crate) fn gap(&mut self) {
-        self.ends.values_mut().for_each(|ends| *ends = None);
+    /// Ends of runs were missed, or could not be recorded: in this life they are not counted.
+    pub(crate) fn miss_ends(&mut self) {
+        self.ends.clear();
+        self.counts_ends = false;
     }
 
     /// Reads from the log what somebody missed.
@@ -114,11 +115,7 @@ impl Logs {
 
     /// Everything came to its end in this life, and no actor died in it.
     pub(crate) fn check_all_ended(&self) {
-        for (session, ends) in &self.ends {
-            if let Some(ends) = ends {
-                ends.check_all_ended(session);
-            }
-        }
+        self.ends.iter().for_each(|(session, ends)| ends.check_all_ended(session));
     }
 
     /// What was acknowledged is there.

@@ -3,6 +3,7 @@
 //! A crash is the end of tokio's runtime: every task is dropped where it waits. What is in the store stays.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +15,8 @@ use greenroom_kernel::turn::TurnLimits;
 use greenroom_kernel::{EntryId, ToolSpec};
 use greenroom_simulator::{ByPurpose, Simulator, SimulatorOptions, Summariser};
 use greenroom_store::Store;
-use greenroom_store::faults::Random;
+use greenroom_store::faults::{EIO, ENOSPC, Fault, FaultyFiles, MemoryFiles, Random};
+use greenroom_store::files::{Files, OpenMode};
 use greenroom_tools::{Tool, ToolContext, ToolOutput};
 use tokio::task::JoinHandle;
 
@@ -50,6 +52,11 @@ struct World<'a> {
     logs: Logs,
     /// When a subscriber leaves and comes back.
     cuts: Random,
+    /// What the store is on, and when it fails.
+    disk: FaultyFiles,
+    disk_dice: Random,
+    /// How often the disk failed in this life.
+    disk_failures: u64,
     outcome: &'a mut Outcome,
 }
 
@@ -85,7 +92,9 @@ struct Life {
 pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
     crate::support::quiet_injected_panics();
     let mut random = Random::new(seed ^ 0x9e37_79b9_7f4a_7c15);
-    let plan = Plan::of(&mut random);
+    let mut plan = Plan::of(&mut random);
+    let mut disk_dice = Random::new(seed ^ 0xd15c);
+    plan.disk_fails = once_in(&mut disk_dice, 4);
     let script = ByPurpose::new(model::turns(&plan), model::summaries(&plan));
     let options = SimulatorOptions {
         window: plan.window,
@@ -105,11 +114,15 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
             Summariser::Obedient,
         ))
     };
-    let store = Store::memory();
+    let disk = FaultyFiles::new(Arc::new(MemoryFiles::new()));
+    let store = Store::memory_on(disk.open(Path::new("disk"), OpenMode::Create).unwrap());
     let runs = Runs::default();
     let mut world = World {
         logs: Logs::new(store.clone(), Arc::clone(&runs), &plan),
         cuts: Random::new(seed ^ 0xc07),
+        disk,
+        disk_dice,
+        disk_failures: 0,
         store,
         model: Simulator::new(options),
         calm: Simulator::new(calm),
@@ -222,11 +235,14 @@ impl World<'_> {
     async fn life(&mut self, number: u64) {
         self.note(|_| format!("life {number}"));
         let mut life = self.start(false).await;
+        self.disk_failures = 0;
         for step in 0..self.plan.steps {
+            self.change_disk();
             self.step(&mut life, step).await;
             self.pause().await;
             self.look(&mut life).await;
         }
+        self.set_disk(Fault::None);
         if once_in(&mut self.random, 3) {
             self.finish(&mut life).await;
             self.close(&mut life).await;
@@ -234,6 +250,36 @@ impl World<'_> {
             self.outcome.count("crashes", 1);
             self.note(|_| "crash".into());
         }
+    }
+
+    /// The disk begins to fail, or works again.
+    fn change_disk(&mut self) {
+        if !self.plan.disk_fails || !once_in(&mut self.disk_dice, 4) {
+            return;
+        }
+        let at = 1 + self.disk_dice.below(24);
+        let errno = pick(&mut self.disk_dice, &[ENOSPC, EIO]);
+        let fault = match self.disk_dice.below(5) {
+            0 | 1 => Fault::FailOnce { at, errno },
+            2 => Fault::FailFrom { at, errno },
+            3 => Fault::TornWrite { at },
+            _ => Fault::None,
+        };
+        self.set_disk(fault);
+    }
+
+    fn set_disk(&mut self, fault: Fault) {
+        self.count_disk_failures();
+        self.disk.set(fault);
+        if self.plan.disk_fails {
+            self.note(|_| format!("the disk: {fault:?}"));
+        }
+    }
+
+    fn count_disk_failures(&mut self) {
+        let fired = self.disk.fired();
+        self.outcome.count("disk failures", fired);
+        self.disk_failures += fired;
     }
 
     /// Time passes, a little or a lot.
@@ -334,6 +380,10 @@ impl World<'_> {
     /// Takes the answers and the events that have come, and checks them against the log.
     async fn look(&mut self, life: &mut Life) {
         self.logs.check_new();
+        if self.disk_failures + self.disk.fired() > 0 {
+            // An end that could not be recorded is told all the same.
+            self.logs.miss_ends();
+        }
         self.model.assert_clean();
         self.look_in(life).await;
         while let Some(delivery) = life.events.try_next() {
@@ -359,7 +409,7 @@ impl World<'_> {
                     }
                 }
                 Delivery::Gap { .. } => {
-                    self.logs.gap();
+                    self.logs.miss_ends();
                     self.logs.catch_up(Who::Staying, &life.runtime).await;
                 }
             }
@@ -409,8 +459,9 @@ impl World<'_> {
             Ok(Done::Compacted(outcome)) => (*outcome).to_owned(),
             Ok(Done::Nothing) => "done".to_owned(),
             Err(error) => {
+                let is_disk = self.disk_failures + self.disk.fired() > 0 && matches!(error, Error::Store(_));
                 assert!(
-                    !matches!(error, Error::Store(_) | Error::Config(_) | Error::Closed),
+                    is_disk || !matches!(error, Error::Store(_) | Error::Config(_) | Error::Closed),
                     "{what} on {id}: {error}"
                 );
                 if let Error::Model(failure) = error {
@@ -440,6 +491,7 @@ impl World<'_> {
     /// No fault any more: everything settles, and every session works.
     async fn last_life(&mut self) {
         self.note(|_| "the last life".into());
+        self.disk_failures = 0;
         let mut life = self.start(true).await;
         for index in 0..life.sessions.len() {
             let session = life.sessions[index].clone();
@@ -475,7 +527,7 @@ impl World<'_> {
         }
         self.look(life).await;
         let no_actor_died = self.panics.load(Ordering::Relaxed) == life.panics_before;
-        if no_actor_died {
+        if no_actor_died && self.disk_failures == 0 {
             self.logs.check_all_ended();
         }
         self.logs.check_streams(&life.runtime, no_actor_died).await;

@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) bad_summaries: u64,
     /// At which probe calls of each life an actor panics.
     pub(crate) panics: Vec<u64>,
+    /// Whether the disk fails now and then.
+    pub(crate) disk_fails: bool,
     /// Whether hooks are installed that cancel, hang and panic.
     pub(crate) hooks: bool,
     /// The most steps of a turn.
@@ -104,6 +106,7 @@ impl Plan {
             settings,
             bad_summaries: pick(random, &[0, 0, 5, 2, 1]),
             panics,
+            disk_fails: false,
             hooks: once_in(random, 4),
             steps_max: pick(random, &[250, 250, 12, 4]),
             idle_s: pick(random, &[600, 20, 0]),

@@ -798,7 +798,7 @@ async fn spawn_agent(
         AgentArguments { deps: Arc::clone(deps), slot: Arc::clone(slot), session: session.clone() };
     let (actor, _) = Actor::spawn_linked(None, AgentActor, arguments, session.get_cell())
         .await
-        .map_err(|error| Error::Config(format!("the agent could not be started: {error}")))?;
+        .map_err(|error| not_started(slot, "agent", &error))?;
     Ok(actor)
 }
 
@@ -820,6 +820,11 @@ async fn spawn_tracker(
     });
     let (actor, _) = Actor::spawn_linked(None, UsageTracker, arguments, session.get_cell())
         .await
-        .map_err(|error| Error::Config(format!("the usage tracker could not be started: {error}")))?;
+        .map_err(|error| not_started(slot, "usage tracker", &error))?;
     Ok(actor)
+}
+
+fn not_started(slot: &Slot, actor: &str, error: &ractor::SpawnErr) -> Error {
+    let reason = format!("its {actor} could not be started: {error}");
+    Error::SessionFailed { session: slot.id.to_string(), reason }
 }

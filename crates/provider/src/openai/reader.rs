@@ -92,7 +92,7 @@ impl Reader {
             if self.over {
                 return None;
             }
-            let end = match timeout_at(self.deadline, self.chunks.next()).await {
+            let end = match timeout_at(self.deadline, self.exchange.next(&mut self.chunks)).await {
                 Ok(Some(Ok(chunk))) => match self.take(chunk) {
                     Some(error) => Err(error),
                     None => continue,

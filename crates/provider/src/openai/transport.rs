@@ -18,6 +18,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, LOCATION};
+use tokio::sync::Notify;
 
 /// How much of an error's body is kept, in bytes.
 pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
@@ -28,6 +29,10 @@ const SAMPLE_BYTES_MAX: usize = 2 * 1024;
 
 /// How long one line of an event stream may be, in bytes: a server may send all that a model says in one piece.
 const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// How far the body may be ahead of the stream's reader, in bytes. The parser between them hands on through a channel
+/// without a bound, and an event takes some ten times as much there as on the wire: 64 MiB became 820 MiB.
+const AHEAD_BYTES_MAX: usize = 256 * 1024;
 
 /// Why there is no stream.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +61,10 @@ pub(super) enum TransportError {
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     state: Mutex<ExchangeState>,
+    /// The body is as far ahead as it may be, and asks whether all was read.
+    asked: Notify,
+    /// All was read: the body goes on.
+    read: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +91,23 @@ impl Exchange {
     /// Why the answer ended in the middle, if it did.
     pub(super) fn broken(&self) -> Option<Break> {
         self.lock().broken.clone()
+    }
+
+    /// The next of `chunks`, which come from this exchange's body. Only while it is waited for does the body go on.
+    pub(super) async fn next<T>(&self, chunks: &mut BoxStream<'static, T>) -> Option<T> {
+        loop {
+            tokio::select! {
+                biased;
+                chunk = chunks.next() => return chunk,
+                () = self.asked.notified() => self.read.notify_one(),
+            }
+        }
+    }
+
+    /// Waits until all that was handed on is read.
+    async fn all_read(&self) {
+        self.asked.notify_one();
+        self.read.notified().await;
     }
 
     fn saw(&self, bytes: &[u8]) {
@@ -178,6 +204,7 @@ impl Transport {
             lines: WholeLines::default(),
             limit_bytes: self.response_bytes_max,
             left_bytes: self.response_bytes_max,
+            ahead_bytes: 0,
             exchange: Arc::clone(&self.exchange),
             is_over: false,
         };
@@ -191,6 +218,8 @@ struct EventBody {
     lines: WholeLines,
     limit_bytes: usize,
     left_bytes: usize,
+    /// What was handed on and may not have been read.
+    ahead_bytes: usize,
     exchange: Arc<Exchange>,
     is_over: bool,
 }
@@ -198,6 +227,10 @@ struct EventBody {
 impl EventBody {
     async fn next(&mut self) -> Option<Result<Bytes, std::io::Error>> {
         while !self.is_over {
+            if self.ahead_bytes >= AHEAD_BYTES_MAX {
+                self.exchange.all_read().await;
+                self.ahead_bytes = 0;
+            }
             let lines = match self.chunks.next().await {
                 Some(Ok(chunk)) => self.take(chunk),
                 Some(Err(error)) => Err(Break::Connection(root_cause(&error))),
@@ -222,6 +255,7 @@ impl EventBody {
 
     fn take(&mut self, chunk: Bytes) -> Result<Bytes, Break> {
         self.exchange.saw(&chunk);
+        self.ahead_bytes += chunk.len();
         let too_large = |error: TransportError| Break::Size(error.to_string());
         let limit_bytes = self.limit_bytes;
         let left_bytes = self.left_bytes.checked_sub(chunk.len());

@@ -1,8 +1,12 @@
 //! The parts of the transport that need no socket.
 
-use bytes::Bytes;
+use std::sync::Arc;
 
-use super::{WholeLines, json_as_event};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::stream::{self, StreamExt};
+
+use super::{AHEAD_BYTES_MAX, EventBody, Exchange, WholeLines, json_as_event};
 
 #[test]
 fn lines_are_handed_on_whole_and_readable() {
@@ -28,4 +32,32 @@ fn lines_are_handed_on_whole_and_readable() {
 #[test]
 fn json_becomes_one_event() {
     assert_eq!(json_as_event(b"{\n \"a\": \"b\\nc\"\r\n}\n"), "data: {  \"a\": \"b\\nc\"  }\n\n".as_bytes());
+}
+
+#[test]
+fn the_body_is_never_far_ahead_of_its_reader() {
+    let exchange = Arc::new(Exchange::default());
+    let mut body = EventBody {
+        chunks: stream::repeat_with(|| Ok(Bytes::from_static(b"data: {}\n\n"))).boxed(),
+        lines: WholeLines::default(),
+        limit_bytes: usize::MAX,
+        left_bytes: usize::MAX,
+        ahead_bytes: 0,
+        exchange: Arc::clone(&exchange),
+        is_over: false,
+    };
+    let mut handed_on = || {
+        let lines = std::iter::from_fn(|| body.next().now_or_never());
+        lines.map(|lines| lines.expect("it has no end").expect("it does not break").len()).sum::<usize>()
+    };
+    let full = AHEAD_BYTES_MAX..AHEAD_BYTES_MAX + 10;
+    assert!(full.contains(&handed_on()));
+    assert_eq!(handed_on(), 0, "nobody read");
+    // A reader that still finds something to read.
+    assert_eq!(exchange.next(&mut stream::iter([7]).boxed()).now_or_never(), Some(Some(7)));
+    assert_eq!(handed_on(), 0);
+    // One that waits for more.
+    assert_eq!(exchange.next(&mut stream::pending::<u8>().boxed()).now_or_never(), None);
+    assert!(full.contains(&handed_on()));
+    assert_eq!(handed_on(), 0);
 }
