@@ -28,6 +28,9 @@ mod tests;
 const SUCCESS_SHARE: f64 = 0.7;
 /// The share of the window that an automatic compaction frees at least, where the trigger is not far below it.
 const FREED_SHARE: f64 = 0.1;
+/// The share of the window that the last resort leaves for an answer at least: one part in this many. The most that
+/// is ever kept free for one before a context is at its window.
+const ANSWER_SHARE: u64 = 16;
 /// How often one question is asked, in all.
 const ATTEMPTS: u32 = 3;
 /// The first wait before a question is asked again because the provider was busy, in milliseconds.
@@ -809,10 +812,12 @@ impl Compacting {
     fn is_success(&self, tokens_after: u64, last_resort: bool) -> bool {
         match self.target_tokens() {
             None => true,
-            // At the window, what can be sent at all is better than nothing.
+            // At the window, what can be sent at all is better than nothing, though it be above the trigger; with
+            // room for an answer, or the next request would be at the window again.
             Some(_) if last_resort && self.brief.at_window => {
-                tokens_after
-                    < self.brief.window.saturating_sub(self.brief.settings.reserve(self.brief.window) / 2)
+                let window = self.brief.window;
+                let room = (self.brief.settings.reserve(window) / 2).max(window / ANSWER_SHARE);
+                tokens_after < window.saturating_sub(room)
             }
             Some(target) => tokens_after <= target,
         }

@@ -33,6 +33,41 @@ async fn at_the_window_the_fallback_stands_in_and_says_truncated() {
     model.assert_clean();
 }
 
+/// What is newest leaves the fallback above the trigger: it is sent, since it can be, and no compaction follows
+/// another in vain. Once it is no longer newest it is summarised.
+#[tokio::test(start_paused = true)]
+async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
+    let talk = Function(|_: &SeenRequest, _: CallInfo| Said::text("yes").with_usage(reported(6_700)));
+    let model = simulator(ByPurpose::new(talk, Summariser::Obedient), 20_000);
+    let runtime = runtime(&model).await;
+    let definition = agent(8_000);
+    let session = opened(&runtime, "s", &definition, chat(10, 110)).await;
+    let mut events = session.subscribe();
+    session.prompt(text("huge", 6_200)).await.unwrap();
+    let trigger = CompactionSettings::default().trigger_tokens(8_000).unwrap();
+    let ended = ends(&drain(&mut events));
+    assert_eq!(ended.iter().map(|end| end.outcome).collect::<Vec<_>>(), ["truncated"], "{ended:?}");
+    assert!((trigger..7_000).contains(&ended[0].tokens_after), "{ended:?}");
+    for sleeps in [false, true] {
+        if sleeps {
+            runtime.close("s").await.unwrap();
+        }
+        let session = runtime.open("s", &definition).await.unwrap();
+        let mut events = session.subscribe();
+        for _ in 0..4 {
+            session.prompt("more").await.unwrap();
+        }
+        let seen = drain(&mut events);
+        assert_eq!(count(&seen, "compaction_start"), 0, "{:?}", ends(&seen));
+    }
+    let session = runtime.open("s", &definition).await.unwrap();
+    let mut events = session.subscribe();
+    session.prompt(text("large", 1_000)).await.unwrap();
+    let ended = ends(&drain(&mut events));
+    assert_eq!(ended.iter().map(|end| end.outcome).collect::<Vec<_>>(), ["completed"], "{ended:?}");
+    assert!(ended[0].tokens_after < trigger, "{ended:?}");
+}
+
 /// Below the window a failed summary changes nothing.
 #[tokio::test(start_paused = true)]
 async fn below_the_window_a_failed_summary_changes_nothing() {

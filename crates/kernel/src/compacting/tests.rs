@@ -757,6 +757,19 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
     assert!(floor.requested > floor.limit && floor.limit == Some(WINDOW));
 }
 
+/// However small the reserve: a sixteenth of the window is left, or the very next request would be at it again.
+#[test]
+fn the_last_resort_leaves_room_for_an_answer() {
+    for (newest, outcome) in [(8_600, "truncated"), (8_800, "failed")] {
+        let path = path(&format!("{}u:50 c:50 r:{newest}", turns(5)));
+        let mut brief = brief(path, Trigger::Threshold);
+        (brief.at_window, brief.settings.reserve_tokens) = (true, Some(100));
+        let ran = run(&brief, Model::Obedient);
+        assert_eq!(ran.outcome(), outcome, "{:?}", ran.end);
+        assert!(ran.end.floor.is_some() || ran.end.tokens_after < WINDOW - WINDOW / 16, "{:?}", ran.end);
+    }
+}
+
 #[test]
 fn a_path_that_cannot_be_cut_is_nothing_or_the_floor() {
     for drawing in ["", "u:9000", "u:50 a:50", "u:9 a:9 C@1:5"] {
