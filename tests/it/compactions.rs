@@ -10,6 +10,8 @@ mod hooks;
 mod ladder;
 /// Random sessions, and what must hold of any context.
 mod properties;
+/// Which provider is asked, what its refusals teach, and whom its pauses hold back.
+mod providers;
 /// Summarisers at work and at fault.
 mod summarisers;
 

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::Agent;
 use crate::error::Result;
 use crate::event::Event;
+use crate::lane::Lane;
 use crate::session::{CompactOptions, Compacted, Reply, State};
 
 /// Which turn, and which run of it: a turn that is resumed after its agent died has the next run.
@@ -120,8 +121,8 @@ pub(crate) enum SessionMessage {
     Compact { stamp: Stamp, trigger: Trigger, at_window: bool, rungs_down: u32 },
     /// From the agent: everything was broadcast, and every prompt that was answered has its reply.
     LastWordsSaid,
-    /// From the agent: the provider named a limit of the model.
-    LimitLearned { limit: u64 },
+    /// From the agent or the compactor: a provider named a limit of a model when it refused `sent` tokens.
+    LimitLearned { provider: String, model: String, limit: u64, sent: u64 },
 
     /// From the usage tracker: the size that was asked for before a compaction, a turn's end or a state.
     Measured { purpose: MeasureFor, size: Size, usage: ContextUsage, ratio: greenroom_kernel::usage::Ratio },
@@ -366,8 +367,17 @@ impl CompactorMessage {
 /// A compaction to run.
 pub(crate) struct CompactionOrder {
     pub(crate) brief: Brief,
+    /// Who writes the summaries.
+    pub(crate) summariser: Summariser,
+    /// Who is asked where that one fails: the session's own model.
+    pub(crate) fallback: Summariser,
+}
+
+/// A model that writes summaries, at its provider. An order names it, since the session may go on with another.
+#[derive(Clone)]
+pub(crate) struct Summariser {
+    pub(crate) lane: Arc<Lane>,
     pub(crate) model: String,
-    pub(crate) session_model: String,
 }
 
 /// What a hook says before a compaction.

@@ -4,8 +4,9 @@
 //! Life: [`Compacting::begin`] plans and asks for the hooks' word ([`Effect::Consult`]); then come questions
 //! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`], answered; then one [`Effect::End`].
 //!
-//! Always true: exactly one `End`; nothing is installed that is not smaller than what it replaces; below the
-//! window a failed summary changes nothing; each rung keeps strictly less than the one before.
+//! Always true: exactly one `End`; at most [`CALLS_MAX`] questions; nothing is installed that is not smaller than
+//! what it replaces; below the window a failed summary changes nothing; each rung keeps strictly less than the one
+//! before.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,8 +36,10 @@ const BACKOFF_MS: u64 = 1_000;
 const BACKOFF_MS_MAX: u64 = 60_000;
 /// How often a question may turn out too large for the summariser before the compaction gives up.
 const SHRINKS: u32 = 4;
-/// The smallest window, in tokens, that a summariser is taken to have, whatever its errors say.
-const SUMMARISER_TOKENS_MIN: u64 = 256;
+/// The most parts that one transcript is asked in: a summariser that needs more is too small for it.
+const PARTS_MAX: usize = 128;
+/// The most calls of one compaction: the parts of both halves, their merges, and what is asked again.
+const CALLS_MAX: usize = 512;
 /// The least room, in tokens, in which a summary is worth asking for.
 const SUMMARY_TOKENS_MIN: u64 = 64;
 /// The share of the summariser's window that one answer, or the previous summary, takes at most: so that two
@@ -122,6 +125,14 @@ pub struct Question {
     pub after_ms: u64,
     /// How often it was asked before.
     pub attempt: u32,
+}
+
+impl Question {
+    /// What it takes of the summariser's window, its answer included, by our estimate.
+    pub fn tokens(&self, ratio: Ratio) -> u64 {
+        let text = classes::tokens(summary::SYSTEM) + classes::tokens(&self.text);
+        ratio.apply(text) + output_tokens(self.cap_tokens)
+    }
 }
 
 /// What to install: the segment of the path to be replaced, and what replaces it.
@@ -210,6 +221,14 @@ struct Job {
     parts: Vec<Option<String>>,
 }
 
+/// A transcript, to be asked for in parts.
+struct Parts {
+    texts: Vec<String>,
+    cap_tokens: u64,
+    /// The room for data in each, in tokens by our estimate.
+    room: u64,
+}
+
 #[derive(Debug)]
 struct Asked {
     job: usize,
@@ -239,6 +258,7 @@ pub struct Compacting {
     asked: HashMap<u32, Asked>,
     next_id: u32,
     shrinks: u32,
+    calls: usize,
     usage: Usage,
     model: String,
     consulted: bool,
@@ -269,6 +289,7 @@ impl Compacting {
             asked: HashMap::new(),
             next_id: 0,
             shrinks: 0,
+            calls: 0,
             usage: Usage::default(),
             model: String::new(),
             consulted: false,
@@ -286,6 +307,24 @@ impl Compacting {
 
     /// Decides what to do next. After its end it decides nothing.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
+        let effects = self.decide(input);
+        self.within_calls(effects)
+    }
+
+    /// Counts what is asked; a compaction that asks on and on has failed.
+    fn within_calls(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
+        let id = |effect: &Effect| if let Effect::Ask(question) = effect { Some(question.id) } else { None };
+        let asks: Vec<u32> = effects.iter().filter_map(id).collect();
+        self.calls += asks.len();
+        if !asks.is_empty() && self.calls > CALLS_MAX {
+            effects.retain(|effect| id(effect).is_none());
+            self.asked.retain(|id, _| !asks.contains(id));
+            effects.extend(self.summary_failed(&format!("it takes more than {CALLS_MAX} calls")));
+        }
+        effects
+    }
+
+    fn decide(&mut self, input: Input) -> Vec<Effect> {
         match input {
             Input::Hooks(word) if self.phase == Phase::Hooks => {
                 self.phase = Phase::Answers;
@@ -408,10 +447,17 @@ impl Compacting {
                 *cap = (*cap).min(cap.saturating_mul(room) / sum).max(SUMMARY_TOKENS_MIN);
             }
         }
-        let effects: Vec<Effect> = wanted
-            .into_iter()
-            .flat_map(|(kind, cap_tokens)| self.start_job(&plan, kind, cap_tokens))
-            .collect();
+        let mut jobs = Vec::new();
+        for (kind, cap_tokens) in wanted {
+            let window = self.brief.summariser_window;
+            let Some(parts) = self.parts(&plan, kind, cap_tokens, window) else {
+                let why = format!("the summariser is too small: it takes more than {PARTS_MAX} parts");
+                return self.summary_failed(&why);
+            };
+            jobs.push((kind, parts));
+        }
+        let effects: Vec<Effect> =
+            jobs.into_iter().flat_map(|(kind, parts)| self.start_job(kind, parts)).collect();
         // Messages without words (empty ones, say) leave nothing to ask for.
         if effects.is_empty() { self.finish_summaries() } else { effects }
     }
@@ -459,52 +505,77 @@ impl Compacting {
         self.brief.overhead + self.brief.ratio.apply(kept + summary_tokens)
     }
 
-    /// Asks for one summary, in as many parts as its transcript needs. Begins anew where it was under way.
-    fn start_job(&mut self, plan: &Plan, kind: SummaryKind, cap_tokens: u64) -> Vec<Effect> {
+    /// The requests for one summary to a summariser of this window; `None` where there are too many of them.
+    fn parts(&self, plan: &Plan, kind: SummaryKind, cap_tokens: u64, window: u64) -> Option<Parts> {
         let (entries, previous) = match kind {
             SummaryKind::History => (&plan.history, plan.previous_summary.as_deref().map(summary::body)),
             SummaryKind::TurnPrefix | SummaryKind::Branch => (&plan.turn_prefix, None),
         };
         let mut previous = previous.filter(|body| !body.is_empty());
         let mut pieces = summary::transcript(entries);
-        if pieces.is_empty() {
-            return Vec::new();
-        }
-        let window = self.brief.summariser_window;
         let most = window.min(to_estimate(window, self.brief.ratio)) / WINDOW_SHARE;
-        if let Some(body) = previous.filter(|body| classes::tokens(body) > most) {
+        if let Some(body) = previous.filter(|body| !pieces.is_empty() && classes::tokens(body) > most) {
             // Too large to stand whole beside a transcript: it is split and merged like the rest.
             pieces.insert(0, format!("[Record]: {}", summary::harmless(body)));
             previous = None;
         }
         let cap_tokens = cap_tokens.min(most).max(SUMMARY_TOKENS_MIN);
         let frame = summary::request_text(kind, "", previous, &self.style, cap_tokens);
-        let texts = summary::chunks(&pieces, self.room_in_request(&frame, cap_tokens));
-        let parts = vec![None; texts.len()];
+        let room = self.room_in_request(&frame, cap_tokens, window);
+        let chunks = summary::chunks(&pieces, room.max(SUMMARY_TOKENS_MIN));
+        if chunks.len() > PARTS_MAX {
+            return None;
+        }
+        // The previous summary goes with the oldest part.
+        let text = |(part, chunk): (usize, &String)| {
+            let previous = previous.filter(|_| part == 0);
+            summary::request_text(kind, chunk, previous, &self.style, cap_tokens)
+        };
+        Some(Parts { texts: chunks.iter().enumerate().map(text).collect(), cap_tokens, room })
+    }
+
+    /// Asks for one summary. Begins anew where it was under way; no words, no questions.
+    fn start_job(&mut self, kind: SummaryKind, parts: Parts) -> Vec<Effect> {
+        let Parts { texts, cap_tokens, .. } = parts;
+        if texts.is_empty() {
+            return Vec::new();
+        }
         let job = self.jobs.iter().position(|job| job.kind == kind).unwrap_or(self.jobs.len());
         let mut effects = self.withdraw(|asked| asked.job == job);
+        let begun = Job { kind, cap_tokens, parts: vec![None; texts.len()] };
         if job < self.jobs.len() {
-            self.jobs[job] = Job { kind, cap_tokens, parts };
+            self.jobs[job] = begun;
         } else {
-            self.jobs.push(Job { kind, cap_tokens, parts });
+            self.jobs.push(begun);
         }
-        for (part, text) in texts.iter().enumerate() {
-            // The previous summary goes with the oldest part.
-            let previous = previous.filter(|_| part == 0);
-            let question = summary::request_text(kind, text, previous, &self.style, cap_tokens);
-            effects.push(self.ask(job, part, question));
+        for (part, text) in texts.into_iter().enumerate() {
+            effects.push(self.ask(job, part, text));
         }
         effects
     }
 
+    /// A smaller window that the summariser may have after it refused this, and the parts for it: the one that it
+    /// names, if that can be; else half of what was sent.
+    fn smaller_parts(&self, asked: &Asked, limit: Option<u64>) -> Option<(u64, Parts)> {
+        let plan = self.plan.as_ref()?;
+        let Job { kind, cap_tokens, .. } = self.jobs[asked.job];
+        let sent = asked.question.tokens(self.brief.ratio);
+        let window = self.brief.summariser_window;
+        let named = limit.filter(|limit| *limit < sent && *limit <= window);
+        [named, Some(sent.min(window) / 2)].into_iter().flatten().find_map(|window| {
+            let parts = self.parts(plan, kind, cap_tokens, window)?;
+            // A request that is mostly instruction is not worth asking.
+            (parts.room >= to_estimate(window, self.brief.ratio) / WINDOW_SHARE).then_some((window, parts))
+        })
+    }
+
     /// How many tokens of data (by our estimate) fit into one request beside `frame`, the request without them.
-    fn room_in_request(&self, frame: &str, cap_tokens: u64) -> u64 {
-        // An answer is given a quarter more than its cap, so that it ends by itself.
-        let input = self.brief.summariser_window.saturating_sub(cap_tokens + cap_tokens / 4);
+    fn room_in_request(&self, frame: &str, cap_tokens: u64, window: u64) -> u64 {
+        let input = window.saturating_sub(output_tokens(cap_tokens));
         let fixed = classes::tokens(summary::SYSTEM) + classes::tokens(frame);
         let room = to_estimate(input, self.brief.ratio).saturating_sub(fixed);
         // A tenth is left for what the estimate misses.
-        (room - room / 10).max(SUMMARY_TOKENS_MIN)
+        room - room / 10
     }
 
     fn ask(&mut self, job: usize, part: usize, text: String) -> Effect {
@@ -543,33 +614,25 @@ impl Compacting {
         match failure.class {
             FailureClass::ContextOverflow
             | FailureClass::PayloadTooLarge
-            | FailureClass::RequestTooLargeForRateLimit
-                if self.shrinks < SHRINKS =>
-            {
-                self.shrinks += 1;
-                let half = self.brief.summariser_window / 2;
-                self.brief.summariser_window = failure
-                    .limit
-                    .filter(|limit| *limit < self.brief.summariser_window)
-                    .unwrap_or(half)
-                    .max(SUMMARISER_TOKENS_MIN);
-                // Only this half begins anew; what the other gave is kept.
-                let Some(plan) = self.plan.clone() else { return Vec::new() };
-                let Job { kind, cap_tokens, .. } = self.jobs[asked.job];
-                self.start_job(&plan, kind, cap_tokens)
-            }
+            | FailureClass::RequestTooLargeForRateLimit => match self.smaller_parts(&asked, failure.limit) {
+                Some((window, parts)) if self.shrinks < SHRINKS => {
+                    self.shrinks += 1;
+                    self.brief.summariser_window = window;
+                    // Only this half begins anew; what the other gave is kept.
+                    self.start_job(self.jobs[asked.job].kind, parts)
+                }
+                None if self.shrinks == 0 => self.ask_again(asked, &failure.message, 0, 2),
+                Some(_) | None => self.summary_failed(&failure.message),
+            },
             FailureClass::Auth | FailureClass::Quota | FailureClass::ContextFloor => {
                 self.summary_failed(&failure.message)
             }
             FailureClass::RateLimited | FailureClass::Overloaded | FailureClass::Timeout => {
                 let backoff = BACKOFF_MS << asked.question.attempt.min(6);
-                let wait = failure.retry_after_ms.unwrap_or(backoff).min(BACKOFF_MS_MAX);
+                let wait = failure.retry_after_ms.unwrap_or(0).max(backoff).min(BACKOFF_MS_MAX);
                 self.ask_again(asked, &failure.message, wait, ATTEMPTS)
             }
-            FailureClass::ContextOverflow
-            | FailureClass::PayloadTooLarge
-            | FailureClass::RequestTooLargeForRateLimit
-            | FailureClass::OutputLimit
+            FailureClass::OutputLimit
             | FailureClass::Malformed
             | FailureClass::ContentFilter
             | FailureClass::Other => self.ask_again(asked, &failure.message, 0, 2),
@@ -603,7 +666,7 @@ impl Compacting {
     fn merge(&mut self, job: usize, parts: &[String]) -> Vec<Effect> {
         let Job { kind, cap_tokens, .. } = self.jobs[job];
         let frame = summary::merge_text(kind, &[], &self.style, cap_tokens);
-        let budget = self.room_in_request(&frame, cap_tokens);
+        let budget = self.room_in_request(&frame, cap_tokens, self.brief.summariser_window);
         let mut groups: Vec<Vec<String>> = Vec::new();
         let mut size = 0;
         for part in parts {
@@ -822,6 +885,11 @@ impl Compacting {
             usage: self.usage,
         })]
     }
+}
+
+/// What an answer is given: a quarter more than its cap, so that it ends by itself.
+fn output_tokens(cap_tokens: u64) -> u64 {
+    cap_tokens + cap_tokens / 4
 }
 
 /// How many of our estimated tokens are `tokens` of the provider's.

@@ -330,33 +330,68 @@ fn calls_by_id(message: &Message) -> Option<HashMap<String, (usize, ToolCall)>> 
     (!calls.is_empty()).then_some(calls)
 }
 
-/// What stands for an image that is not sent.
-const IMAGE_PLACEHOLDER: &str = "[An image was here; it is left out to keep the request small.]";
+/// Which images a request carries, where there are any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Media {
+    /// All that the budget for their bytes allows.
+    All,
+    /// Of those only the newest user message's, and those of results that no answer has followed yet.
+    Newest,
+    /// None.
+    Nothing,
+}
 
-/// Puts placeholders in the place of the oldest images until the rest have at most `bytes_max` bytes together.
-/// Messages without images are not copied.
-pub fn limit_media(mut messages: Vec<Arc<Message>>, bytes_max: u64) -> Vec<Arc<Message>> {
-    let mut bytes: u64 = messages.iter().map(|message| media_bytes(message)).sum();
-    for message in &mut messages {
-        if bytes <= bytes_max {
-            break;
-        }
-        let own = media_bytes(message);
-        if own > 0 {
-            bytes -= own;
-            let mut copy = Message::clone(message);
-            if let Message::User(blocks) | Message::ToolResult(ToolResult { content: blocks, .. }) = &mut copy
-            {
-                for block in blocks {
-                    if matches!(block, Block::Image(_)) {
-                        *block = Block::Text(IMAGE_PLACEHOLDER.to_owned());
-                    }
-                }
-            }
-            *message = Arc::new(copy);
+impl Media {
+    /// What to try where this was too much.
+    pub fn less(self) -> Option<Self> {
+        match self {
+            Self::All => Some(Self::Newest),
+            Self::Newest => Some(Self::Nothing),
+            Self::Nothing => None,
         }
     }
-    messages
+}
+
+/// What stands for an older image that is not sent.
+const OLD_IMAGE: &str = "[An image was here; it is left out to keep the request small.]";
+/// What stands for an image that the next answer is about.
+const NEW_IMAGE: &str = "[An image belongs here, but it was too large to be sent, so you cannot see it. Say so where \
+                         your answer depends on it.]";
+
+/// Puts placeholders in the place of images: of those that `media` excludes, and then of the oldest until the rest
+/// have at most `bytes_max` bytes together. Gives the messages, and how many images are missing that the next
+/// answer is about. Messages without images are not copied.
+pub fn limit_media(
+    mut messages: Vec<Arc<Message>>,
+    media: Media,
+    bytes_max: u64,
+) -> (Vec<Arc<Message>>, usize) {
+    let newest_of = |role: &str| messages.iter().rposition(|message| message.role() == role);
+    let (prompt, answer) = (newest_of("user"), newest_of("assistant"));
+    let mut bytes: u64 = messages.iter().map(|message| media_bytes(message)).sum();
+    let mut missing = 0;
+    for (index, message) in messages.iter_mut().enumerate() {
+        let own = media_bytes(message);
+        let is_new = Some(index) == prompt || answer.is_none_or(|answer| index > answer);
+        let is_wanted = match media {
+            Media::All => true,
+            Media::Newest => is_new,
+            Media::Nothing => false,
+        };
+        if own == 0 || (is_wanted && bytes <= bytes_max) {
+            continue;
+        }
+        bytes -= own;
+        let mut copy = Message::clone(message);
+        if let Message::User(blocks) | Message::ToolResult(ToolResult { content: blocks, .. }) = &mut copy {
+            for block in blocks.iter_mut().filter(|block| matches!(block, Block::Image(_))) {
+                missing += usize::from(is_new);
+                *block = Block::Text(if is_new { NEW_IMAGE } else { OLD_IMAGE }.to_owned());
+            }
+        }
+        *message = Arc::new(copy);
+    }
+    (messages, missing)
 }
 
 fn media_bytes(message: &Message) -> u64 {

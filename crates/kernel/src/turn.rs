@@ -12,9 +12,12 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
+
 use crate::entry::{Trigger, TurnOutcome};
 use crate::failure::{Failure, FailureClass};
-use crate::message::{AssistantMessage, Block, Message, StopReason, ToolCall, ToolResult, ToolStatus};
+use crate::message::{AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus};
+use crate::path::Media;
 use crate::usage;
 
 #[cfg(test)]
@@ -30,6 +33,10 @@ const FULL_SHARE_PERCENT: u64 = 85;
 const OUTPUT_TOKENS_MIN: u64 = 256;
 /// What is asked for where a request without a limit of its own was refused for its output, in tokens.
 const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
+
+/// Why a call that was cut off is not run.
+const CUT_OFF: &str = "the answer ended in the middle of it, before its arguments were whole; send it again in full, in \
+                       smaller parts if they are long";
 
 /// What a turn may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,8 +134,8 @@ pub enum Effect {
     Ask {
         /// Lower the output limit to this many tokens.
         output_tokens_max: Option<u64>,
-        /// Send a placeholder for each older image.
-        without_media: bool,
+        /// Which images to send; placeholders stand for the others.
+        media: Media,
     },
     /// Record these messages.
     Record {
@@ -204,7 +211,7 @@ pub struct Turn {
     /// The output limit that requests carry by themselves.
     output_configured: Option<u64>,
     output_tokens_max: Option<u64>,
-    without_media: bool,
+    media: Media,
     /// The provider cut the context silently: compact before the next call.
     must_compact: bool,
     last_failure: Option<Failure>,
@@ -212,6 +219,8 @@ pub struct Turn {
     open: BTreeMap<usize, ToolCall>,
     /// Whether the open calls were handed out to run.
     running: bool,
+    /// The open call that the answer's end cut off: it is not run.
+    cut: Option<ToolCall>,
     /// An abort came while the last record was on its way.
     aborting: bool,
     records_pending: u32,
@@ -236,11 +245,12 @@ impl Turn {
             output_lowered: 0,
             output_configured: output_tokens_max,
             output_tokens_max,
-            without_media: false,
+            media: Media::All,
             must_compact: false,
             last_failure: None,
             open: BTreeMap::new(),
             running: false,
+            cut: None,
             aborting: false,
             records_pending: 0,
             last_calls: Vec::new(),
@@ -326,7 +336,7 @@ impl Turn {
 
     fn ask(&mut self) -> Vec<Effect> {
         self.phase = Phase::Asking;
-        vec![Effect::Ask { output_tokens_max: self.output_tokens_max, without_media: self.without_media }]
+        vec![Effect::Ask { output_tokens_max: self.output_tokens_max, media: self.media }]
     }
 
     fn compacted(&mut self, installed: bool, floor: Option<Failure>, emergency: bool) -> Vec<Effect> {
@@ -339,7 +349,9 @@ impl Turn {
             return self.end(Vec::new(), TurnOutcome::Failed(floor));
         }
         if installed {
-            // What was measured no longer holds.
+            // What was measured no longer holds, nor what was lowered for it.
+            self.output_lowered = 0;
+            self.output_tokens_max = self.output_configured;
             return self.measure(true);
         }
         self.ask()
@@ -388,7 +400,8 @@ impl Turn {
                 "the model had no room to answer: the context fills its window",
             );
             let mut effects = vec![Effect::OverflowDetected];
-            effects.extend(self.overflowed(failure));
+            // The request itself was accepted: less output would not make more room.
+            effects.extend(self.compact_for(failure));
             return effects;
         }
         if answer.is_empty() {
@@ -425,6 +438,7 @@ impl Turn {
             effects.push(Effect::OverflowDetected);
         }
         let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
+        self.cut = cut_call(&answer).cloned();
         let message = Message::Assistant(answer);
         if calls.is_empty() {
             self.phase = Phase::Ending;
@@ -434,7 +448,7 @@ impl Turn {
         }
         if let Some(reason) = self.guard(&calls) {
             let mut messages = vec![message];
-            messages.extend(calls.iter().map(|call| not_run(call, &reason)));
+            messages.extend(calls.iter().map(|call| Message::ToolResult(not_run(call, &reason))));
             effects.extend(self.end(messages, TurnOutcome::Stopped { reason }));
             return effects;
         }
@@ -484,8 +498,18 @@ impl Turn {
                 }
                 // The answer is durable, and none of its calls has run yet.
                 self.running = true;
-                let calls: Vec<ToolCall> = self.open.values().cloned().collect();
-                vec![Effect::RunTools(calls)]
+                let mut calls: Vec<ToolCall> = self.open.values().cloned().collect();
+                let cut = self.cut.take().map(|call| {
+                    // It is the last.
+                    calls.pop();
+                    not_run(&call, CUT_OFF)
+                });
+                let mut effects = Vec::new();
+                if !calls.is_empty() {
+                    effects.push(Effect::RunTools(calls));
+                }
+                effects.extend(cut.map(|result| self.tool_ended(result)).unwrap_or_default());
+                effects
             }
             Phase::Tools
             | Phase::New
@@ -525,11 +549,13 @@ impl Turn {
         }
         match failure.class {
             FailureClass::ContextOverflow => self.overflowed(failure),
-            FailureClass::PayloadTooLarge if !self.without_media => {
-                self.without_media = true;
-                self.ask()
-            }
-            FailureClass::PayloadTooLarge => self.overflowed(failure),
+            FailureClass::PayloadTooLarge => match self.media.less() {
+                Some(less) => {
+                    self.media = less;
+                    self.ask()
+                }
+                None => self.compact_for(failure),
+            },
             FailureClass::OutputLimit if self.output_lowered < 2 => {
                 self.output_lowered += 1;
                 let now = self.output_tokens_max;
@@ -562,25 +588,36 @@ impl Turn {
         let backoff = BACKOFF_MS << self.retries.min(10);
         self.retries += 1;
         self.phase = Phase::Waiting;
-        let wait = failure.retry_after_ms.unwrap_or(backoff).min(BACKOFF_MS_MAX);
+        // A server that asks for less than our own wait, or for none, would have all retries at once.
+        let wait = failure.retry_after_ms.unwrap_or(0).max(backoff).min(BACKOFF_MS_MAX);
         // Up to a quarter more, so that many do not come back at once.
         let delay_ms = (wait + wait * jitter.min(1000) / 4000).min(BACKOFF_MS_MAX);
         vec![Effect::Wait { delay_ms, attempt: self.retries, failure }]
     }
 
+    /// The request is larger than the window. Where less output would make it fit, that is asked for first.
     fn overflowed(&mut self, failure: Failure) -> Vec<Effect> {
-        // Input and output together are too much, and the input alone fits: ask for less output first.
-        // Only where the request named an output limit can the sum be what is too large.
-        if let (Some(limit), Some(now), 0) = (failure.limit, self.output_tokens_max, self.output_lowered) {
-            // Our estimate may be too low; the provider's own number, if it is the sum, is not.
-            let said = failure.requested.map_or(0, |requested| requested.saturating_sub(now));
-            let room = limit.saturating_sub((self.size.tokens + self.size.tokens / 10).max(said));
-            if (OUTPUT_TOKENS_MIN..now).contains(&room) {
-                self.output_lowered += 1;
-                self.output_tokens_max = Some(room);
-                return self.ask();
-            }
+        if let Some(room) = self.room_for_output(&failure) {
+            self.output_lowered += 1;
+            self.output_tokens_max = Some(room);
+            return self.ask();
         }
+        self.compact_for(failure)
+    }
+
+    /// The output that fits beside the input, if it is less than what was asked for and worth asking for.
+    fn room_for_output(&self, failure: &Failure) -> Option<u64> {
+        // Only where the request named an output limit can the sum be what is too large.
+        let now = self.output_tokens_max.filter(|_| self.output_lowered == 0)?;
+        let limit = failure.limit.or(self.size.window)?;
+        // Our estimate may be too low; the provider's own number, if it is the sum, is not.
+        let said = failure.requested.map_or(0, |requested| requested.saturating_sub(now));
+        let room = limit.saturating_sub((self.size.tokens + self.size.tokens / 10).max(said));
+        (OUTPUT_TOKENS_MIN..now).contains(&room).then_some(room)
+    }
+
+    /// Compacts, a rung lower each time, and asks again; or gives up.
+    fn compact_for(&mut self, failure: Failure) -> Vec<Effect> {
         if !self.may_compact || self.overflows >= self.limits.overflows_max {
             return self.end(Vec::new(), TurnOutcome::Failed(failure));
         }
@@ -628,8 +665,16 @@ fn interrupted(call: &ToolCall) -> ToolResult {
     )
 }
 
-fn not_run(call: &ToolCall, reason: &str) -> Message {
-    Message::ToolResult(result_text(call, ToolStatus::Error, format!("The call was not run: {reason}.")))
+fn not_run(call: &ToolCall, reason: &str) -> ToolResult {
+    result_text(call, ToolStatus::Error, format!("The call was not run: {reason}."))
+}
+
+/// The call that the answer's end cut off: its arguments are not whole, or never began. What was meant is not
+/// known, though a tool without parameters would take nothing for everything.
+fn cut_call(answer: &AssistantMessage) -> Option<&ToolCall> {
+    let was_cut = matches!(answer.stop, StopReason::Length | StopReason::ContentFilter);
+    let last = answer.content.last().and_then(Part::as_tool_call).filter(|_| was_cut)?;
+    serde_json::from_str::<IgnoredAny>(&last.arguments).is_err().then_some(last)
 }
 
 fn result_text(call: &ToolCall, status: ToolStatus, text: String) -> ToolResult {

@@ -77,6 +77,12 @@ pub trait Provider: Send + Sync + 'static {
     fn resends_reasoning(&self) -> bool {
         false
     }
+
+    /// The output limit that a request which names none is sent with, in tokens, if it is sent with any. A turn
+    /// must know it, since it can lower only a limit that it knows.
+    fn max_output_tokens(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The answer as it comes. Ends with exactly one [`ReplyEvent::Done`] or one error; a stream that ends with

@@ -102,7 +102,9 @@ pub struct OpenAiOptions {
     /// Whether the session is sent as `prompt_cache_key`; `None`: at OpenAI and Azure only, since strict servers
     /// refuse fields that they do not know.
     pub prompt_cache_key: Option<bool>,
-    /// The most bytes that one answer may have.
+    /// The most bytes that one answer may have on the wire, where each token comes in a frame of a few hundred. What
+    /// the model says in it may have 4 MiB, and one line 8 MiB. An answer that is larger is given up and not asked
+    /// for again.
     pub response_bytes_max: usize,
 }
 
@@ -274,6 +276,10 @@ impl Provider for OpenAi {
 
     fn resends_reasoning(&self) -> bool {
         self.server.options.resend_reasoning != ResendReasoning::Never
+    }
+
+    fn max_output_tokens(&self) -> Option<u64> {
+        self.server.options.max_output_tokens
     }
 }
 

@@ -16,7 +16,7 @@ pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
         return Some(ms);
     }
     // "20s" and "1m30s" are seen in the wild.
-    if let Some(ms) = duration_ms(value) {
+    if let Some(ms) = duration_ms(value, 1_000.0) {
         return Some(ms);
     }
     let date = httpdate::parse_http_date(value).ok()?;
@@ -24,23 +24,54 @@ pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The wait in milliseconds that an error's text asks for: "try again in 1.5s", "Please retry in 20ms",
-/// "retry after 30 seconds", `"retryDelay": "3s"`.
+/// The wait in milliseconds that an error's text asks for: "try again in 1.5s", "Please retry in 20ms", "wait for
+/// 30 seconds", `"retryDelay": "3s"`, `"retry_after_ms": 250`. The first that names a time.
 pub fn retry_after_in_text_ms(text: &str) -> Option<u64> {
+    const MARKS: [&str; 11] = [
+        "try again in",
+        "try again after",
+        "retry in",
+        "retry after",
+        "retryafter",
+        "retry_after",
+        "retry-after",
+        "retrydelay",
+        "retry_delay",
+        "wait for",
+        "wait",
+    ];
     let lower = text.to_ascii_lowercase();
-    let marks =
-        ["try again in", "retry in", "retry after", "retrydelay", "retry_after", "retry-after", "wait"];
-    marks.iter().find_map(|mark| {
-        let at = lower.find(mark)?.checked_add(mark.len())?;
-        let rest = lower.get(at..)?.trim_start_matches([' ', '"', '\'', ':', '=', '\\', '~']);
-        let rest = rest.strip_prefix("about ").unwrap_or(rest);
-        duration_ms(rest)
+    MARKS.iter().find_map(|mark| {
+        lower.match_indices(mark).find_map(|(at, mark)| named_duration_ms(&lower[at + mark.len()..]))
     })
 }
 
-/// The duration that `text` begins with: numbers with units, one after the other (`1m30.5s`); a number without
-/// a unit is in seconds.
-fn duration_ms(text: &str) -> Option<u64> {
+/// The duration after a name: the rest of the name, which may end in a unit (`_ms": 250`), what stands between a
+/// name and its value, and the value.
+fn named_duration_ms(rest: &str) -> Option<u64> {
+    let name = rest.strip_prefix(['_', '-']).unwrap_or(rest);
+    let (unit_ms, rest) = unit(name).map_or((1_000.0, rest), |(unit_ms, length)| (unit_ms, &name[length..]));
+    let value = rest.trim_start_matches([' ', '"', '\'', ':', '=', '\\', '~']);
+    duration_ms(value.strip_prefix("about ").unwrap_or(value), unit_ms)
+}
+
+/// The unit of time that `text` begins with, in milliseconds, and how long its word is.
+fn unit(text: &str) -> Option<(f64, usize)> {
+    let length = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let unit_ms = match &text[..length] {
+        "ms" | "millisecond" | "milliseconds" | "msec" => 1.0,
+        "s" | "sec" | "secs" | "second" | "seconds" => 1_000.0,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60_000.0,
+        "h" | "hr" | "hour" | "hours" => 3_600_000.0,
+        "d" | "day" | "days" => 86_400_000.0,
+        _ => return None,
+    };
+    Some((unit_ms, length))
+}
+
+/// The duration that `text` begins with: numbers with units, one after the other (`1m30.5s`); a first number
+/// without a unit is one of `bare_ms`.
+fn duration_ms(text: &str, bare_ms: f64) -> Option<u64> {
     let mut total_ms: Option<u64> = None;
     let mut rest = text;
     loop {
@@ -51,15 +82,10 @@ fn duration_ms(text: &str) -> Option<u64> {
             return total_ms;
         }
         let after = rest[digits..].trim_start();
-        let unit_length = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
-        let (unit_ms, taken) = match &after[..unit_length] {
-            "ms" | "millisecond" | "milliseconds" | "msec" => (1.0, unit_length),
-            "s" | "sec" | "secs" | "second" | "seconds" => (1_000.0, unit_length),
-            "m" | "min" | "mins" | "minute" | "minutes" => (60_000.0, unit_length),
-            "h" | "hr" | "hour" | "hours" => (3_600_000.0, unit_length),
-            "d" | "day" | "days" => (86_400_000.0, unit_length),
-            _ if total_ms.is_none() => (1_000.0, 0),
-            _ => return total_ms,
+        let (unit_ms, taken) = match unit(after) {
+            Some(unit) => unit,
+            None if total_ms.is_none() => (bare_ms, 0),
+            None => return total_ms,
         };
         total_ms = Some(total_ms.unwrap_or_default().saturating_add(scaled_ms(number, unit_ms)?));
         if taken == 0 {

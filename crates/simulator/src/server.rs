@@ -270,6 +270,7 @@ impl Performance {
                     sleep(Duration::from_millis(every)).await;
                     self.pinged_ms += every;
                     self.steps.push_front(Step::Stall { ping_every_ms, for_ms });
+                    self.flight.pinged();
                     return Some(Ok(Bytes::from_static(b": ping\n\n")));
                 }
                 Step::Reset => {

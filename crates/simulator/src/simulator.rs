@@ -90,6 +90,7 @@ struct State {
     violations: Vec<Violation>,
     violations_dropped: u64,
     fired: BTreeMap<&'static str, u64>,
+    pings: u64,
     in_flight: usize,
     in_flight_max: usize,
 }
@@ -164,6 +165,10 @@ impl InFlight {
     pub(crate) fn fired(&self, fault: &'static str) {
         *self.simulator.state().fired.entry(fault).or_default() += 1;
     }
+
+    pub(crate) fn pinged(&self) {
+        self.simulator.state().pings += 1;
+    }
 }
 
 impl Drop for InFlight {
@@ -228,6 +233,11 @@ impl Simulator {
     /// How often each fault really happened, by name.
     pub fn fired(&self) -> BTreeMap<&'static str, u64> {
         self.state().fired.clone()
+    }
+
+    /// How many pings were sent, which only HTTP has.
+    pub fn pings(&self) -> u64 {
+        self.state().pings
     }
 
     /// Fails the test if any request broke a rule.

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use greenroom::kernel::message::Message;
 use greenroom::prelude::*;
-use greenroom_simulator::{Echo, Simulator};
+use greenroom_simulator::{
+    ByPurpose, CallInfo, Echo, Function, Outcome, Script, SeenRequest, Simulator, Summariser,
+};
 
 use crate::support::{agent, builder, drain, simulator};
-use crate::talk::{chat, compactions, count, keep, opened};
+use crate::talk::{chat, compactions, count, ends, keep, opened, settings, turns};
 
 /// The steps of an installation, and whether the compaction is durable there.
 const STEPS: [(&str, bool); 8] = [
@@ -120,4 +122,67 @@ async fn the_process_that_ends() {
     let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
     let _ = session.compact(keep(300)).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
+}
+
+/// What came of a turn whose agent died while a compaction ran that it waited for.
+struct Orphaned {
+    reply: Result<Reply>,
+    ended: Vec<&'static str>,
+    /// How often the provider refused the turn's request for its size.
+    refused: usize,
+}
+
+/// A window that is smaller than it was said to be, and a summariser that takes a minute. The agent dies in that
+/// minute; before that the settings may change.
+async fn orphaned(summaries: Summariser, told: u64, change: Option<CompactionSettings>) -> Orphaned {
+    crate::support::quiet_injected_panics();
+    let slow = Function(move |request: &SeenRequest, info: CallInfo| {
+        summaries.reply(request, info).after_ms(60_000)
+    });
+    let model = simulator(ByPurpose::new(Echo, slow), 8_000);
+    let armed = Arc::new(AtomicBool::new(false));
+    let fires = Arc::clone(&armed);
+    let runtime = builder(&model)
+        .probe(move |_, at| {
+            assert!(!(at == "agent/broadcast" && fires.swap(false, Ordering::Relaxed)), "injected panic");
+        })
+        .start()
+        .await
+        .unwrap();
+    let session = opened(&runtime, "s", &agent(told), chat(12, 350)).await;
+    let mut events = session.subscribe();
+    let prompt = tokio::spawn({
+        let session = session.clone();
+        async move { session.prompt("go on").await }
+    });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(session.state().await.unwrap().status, "compacting");
+    if let Some(change) = change {
+        runtime.set_compaction(change).await.unwrap();
+    }
+    armed.store(true, Ordering::Relaxed);
+    session.steer("and be quick").await.unwrap();
+    let reply = prompt.await.unwrap();
+    assert!(!armed.load(Ordering::Relaxed), "the agent died");
+    model.assert_clean();
+    let ended = ends(&drain(&mut events)).iter().map(|end| end.outcome).collect();
+    let refused = turns(&model).iter().filter(|logged| logged.outcome == Outcome::Overflowed).count();
+    Orphaned { reply, ended, refused }
+}
+
+/// The agent that takes a dead one's place waits for the same compaction, and goes on with what came of it.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_under_way_is_waited_for_by_the_agent_that_comes_after_a_dead_one() {
+    let turn = orphaned(Summariser::Obedient, 20_000, None).await;
+    turn.reply.unwrap();
+    assert_eq!((turn.ended, turn.refused), (vec!["completed"], 2), "refused once for each agent");
+}
+
+/// Nothing comes of a compaction below the window, and the new agent was refused at it: then it has one of its own.
+#[tokio::test(start_paused = true)]
+async fn where_nothing_comes_of_it_the_new_agent_has_a_compaction_of_its_own() {
+    let late = settings(|settings| (settings.threshold, settings.reserve_tokens) = (Some(1.0), None));
+    let turn = orphaned(Summariser::Garbage, 10_200, Some(late)).await;
+    turn.reply.unwrap();
+    assert_eq!((turn.ended, turn.refused), (vec!["failed", "truncated"], 1));
 }

@@ -1,6 +1,9 @@
 //! Answers that cannot be used as they are: broken calls become results that say so, empty answers are asked for
 //! again, and what providers leave out is not missed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use greenroom::prelude::*;
 use greenroom_kernel::message::{Message, ToolStatus};
 use greenroom_kernel::{FailureClass, StopReason};
@@ -8,6 +11,10 @@ use greenroom_simulator::{Fault, Reply as Said, Sequence, WrongUsage};
 use serde_json::json;
 
 use crate::support::{agent, names, runtime, simulator};
+
+/// Takes nothing.
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
 
 /// Takes a text.
 #[derive(Deserialize, JsonSchema)]
@@ -60,6 +67,32 @@ async fn a_call_with_broken_arguments_gets_a_result_that_says_so() {
         assert_eq!(results[0].0, ToolStatus::Error, "{first:?}");
         assert!(results[0].1.contains("argument") || results[0].1.contains("text"), "{results:?}");
     }
+}
+
+/// A tool that takes nothing would run with what a call has before its arguments begin.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_the_output_limit_cut_off_is_not_run() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let agent = agent(20_000).tool("reset", move |_: Nothing| {
+        let counted = Arc::clone(&counted);
+        async move { Ok(format!("run {}", counted.fetch_add(1, Ordering::SeqCst))) }
+    });
+    let cut = |finish| Said::call("reset", &json!({})).and_raw_call("reset", "").with_finish(finish);
+    let script =
+        vec![cut(StopReason::Length), Said::text("sorry"), cut(StopReason::ToolCalls), Said::text("on")];
+    let model = simulator(Sequence(script), 20_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("cut", &agent).await.unwrap();
+    assert_eq!(session.prompt("go").await.unwrap().text, "sorry");
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "the whole call was run, the other was not");
+    let told = results(&session.context().await.unwrap());
+    assert!(told.contains(&(ToolStatus::Ok, "run 0".into())), "{told:?}");
+    let answer = told.iter().find(|(status, _)| *status == ToolStatus::Error);
+    assert!(answer.is_some_and(|(_, text)| text.contains("before its arguments were whole")), "{told:?}");
+    assert_eq!(session.prompt("go").await.unwrap().text, "on");
+    assert_eq!(runs.load(Ordering::SeqCst), 3, "an answer that was not cut means what it says");
+    model.assert_clean();
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use greenroom_kernel::entry::Trigger;
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::usage::WindowSource;
 use greenroom_kernel::{Entry, EntryId, FailureClass, Usage};
-use greenroom_provider::Purpose;
+use greenroom_provider::{OpenAi, OpenAiOptions, Purpose};
 use greenroom_simulator::{
     ByPurpose, CallInfo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Sequence, Simulator,
     SimulatorOptions, Summariser,
@@ -274,10 +274,60 @@ async fn less_output_is_asked_for_before_anything_is_compacted() {
     session.prompt("thing ".repeat(3_000)).await.unwrap();
     let seen = drain(&mut events);
     assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (0, 0));
-    let asked: Vec<u64> =
-        model.requests().iter().filter_map(|logged| logged.request.max_output_tokens).collect();
+    let asked = asked_output(&model);
     assert!(asked.len() == 2 && asked[0] == 6_000 && asked[1] < 5_000, "{asked:?}");
     model.assert_clean();
+}
+
+/// The provider names no limit; by what we know of the window, the input alone fits.
+#[tokio::test(start_paused = true)]
+async fn less_output_is_asked_for_where_the_refusal_names_no_limit() {
+    let body = "Input token count + max_tokens parameter must be less than the context length of the model being \
+                queried. Set max_tokens to a lower number.";
+    let refused = Fault::Http { status: 400, headers: Vec::new(), body: body.to_owned() };
+    let model = simulator(Sequence(vec![Said::fault(refused), Said::text("fine")]), WINDOW);
+    let runtime = runtime(&model).await;
+    let agent = agent(WINDOW).max_output_tokens(6_000).compaction(late());
+    let session = runtime.open("unnamed", &agent).await.unwrap();
+    let mut events = session.subscribe();
+    assert_eq!(session.prompt("thing ".repeat(3_000)).await.unwrap().text, "fine");
+    let seen = drain(&mut events);
+    assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (0, 0));
+    let asked = asked_output(&model);
+    assert!(asked.len() == 2 && asked[0] == 6_000 && asked[1] < 5_500, "{asked:?}");
+    model.assert_clean();
+}
+
+/// The limit is the provider's own, which sets it on each request.
+#[tokio::test]
+async fn less_output_is_asked_for_where_the_provider_sets_the_limit() {
+    let model = Simulator::new(SimulatorOptions {
+        window: WINDOW,
+        refuses_output_overflow: true,
+        ..SimulatorOptions::new(talk())
+    });
+    let server = model.serve().await.unwrap();
+    let options = OpenAiOptions {
+        base_url: server.base_url(),
+        max_output_tokens: Some(6_000),
+        prompt_cache_key: Some(true),
+        ..OpenAiOptions::default()
+    };
+    let provider = std::sync::Arc::new(OpenAi::new(options).unwrap());
+    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    let session = runtime.open("limited", &agent(WINDOW).compaction(late())).await.unwrap();
+    let mut events = session.subscribe();
+    session.prompt("thing ".repeat(3_000)).await.unwrap();
+    let seen = drain(&mut events);
+    assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (0, 0));
+    let asked = asked_output(&model);
+    assert!(asked.len() == 2 && asked[0] == 6_000 && asked[1] < 5_000, "{asked:?}");
+    model.assert_clean();
+}
+
+/// The output limits of all requests.
+fn asked_output(model: &Simulator) -> Vec<u64> {
+    model.requests().iter().filter_map(|logged| logged.request.max_output_tokens).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -359,29 +409,49 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
     }
 }
 
+/// Older images go first; those that the prompt is about only where that is not enough, and then the model and
+/// the user are told.
 #[tokio::test(start_paused = true)]
 async fn too_many_bytes_leave_placeholders_for_images() {
-    let refused = Fault::Http {
-        status: 413,
-        headers: Vec::new(),
-        body: r#"{"error":{"message":"Request body too large: 31457280 bytes, the limit is 20971520 bytes","type":"request_too_large"}}"#
-            .to_owned(),
+    let refused = || {
+        Said::fault(Fault::Http {
+            status: 413,
+            headers: Vec::new(),
+            body: r#"{"error":{"message":"Request body too large: 31457280 bytes, the limit is 20971520 bytes","type":"request_too_large"}}"#
+                .to_owned(),
+        })
     };
-    let model =
-        simulator(Sequence(vec![Said::text("a cat"), Said::fault(refused), Said::text("fine")]), 50_000);
+    let script = vec![
+        Said::text("a cat"),
+        refused(),
+        Said::text("a dog"),
+        refused(),
+        refused(),
+        Said::text("I cannot see it"),
+        Said::text("fine"),
+    ];
+    let model = simulator(Sequence(script), 50_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("images", &agent(50_000)).await.unwrap();
     let image = || Prompt::from("what is it?").image("image/png", "iVBORw0KGgo=".repeat(50));
-    session.prompt(image()).await.unwrap();
-    let mut events = session.subscribe();
-    assert_eq!(session.prompt("and now?").await.unwrap().text, "fine");
-    let seen = drain(&mut events);
-    assert_eq!((count(&seen, "retry"), count(&seen, "compaction_start")), (0, 0));
-    let images = |index: usize| {
-        let request = model.requests()[index].request.clone();
-        format!("{:?}", request.messages).matches("image/png").count()
+    // What the request of this number shows of images, of placeholders, and of placeholders for the newest.
+    let shows = |index: usize| {
+        let request = format!("{:?}", model.requests()[index].request.messages);
+        ["image/png", "it is left out", "you cannot see it"].map(|sign| request.matches(sign).count())
     };
-    assert_eq!((images(1), images(2)), (1, 0), "the second time there are placeholders");
+    let mut events = session.subscribe();
+    session.prompt(image()).await.unwrap();
+    assert_eq!(session.prompt(image()).await.unwrap().text, "a dog");
+    assert_eq!((shows(1), shows(2)), ([2, 0, 0], [1, 1, 0]));
+    assert_eq!(count(&drain(&mut events), "warning"), 0, "nothing is missing that it was asked about");
+    assert_eq!(session.prompt(image()).await.unwrap().text, "I cannot see it");
+    assert_eq!((shows(3), shows(4), shows(5)), ([3, 0, 0], [1, 2, 0], [0, 2, 1]));
+    let seen = drain(&mut events);
+    assert_eq!(count(&seen, "warning"), 1);
+    assert_eq!((count(&seen, "retry"), count(&seen, "compaction_start")), (0, 0));
+    // The next turn begins with all of them again: the log keeps what was sent to it.
+    assert_eq!(session.prompt("and now?").await.unwrap().text, "fine");
+    assert_eq!(shows(6), [3, 0, 0]);
     model.assert_clean();
 }
 

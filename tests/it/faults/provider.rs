@@ -7,7 +7,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::{FailureClass, ToolStatus};
 use greenroom_provider::{OpenAi, OpenAiOptions};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Fault, Function, Reply as Said, Script, SeenRequest, Summariser,
+    ByPurpose, CallInfo, Fault, Function, Point, Reply as Said, Script, SeenRequest, Summariser,
 };
 
 use crate::support::{agent, builder, drain, simulator};
@@ -137,13 +137,19 @@ async fn every_kind_of_fault_is_survived_in_process() {
 
 #[tokio::test]
 async fn every_kind_of_fault_is_survived_over_http() {
-    let faults = Fault::every_kind();
+    const IDLE_MS: u64 = 1_500;
+    // Pings that come several times within the limit, before the answer begins and in the middle of it.
+    let ping = |at| Fault::Stall { at, ping_every_ms: Some(IDLE_MS / 10), for_ms: None };
+    let is_pinging = |fault: &Fault| matches!(fault, Fault::Stall { ping_every_ms: Some(_), .. });
+    let mut faults = Fault::every_kind();
+    faults.retain(|fault| !is_pinging(fault));
+    faults.extend([ping(Point::AfterHeaders), ping(Point::MidStream)]);
     let model = simulator(script(faults.clone()), 20_000);
     let server = model.serve().await.unwrap();
     let options = OpenAiOptions {
         base_url: server.base_url(),
-        first_event_timeout_ms: 3_000,
-        idle_timeout_ms: 1_500,
+        first_event_timeout_ms: 2 * IDLE_MS,
+        idle_timeout_ms: IDLE_MS,
         // The simulator tells sessions apart by it.
         prompt_cache_key: Some(true),
         ..OpenAiOptions::default()
@@ -158,6 +164,9 @@ async fn every_kind_of_fault_is_survived_over_http() {
         .unwrap();
     join_all(faults.iter().enumerate().map(|(number, fault)| survive(&runtime, number, fault))).await;
     assert_all_fired(&model, &faults);
+    // Both calls were pinged and given up all the same: their sessions were answered.
+    assert_eq!(model.fired()["stall_with_pings"], 2);
+    assert!(model.pings() >= 20, "{} pings", model.pings());
     runtime.shutdown().await.unwrap();
 }
 

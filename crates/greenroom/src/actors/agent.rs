@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::failure::Failure;
+use greenroom_kernel::path::Media;
 use greenroom_kernel::turn::{Effect, Input, Turn};
 use greenroom_kernel::{AssistantMessage, Message, StopReason};
 use greenroom_provider::{Purpose, Request};
@@ -47,7 +48,9 @@ struct Running {
     /// The number of the newest model call or wait: news of earlier ones is late.
     call: u64,
     /// What the next request is to be like, while the context is on its way.
-    ask: Option<(Option<u64>, bool)>,
+    ask: Option<(Option<u64>, Media)>,
+    /// It was told that images of the prompt are not sent.
+    media_missed: bool,
     measuring: bool,
     /// The tasks that run: a model call, the tools of one answer.
     model: Option<DropGuard>,
@@ -169,11 +172,15 @@ impl AgentState {
         let stamp = begin.stamp;
         let over = CancellationToken::new();
         watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), over.clone());
-        let turn = Turn::new(begin.agent.limits, begin.may_compact, begin.agent.max_output_tokens);
+        // The limit that the provider would set must be known here, to be lowered.
+        let of_provider = || self.deps.lane(&begin.agent).and_then(|lane| lane.provider.max_output_tokens());
+        let output_tokens_max = begin.agent.max_output_tokens.or_else(of_provider);
+        let turn = Turn::new(begin.agent.limits, begin.may_compact, output_tokens_max);
         self.running = Some(Box::new(Running {
             turn,
             call: 0,
             ask: None,
+            media_missed: false,
             measuring: false,
             model: None,
             tools: None,
@@ -211,9 +218,9 @@ impl AgentState {
             Effect::Compact { trigger, at_window, rungs_down } => {
                 self.tell_session(SessionMessage::Compact { stamp, trigger, at_window, rungs_down });
             }
-            Effect::Ask { output_tokens_max, without_media } => {
+            Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
-                running.ask = Some((output_tokens_max, without_media));
+                running.ask = Some((output_tokens_max, media));
                 self.tell_session(SessionMessage::Project { stamp });
             }
             Effect::Record { messages, boundary } => {
@@ -289,13 +296,19 @@ impl AgentState {
         }
         let (deps, slot) = (Arc::clone(&self.deps), Arc::clone(&self.slot));
         let Some(running) = self.current(stamp) else { return };
-        let Some((output_tokens_max, without_media)) = running.ask.take() else { return };
+        let Some((output_tokens_max, media)) = running.ask.take() else { return };
         let begin = &running.begin;
-        let media_bytes_max = if without_media { 0 } else { begin.max_request_bytes };
+        let (messages, missing) =
+            greenroom_kernel::path::limit_media(messages, media, begin.max_request_bytes);
+        if missing > 0 && !std::mem::replace(&mut running.media_missed, true) {
+            let message =
+                format!("{missing} of the newest images were not sent: the request would be too large");
+            slot.publish(&deps.bus, EventKind::Warning { message });
+        }
         let request = Request {
             model: begin.model.clone(),
             system: Some(begin.agent.instructions.clone()).filter(|text| !text.is_empty()),
-            messages: greenroom_kernel::path::limit_media(messages, media_bytes_max),
+            messages,
             tools: begin.tools.specs(),
             max_output_tokens: output_tokens_max,
             output_schema: begin.schema.clone(),
@@ -335,13 +348,24 @@ impl AgentState {
                     .limit
                     .filter(|_| error.failure.class == greenroom_kernel::FailureClass::ContextOverflow)
                 {
-                    self.tell_session(SessionMessage::LimitLearned { limit });
+                    self.limit_named(stamp, limit);
                 }
                 // Different for each session and call, and the same in each run with the same ids.
                 let jitter = jitter(&self.slot.id, stamp.turn.0, call);
                 self.input(myself, stamp, Input::Failed { failure: error.failure, wordless, jitter });
             }
         }
+    }
+
+    fn limit_named(&mut self, stamp: Stamp, limit: u64) {
+        let (deps, tokens) = (Arc::clone(&self.deps), self.slot.context().tokens);
+        let Some(BeginTurn { agent, model, .. }) = self.current(stamp).map(|running| &running.begin) else {
+            return;
+        };
+        let Some(lane) = deps.lane(agent) else { return };
+        let (provider, model) = (lane.provider.name().to_owned(), model.clone());
+        let sent = tokens + agent.max_output_tokens.unwrap_or(0);
+        self.tell_session(SessionMessage::LimitLearned { provider, model, limit, sent });
     }
 
     fn measure_anew(&mut self, myself: &ActorRef<AgentMessage>, tracker: ActorRef<TrackerMessage>) {

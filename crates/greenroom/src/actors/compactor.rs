@@ -11,16 +11,17 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use greenroom_kernel::compacting::{Compacting, Effect, Input, Question};
+use greenroom_kernel::turn::BACKOFF_MS_MAX;
+use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Usage, compacting, summary};
 use greenroom_provider::{Purpose, ReplyEvent, Request};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::time::Instant;
 
-use crate::agent::Agent;
 use crate::deps::{Deps, model_info};
 use crate::event::EventKind;
 use crate::lane::Lane;
-use crate::message::{CompactionOrder, CompactorMessage, SessionMessage};
+use crate::message::{CompactionOrder, CompactorMessage, SessionMessage, Summariser};
 use crate::slot::Slot;
 
 /// The most questions that are asked at the same time.
@@ -34,7 +35,6 @@ pub(crate) struct CompactorArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) slot: Arc<Slot>,
     pub(crate) session: ActorRef<SessionMessage>,
-    pub(crate) definition: Arc<Agent>,
 }
 
 /// What it owns.
@@ -42,7 +42,6 @@ pub(crate) struct CompactorState {
     deps: Arc<Deps>,
     slot: Arc<Slot>,
     session: ActorRef<SessionMessage>,
-    definition: Arc<Agent>,
     /// Which compaction this is: news of an earlier one is late.
     run: u64,
     running: Option<Box<Running>>,
@@ -50,17 +49,26 @@ pub(crate) struct CompactorState {
 
 struct Running {
     compacting: Compacting,
-    model: String,
-    session_model: String,
+    summariser: Summariser,
+    fallback: Summariser,
     began: Instant,
     /// Questions that wait for a child.
     queue: VecDeque<Question>,
     /// Questions that wait for their time.
     delayed: HashMap<u32, Question>,
-    /// The children at work, and what each was asked.
-    children: HashMap<ActorId, (ActorRef<Question>, u32)>,
+    /// The children at work.
+    children: HashMap<ActorId, Child>,
+    ratio: Ratio,
     cost_microdollars: Option<u64>,
     usage: Usage,
+}
+
+/// A child at work, and what it was asked.
+struct Child {
+    actor: ActorRef<Question>,
+    id: u32,
+    tokens: u64,
+    summariser: Summariser,
 }
 
 impl Actor for Compactor {
@@ -73,9 +81,9 @@ impl Actor for Compactor {
         _myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        let CompactorArguments { deps, slot, session, definition } = arguments;
+        let CompactorArguments { deps, slot, session } = arguments;
         deps.at(&slot.id, "compactor/starts");
-        Ok(CompactorState { deps, slot, session, definition, run: 0, running: None })
+        Ok(CompactorState { deps, slot, session, run: 0, running: None })
     }
 
     async fn handle(
@@ -122,7 +130,7 @@ impl Actor for Compactor {
             SupervisionEvent::ActorFailed(child, reason) => {
                 let asked =
                     state.running.as_mut().and_then(|running| running.children.remove(&child.get_id()));
-                if let Some((_, id)) = asked {
+                if let Some(Child { id, .. }) = asked {
                     let failure =
                         Failure::new(FailureClass::Other, format!("a summary's call died: {reason}"));
                     let run = state.run;
@@ -140,15 +148,17 @@ impl Actor for Compactor {
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
         self.run += 1;
+        let ratio = order.brief.ratio;
         let (compacting, effects) = Compacting::begin(order.brief);
         self.running = Some(Box::new(Running {
             compacting,
-            model: order.model,
-            session_model: order.session_model,
+            summariser: order.summariser,
+            fallback: order.fallback,
             began: Instant::now(),
             queue: VecDeque::new(),
             delayed: HashMap::new(),
             children: HashMap::new(),
+            ratio,
             cost_microdollars: Some(0),
             usage: Usage::default(),
         }));
@@ -163,9 +173,11 @@ impl CompactorState {
         answer: Result<Box<AssistantMessage>, Failure>,
     ) {
         if let Some(running) = self.running.as_mut().filter(|_| run == self.run) {
-            running.children.retain(|_, (_, asked)| *asked != id);
-            if let Ok(answer) = &answer {
-                running.bill(answer);
+            let child = running.children.extract_if(|_, child| child.id == id).next().map(|(_, child)| child);
+            match (&answer, child) {
+                (Ok(answer), _) => running.bill(answer),
+                (Err(failure), Some(child)) => refused(&self.session, &child, failure),
+                (Err(_), None) => {}
             }
         }
         self.input(myself, run, Input::Answered { id, answer }).await;
@@ -202,9 +214,9 @@ impl CompactorState {
                     let mut end = end;
                     end.usage = running.usage;
                     let cost_microdollars = running.cost_microdollars;
-                    for (child, _) in running.children.values() {
+                    for child in running.children.values() {
                         // Nobody waits for it any more; its call is dropped with it.
-                        child.kill();
+                        child.actor.kill();
                     }
                     self.running = None;
                     if !end.outcome.is_installed() {
@@ -236,25 +248,24 @@ impl CompactorState {
     }
 
     async fn start_children(&mut self, myself: &ActorRef<CompactorMessage>) {
-        let Some(lane) = self.deps.lane(&self.definition).cloned() else { return };
         let run = self.run;
         let Some(running) = &mut self.running else { return };
         while running.children.len() < CHILDREN_MAX {
             let Some(question) = running.queue.pop_front() else { return };
             // A model that failed at it is not asked again: the session's own is.
-            let model = if question.attempt == 0 { &running.model } else { &running.session_model };
+            let summariser = if question.attempt == 0 { &running.summariser } else { &running.fallback };
             let arguments = SummaryArguments {
                 compactor: myself.clone(),
-                lane: Arc::clone(&lane),
+                summariser: summariser.clone(),
                 run,
-                model: model.clone(),
                 session: self.slot.id.to_string(),
             };
-            let id = question.id;
+            let (id, tokens) = (question.id, question.tokens(running.ratio));
+            let summariser = summariser.clone();
             match Actor::spawn_linked(None, SummaryActor, arguments, myself.get_cell()).await {
-                Ok((child, _)) => {
-                    let _ = child.cast(question);
-                    running.children.insert(child.get_id(), (child, id));
+                Ok((actor, _)) => {
+                    let _ = actor.cast(question);
+                    running.children.insert(actor.get_id(), Child { actor, id, tokens, summariser });
                 }
                 Err(error) => {
                     let failure =
@@ -275,13 +286,9 @@ impl Running {
     fn withdraw(&mut self, ids: &[u32]) {
         self.queue.retain(|question| !ids.contains(&question.id));
         self.delayed.retain(|id, _| !ids.contains(id));
-        self.children.retain(|_, (child, id)| {
-            let stays = !ids.contains(id);
-            if !stays {
-                child.kill();
-            }
-            stays
-        });
+        for (_, child) in self.children.extract_if(|_, child| ids.contains(&child.id)) {
+            child.actor.kill();
+        }
     }
 
     fn bill(&mut self, answer: &AssistantMessage) {
@@ -295,15 +302,26 @@ impl Running {
     }
 }
 
+/// What a refusal says of the summariser for all who use it: how long to wait, and how much it takes.
+fn refused(session: &ActorRef<SessionMessage>, child: &Child, failure: &Failure) {
+    let Summariser { lane, model } = &child.summariser;
+    if let Some(wait_ms) = failure.retry_after_ms.filter(|_| failure.class.is_retryable()) {
+        lane.pause_ms(wait_ms.min(BACKOFF_MS_MAX));
+    }
+    if let Some(limit) = failure.limit.filter(|_| failure.class == FailureClass::ContextOverflow) {
+        let (provider, model) = (lane.provider.name().to_owned(), model.clone());
+        let _ = session.cast(SessionMessage::LimitLearned { provider, model, limit, sent: child.tokens });
+    }
+}
+
 /// One question to a summariser: an actor that is one task. It may wait, since nobody speaks to it; killing it
 /// drops the call.
 struct SummaryActor;
 
 struct SummaryArguments {
     compactor: ActorRef<CompactorMessage>,
-    lane: Arc<Lane>,
+    summariser: Summariser,
     run: u64,
-    model: String,
     session: String,
 }
 
@@ -327,9 +345,8 @@ impl Actor for SummaryActor {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         let id = question.id;
-        let answer =
-            Box::pin(ask(&state.lane, &state.model, &state.session, question.text, question.cap_tokens))
-                .await;
+        let Summariser { lane, model } = &state.summariser;
+        let answer = Box::pin(ask(lane, model, &state.session, question.text, question.cap_tokens)).await;
         let _ = state.compactor.cast(CompactorMessage::Answered { run: state.run, id, answer });
         myself.stop(None);
         Ok(())

@@ -35,10 +35,11 @@ use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{self, Event, EventKind};
+use crate::lane::Lane;
 use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
 use crate::message::{
     AgentMessage, Answer, BeginTurn, CompactionOrder, CompactorMessage, LastWord, MeasureFor, PromptOptions,
-    ReplyTo, SessionMessage, Stamp, SupervisorMessage, TrackerMessage, compacted,
+    ReplyTo, SessionMessage, Stamp, Summariser, SupervisorMessage, TrackerMessage, compacted,
 };
 use crate::restarts::Restarts;
 use crate::session::{CompactOptions, Compacted, Reply, State};
@@ -65,6 +66,7 @@ pub(crate) struct SessionState {
     supervisor: ActorRef<SupervisorMessage>,
     myself: ActorRef<SessionMessage>,
     definition: Arc<Agent>,
+    lane: Arc<Lane>,
     provider: String,
     model: String,
     tools: greenroom_tools::Registry,
@@ -125,12 +127,19 @@ struct OpenCompaction {
     options: CompactOptions,
     /// The turn that waits for it.
     stamp: Option<Stamp>,
+    /// What that turn needs if nothing comes of this one: it was asked for less, by an agent that died.
+    or_else: Option<(Trigger, u32)>,
     /// The caller that waits for it.
     reply: Option<ReplyTo<Compacted>>,
     started: Option<EntryId>,
     began: tokio::time::Instant,
-    /// The model that is being left, and its window: it writes the summary.
-    leaving: Option<(String, u64)>,
+    leaving: Option<Leaving>,
+}
+
+/// The model that is being left, and its window: it writes the summary.
+struct Leaving {
+    summariser: Summariser,
+    window: u64,
 }
 
 impl OpenCompaction {
@@ -142,6 +151,7 @@ impl OpenCompaction {
             rungs_down: 0,
             options: CompactOptions::default(),
             stamp: None,
+            or_else: None,
             reply: None,
             started: None,
             began: tokio::time::Instant::now(),
@@ -240,7 +250,7 @@ impl SessionState {
         let SessionArguments { deps, slot, supervisor } = arguments;
         let log = read_log(&deps, &slot.id).await?;
         let definition = slot.agent();
-        let lane = deps.lane(&definition).ok_or_else(|| unknown_provider(&deps, &definition))?;
+        let lane = deps.lane(&definition).cloned().ok_or_else(|| unknown_provider(&deps, &definition))?;
         let provider = lane.provider.name().to_owned();
         let model = definition.model.clone();
         let tools = crate::sub_agent::tools_of(&deps, &definition)?;
@@ -278,6 +288,7 @@ impl SessionState {
             supervisor,
             myself,
             definition,
+            lane,
             provider,
             model,
             tools,
@@ -368,12 +379,10 @@ impl SessionState {
                 self.compact_for_turn(stamp, trigger, at_window, rungs_down);
             }
             SessionMessage::LastWordsSaid => self.stop_now(),
-            SessionMessage::LimitLearned { limit } => {
-                let sent = self.slot.context().tokens + self.definition.max_output_tokens.unwrap_or(0);
-                if self.deps.learned.learn_limit(&self.provider, &self.model, limit, sent) {
+            SessionMessage::LimitLearned { provider, model, limit, sent } => {
+                if self.deps.learned.learn_limit(&provider, &model, limit, sent) {
                     self.warn(format!(
-                        "the provider says that {} takes {limit} tokens; this is remembered",
-                        self.model
+                        "the provider says that {model} takes {limit} tokens; this is remembered"
                     ));
                     self.gauge_changed();
                 }
@@ -475,10 +484,7 @@ impl SessionState {
             settings: Arc::clone(&self.settings),
             output_tokens_max: self.definition.max_output_tokens,
             cost_microdollars_max: self.definition.cost_microdollars_max,
-            resends_reasoning: self
-                .deps
-                .lane(&self.definition)
-                .is_some_and(|lane| lane.provider.resends_reasoning()),
+            resends_reasoning: self.lane.provider.resends_reasoning(),
             threshold_off: self.slot.parent.is_some() || paused,
             only_at_window: self.only_at_window,
         }
@@ -493,7 +499,7 @@ impl SessionState {
 
     /// Takes over a changed definition, or changed settings.
     fn configure(&mut self, definition: Arc<Agent>) {
-        let Some(lane) = self.deps.lane(&definition) else {
+        let Some(lane) = self.deps.lane(&definition).cloned() else {
             let error = unknown_provider(&self.deps, &definition);
             self.warn(format!("the changed agent is not used: {error}"));
             return;
@@ -517,12 +523,16 @@ impl SessionState {
             return;
         }
         let smaller = window.tokens.zip(self.window.tokens).filter(|(new, old)| new < old);
-        let leaving = smaller.filter(|_| provider == self.provider).map(|(_, old)| (self.model.clone(), old));
-        let is_switch = definition.model != self.model;
+        let leaving = smaller.map(|(_, window)| {
+            let summariser = Summariser { lane: Arc::clone(&self.lane), model: self.model.clone() };
+            Leaving { summariser, window }
+        });
+        let is_switch = (&provider, &definition.model) != (&self.provider, &self.model);
         if is_switch || *settings != *self.settings {
             // What failed three times may work now.
             self.log.forgive_failures();
         }
+        self.lane = lane;
         self.provider = provider;
         self.model.clone_from(&definition.model);
         self.tools = tools;
@@ -534,7 +544,7 @@ impl SessionState {
             self.doubts = doubts(&self.gauge());
         }
         // What the old model could hold may be too much for the new one; the old one can still summarise it.
-        if is_switch && smaller.is_some() && self.settings.enabled && self.is_idle() && !self.log.is_empty() {
+        if is_switch && leaving.is_some() && self.settings.enabled && self.is_idle() && !self.log.is_empty() {
             self.open_compaction(OpenCompaction { leaving, ..OpenCompaction::new(Trigger::ModelSwitch) });
         }
     }

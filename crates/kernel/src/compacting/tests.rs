@@ -186,9 +186,10 @@ fn run_with(
     mut answer: impl FnMut(&Question) -> Result<Box<AssistantMessage>, Failure>,
 ) -> Ran {
     let (mut machine, effects) = Compacting::begin(brief.clone());
-    let mut queue: VecDeque<Effect> = effects.into();
+    let mut effects: VecDeque<Effect> = effects.into();
+    let mut waiting: VecDeque<Question> = VecDeque::new();
     let (mut questions, mut installed, mut end, mut consulted) = (Vec::new(), None, None, None);
-    while let Some(effect) = queue.pop_front() {
+    while let Some(effect) = effects.pop_front().or_else(|| waiting.pop_front().map(Effect::Ask)) {
         assert!(end.is_none(), "something after the end: {effect:?}");
         let input = match effect {
             Effect::Consult(plan) => {
@@ -201,32 +202,36 @@ fn run_with(
                 let answer = answer(&question);
                 let id = question.id;
                 questions.push(question);
-                assert!(questions.len() < 5_000, "it asks on and on");
                 Input::Answered { id, answer }
             }
-            Effect::Withdraw(ids) => panic!("it was to be done at once: {ids:?}"),
+            Effect::Withdraw(ids) => {
+                let before = waiting.len();
+                waiting.retain(|question| !ids.contains(&question.id));
+                assert_eq!(before - waiting.len(), ids.len(), "what waits is withdrawn, once: {ids:?}");
+                continue;
+            }
             Effect::Install(segment) => {
                 assert!(installed.is_none(), "two installations");
-                assert!(!queue.iter().any(|effect| matches!(effect, Effect::Ask(_))), "a question is left");
+                assert!(waiting.is_empty(), "questions are left: {waiting:?}");
                 assert_segment(brief, &segment);
                 installed = Some(segment);
                 Input::Installed(true)
             }
             Effect::End(it) => {
                 end = Some(it);
+                waiting.clear();
                 continue;
             }
         };
         for effect in machine.on(input) {
-            let Effect::Withdraw(ids) = effect else {
-                queue.push_back(effect);
-                continue;
-            };
-            let before = queue.len();
-            queue.retain(|effect| !matches!(effect, Effect::Ask(question) if ids.contains(&question.id)));
-            assert_eq!(before - queue.len(), ids.len(), "what waits is withdrawn, once: {ids:?}");
+            if let Effect::Ask(question) = effect {
+                waiting.push_back(question);
+            } else {
+                effects.push_back(effect);
+            }
         }
     }
+    assert!(questions.len() <= CALLS_MAX, "it asks on and on");
     let end = end.expect("it ends");
     for stray in [
         Input::Installed(true),
@@ -399,9 +404,9 @@ fn a_failure_is_tried_again_as_often_as_it_may_help() {
     for model in [Model::Empty, Model::CutOff, Model::Garbage, Model::Endless, Model::CallsTools] {
         assert_eq!(asked(model), [0, 0], "{model:?}");
     }
-    // As long as the provider asks for, up to a minute.
+    // As long as the provider asks for, up to a minute, and no shorter than our own wait.
     let brief = brief(path(&turns(20)), Trigger::Threshold);
-    for (asks, waits) in [(7_000, 7_000), (3_600_000, 60_000)] {
+    for (asks, waits) in [(7_000, 7_000), (3_600_000, 60_000), (0, 1_000)] {
         let mut failure = Failure::new(FailureClass::RateLimited, "slow down");
         failure.retry_after_ms = Some(asks);
         let mut first = true;
@@ -576,6 +581,72 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
     }
     let merge = questions(&last);
     assert_eq!(merge[0].text.matches("<part number=").count(), again.len());
+}
+
+/// A limit that is named is believed where it can be: not where the request was smaller by our own count, and not
+/// where its parts would be too many.
+#[test]
+fn a_limit_that_cannot_be_is_not_believed() {
+    let mut brief = brief(path(&turns(300)), Trigger::Threshold);
+    brief.window = 200_000;
+    brief.keep_recent = Some(10_000);
+    (brief.trigger, brief.force) = (Trigger::Manual, true);
+    let real = 30_000;
+    for limit in [0, 1, 64, 256, 700, 199_999, u64::MAX] {
+        let ran = run_with(&brief, &HookWord::Continue, |question| {
+            if classes::tokens(&question.text) + question.cap_tokens < real {
+                Model::Lossy.answer(question)
+            } else {
+                let failure = Failure::new(FailureClass::ContextOverflow, "too large");
+                Err(Failure { limit: Some(limit), ..failure })
+            }
+        });
+        assert_eq!(ran.outcome(), "completed", "{limit}: {:?}", ran.end);
+        assert!(ran.questions.len() < 20, "{limit}: {} questions", ran.questions.len());
+    }
+}
+
+/// What is refused was smaller than the window that was told of: half of what was sent is asked next.
+#[test]
+fn a_summariser_much_smaller_than_told_is_found_by_halves_of_what_was_sent() {
+    let mut brief = brief(path(&turns(60)), Trigger::Threshold);
+    (brief.window, brief.summariser_window) = (30_000, 1_000_000);
+    let ran = run_with(&brief, &HookWord::Continue, |question| {
+        if classes::tokens(&question.text) + question.cap_tokens < 6_000 {
+            Model::Lossy.answer(question)
+        } else {
+            Err(Failure::new(FailureClass::ContextOverflow, "too large"))
+        }
+    });
+    assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
+}
+
+/// Too many parts for what is to be had: it fails before anything is paid for. At the window the fallback goes in.
+#[test]
+fn the_calls_of_one_compaction_are_bounded() {
+    let mut brief = brief(path(&turns(2_000)), Trigger::Manual);
+    (brief.window, brief.keep_recent, brief.summariser_window) = (1_000_000, Some(10_000), 1_500);
+    for (at_window, outcome) in [(false, "failed"), (true, "truncated")] {
+        brief.at_window = at_window;
+        let ran = run(&brief, Model::Lossy);
+        assert_eq!((ran.outcome(), ran.questions.len()), (outcome, 0), "{:?}", ran.end);
+    }
+    let reason = run(&Brief { at_window: false, ..brief.clone() }, Model::Lossy).end.outcome;
+    assert!(reason.reason().is_some_and(|reason| reason.contains("parts")), "{reason:?}");
+    // Whatever is refused, and however often.
+    (brief.at_window, brief.summariser_window) = (false, 40_000);
+    for limit in [None, Some(300), Some(3_000), Some(10_000)] {
+        let mut calls = 0;
+        let ran = run_with(&brief, &HookWord::Continue, |question| {
+            calls += 1;
+            match calls % 40 {
+                0 => Err(Failure { limit, ..Failure::new(FailureClass::ContextOverflow, "too large") }),
+                2 | 5 => Model::Garbage.answer(question),
+                _ => Model::Wordy.answer(question),
+            }
+        });
+        assert!(calls <= CALLS_MAX, "{limit:?}: {calls} calls, {:?}", ran.end);
+    }
 }
 
 /// At the window: one half cannot be had, so the other is of no use, and the fallback goes in.

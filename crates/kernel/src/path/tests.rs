@@ -1,7 +1,8 @@
 //! What of a drawn path is sent, and in which order.
 
 use super::*;
-use crate::notation::{Random, call, draw, drawn, odd_path, path, result};
+use crate::message::Image;
+use crate::notation::{Random, call, draw, drawn, odd_path, path, result, says};
 
 #[track_caller]
 fn check(drawing: &str, sent: &str) {
@@ -211,4 +212,71 @@ fn whatever_was_recorded_each_call_in_a_request_has_exactly_one_result() {
             }
         }
     }
+}
+
+/// Messages as words: `u` and `r` (a tool's result) with `i` for each image of 4 bytes, `a` for an answer; after
+/// it `-` for an older image that is left out, and `!` for one that the next answer is about.
+#[track_caller]
+fn check_media(messages: &str, media: Media, bytes_max: u64, sent: &str, missing: usize) {
+    let image = || Block::Image(Image { media_type: "image/png".into(), data: "AAAA".into() });
+    let blocks = |word: &str| {
+        let images = word.matches('i').map(|_| image());
+        std::iter::once(Block::Text("look".into())).chain(images).collect::<Vec<_>>()
+    };
+    let given: Vec<Arc<Message>> = messages
+        .split_whitespace()
+        .map(|word| {
+            Arc::new(match &word[..1] {
+                "u" => Message::User(blocks(word)),
+                "r" => {
+                    let mut result = result("x", "ok");
+                    result.content = blocks(word);
+                    Message::ToolResult(result)
+                }
+                _ => Message::Assistant(says("it is")),
+            })
+        })
+        .collect();
+    let (limited, left_out) = limit_media(given, media, bytes_max);
+    let words: Vec<String> = limited
+        .iter()
+        .map(|message| {
+            let (role, blocks): (&str, &[Block]) = match &**message {
+                Message::User(blocks) => ("u", blocks),
+                Message::ToolResult(result) => ("r", &result.content),
+                Message::Assistant(_) => ("a", &[]),
+            };
+            let signs = blocks.iter().map(|block| match block {
+                Block::Image(_) => "i",
+                Block::Text(text) if text.contains("left out") => "-",
+                Block::Text(text) if text.contains("cannot see it") => "!",
+                Block::Text(_) => "",
+            });
+            format!("{role}{}", signs.collect::<String>())
+        })
+        .collect();
+    assert_eq!(
+        (words.join(" ").as_str(), left_out),
+        (sent, missing),
+        "of {messages}, {media:?}, {bytes_max}"
+    );
+}
+
+#[test]
+fn images_are_left_out_from_the_oldest_on_and_what_the_next_answer_is_about_comes_last() {
+    let many = "ui a ri uii a ri";
+    check_media(many, Media::All, 100, many, 0);
+    check_media(many, Media::All, 20, many, 0);
+    check_media(many, Media::All, 19, "u- a ri uii a ri", 0);
+    check_media(many, Media::All, 8, "u- a r- u!! a ri", 2);
+    // The newest prompt's, and those of what no answer has followed.
+    check_media(many, Media::Newest, 100, "u- a r- uii a ri", 0);
+    check_media(many, Media::Newest, 8, "u- a r- u!! a ri", 2);
+    check_media("ui a u", Media::Newest, 100, "u- a u", 0);
+    check_media("ui a uii", Media::Newest, 100, "u- a uii", 0);
+    check_media("uii a r ui", Media::Newest, 100, "u-- a r ui", 0);
+    check_media("ui a ri ri", Media::Newest, 100, "ui a ri ri", 0);
+    check_media("ui a ri a ri", Media::Newest, 100, "ui a r- a ri", 0);
+    check_media(many, Media::Nothing, 100, "u- a r- u!! a r!", 3);
+    check_media("u a u", Media::Nothing, 100, "u a u", 0);
 }

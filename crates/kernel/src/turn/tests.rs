@@ -66,7 +66,7 @@ fn abort() -> Input {
     Input::Abort { partial: None }
 }
 
-/// Effects as words: `measure`, `compact overflow window 1`, `ask out=512 bare`, `record (c=x) none`, `run x,y`,
+/// Effects as words: `measure`, `compact overflow window 1`, `ask out=512 newest`, `ask bare`, `record (c=x) none`, `run x,y`,
 /// `wait 500 #1`, `overflow`, `cancel`, `end completed (..)`.
 fn words(effects: &[Effect]) -> String {
     let of = |messages: &[Message]| {
@@ -81,9 +81,14 @@ fn words(effects: &[Effect]) -> String {
                 let at = if *at_window { " window" } else { "" };
                 format!("compact {}{at} {rungs_down}", why.as_str().expect("a word"))
             }
-            Effect::Ask { output_tokens_max, without_media } => {
+            Effect::Ask { output_tokens_max, media } => {
                 let out = output_tokens_max.map_or(String::new(), |tokens| format!(" out={tokens}"));
-                format!("ask{out}{}", if *without_media { " bare" } else { "" })
+                let media = match media {
+                    Media::All => "",
+                    Media::Newest => " newest",
+                    Media::Nothing => " bare",
+                };
+                format!("ask{out}{media}")
             }
             Effect::Record { messages, boundary } => {
                 let boundary = match boundary {
@@ -309,7 +314,16 @@ fn the_wait_is_what_the_provider_asks_for_up_to_a_minute() {
     check_asked(vec![(after(3_600_000, 0), "wait 60000 #1")]);
     check_asked(vec![(after(59_000, 1_000), "wait 60000 #1")]);
     check_asked(vec![(after(u64::MAX, 1_000), "wait 60000 #1")]);
-    check_asked(vec![(after(0, 1_000), "wait 0 #1")]);
+    // Less than our own wait, or none at all: ours, which grows, so that a server that asks for none is not asked
+    // again five times at once.
+    for ms in [0, 20, 499] {
+        let mut table = vec![(after(ms, 0), "wait 500 #1")];
+        for wait in ["wait 1000 #2", "wait 2000 #3", "wait 4000 #4", "wait 8000 #5"] {
+            table.extend([(Input::Waited, "ask"), (after(ms, 0), wait)]);
+        }
+        check_asked(table);
+    }
+    check_asked(vec![(after(0, 1_000), "wait 625 #1")]);
 }
 
 #[test]
@@ -418,22 +432,54 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
         whole
     };
     let overflow = FailureClass::ContextOverflow;
-    // 500 and a tenth of it are the input: 450 are left of 1,000.
-    asked(
-        Some(800),
-        begun(
-            "ask out=800",
-            vec![
-                (limited(overflow, 1_000), "ask out=450"),
-                (limited(overflow, 1_000), "compact overflow window 0"),
-            ],
-        ),
-    );
-    // Not if it would not help: nothing named, too little left, or less asked for than is left.
+    // 500 and a tenth of it are the input: 450 are left of 1,000, by what the provider says or by what we know.
+    for refused in
+        [|| limited(FailureClass::ContextOverflow, 1_000), || failed(FailureClass::ContextOverflow)]
+    {
+        asked(
+            Some(800),
+            begun(
+                "ask out=800",
+                vec![
+                    (refused(), "ask out=450"),
+                    (refused(), "compact overflow window 0"),
+                    // What is left then is counted anew, and asked for anew.
+                    (compacted(true), "measure"),
+                    (size(300), "ask out=800"),
+                    (refused(), "ask out=670"),
+                    (refused(), "compact overflow window 1"),
+                    (compacted(true), "measure"),
+                    (size(100), "ask out=800"),
+                ],
+            ),
+        );
+    }
+    // More output than the whole window.
+    let table = vec![
+        (Input::Begin, "measure"),
+        (Input::Size(Size { tokens: 8_000, window: Some(8_192), ..Size::default() }), "ask out=16000"),
+        (limited(overflow, 8_192), "compact overflow window 0"),
+        (compacted(true), "measure"),
+        (Input::Size(Size { tokens: 3_000, window: Some(8_192), ..Size::default() }), "ask out=16000"),
+        (limited(overflow, 8_192), "ask out=4892"),
+        (text(), "record (a) end"),
+    ];
+    asked(Some(16_000), table);
+    // Not if it would not help: no limit asked for, too little left, less asked for than is left, nothing known of
+    // the window, or no room although the request was accepted.
     asked(None, begun("ask", vec![(limited(overflow, 1_000), "compact overflow window 0")]));
     asked(Some(800), begun("ask out=800", vec![(limited(overflow, 600), "compact overflow window 0")]));
     asked(Some(300), begun("ask out=300", vec![(limited(overflow, 1_000), "compact overflow window 0")]));
-    asked(Some(800), begun("ask out=800", vec![(failed(overflow), "compact overflow window 0")]));
+    asked(Some(300), begun("ask out=300", vec![(failed(overflow), "compact overflow window 0")]));
+    let unknown = Input::Size(Size { tokens: 500, ..Size::default() });
+    let table = vec![
+        (Input::Begin, "measure"),
+        (unknown, "ask out=800"),
+        (failed(overflow), "compact overflow window 0"),
+    ];
+    asked(Some(800), table);
+    let silent = answered(AssistantMessage { stop: StopReason::Length, ..assistant(Vec::new()) });
+    asked(Some(800), begun("ask out=800", vec![(silent, "overflow; compact overflow window 0")]));
     // The next call is as it was configured.
     let turn = asked(
         Some(800),
@@ -486,20 +532,30 @@ fn an_output_limit_is_lowered_strictly_and_stays_so_for_the_turn() {
 }
 
 #[test]
-fn a_payload_too_large_is_sent_without_media_before_anything_is_compacted() {
+fn a_payload_too_large_is_sent_with_less_media_before_anything_is_compacted() {
+    let refused = || failed(FailureClass::PayloadTooLarge);
     check_asked(vec![
-        (failed(FailureClass::PayloadTooLarge), "ask bare"),
-        (failed(FailureClass::PayloadTooLarge), "compact overflow window 0"),
+        (refused(), "ask newest"),
+        (refused(), "ask bare"),
+        (refused(), "compact overflow window 0"),
         (compacted(true), "measure"),
         (size(10), "ask bare"),
         (text(), "record (a) end"),
         (recorded(1), "measure"),
         (size(10), "ask bare"),
     ]);
+    // What went through stays so for the turn.
+    check_asked(vec![
+        (refused(), "ask newest"),
+        (text(), "record (a) end"),
+        (recorded(1), "measure"),
+        (size(10), "ask newest"),
+    ]);
     // Bytes are not tokens: what the provider said is how it ends.
     check_asked(vec![
-        (failed(FailureClass::PayloadTooLarge), "ask bare"),
-        (failed(FailureClass::PayloadTooLarge), "compact overflow window 0"),
+        (refused(), "ask newest"),
+        (refused(), "ask bare"),
+        (refused(), "compact overflow window 0"),
         (floor(19, 128_000), "end failed payload_too_large ()"),
     ]);
 }
@@ -569,6 +625,57 @@ fn an_answer_that_says_nothing_is_none() {
     }
     table.push((empty(StopReason::Stop), "end failed malformed ()"));
     check_asked(table);
+}
+
+#[test]
+fn a_call_that_the_answers_end_cut_off_is_answered_and_not_run() {
+    let cut = |ids: &[&str], arguments: &str, stop| {
+        let mut answer = calls(ids);
+        answer.stop = stop;
+        if let Some(Part::ToolCall(call)) = answer.content.last_mut() {
+            call.arguments = arguments.into();
+        }
+        answered(answer)
+    };
+    for stop in [StopReason::Length, StopReason::ContentFilter] {
+        for arguments in ["", " ", "{", r#"{"path":"x"#] {
+            check_asked(vec![
+                (cut(&["x"], arguments, stop), "record (c=x) none"),
+                (recorded(0), "record (r=x) steps"),
+                (recorded(0), "measure"),
+                (size(10), "ask"),
+            ]);
+            // Those before it were complete.
+            check_asked(vec![
+                (cut(&["x", "y"], arguments, stop), "record (c=x,y) none"),
+                (recorded(0), "run x; record (r=y) none"),
+                (recorded(0), ""),
+                (ended("x"), "record (r=x) steps"),
+                (recorded(0), "measure"),
+            ]);
+            check_asked(vec![
+                (cut(&["x"], arguments, stop), "record (c=x) none"),
+                (abort(), "cancel; end aborted (r=x!)"),
+            ]);
+        }
+        let whole = cut(&["x"], r#"{"path":"x"}"#, stop);
+        check_asked(vec![(whole, "record (c=x) none"), (recorded(0), "run x")]);
+    }
+    // An answer that ended by itself: a tool without parameters, or arguments that the registry answers for.
+    for arguments in ["", "{"] {
+        let whole = cut(&["x"], arguments, StopReason::ToolCalls);
+        check_asked(vec![(whole, "record (c=x) none"), (recorded(0), "run x")]);
+    }
+    // Text after it: the call was complete.
+    let mut answer = calls(&["x"]);
+    if let Some(Part::ToolCall(call)) = answer.content.last_mut() {
+        call.arguments = String::new();
+    }
+    answer.content.push(Part::Text("so I".into()));
+    answer.stop = StopReason::Length;
+    let mut turn = check_asked(Vec::new());
+    turn.on(answered(answer));
+    assert_eq!(words(&turn.on(recorded(0))), "run x");
 }
 
 #[test]

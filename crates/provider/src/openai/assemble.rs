@@ -19,6 +19,7 @@ pub(super) struct Assembler {
     calls: Vec<CallInProgress>,
     finish: Option<String>,
     usage: Option<Usage>,
+    output_bytes: usize,
     /// Ids of the calls in the request: a server that counts from 0 in every answer would repeat them.
     used_ids: HashSet<String>,
 }
@@ -77,6 +78,7 @@ impl Assembler {
         for thought in [named, delta.content.reasoning] {
             if !thought.is_empty() {
                 progress = true;
+                self.output_bytes += thought.len();
                 match self.pieces.last_mut() {
                     Some(Piece::Reasoning(so_far)) => so_far.push_str(&thought),
                     Some(Piece::Text(_) | Piece::Call(_)) | None => {
@@ -89,6 +91,7 @@ impl Assembler {
         for text in [delta.content.text, delta.refusal.unwrap_or_default()] {
             if !text.is_empty() {
                 progress = true;
+                self.output_bytes += text.len();
                 match self.pieces.last_mut() {
                     Some(Piece::Text(so_far)) => so_far.push_str(&text),
                     Some(Piece::Reasoning(_) | Piece::Call(_)) | None => {
@@ -142,6 +145,7 @@ impl Assembler {
             call.name.push_str(&name);
         }
         call.arguments.push_str(&delta.function.arguments);
+        self.output_bytes += name.len() + delta.function.arguments.len();
         ReplyEvent::ToolCall {
             index: position,
             name: (!name.is_empty() && !repeated).then_some(name),
@@ -179,6 +183,11 @@ impl Assembler {
     /// Whether anything of an answer came: text, reasoning or a call.
     pub(super) fn has_output(&self) -> bool {
         !self.pieces.is_empty()
+    }
+
+    /// How much of the answer came, in bytes.
+    pub(super) fn output_bytes(&self) -> usize {
+        self.output_bytes
     }
 
     /// How much of the answer came, in characters.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::assemble::Assembler;
 use super::chunk::Chunk;
-use super::transport::{Exchange, Transport, TransportError, root_cause};
+use super::transport::{Break, Exchange, Transport, TransportError, root_cause};
 use super::{Server, call_ids, wire};
 use crate::classify::{classify, one_line};
 use crate::retry_after::retry_after_ms;
@@ -23,6 +23,9 @@ use crate::{ProviderError, ReplyEvent, ReplyStream, Request};
 
 /// How long to wait for what may follow the finish reason (usage, usually), in milliseconds.
 const AFTER_FINISH_TIMEOUT_MS: u64 = 5_000;
+
+/// How much a model may say in one answer, in bytes of text, reasoning and arguments: several times what any can.
+const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Sends `request` and opens its stream.
 pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
@@ -89,7 +92,7 @@ impl Reader {
             if self.over {
                 return None;
             }
-            let end = match timeout_at(self.deadline, self.chunks.next()).await {
+            let end = match timeout_at(self.deadline, self.exchange.next(&mut self.chunks)).await {
                 Ok(Some(Ok(chunk))) => match self.take(chunk) {
                     Some(error) => Err(error),
                     None => continue,
@@ -118,7 +121,14 @@ impl Reader {
             // An error after the end changes nothing.
             return (!finished).then(|| error_in_stream(&body));
         }
-        if self.assembler.take(chunk, &mut self.events) {
+        let progress = self.assembler.take(chunk, &mut self.events);
+        if self.assembler.output_bytes() > ANSWER_BYTES_MAX {
+            // Nothing follows an error.
+            self.events.clear();
+            let what = format!("an answer of more than {ANSWER_BYTES_MAX} bytes of text");
+            return Some(too_large(&self.server.endpoint.base, &what));
+        }
+        if progress {
             let wait_ms = if self.assembler.finish_reason().is_some() {
                 self.server.options.idle_timeout_ms.min(AFTER_FINISH_TIMEOUT_MS)
             } else {
@@ -207,10 +217,11 @@ impl Reader {
             | OpenAIError::StreamError(_)
             | OpenAIError::Boxed(_)
             | OpenAIError::InvalidArgument(_)) => match self.exchange.broken() {
-                Some(how) => timed_out(format!(
+                Some(Break::Connection(how)) => timed_out(format!(
                     "the connection to {} broke in the middle of the answer: {how}",
                     self.server.endpoint.base
                 )),
+                Some(Break::Size(what)) => too_large(&self.server.endpoint.base, &what),
                 None => self.cut_off(&one_line(&other.to_string())),
             },
         }
@@ -242,6 +253,13 @@ fn error_in_stream(body: &str) -> ProviderError {
             format!("the provider sent an error in the middle of the answer: {}", one_line(&failure.message));
     }
     ProviderError::new(failure, body)
+}
+
+/// An answer that was given up for its size. Its class is one that is not tried again: a model, or a server, that
+/// ran away once would fill as much with every retry.
+fn too_large(base: &str, what: &str) -> ProviderError {
+    let message = format!("the answer from {base} was given up: it is {what}");
+    ProviderError::new(Failure::new(FailureClass::Other, message), "")
 }
 
 fn timed_out(message: String) -> ProviderError {
@@ -309,9 +327,8 @@ fn transport_error(base: &str, error: TransportError) -> ProviderError {
                 body,
             )
         }
-        TransportError::TooLarge { limit_bytes } => {
-            let message = format!("the answer from {base} is larger than {limit_bytes} bytes");
-            ProviderError::new(Failure::new(FailureClass::Malformed, message), "")
+        error @ (TransportError::TooLarge { .. } | TransportError::LineTooLong) => {
+            too_large(base, &error.to_string())
         }
         TransportError::Send(error) => {
             let cause = root_cause(&error);

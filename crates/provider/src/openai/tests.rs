@@ -23,15 +23,20 @@ enum Play {
     Ping(String),
     /// Announces more bytes than it sends.
     Break(String),
+    /// Sends these bytes, and then those over and over, until the client goes.
+    Flood(String, String),
 }
 
-/// A server that plays the same thing for every connection.
+/// A server that plays the same thing for every connection, and what it has seen.
+#[derive(Clone)]
 struct Server {
     base_url: String,
     requests: Arc<AtomicUsize>,
     last_request: Arc<Mutex<String>>,
     /// Connections whose client went away while the server held them open.
     gone: Arc<AtomicUsize>,
+    /// How many bytes of a flood the connection took.
+    sent: Arc<AtomicUsize>,
 }
 
 async fn serve(play: Play) -> Server {
@@ -42,30 +47,23 @@ async fn serve(play: Play) -> Server {
         requests: Arc::default(),
         last_request: Arc::default(),
         gone: Arc::default(),
+        sent: Arc::default(),
     };
-    let (requests, last, gone) =
-        (Arc::clone(&server.requests), Arc::clone(&server.last_request), Arc::clone(&server.gone));
+    let seen = server.clone();
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
-            let (requests, last, gone) = (Arc::clone(&requests), Arc::clone(&last), Arc::clone(&gone));
-            tokio::spawn(handle(socket, play.clone(), requests, last, gone));
+            tokio::spawn(handle(socket, play.clone(), seen.clone()));
         }
     });
     server
 }
 
-async fn handle(
-    mut socket: TcpStream,
-    play: Play,
-    requests: Arc<AtomicUsize>,
-    last: Arc<Mutex<String>>,
-    gone: Arc<AtomicUsize>,
-) {
+async fn handle(mut socket: TcpStream, play: Play, seen: Server) {
     let request = read_request(&mut socket).await;
-    *last.lock().expect("no test panics with the lock") = request;
-    requests.fetch_add(1, Ordering::SeqCst);
+    *seen.last_request.lock().expect("no test panics with the lock") = request;
+    seen.requests.fetch_add(1, Ordering::SeqCst);
     let (bytes, pings) = match &play {
-        Play::Close(bytes) | Play::Hang(bytes) | Play::Break(bytes) => (bytes, false),
+        Play::Close(bytes) | Play::Hang(bytes) | Play::Break(bytes) | Play::Flood(bytes, _) => (bytes, false),
         Play::Ping(bytes) => (bytes, true),
     };
     socket.write_all(bytes.as_bytes()).await.expect("the client reads");
@@ -87,7 +85,14 @@ async fn handle(
                     }
                 }
             }
-            gone.fetch_add(1, Ordering::SeqCst);
+            seen.gone.fetch_add(1, Ordering::SeqCst);
+        }
+        Play::Flood(_, piece) => {
+            let pieces = piece.repeat((1 << 14) / piece.len() + 1);
+            while socket.write_all(pieces.as_bytes()).await.is_ok() {
+                seen.sent.fetch_add(pieces.len(), Ordering::SeqCst);
+            }
+            seen.gone.fetch_add(1, Ordering::SeqCst);
         }
     }
 }
@@ -411,12 +416,41 @@ async fn redirects_are_not_followed() {
 }
 
 #[tokio::test]
-async fn web_pages_and_floods() {
+async fn web_pages() {
     let page = refusal("200 OK", "content-type: text/html; charset=utf-8\r\n", "<html>log in</html>");
-    assert!(failure(page).await.failure.message.contains("check the base URL"));
-    let flood = serve(Play::Hang(stream_of(&format!("data: {}", "x".repeat(10_000))))).await;
-    let (_, end) = call(OpenAiOptions { response_bytes_max: 5_000, ..options(&flood.base_url) }).await;
-    assert!(end.expect_err("too large").failure.message.contains("more than 5000 bytes"));
+    let error = failure(page).await;
+    assert_eq!(error.failure.class, FailureClass::Malformed);
+    assert!(error.failure.message.contains("check the base URL"), "{error}");
+}
+
+/// An answer without an end is given up, and not asked for again, since the next would be the same.
+#[tokio::test]
+async fn floods() {
+    let text = lines(&[r#"{"choices":[{"delta":{"content":"and so on "}}]}"#]);
+    let long = lines(&[&format!(r#"{{"choices":[{{"delta":{{"content":"{}"}}}}]}}"#, "x".repeat(1 << 20))]);
+    let small = |options| OpenAiOptions { response_bytes_max: 100_000, ..options };
+    let large = |options| options;
+    let events = stream_of("");
+    let json = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n".to_owned();
+    type Change = fn(OpenAiOptions) -> OpenAiOptions;
+    let cases: [(String, String, Change, &str, usize); 5] = [
+        (events.clone(), text, small, "an answer of more than 100000 bytes", 100_000),
+        (events.clone(), ": ping\n\n".to_owned(), small, "an answer of more than 100000 bytes", 100_000),
+        (json, "[[".to_owned(), small, "an answer of more than 100000 bytes", 100_000),
+        (events.clone(), "data: x".repeat(1_000), large, "a line of more than 8388608 bytes", 8 << 20),
+        (events, long, large, "an answer of more than 4194304 bytes of text", 4 << 20),
+    ];
+    for (head, piece, change, expected, limit) in cases {
+        let ((_, end), server) = play_with(Play::Flood(head, piece), change).await;
+        let error = end.expect_err("it has no end");
+        assert!(error.failure.message.contains(expected), "{error}");
+        assert_eq!(error.failure.class, FailureClass::Other, "{error}");
+        assert!(!error.failure.class.is_retryable() && !error.is_overflow_candidate());
+        closed(&server).await;
+        // What is beyond the limit is what the two ends of a connection hold; the whole answer's limit is far.
+        let sent = server.sent.load(Ordering::SeqCst);
+        assert!((limit..limit + (40 << 20)).contains(&sent), "{expected}: {sent} bytes were sent");
+    }
 }
 
 #[tokio::test]

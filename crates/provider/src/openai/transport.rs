@@ -2,9 +2,10 @@
 //!
 //! The library's own way of sending retries by itself, follows redirects and loses the status of most refusals.
 //! This service does neither: anything but a 2xx becomes a [`TransportError`] with status, headers and body.
-//! An answer is handed on as an event stream that is safe to parse: at most so many bytes, valid UTF-8, the
-//! last event closed, and a plain JSON answer turned into one event.
+//! An answer is handed on as an event stream that is safe to parse: at most so many bytes, whole lines of valid
+//! UTF-8 and bounded length, the last event closed, and a plain JSON answer turned into one event.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, LOCATION};
+use tokio::sync::Notify;
 
 /// How much of an error's body is kept, in bytes.
 pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
@@ -24,6 +26,13 @@ pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
 const ERROR_BODY_TIMEOUT_MS: u64 = 5_000;
 /// How much of an answer's beginning is kept, to tell what it was if no event is found in it, in bytes.
 const SAMPLE_BYTES_MAX: usize = 2 * 1024;
+
+/// How long one line of an event stream may be, in bytes: a server may send all that a model says in one piece.
+const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// How far the body may be ahead of the stream's reader, in bytes. The parser between them hands on through a channel
+/// without a bound, and an event takes some ten times as much there as on the wire: 64 MiB became 820 MiB.
+const AHEAD_BYTES_MAX: usize = 256 * 1024;
 
 /// Why there is no stream.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +49,9 @@ pub(super) enum TransportError {
     /// The answer was larger than the limit.
     #[error("an answer of more than {limit_bytes} bytes")]
     TooLarge { limit_bytes: usize },
+    /// A line of the answer had no end.
+    #[error("a line of more than {LINE_BYTES_MAX} bytes")]
+    LineTooLong,
     /// No connection, or it broke before the answer began.
     #[error(transparent)]
     Send(reqwest::Error),
@@ -49,12 +61,25 @@ pub(super) enum TransportError {
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     state: Mutex<ExchangeState>,
+    /// The body is as far ahead as it may be, and asks whether all was read.
+    asked: Notify,
+    /// All was read: the body goes on.
+    read: Notify,
 }
 
 #[derive(Debug, Default)]
 struct ExchangeState {
     sample: Vec<u8>,
-    broken: Option<String>,
+    broken: Option<Break>,
+}
+
+/// Why an answer ended in the middle.
+#[derive(Debug, Clone)]
+pub(super) enum Break {
+    /// The connection broke.
+    Connection(String),
+    /// The answer was given up for its size.
+    Size(String),
 }
 
 impl Exchange {
@@ -63,9 +88,26 @@ impl Exchange {
         String::from_utf8_lossy(&self.lock().sample).into_owned()
     }
 
-    /// How the connection broke, if it did.
-    pub(super) fn broken(&self) -> Option<String> {
+    /// Why the answer ended in the middle, if it did.
+    pub(super) fn broken(&self) -> Option<Break> {
         self.lock().broken.clone()
+    }
+
+    /// The next of `chunks`, which come from this exchange's body. Only while it is waited for does the body go on.
+    pub(super) async fn next<T>(&self, chunks: &mut BoxStream<'static, T>) -> Option<T> {
+        loop {
+            tokio::select! {
+                biased;
+                chunk = chunks.next() => return chunk,
+                () = self.asked.notified() => self.read.notify_one(),
+            }
+        }
+    }
+
+    /// Waits until all that was handed on is read.
+    async fn all_read(&self) {
+        self.asked.notify_one();
+        self.read.notified().await;
     }
 
     fn saw(&self, bytes: &[u8]) {
@@ -74,8 +116,8 @@ impl Exchange {
         state.sample.extend_from_slice(&bytes[..room.min(bytes.len())]);
     }
 
-    fn broke(&self, how: String) {
-        self.lock().broken = Some(how);
+    fn broke(&self, why: Break) {
+        self.lock().broken = Some(why);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, ExchangeState> {
@@ -154,60 +196,75 @@ impl Transport {
         Ok(body)
     }
 
-    /// The body as valid UTF-8 that ends with an empty line: one bad byte, or a last event that is not closed,
-    /// would otherwise hold back all that follows or precedes it.
+    /// The body as whole lines of valid UTF-8 that end with an empty one: one bad byte, or a last event that is
+    /// not closed, would otherwise hold back all that follows or precedes it.
     fn event_bytes(&self, response: reqwest::Response) -> BoxStream<'static, Result<Bytes, std::io::Error>> {
-        struct State {
-            chunks: BoxStream<'static, reqwest::Result<Bytes>>,
-            utf8: Utf8Repair,
-            left_bytes: usize,
-            ended: bool,
-        }
-        let exchange = Arc::clone(&self.exchange);
-        let limit_bytes = self.response_bytes_max;
-        let state = State {
+        let body = EventBody {
             chunks: response.bytes_stream().boxed(),
-            utf8: Utf8Repair::default(),
-            left_bytes: limit_bytes,
-            ended: false,
+            lines: WholeLines::default(),
+            limit_bytes: self.response_bytes_max,
+            left_bytes: self.response_bytes_max,
+            ahead_bytes: 0,
+            exchange: Arc::clone(&self.exchange),
+            is_over: false,
         };
-        stream::unfold(state, move |mut state| {
-            let exchange = Arc::clone(&exchange);
-            async move {
-                if state.ended {
-                    return None;
-                }
-                let item = match state.chunks.next().await {
-                    Some(Ok(chunk)) => {
-                        exchange.saw(&chunk);
-                        match state.left_bytes.checked_sub(chunk.len()) {
-                            Some(left_bytes) => {
-                                state.left_bytes = left_bytes;
-                                Ok(state.utf8.repair(chunk))
-                            }
-                            None => {
-                                state.ended = true;
-                                let error = TransportError::TooLarge { limit_bytes }.to_string();
-                                exchange.broke(error.clone());
-                                Err(std::io::Error::other(error))
-                            }
-                        }
-                    }
-                    Some(Err(error)) => {
-                        state.ended = true;
-                        let how = root_cause(&error);
-                        exchange.broke(how.clone());
-                        Err(std::io::Error::other(how))
-                    }
-                    None => {
-                        state.ended = true;
-                        Ok(Bytes::from_static(b"\n\n"))
-                    }
-                };
-                Some((item, state))
+        stream::unfold(body, |mut body| async move { body.next().await.map(|item| (item, body)) }).boxed()
+    }
+}
+
+/// The body of an event stream, as it comes.
+struct EventBody {
+    chunks: BoxStream<'static, reqwest::Result<Bytes>>,
+    lines: WholeLines,
+    limit_bytes: usize,
+    left_bytes: usize,
+    /// What was handed on and may not have been read.
+    ahead_bytes: usize,
+    exchange: Arc<Exchange>,
+    is_over: bool,
+}
+
+impl EventBody {
+    async fn next(&mut self) -> Option<Result<Bytes, std::io::Error>> {
+        while !self.is_over {
+            if self.ahead_bytes >= AHEAD_BYTES_MAX {
+                self.exchange.all_read().await;
+                self.ahead_bytes = 0;
             }
-        })
-        .boxed()
+            let lines = match self.chunks.next().await {
+                Some(Ok(chunk)) => self.take(chunk),
+                Some(Err(error)) => Err(Break::Connection(root_cause(&error))),
+                None => {
+                    self.is_over = true;
+                    Ok(self.lines.take(Bytes::from_static(b"\n\n")))
+                }
+            };
+            match lines {
+                Ok(lines) if lines.is_empty() => {}
+                Ok(lines) => return Some(Ok(lines)),
+                Err(why) => {
+                    self.is_over = true;
+                    self.exchange.broke(why);
+                    // The reader asks the exchange what it was.
+                    return Some(Err(std::io::Error::other("the answer broke off")));
+                }
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, chunk: Bytes) -> Result<Bytes, Break> {
+        self.exchange.saw(&chunk);
+        self.ahead_bytes += chunk.len();
+        let too_large = |error: TransportError| Break::Size(error.to_string());
+        let limit_bytes = self.limit_bytes;
+        let left_bytes = self.left_bytes.checked_sub(chunk.len());
+        self.left_bytes = left_bytes.ok_or_else(|| too_large(TransportError::TooLarge { limit_bytes }))?;
+        let lines = self.lines.take(chunk);
+        if self.lines.held.len() > LINE_BYTES_MAX {
+            return Err(too_large(TransportError::LineTooLong));
+        }
+        Ok(lines)
     }
 }
 
@@ -254,44 +311,29 @@ pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// Replaces what is not UTF-8, and holds a character back that is cut by the end of a chunk.
+/// Holds a line back until it ends, and replaces what is not UTF-8. The parser begins anew with all that it holds
+/// at each piece that comes, so that a line in many pieces would cost the square of its length.
 #[derive(Debug, Default)]
-struct Utf8Repair {
+struct WholeLines {
     held: Vec<u8>,
 }
 
-impl Utf8Repair {
-    fn repair(&mut self, chunk: Bytes) -> Bytes {
-        if self.held.is_empty() && std::str::from_utf8(&chunk).is_ok() {
-            return chunk;
+impl WholeLines {
+    /// The lines that are whole with this chunk; nothing, if none is.
+    fn take(&mut self, mut chunk: Bytes) -> Bytes {
+        let last_end = chunk.iter().rposition(|byte| matches!(byte, b'\n' | b'\r'));
+        let ended = chunk.split_to(last_end.map_or(0, |at| at + 1));
+        let whole = if self.held.is_empty() || ended.is_empty() {
+            ended
+        } else {
+            self.held.extend_from_slice(&ended);
+            Bytes::from(std::mem::take(&mut self.held))
+        };
+        self.held.extend_from_slice(&chunk);
+        match String::from_utf8_lossy(&whole) {
+            Cow::Borrowed(_) => whole,
+            Cow::Owned(repaired) => Bytes::from(repaired),
         }
-        let mut bytes = std::mem::take(&mut self.held);
-        bytes.extend_from_slice(&chunk);
-        let mut repaired = String::with_capacity(bytes.len());
-        let mut rest = bytes.as_slice();
-        loop {
-            match std::str::from_utf8(rest) {
-                Ok(text) => {
-                    repaired.push_str(text);
-                    break;
-                }
-                Err(error) => {
-                    let (valid, invalid) = rest.split_at(error.valid_up_to());
-                    repaired.push_str(&String::from_utf8_lossy(valid));
-                    match error.error_len() {
-                        Some(length) => {
-                            repaired.push(char::REPLACEMENT_CHARACTER);
-                            rest = &invalid[length..];
-                        }
-                        None => {
-                            self.held = invalid.to_vec();
-                            break;
-                        }
-                    }
-                }
-            }
-        }
-        Bytes::from(repaired)
     }
 }
 

@@ -39,6 +39,27 @@ fn texts() {
     check("Retry after 30 seconds", Some(30_000));
     check(r#"{"@type":"RetryInfo","retryDelay": "3s"}"#, Some(3_000));
     check(r#"{"retry_after": 12}"#, Some(12_000));
+    check("Please try again after 5 seconds.", Some(5_000));
+    check("Rate limited, wait for 20s", Some(20_000));
+    check("Please wait 2 minutes", Some(120_000));
+    check("wait for about 3s", Some(3_000));
+    check("Please retry in 12.5s", Some(12_500));
+    check(r#"{"retry_after_ms": 1500}"#, Some(1_500));
+    check(r#"{"retry_after_seconds": 1.5}"#, Some(1_500));
+    check(r#"{"retryAfter": 8}"#, Some(8_000));
+    check(r#"{"retryAfter":"8"}"#, Some(8_000));
+    check(r#"{"retryAfterMs": 250}"#, Some(250));
+    check(r#"{"retry-after-ms": "250"}"#, Some(250));
+    check(r#"{"retryDelay":"36s"}"#, Some(36_000));
+    check(r#"{"error":"{\"retryDelay\": \"36.5s\"}"}"#, Some(36_500));
+    // A number's own unit is nearer to it than its name's.
+    check(r#"{"retry_after_seconds": "250ms"}"#, Some(250));
+    // The first that names a time.
+    check("retry after the limit resets; retry after 4s", Some(4_000));
+    check(r#"{"retryAfter": null, "retry_after_ms": 900}"#, Some(900));
+    check(r#"{"retry_after_steps": 3}"#, None);
+    check(r#"{"retry_after": true}"#, None);
+    check("attempt 3 of 5", None);
     check("please wait before trying again", None);
     check("try again later", None);
 }

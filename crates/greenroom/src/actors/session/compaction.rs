@@ -18,6 +18,7 @@ pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
 const ABORTED: &str = "it was aborted";
 
 impl SessionState {
+    /// The turn needs a compaction. One that runs for an agent that died is waited for.
     pub(super) fn compact_for_turn(
         &mut self,
         stamp: Stamp,
@@ -25,8 +26,12 @@ impl SessionState {
         at_window: bool,
         rungs_down: u32,
     ) {
-        let again = trigger == Trigger::Threshold && !self.message_since_compaction;
-        if self.compaction.is_some() || again {
+        if let Some(running) = &mut self.compaction {
+            running.stamp = Some(stamp);
+            running.or_else = (at_window && !running.at_window).then_some((trigger, rungs_down));
+            return;
+        }
+        if trigger == Trigger::Threshold && !self.message_since_compaction {
             self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
             return;
         }
@@ -63,13 +68,16 @@ impl SessionState {
             // Whatever was set: the provider says what fits.
             window = window.min(self.deps.learned.limit(&self.provider, &self.model).unwrap_or(window));
         }
-        // The summariser's own window: that of the chosen model, of the one that is being left, or of ours.
-        let own = compaction.leaving.as_ref().map_or(window, |(_, left)| *left);
-        let summariser = self.settings.summary_model.as_ref().map_or(Some(own), |model| {
-            self.deps
-                .window(&Agent::new(model.clone()), &self.provider, model, &CompactionSettings::default(), 0)
-                .tokens
-        });
+        // The summariser's own window: that of the chosen model, of the one that is being left, or of ours; and what
+        // its provider said of it, whatever was set.
+        let (Summariser { lane, model }, _) = self.summarisers(compaction);
+        let summariser = if self.settings.summary_model.is_some() {
+            let settings = CompactionSettings::default();
+            self.deps.window(&Agent::new(model.clone()), &self.provider, &model, &settings, 0).tokens
+        } else {
+            let own = compaction.leaving.as_ref().map_or(window, |leaving| leaving.window);
+            Some(self.deps.learned.limit(lane.provider.name(), &model).map_or(own, |limit| limit.min(own)))
+        };
         Brief {
             path: self.log.path().to_vec(),
             settings: CompactionSettings::clone(&self.settings),
@@ -85,6 +93,14 @@ impl SessionState {
             focus: compaction.options.focus.clone(),
             rungs_down: compaction.rungs_down,
         }
+    }
+
+    /// Who writes the summaries: the chosen model, the one that is being left, or ours; and ours, where that fails.
+    fn summarisers(&self, compaction: &OpenCompaction) -> (Summariser, Summariser) {
+        let ours = |model: &String| Summariser { lane: Arc::clone(&self.lane), model: model.clone() };
+        let leaving = compaction.leaving.as_ref().map(|leaving| leaving.summariser.clone());
+        let chosen = self.settings.summary_model.as_ref().map(ours).or(leaving);
+        (chosen.unwrap_or_else(|| ours(&self.model)), ours(&self.model))
     }
 
     /// The size is known: says that it begins, and lets the compactor begin.
@@ -130,7 +146,7 @@ impl SessionState {
             tokens_before: size.tokens,
             messages_before: self.log.messages(),
         }));
-        let leaving = compaction.leaving.as_ref().map(|(model, _)| model.clone());
+        let (summariser, fallback) = self.summarisers(&compaction);
         self.compaction = Some(OpenCompaction { started: Some(started), ..compaction });
         if let Err(error) = self.append(draft, None).await {
             let reason = error.to_string();
@@ -138,11 +154,7 @@ impl SessionState {
             self.finish_compaction(&ended, None);
             return;
         }
-        let order = CompactionOrder {
-            model: self.settings.summary_model.clone().or(leaving).unwrap_or_else(|| self.model.clone()),
-            session_model: self.model.clone(),
-            brief,
-        };
+        let order = CompactionOrder { brief, summariser, fallback };
         match self.compactor().await {
             Ok(compactor) => {
                 let _ = compactor.cast(CompactorMessage::Begin(Box::new(order)));
@@ -162,7 +174,6 @@ impl SessionState {
             deps: Arc::clone(&self.deps),
             slot: Arc::clone(&self.slot),
             session: self.myself.clone(),
-            definition: Arc::clone(&self.definition),
         };
         let (compactor, _) = Actor::spawn_linked(None, Compactor, arguments, self.myself.get_cell())
             .await
@@ -335,7 +346,10 @@ impl SessionState {
         self.message_since_compaction = false;
         if let Some(stamp) = open.stamp {
             let installed = ended.outcome.is_installed();
-            self.tell_agent(AgentMessage::Compacted { stamp, installed, floor });
+            match open.or_else.filter(|_| !installed && self.current(stamp).is_some()) {
+                Some((trigger, rungs_down)) => self.compact_for_turn(stamp, trigger, true, rungs_down),
+                None => self.tell_agent(AgentMessage::Compacted { stamp, installed, floor }),
+            }
         }
         let told = compacted(ended);
         if !self.deps.hooks.is_empty() && !matches!(ended.outcome, CompactionOutcome::Nothing { .. }) {

@@ -260,7 +260,7 @@ impl SessionState {
             self.turn_broken(error);
             return;
         }
-        // A compaction that ran for the dead agent goes on, for nobody.
+        // A compaction that ran for the dead agent goes on; the new one waits for it when it needs one.
         if let Some(compaction) = &mut self.compaction {
             compaction.stamp = None;
         }
@@ -272,7 +272,7 @@ impl SessionState {
     }
 
     /// The open turn, if this is about it. Late news ends here.
-    fn current(&mut self, stamp: Stamp) -> Option<&mut OpenTurn> {
+    pub(super) fn current(&mut self, stamp: Stamp) -> Option<&mut OpenTurn> {
         self.turn.as_mut().filter(|turn| turn.stamp == stamp && turn.closing.is_none())
     }
 

@@ -1,0 +1,173 @@
+//! How long a cancel takes: from `abort` until the caller has its answer, the turn's end is durable, and neither a
+//! task nor a process is left.
+//!
+//! A function that does not ask for the cancellation token gets a moment (250 ms) to come to its end, so that fewer
+//! calls end without anybody knowing whether they took effect: its row shows that moment.
+//!
+//! The baseline is a whole ordinary turn of the same runtime: a prompt, an answer that comes at once, its end.
+
+mod canned;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use greenroom::prelude::*;
+use greenroom::provider::{OpenAi, OpenAiOptions};
+use greenroom::tools::{ToolError, Workspace, builtin, typed_with};
+use greenroom_simulator::{
+    ByPurpose, CallInfo, Function, Pace, Reply as Said, SeenRequest, Simulator, SimulatorOptions,
+};
+use greenroom_tests::measure::{median, micros, percentile, ratio, scaled, title};
+use serde_json::json;
+
+/// So long do the commands sleep, in seconds: a number that tells them from all other processes.
+const SLEEP: &str = "98317";
+
+/// Waits.
+#[derive(Deserialize, JsonSchema)]
+struct Wait {}
+
+/// What is cancelled: a name, what is said to the model, and the event at which it is under way.
+const CASES: [(&str, &str, &str); 4] = [
+    ("an answer that streams over HTTP", "stream", "message_delta"),
+    ("a function that waits", "function", "tool_update"),
+    ("a command with children", "command", "tool_update"),
+    ("a compaction's summary", "summary", "compaction_start"),
+];
+
+#[tokio::main]
+async fn main() {
+    let cancels = scaled(500);
+    title(
+        &format!("cancelling, {cancels} times each, a store on disk"),
+        "an ordinary turn, from prompt to answer",
+    );
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut ordinary = ordinary_turns(&dir.path().join("baseline"), cancels).await;
+    let baseline = micros(median(&mut ordinary));
+    println!("| under way                        | median ms | p99 ms | slowest ms | median's ratio |");
+    println!("|----------------------------------|-----------|--------|------------|----------------|");
+    let row = |what: &str, times: &mut [Duration]| {
+        let (half, most, all) = (median(times), percentile(times, 99), percentile(times, 100));
+        let [half, most, all] = [half, most, all].map(|time| micros(time) / 1e3);
+        println!(
+            "| {what:<32} | {half:>9.2} | {most:>6.2} | {all:>10.2} | {:>14.2} |",
+            ratio(half * 1e3, baseline)
+        );
+    };
+    row("nothing: an ordinary turn", &mut ordinary);
+    for (what, prompt, event) in CASES {
+        row(what, &mut cancelled(&dir.path().join(prompt), prompt, event, cancels).await);
+    }
+    println!();
+}
+
+async fn ordinary_turns(dir: &std::path::Path, turns: usize) -> Vec<Duration> {
+    let runtime = Runtime::builder().provider(Arc::new(canned::Canned)).data_dir(dir).start().await;
+    let runtime = runtime.expect("a runtime");
+    let agent = Agent::new("bench").context_window(100_000_000);
+    let session = runtime.open("ordinary", &agent).await.expect("a session");
+    let mut times = Vec::with_capacity(turns);
+    for _ in 0..turns {
+        let began = Instant::now();
+        session.prompt("go on").await.expect("an answer");
+        times.push(began.elapsed());
+    }
+    runtime.shutdown().await.expect("an orderly end");
+    times
+}
+
+/// Cancels what `prompt` begins, each time when `event` says that it is under way.
+async fn cancelled(dir: &std::path::Path, prompt: &str, event: &str, cancels: usize) -> Vec<Duration> {
+    let model = model();
+    let server = model.serve().await.expect("a port");
+    let options = OpenAiOptions {
+        base_url: server.base_url(),
+        prompt_cache_key: Some(true),
+        ..OpenAiOptions::default()
+    };
+    let provider = Arc::new(OpenAi::new(options).expect("a provider"));
+    let runtime = Runtime::builder().provider(provider).data_dir(dir).start().await.expect("a runtime");
+    let workspace = Workspace::open(std::env::temp_dir()).expect("a folder");
+    let agent = Agent::new("simulated")
+        .context_window(100_000)
+        .tools(&builtin::all(workspace, builtin::Options { shell: true, ..builtin::Options::default() }))
+        .with(typed_with("wait", |_: Wait, context| {
+            context.progress.report("waits");
+            std::future::pending::<std::result::Result<String, ToolError>>()
+        }));
+    let session = runtime.open("cancelled", &agent).await.expect("a session");
+    if prompt == "summary" {
+        let words = "Something to summarise, again and again. ".repeat(40);
+        for _ in 0..20 {
+            session.prompt(words.as_str()).await.expect("an answer");
+        }
+    }
+    let mut events = session.subscribe();
+    let mut times = Vec::with_capacity(cancels);
+    for _ in 0..cancels {
+        let work = async {
+            if prompt == "summary" {
+                let end = session.compact(CompactOptions { force: true, ..CompactOptions::default() }).await;
+                end.is_ok_and(|end| end.outcome == "cancelled")
+            } else {
+                matches!(session.prompt(prompt).await, Err(Error::Aborted))
+            }
+        };
+        let abort = async {
+            loop {
+                match events.next().await {
+                    Some(Delivery::Event(seen)) if seen.kind.name() == event => break,
+                    Some(_) => {}
+                    None => panic!("the session ended"),
+                }
+            }
+            session.abort();
+            Instant::now()
+        };
+        let (was_cancelled, began) = tokio::join!(work, abort);
+        while is_left(prompt) {
+            tokio::task::yield_now().await;
+        }
+        times.push(began.elapsed());
+        assert!(was_cancelled, "{prompt} ended before it was cancelled");
+        // What is left of it in the queue would be taken for the next one's.
+        while events.try_next().is_some() {}
+    }
+    runtime.shutdown().await.expect("an orderly end");
+    assert_eq!(model.in_flight(), 0, "a call is still under way");
+    times
+}
+
+/// Whether a process of the commands is still alive.
+fn is_left(prompt: &str) -> bool {
+    if prompt != "command" {
+        return false;
+    }
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.into_iter().any(|entry| {
+        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&command).contains(SLEEP)
+    })
+}
+
+/// A model that does what it is told, and never comes to an end with it.
+fn model() -> Simulator {
+    let forever = Pace { chunks: 100_000, first_ms: 0, between_ms: 5 };
+    let turns = Function(move |request: &SeenRequest, _: CallInfo| match request.last_user_text().as_str() {
+        "stream" => Said::text("word ".repeat(2_000)).with_pace(forever),
+        "function" => Said::call("wait", &json!({})),
+        "command" => {
+            let command = format!("sleep {SLEEP} & (sleep {SLEEP}; true) | cat & echo ready; wait");
+            Said::call("bash", &json!({ "command": command }))
+        }
+        _ => Said::text("Understood, and noted down for later."),
+    });
+    let summaries =
+        Function(move |_: &SeenRequest, _: CallInfo| Said::text("word ".repeat(2_000)).with_pace(forever));
+    Simulator::new(SimulatorOptions {
+        log_capacity: 0,
+        window: 1_000_000,
+        ..SimulatorOptions::new(ByPurpose::new(turns, summaries))
+    })
+}
