@@ -7,12 +7,20 @@ use std::time::Duration;
 use greenroom::prelude::*;
 use greenroom_simulator::{Echo, Reply as Said, Sequence};
 
-use crate::support::{agent, builder, drain, runtime, simulator};
+use crate::support::{agent, builder, drain, simulator};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_thousand_racing_opens_reach_one_actor() {
     let model = simulator(Echo, 100_000);
-    let runtime = runtime(&model).await;
+    let started = Arc::new(AtomicU32::new(0));
+    let starts = Arc::clone(&started);
+    let runtime = builder(&model)
+        .probe(move |_, at| {
+            starts.fetch_add(u32::from(at == "session/starts"), Ordering::Relaxed);
+        })
+        .start()
+        .await
+        .unwrap();
     let definition = Arc::new(agent(100_000));
     let opens = (0..1000).map(|_| {
         let (runtime, definition) = (runtime.clone(), Arc::clone(&definition));
@@ -21,6 +29,7 @@ async fn a_thousand_racing_opens_reach_one_actor() {
     let sessions: Vec<_> = futures_util::future::join_all(opens).await;
     assert!(sessions.into_iter().all(|session| session.unwrap().is_ok()));
     assert_eq!(runtime.live().await.unwrap(), ["one"]);
+    assert_eq!(started.load(Ordering::Relaxed), 1, "actors were started for one session");
 }
 
 #[tokio::test(start_paused = true)]

@@ -88,6 +88,7 @@ impl Chat {
                 continue;
             }
             match self.act(line).await {
+                Ok(true) if self.interrupts.is_ending() => return Ok(()),
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) if errors::is_closed_pipe(&error) => return Err(error),

@@ -18,6 +18,8 @@ pub(crate) struct Interrupts {
     came: Arc<Notify>,
     /// One came and has not been settled: the next one is the second.
     is_pending: Arc<AtomicBool>,
+    /// The process was asked to end, not only what it is doing.
+    is_ending: Arc<AtomicBool>,
 }
 
 impl Interrupts {
@@ -25,13 +27,13 @@ impl Interrupts {
     pub(crate) fn new() -> Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
         let mut terminate = signal(SignalKind::terminate()).context("listen for the request to end")?;
-        let this = Self { came: Arc::default(), is_pending: Arc::default() };
+        let this = Self { came: Arc::default(), is_pending: Arc::default(), is_ending: Arc::default() };
         let listener = this.clone();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
+                    _ = terminate.recv() => listener.is_ending.store(true, Ordering::SeqCst),
                 }
                 if listener.is_pending.swap(true, Ordering::SeqCst) {
                     std::process::exit(errors::INTERRUPTED.into());
@@ -45,6 +47,11 @@ impl Interrupts {
     /// Waits for the next interruption.
     pub(crate) async fn next(&self) {
         self.came.notified().await;
+    }
+
+    /// Whether the process was asked to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
     }
 
     /// What there was to interrupt is over: the next interruption is a first one again.

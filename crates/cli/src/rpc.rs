@@ -1,19 +1,28 @@
 //! `greenroom rpc`: the runtime for other programs, JSON-RPC on standard input and output.
 //!
-//! Always true: nothing but the protocol goes to standard output.
+//! Always true: nothing but the protocol goes to standard output; when it is to end, running turns are interrupted in
+//! order.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 
+use crate::interrupt::Interrupts;
 use crate::options::{Global, RpcArgs};
 use crate::setup::Setup;
 
-/// Runs it, until standard input ends.
+/// Runs it, until standard input ends or it is interrupted.
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
+    let interrupts = Interrupts::new()?;
     let setup = Setup::new(global, &args.model).await?;
     let agent = Arc::new(setup.agent.clone());
-    greenroom_server::serve(&setup.runtime, agent, tokio::io::stdin(), tokio::io::stdout()).await?;
+    let served = greenroom_server::serve(&setup.runtime, agent, tokio::io::stdin(), tokio::io::stdout());
+    let result = tokio::select! {
+        biased;
+        () = interrupts.next() => Ok(()),
+        result = served => result,
+    };
     setup.runtime.shutdown().await?;
+    result?;
     Ok(0)
 }

@@ -1,6 +1,7 @@
 //! The binary, run as a user runs it, against simulated models over real HTTP:
 //!
 //! - `demo`: fills and compacts; empty folders; killed in the middle
+//! - `process`: asked to end; no file descriptors left
 //! - `refusals`: every way a provider refuses ends with its class
 //! - `run`: text, events, failures, interruptions
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
@@ -11,6 +12,7 @@
 
 mod cli {
     pub(crate) mod demo;
+    pub(crate) mod process;
     pub(crate) mod refusals;
     pub(crate) mod run;
     pub(crate) mod stored;

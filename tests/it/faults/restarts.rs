@@ -93,3 +93,141 @@ async fn a_death_now_and_then_never_fails_a_session() {
     assert_eq!(deaths.load(Ordering::Relaxed), 12);
     model.assert_clean();
 }
+
+/// Strikes at a point of the session `sick`, so many times once it is armed.
+fn strikes(
+    point: &'static str,
+    times: &Arc<AtomicU32>,
+) -> impl Fn(&str, &'static str) + Send + Sync + 'static {
+    let left = Arc::clone(times);
+    move |session, at| {
+        let is_there = session == "sick" && at == point;
+        let one_less = |left: u32| left.checked_sub(1);
+        let struck = is_there && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
+        assert!(!struck, "injected at {at}");
+    }
+}
+
+/// What cannot start is a typed error for who opens it, and can be opened again.
+#[tokio::test(start_paused = true)]
+async fn an_actor_that_cannot_start_is_a_typed_error_and_can_be_opened_again() {
+    quiet_injected_panics();
+    for point in ["session/starts", "agent/starts", "usage_tracker/starts"] {
+        let times = Arc::new(AtomicU32::new(1));
+        let model = simulator(Echo, 50_000);
+        let runtime = builder(&model).probe(strikes(point, &times)).start().await.unwrap();
+        let refused = runtime.open("sick", &agent(50_000)).await.unwrap_err();
+        assert!(
+            matches!(&refused, Error::SessionFailed { session, reason } if session == "sick" && reason.contains(point)),
+            "{point}: {refused:?}"
+        );
+        assert!(runtime.live().await.unwrap().is_empty(), "{point}");
+        let session = runtime.open("sick", &agent(50_000)).await.unwrap();
+        assert_eq!(session.prompt("hello").await.unwrap().text, "hello", "{point}");
+    }
+}
+
+/// An actor that dies and then cannot start at its first restart: who asks is told, and the next request wakes it.
+#[tokio::test(start_paused = true)]
+async fn a_restart_that_fails_is_told_and_the_session_can_be_reached_again() {
+    quiet_injected_panics();
+    for point in ["session/starts", "session/started", "agent/starts", "usage_tracker/starts"] {
+        let (deaths, failing) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (dies, fails) = (strikes("session/record", &deaths), strikes(point, &failing));
+        let model = simulator(Echo, 50_000);
+        let both = move |session: &str, at: &'static str| {
+            dies(session, at);
+            fails(session, at);
+        };
+        let runtime = builder(&model).probe(both).start().await.unwrap();
+        let session = runtime.open("sick", &agent(50_000)).await.unwrap();
+        assert_eq!(session.prompt("before").await.unwrap().text, "before", "{point}");
+        deaths.store(1, Ordering::Relaxed);
+        failing.store(1, Ordering::Relaxed);
+        let answer = session.prompt("during").await;
+        assert!(matches!(answer, Err(Error::Interrupted { .. })), "{point}: {answer:?}");
+        let mut told = 0;
+        while let Err(error) = session.state().await {
+            assert!(
+                matches!(error, Error::SessionFailed { .. } | Error::Interrupted { .. }),
+                "{point}: {error:?}"
+            );
+            told += 1;
+            assert!(told < 3, "{point}: it is never reached again");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!((deaths.load(Ordering::Relaxed), failing.load(Ordering::Relaxed)), (0, 0), "{point}");
+        assert_eq!(session.resume().await.unwrap().text, "during", "{point}");
+        model.assert_clean();
+    }
+}
+
+/// A handler that ends with an error instead of a panic: a session whose agent dies too often gives up, and is itself
+/// started again.
+#[tokio::test(start_paused = true)]
+async fn an_error_of_a_handler_restarts_its_session() {
+    quiet_injected_panics();
+    let times = Arc::new(AtomicU32::new(4));
+    let model = simulator(Echo, 50_000);
+    let runtime = builder(&model).probe(strikes("agent/context", &times)).start().await.unwrap();
+    let mut events =
+        runtime.subscribe(Filter::session("sick").named(&["session_restarted", "session_failed"]));
+    let session = runtime.open("sick", &agent(50_000)).await.unwrap();
+    let answer = session.prompt("hello").await;
+    assert!(matches!(answer, Err(Error::Interrupted { .. })), "{answer:?}");
+    assert!(session.state().await.unwrap().is_unanswered);
+    let seen = drain(&mut events);
+    assert!(
+        matches!(&seen[..], [event] if matches!(&event.kind, EventKind::SessionRestarted { reason }
+            if reason.contains("died too often") && reason.contains("injected at agent/context"))),
+        "{seen:?}"
+    );
+    assert_eq!(session.resume().await.unwrap().text, "hello");
+    model.assert_clean();
+}
+
+/// Whoever asks may be gone before the answer is there, whatever the question was.
+#[tokio::test(start_paused = true)]
+async fn answers_that_nobody_waits_for_harm_nobody() {
+    let model = simulator(Echo, 50_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("left", &agent(50_000)).await.unwrap();
+    session.prompt("hello").await.unwrap();
+    // Polled once, which sends the question, and then gone.
+    macro_rules! asked {
+        ($($question:expr),+ $(,)?) => { $({
+            let mut question = Box::pin($question);
+            let _ = futures_util::poll!(question.as_mut());
+        })+ };
+    }
+    let entry = greenroom_kernel::EntryId(0);
+    let options = CompactOptions::default;
+    let definition = agent(50_000);
+    for _ in 0..50 {
+        asked!(
+            session.prompt("a question"),
+            session.steer("left"),
+            session.follow_up("right"),
+            session.state(),
+            session.context(),
+            session.plan(options()),
+            session.compact(options()),
+            session.compact_after_turn(options()),
+            session.undo_compaction(),
+            session.pin(entry),
+            session.branch(Some(entry)),
+            session.resume(),
+            runtime.open("left", &definition),
+            runtime.open("another", &definition),
+            runtime.close("another"),
+            runtime.live(),
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let state = session.state().await.unwrap();
+    assert_eq!((state.status, state.waiting), ("idle", 0), "{state:?}");
+    assert_eq!(session.prompt("and now?").await.unwrap().text, "and now?");
+    model.assert_clean();
+}

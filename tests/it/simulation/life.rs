@@ -245,6 +245,7 @@ impl World<'_> {
         self.set_disk(Fault::None);
         if once_in(&mut self.random, 3) {
             self.finish(&mut life).await;
+            self.come_to_rest(&mut life).await;
             self.close(&mut life).await;
         } else {
             self.outcome.count("crashes", 1);
@@ -485,6 +486,22 @@ impl World<'_> {
             assert!(tokio::time::Instant::now() < deadline, "never answered: {waiting:?}");
             tokio::time::sleep(Duration::from_secs(5)).await;
             self.look(life).await;
+        }
+    }
+
+    /// The disk works and nobody asks for anything: what waits is taken up, and then nothing is under way.
+    async fn come_to_rest(&mut self, life: &mut Life) {
+        for session in life.sessions.clone() {
+            let deadline = tokio::time::Instant::now() + PATIENCE;
+            // One that died too often rests too.
+            while let Ok(state) = session.state().await {
+                self.look(life).await;
+                if state.status == "idle" && state.waiting == 0 {
+                    break;
+                }
+                assert!(tokio::time::Instant::now() < deadline, "it never comes to rest: {state:?}");
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use greenroom_simulator::{
     CallInfo, Reply, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 
 /// Nothing here takes longer, on the slowest machine.
@@ -147,6 +147,37 @@ impl Running {
             }
             seen.push_str(&line);
         }
+    }
+
+    /// Reads what it says on standard error until a line holds `text`, and gives that line.
+    pub(crate) fn wait_for_word(&mut self, text: &str) -> String {
+        // Byte by byte: what comes later is read by somebody else.
+        let error = self.child.stderr.as_mut().unwrap();
+        let mut line = Vec::new();
+        for byte in std::io::Read::bytes(error) {
+            match byte.unwrap() {
+                b'\n' if String::from_utf8_lossy(&line).contains(text) => break,
+                b'\n' => line.clear(),
+                byte => line.push(byte),
+            }
+        }
+        let line = String::from_utf8(line).unwrap();
+        assert!(line.contains(text), "it ended before {text:?} came");
+        line
+    }
+
+    /// Writes a line to its input.
+    pub(crate) fn say(&mut self, line: &str) {
+        use std::io::Write as _;
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// How many files it may have open.
+    pub(crate) fn limit_files(&self, current: u64) {
+        let id = Some(Pid::from_child(&self.child));
+        let maximum = Some(1_024);
+        let limit = Rlimit { current: Some(current), maximum };
+        prlimit(id, Resource::Nofile, limit).unwrap();
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -1,0 +1,112 @@
+//! What can go wrong with the process: a polite request to end, and no file descriptors left.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use greenroom_simulator::{CallInfo, Function, Pace, Reply, SeenRequest};
+use rustix::process::Signal;
+
+use super::support::{Model, Place, Running, Says};
+
+/// How long it may take to end in order.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// A model that counts for half an hour.
+fn slow() -> Model {
+    let pace = Pace { chunks: 2_000, first_ms: 0, between_ms: 1_000 };
+    let text: String = (0..2_000).map(|line| format!("line {line}\n")).collect();
+    Model::new(Says(Reply::text(text).with_pace(pace)), |_| {})
+}
+
+/// Asked to end while a turn runs, it ends in time, and its session is idle with a turn that is closed.
+fn check_ends(surface: &str, place: &Place, model: &Model, running: Running) {
+    let deadline = Instant::now() + DRAIN;
+    while model.simulator.calls() == 0 {
+        assert!(Instant::now() < deadline, "{surface}: the model is never asked");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    let asked = Instant::now();
+    running.signal(Signal::TERM);
+    let ran = running.end();
+    assert!(asked.elapsed() < DRAIN, "{surface}: it took {:?}", asked.elapsed());
+    assert_eq!(ran.code, Some(0), "{surface}: {ran:?}");
+    let sessions = place.json(&["sessions", "--json"]);
+    assert_eq!(sessions[0]["state"], "idle", "{surface}: {sessions}");
+    assert_eq!(sessions.as_array().unwrap().len(), 1, "{surface}: {sessions}");
+}
+
+#[test]
+fn chat_ends_in_order_when_it_is_asked_to() {
+    let (place, model) = (Place::new(), slow());
+    let mut chat = place.start(&["chat", "--session", "mine", "--base-url", &model.url()]);
+    chat.say("Count.");
+    check_ends("chat", &place, &model, chat);
+}
+
+#[test]
+fn rpc_ends_in_order_when_it_is_asked_to() {
+    let (place, model) = (Place::new(), slow());
+    let mut rpc = place.start(&["rpc", "--base-url", &model.url()]);
+    let request = |id: u32, method: &str, parameters: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{parameters}}}"#)
+    };
+    rpc.say(&request(1, "session/start", r#"{"session_id":"mine"}"#));
+    rpc.say(&request(2, "session/prompt", r#"{"session_id":"mine","text":"Count."}"#));
+    check_ends("rpc", &place, &model, rpc);
+}
+
+#[test]
+fn serve_ends_in_order_when_it_is_asked_to() {
+    let (place, model) = (Place::new(), slow());
+    let mut serve = place.start_alone(&["serve", "--listen", "127.0.0.1:0", "--base-url", &model.url()]);
+    let line = serve.wait_for_word("http://");
+    let address = line.split("http://").nth(1).unwrap().split(';').next().unwrap().to_owned();
+    let token = std::fs::read_to_string(place.store().join("token")).unwrap();
+    let body = r#"{"text":"Count."}"#;
+    let mut connection = TcpStream::connect(&address).unwrap();
+    write!(
+        connection,
+        "POST /sessions/mine/prompt HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+         application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    check_ends("serve", &place, &model, serve);
+    // Who waited for the answer is told.
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 5") || answer.starts_with("HTTP/1.1 4"), "{answer}");
+}
+
+/// A tool finds no file descriptor: the model is told, the turn ends, and afterwards everything works again.
+#[test]
+fn no_file_descriptors_left_is_said_and_survived() {
+    let place = Place::with_files(1);
+    let script = Function(|request: &SeenRequest, info: CallInfo| {
+        if request.messages.last().is_some_and(|message| message.role() == "tool") {
+            Reply::text(format!("done {}\n", info.session_call))
+        } else {
+            Reply::call("read", &serde_json::json!({ "path": "README.md" }))
+        }
+    });
+    let model = Model::new(script, |_| {});
+    let mut chat = place.start(&["chat", "--session", "mine", "--base-url", &model.url()]);
+    let result = || {
+        let requests = model.simulator.requests();
+        requests.last().unwrap().request.messages.last().unwrap().text()
+    };
+    chat.say("First.");
+    chat.wait_for("done 1");
+    assert!(result().contains("made-up"), "{}", result());
+    chat.limit_files(3);
+    chat.say("Second.");
+    chat.wait_for("done 3");
+    assert!(result().to_lowercase().contains("too many open files"), "{}", result());
+    chat.limit_files(512);
+    chat.say("Third.");
+    chat.wait_for("done 5");
+    assert!(result().contains("made-up"), "{}", result());
+    chat.say("/quit");
+    assert_eq!(chat.end().code, Some(0));
+}
