@@ -73,6 +73,12 @@ impl Deps {
         Window::resolve(settings, known)
     }
 
+    /// The output limit, in tokens, that an agent's requests carry: its own, or its provider's.
+    pub(crate) fn output_tokens_max(&self, agent: &Agent) -> Option<u64> {
+        let of_provider = || self.lane(agent).and_then(|lane| lane.provider.max_output_tokens());
+        agent.max_output_tokens.or_else(of_provider)
+    }
+
     /// Tells the probe, if there is one.
     pub(crate) fn at(&self, session: &str, point: &'static str) {
         if let Some(probe) = &self.probe {

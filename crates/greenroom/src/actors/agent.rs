@@ -173,8 +173,7 @@ impl AgentState {
         let over = CancellationToken::new();
         watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), over.clone());
         // The limit that the provider would set must be known here, to be lowered.
-        let of_provider = || self.deps.lane(&begin.agent).and_then(|lane| lane.provider.max_output_tokens());
-        let output_tokens_max = begin.agent.max_output_tokens.or_else(of_provider);
+        let output_tokens_max = self.deps.output_tokens_max(&begin.agent);
         let turn = Turn::new(begin.agent.limits, begin.may_compact, output_tokens_max);
         self.running = Some(Box::new(Running {
             turn,
@@ -364,7 +363,7 @@ impl AgentState {
         };
         let Some(lane) = deps.lane(agent) else { return };
         let (provider, model) = (lane.provider.name().to_owned(), model.clone());
-        let sent = tokens + agent.max_output_tokens.unwrap_or(0);
+        let sent = tokens + deps.output_tokens_max(agent).unwrap_or(0);
         self.tell_session(SessionMessage::LimitLearned { provider, model, limit, sent });
     }
 

@@ -271,7 +271,7 @@ impl SessionState {
             window,
             overhead: fixed_tokens + log.pinned_tokens(),
             settings: Arc::clone(&settings),
-            output_tokens_max: definition.max_output_tokens,
+            output_tokens_max: deps.output_tokens_max(&definition),
             cost_microdollars_max: definition.cost_microdollars_max,
             resends_reasoning: lane.provider.resends_reasoning(),
             threshold_off: slot.parent.is_some()
@@ -482,7 +482,7 @@ impl SessionState {
             window: self.window,
             overhead: self.overhead(),
             settings: Arc::clone(&self.settings),
-            output_tokens_max: self.definition.max_output_tokens,
+            output_tokens_max: self.deps.output_tokens_max(&self.definition),
             cost_microdollars_max: self.definition.cost_microdollars_max,
             resends_reasoning: self.lane.provider.resends_reasoning(),
             threshold_off: self.slot.parent.is_some() || paused,
