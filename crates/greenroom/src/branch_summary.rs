@@ -28,7 +28,12 @@ pub(crate) async fn of(deps: &Deps, session: &Arc<str>, left: LeftBranch) -> Res
     for _ in 0..2 {
         let answer =
             crate::actors::compactor::ask(lane, &left.model, session, text.clone(), left.cap_tokens).await;
-        match summary::accept(&*answer.map_err(Error::Model)?, SummaryKind::Branch, left.cap_tokens, true) {
+        match summary::accept(
+            &*answer.map_err(|error| Error::Model(error.failure))?,
+            SummaryKind::Branch,
+            left.cap_tokens,
+            true,
+        ) {
             Ok(summary) => {
                 return Ok(Some(BranchSummary { summary, files: touched_files(&left.entries) }));
             }

@@ -271,6 +271,11 @@ pub struct Compacting {
 }
 
 impl Compacting {
+    /// What a question to the summariser may fill, in tokens: its window as it is known by now.
+    pub fn summariser_window(&self) -> u64 {
+        self.brief.summariser_window
+    }
+
     /// Plans, and says what to do first.
     pub fn begin(brief: Brief) -> (Self, Vec<Effect>) {
         let style = Style { focus: brief.focus.clone(), prompt: brief.settings.compact_prompt.clone() };

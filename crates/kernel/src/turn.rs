@@ -228,6 +228,11 @@ pub struct Turn {
     repeats: u32,
 }
 
+/// Whether so many tokens fill a window nearly: then a wordless refusal is taken for an overflow.
+pub fn is_full(tokens: u64, window: u64) -> bool {
+    tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT)
+}
+
 impl Turn {
     /// A turn that has not begun.
     ///
@@ -361,9 +366,7 @@ impl Turn {
     /// else with what the provider said.
     fn unrecovered(&mut self, floor: Option<Failure>) -> Vec<Effect> {
         let is_shown = |floor: &Failure| {
-            floor.requested.zip(floor.limit).is_none_or(|(requested, limit)| {
-                requested.saturating_mul(100) >= limit.saturating_mul(FULL_SHARE_PERCENT)
-            })
+            floor.requested.zip(floor.limit).is_none_or(|(requested, limit)| is_full(requested, limit))
         };
         let said = self.last_failure.take();
         let is_about_bytes =
@@ -388,8 +391,7 @@ impl Turn {
         let input_tokens =
             reported.filter(|tokens| usage::is_plausible(*tokens, self.size.tokens)).unwrap_or(0);
         let window = self.size.window.unwrap_or(u64::MAX);
-        let is_full =
-            self.is_full() || input_tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT);
+        let is_full = self.is_full() || is_full(input_tokens, window);
         // Not a single token came, not even of reasoning: there was no room for one.
         let is_wordless =
             answer.content.is_empty() && answer.usage.is_none_or(|usage| usage.output_tokens == 0);
@@ -534,9 +536,7 @@ impl Turn {
     }
 
     fn is_full(&self) -> bool {
-        self.size.window.is_some_and(|window| {
-            self.size.tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT)
-        })
+        self.size.window.is_some_and(|window| is_full(self.size.tokens, window))
     }
 
     fn failed(&mut self, failure: Failure, wordless: bool, jitter: u64) -> Vec<Effect> {

@@ -11,8 +11,8 @@ use greenroom::kernel::{Failure, FailureClass};
 use greenroom::prelude::*;
 use greenroom::provider::{Provider, ProviderError, Purpose, ReplyStream, Request};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, Function, LoggedRequest, Outcome, Reply as Said, Script, SeenRequest,
-    Simulator, SimulatorOptions, Summariser,
+    ByPurpose, CallInfo, Echo, ErrorDialect, Function, LoggedRequest, Outcome, Reply as Said, Script,
+    SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
 
 use crate::support::{agent, builder, drain, runtime, simulator};
@@ -275,11 +275,20 @@ async fn a_history_of_three_million_tokens_is_compacted_in_chunks() {
 }
 
 /// A summariser's real window is a sixth of what everybody assumes: what it refuses is asked in smaller parts, and
-/// the rest of what was too large is not asked at all.
+/// the rest of what was too large is not asked at all. Some servers refuse without a word.
 #[tokio::test(start_paused = true)]
 async fn a_summary_call_that_is_refused_for_its_size_is_asked_in_smaller_parts() {
+    for (dialect, refusals_max) in
+        [(ErrorDialect::OpenAi, 4), (ErrorDialect::EmptyBody, 12), (ErrorDialect::LlamaCppPython, 12)]
+    {
+        smaller_parts(dialect, refusals_max).await;
+    }
+}
+
+async fn smaller_parts(dialect: ErrorDialect, refusals_max: usize) {
     let options = SimulatorOptions {
         window: 20_000,
+        error_dialect: dialect,
         log_capacity: 1_000,
         ..SimulatorOptions::new(ByPurpose::new(Echo, Summariser::Lossy))
     };
@@ -292,8 +301,9 @@ async fn a_summary_call_that_is_refused_for_its_size_is_asked_in_smaller_parts()
     let requests = asked(&model);
     let (refused, answered): (Vec<_>, Vec<_>) =
         requests.iter().partition(|logged| logged.outcome == Outcome::Overflowed);
-    assert!((1..=4).contains(&refused.len()), "only what was asked at once: {}", refused.len());
-    assert!(refused.iter().all(|logged| logged.request.tokens > 80_000));
+    let count = refused.len();
+    assert!((1..=refusals_max).contains(&count), "{dialect:?}: only what was asked at once: {count}");
+    assert!(refused[0].request.tokens > 80_000);
     assert!(answered.iter().all(|logged| logged.outcome == Outcome::Answered));
     // Each message that is gone was in exactly one part.
     let parts: Vec<String> = answered.iter().map(|logged| logged.request.last_user_text()).collect();

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use greenroom_kernel::compacting::{Compacting, Effect, Input, Question};
-use greenroom_kernel::turn::BACKOFF_MS_MAX;
+use greenroom_kernel::turn::{BACKOFF_MS_MAX, is_full};
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Usage, compacting, summary};
-use greenroom_provider::{Purpose, ReplyEvent, Request};
+use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::time::Instant;
 
@@ -254,14 +254,15 @@ impl CompactorState {
             let Some(question) = running.queue.pop_front() else { return };
             // A model that failed at it is not asked again: the session's own is.
             let summariser = if question.attempt == 0 { &running.summariser } else { &running.fallback };
+            let summariser = summariser.clone();
+            let (id, tokens) = (question.id, question.tokens(running.ratio));
             let arguments = SummaryArguments {
                 compactor: myself.clone(),
                 summariser: summariser.clone(),
                 run,
                 session: self.slot.id.to_string(),
+                fills_window: is_full(tokens, running.compacting.summariser_window()),
             };
-            let (id, tokens) = (question.id, question.tokens(running.ratio));
-            let summariser = summariser.clone();
             match Actor::spawn_linked(None, SummaryActor, arguments, myself.get_cell()).await {
                 Ok((actor, _)) => {
                     let _ = actor.cast(question);
@@ -323,6 +324,7 @@ struct SummaryArguments {
     summariser: Summariser,
     run: u64,
     session: String,
+    fills_window: bool,
 }
 
 impl Actor for SummaryActor {
@@ -346,7 +348,13 @@ impl Actor for SummaryActor {
     ) -> Result<(), ActorProcessingErr> {
         let id = question.id;
         let Summariser { lane, model } = &state.summariser;
-        let answer = Box::pin(ask(lane, model, &state.session, question.text, question.cap_tokens)).await;
+        let answer = ask(lane, model, &state.session, question.text, question.cap_tokens);
+        let answer = Box::pin(answer).await.map_err(|error| {
+            // As in a turn: who says nothing at all to what fills its window says that it is too large.
+            let is_overflow = state.fills_window && error.is_overflow_candidate();
+            let class = if is_overflow { FailureClass::ContextOverflow } else { error.failure.class };
+            Failure { class, ..error.failure }
+        });
         let _ = state.compactor.cast(CompactorMessage::Answered { run: state.run, id, answer });
         myself.stop(None);
         Ok(())
@@ -370,7 +378,8 @@ pub(crate) async fn ask(
     session: &str,
     text: String,
     cap_tokens: u64,
-) -> Result<Box<AssistantMessage>, Failure> {
+) -> Result<Box<AssistantMessage>, ProviderError> {
+    let silent = |failure| ProviderError::new(failure, "");
     let request = Request {
         model: model.to_owned(),
         system: Some(summary::SYSTEM.to_owned()),
@@ -382,12 +391,12 @@ pub(crate) async fn ask(
         session: session.to_owned(),
     };
     let _place = lane.enter(Purpose::Summary).await;
-    let mut stream =
-        lane.unless_silent(lane.provider.stream(request)).await?.map_err(|error| error.failure)?;
-    while let Some(event) = lane.unless_silent(stream.next()).await? {
-        if let ReplyEvent::Done(answer) = event.map_err(|error| error.failure)? {
+    let mut stream = lane.unless_silent(lane.provider.stream(request)).await.map_err(silent)??;
+    while let Some(event) = lane.unless_silent(stream.next()).await.map_err(silent)? {
+        if let ReplyEvent::Done(answer) = event? {
             return Ok(answer);
         }
     }
-    Err(Failure::new(FailureClass::Malformed, "the summariser's stream ended before the answer was complete"))
+    let text = "the summariser's stream ended before the answer was complete";
+    Err(silent(Failure::new(FailureClass::Malformed, text)))
 }
