@@ -652,6 +652,70 @@ fn near_misses() {
     ]);
 }
 
+/// Bodies of no provider's: the same things in other words and shapes, each with the class that its sense has.
+#[test]
+fn the_sense_decides_and_not_the_words_of_a_known_body() {
+    check_classes(&[
+        (Some(401), r#"{"detail":"The bearer you sent is unknown here."}"#, Auth),
+        (Some(403), r#"{"error":"this deployment is closed to your team"}"#, Auth),
+        (
+            Some(400),
+            r#"{"error":{"message":"The API key is not valid. Pass a valid one.","code":"API_KEY_INVALID"}}"#,
+            Auth,
+        ),
+        (Some(402), r#"{"error":{"message":"Top up to go on."}}"#, Quota),
+        (
+            Some(429),
+            r#"{"error":{"message":"Your monthly budget is used up; upgrade your plan","type":"insufficient_quota"}}"#,
+            Quota,
+        ),
+        (Some(400), r#"{"error":{"message":"Your credit balance is too low to run this request."}}"#, Quota),
+        (Some(429), "slow down", RateLimited),
+        (
+            Some(429),
+            r#"{"fault":{"faultstring":"Rate quota violation: 60 calls per minute","detail":{"errorcode":"policies.ratelimit.QuotaViolation"}}}"#,
+            RateLimited,
+        ),
+        (Some(200), r#"{"error":{"message":"Too many requests, please wait","code":429}}"#, RateLimited),
+        (
+            Some(429),
+            r#"{"error":{"message":"maximum context length reached the per-minute token allowance; retry shortly"}}"#,
+            RateLimited,
+        ),
+        (Some(500), "<html><body>Something broke</body></html>", Overloaded),
+        (Some(502), "", Overloaded),
+        (Some(503), r#"{"error":{"message":"No healthy replica"}}"#, Overloaded),
+        (Some(529), r#"{"error":{"message":"context length exceeded by the load we have"}}"#, Overloaded),
+        (None, r#"{"error":{"type":"overloaded_error","message":"Too busy right now"}}"#, Overloaded),
+        (Some(408), r#"{"error":"the upstream took too long"}"#, Timeout),
+        (Some(504), "upstream request timeout", Timeout),
+        (Some(413), "the body is too large", PayloadTooLarge),
+        (
+            Some(400),
+            r#"{"error":{"message":"max_tokens is 90000 and this model writes at most 8192 output tokens"}}"#,
+            OutputLimit,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"code":"content_filter","message":"The answer was withheld by our content policy"}}"#,
+            ContentFilter,
+        ),
+        (Some(400), r#"{"error":{"message":"`temperature` must be between 0 and 2"}}"#, Other),
+        (Some(404), r#"{"error":{"message":"There is no model named tiny-7"}}"#, Other),
+        (
+            Some(422),
+            r#"{"detail":[{"loc":["body","messages"],"msg":"field required","type":"value_error.missing"}]}"#,
+            Other,
+        ),
+        (
+            Some(200),
+            r#"{"error":{"message":"upstream said: {\"error\":{\"message\":\"prompt has 70001 tokens, the context window is 65536\"}}"}}"#,
+            ContextOverflow,
+        ),
+        (None, "input is longer than the context window of 32768 tokens", ContextOverflow),
+    ]);
+}
+
 #[test]
 fn overflows_without_a_word() {
     check_classes(&[
