@@ -188,6 +188,10 @@ fn label(number: &Number<'_>) -> Label {
         "upper bound",
         "limited to",
         "just",
+        "holds",
+        "can hold",
+        "accepts",
+        "supports",
     ];
     const REQUESTED: &[&str] = &[
         "requested",

@@ -798,6 +798,48 @@ fn hostile_bodies_do_no_harm() {
     }
 }
 
+#[test]
+fn small_fields_are_no_payload_and_what_a_window_holds_is_its_limit() {
+    check_classes(&[
+        (
+            Some(400),
+            r#"{"error":{"message":"a tool's name has at most 64 characters, and this one is too long"}}"#,
+            Other,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Invalid 'tools[0].function.name': string too long. Expected at most 64 characters, got 70.","param":"tools[0].function.name","code":"string_above_max_length"}}"#,
+            Other,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Invalid 'messages[3].tool_call_id': string too long. Expected at most 40 characters, got 55.","code":"string_above_max_length"}}"#,
+            Other,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Invalid 'tools[2].function.description': string too long. Expected at most 1024 characters, got 2000."}}"#,
+            Other,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"Invalid 'messages[0].content': string too long. Expected at most 10485760 characters, got 11000000."}}"#,
+            PayloadTooLarge,
+        ),
+        (
+            Some(400),
+            r#"{"error":{"message":"The image is 7340032 bytes and may have 5242880 bytes"}}"#,
+            PayloadTooLarge,
+        ),
+    ]);
+    check_overflows(&[(
+        Some(400),
+        r#"{"error":{"message":"the conversation has 9120 tokens, and the window of this model holds 8192"}}"#,
+        Some(8_192),
+        Some(9_120),
+    )]);
+}
+
 /// The corpus: real bodies of many providers. It is not part of the project; without it there is nothing to do.
 #[test]
 fn corpus_agrees_on_overflows() {

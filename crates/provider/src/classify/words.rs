@@ -416,7 +416,23 @@ pub(super) fn is_about_bytes(text: &str) -> bool {
         "more than",
         "longer than",
         "at most",
+        "may have",
     ];
+    // These have limits of their own, and no smaller request would keep them.
+    const SMALL_FIELDS: &[&str] = &[
+        ".name",
+        "tool name",
+        "tools name",
+        "function name",
+        "call id",
+        "description",
+        "metadata",
+        "stop sequence",
+        "schema",
+    ];
+    if contains_any(text, SMALL_FIELDS) {
+        return false;
+    }
     let named = contains_any(text, NAMED) || (contains_any(text, THINGS) && contains_any(text, MORE));
     named && !text.contains("memory") && !is_about_tokens(text)
 }
