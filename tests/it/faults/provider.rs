@@ -59,7 +59,7 @@ fn wanted(fault: &Fault, over_http: bool) -> Wanted {
             Retried(Overloaded)
         }
         Fault::Reset(_) | Fault::Stall { for_ms: None, .. } => Retried(Timeout),
-        // The client puts a replacement in the place of such bytes.
+        // It is in the text beside the call, and replaced there.
         Fault::BadUtf8 if over_http => Used(&[ToolStatus::Ok]),
         Fault::EofBeforeFinish
         | Fault::EmptyStream

@@ -163,7 +163,15 @@ impl Reader {
             // Unknown words are new names for a normal end.
             _ => StopReason::Stop,
         };
-        Ok(assembler.finish(stop, &self.server.options.name, &self.model))
+        let answer = assembler.finish(stop, &self.server.options.name, &self.model);
+        // Damaged text can be read; damaged arguments must not be acted upon.
+        let is_damaged =
+            |call: &greenroom_kernel::ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);
+        if self.exchange.is_repaired() && answer.tool_calls().any(is_damaged) {
+            let message = "a tool call's arguments came with bytes that are no text";
+            return Err(ProviderError::new(Failure::new(FailureClass::Malformed, message), ""));
+        }
+        Ok(answer)
     }
 
     /// The stream closed before the server said why.

@@ -27,6 +27,9 @@ enum Play {
     Flood(String, String),
 }
 
+/// It is sent as a byte that is no text.
+const NO_TEXT: char = '\u{1}';
+
 /// A server that plays the same thing for every connection, and what it has seen.
 #[derive(Clone)]
 struct Server {
@@ -66,7 +69,8 @@ async fn handle(mut socket: TcpStream, play: Play, seen: Server) {
         Play::Close(bytes) | Play::Hang(bytes) | Play::Break(bytes) | Play::Flood(bytes, _) => (bytes, false),
         Play::Ping(bytes) => (bytes, true),
     };
-    socket.write_all(bytes.as_bytes()).await.expect("the client reads");
+    let bytes: Vec<u8> = bytes.bytes().map(|byte| if byte == NO_TEXT as u8 { 0xff } else { byte }).collect();
+    socket.write_all(&bytes).await.expect("the client reads");
     match play {
         Play::Close(_) | Play::Break(_) => socket.shutdown().await.expect("it closes"),
         Play::Hang(_) | Play::Ping(_) => {
@@ -247,6 +251,25 @@ async fn ends_that_are_whole() {
     // Comments are nothing.
     let message = answer(stream_of(&format!(": hello\n\n{}", lines(&[text, finish])))).await;
     assert_eq!(message.text(), "hi");
+}
+
+/// Damaged text is shown as far as it can be read; with damaged arguments nothing is done.
+#[tokio::test]
+async fn bytes_that_are_no_text() {
+    let finish = r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#;
+    let text = format!(r#"{{"choices":[{{"delta":{{"content":"a{NO_TEXT}b"}}}}]}}"#);
+    let call = |path: &str| {
+        format!(
+            r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"id":"c","function":{{"name":"read","arguments":"{{\"path\":\"{path}\"}}"}}}}]}}}}]}}"#
+        )
+    };
+    assert_eq!(answer(stream_of(&lines(&[&text, finish]))).await.text(), "a\u{fffd}b");
+    let damaged = failure(stream_of(&lines(&[&call(&format!("a{NO_TEXT}b")), finish]))).await;
+    assert_eq!(damaged.failure.class, FailureClass::Malformed, "{damaged}");
+    // A model may mean that very character; and text that is damaged says nothing of the call beside it.
+    for chunks in [&[&*call("a\u{fffd}b"), finish][..], &[&text, &call("ab"), finish]] {
+        assert_eq!(answer(stream_of(&lines(chunks))).await.tool_calls().count(), 1);
+    }
 }
 
 #[tokio::test]

@@ -71,6 +71,8 @@ pub(super) struct Exchange {
 struct ExchangeState {
     sample: Vec<u8>,
     broken: Option<Break>,
+    /// Bytes of it were no text, and were replaced.
+    is_repaired: bool,
 }
 
 /// Why an answer ended in the middle.
@@ -91,6 +93,11 @@ impl Exchange {
     /// Why the answer ended in the middle, if it did.
     pub(super) fn broken(&self) -> Option<Break> {
         self.lock().broken.clone()
+    }
+
+    /// Whether bytes of the answer were no text, and were replaced.
+    pub(super) fn is_repaired(&self) -> bool {
+        self.lock().is_repaired
     }
 
     /// The next of `chunks`, which come from this exchange's body. Only while it is waited for does the body go on.
@@ -261,6 +268,9 @@ impl EventBody {
         let left_bytes = self.left_bytes.checked_sub(chunk.len());
         self.left_bytes = left_bytes.ok_or_else(|| too_large(TransportError::TooLarge { limit_bytes }))?;
         let lines = self.lines.take(chunk);
+        if self.lines.is_repaired {
+            self.exchange.lock().is_repaired = true;
+        }
         if self.lines.held.len() > LINE_BYTES_MAX {
             return Err(too_large(TransportError::LineTooLong));
         }
@@ -316,6 +326,8 @@ pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
 #[derive(Debug, Default)]
 struct WholeLines {
     held: Vec<u8>,
+    /// Something was replaced.
+    is_repaired: bool,
 }
 
 impl WholeLines {
@@ -332,7 +344,10 @@ impl WholeLines {
         self.held.extend_from_slice(&chunk);
         match String::from_utf8_lossy(&whole) {
             Cow::Borrowed(_) => whole,
-            Cow::Owned(repaired) => Bytes::from(repaired),
+            Cow::Owned(repaired) => {
+                self.is_repaired = true;
+                Bytes::from(repaired)
+            }
         }
     }
 }
