@@ -193,12 +193,7 @@ pub fn usable_usage(message: &Message) -> Option<&Usage> {
 /// what follows it. For sessions that are read, not live; those are followed by a [`Tracker`].
 pub fn measure(path: &[Arc<Entry>], estimator: Estimator, overhead: u64, ratio: Ratio) -> Measured {
     let live = Live::of(path);
-    let is_rewrite = |entry: &Arc<Entry>| {
-        matches!(entry.kind, EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. })
-    };
-    let fresh_from =
-        path.iter().rposition(is_rewrite).map_or(live.start, |index| (index + 1).max(live.start));
-    let reported = (fresh_from..path.len()).rev().find_map(|index| {
+    let reported = (fresh_from(path, &live)..path.len()).rev().find_map(|index| {
         let usage = usable_usage(path[index].kind.as_message()?)?;
         Some((index, usage.total_tokens()))
     });
@@ -263,23 +258,23 @@ pub enum Trust {
 }
 
 impl Tracker {
-    /// Starts from a path as it was recorded.
+    /// Starts from a path as it was recorded, and takes its reports for what they were worth then.
     pub fn open(path: &[Arc<Entry>], overhead: u64, ratio: Ratio) -> Self {
         let live = Live::of(path);
-        let estimate = live_estimate(&live);
-        let measured = measure(path, Estimator::Classes, overhead, ratio);
+        let summary = live.compaction.map_or(0, |index| path[index].tokens);
         let mut tracker =
-            Self { overhead, estimate, report: None, ratio, distrusted: false, sample_base: None };
-        if measured.usage_tokens > 0 {
-            let trailing = path.len()
-                - path
-                    .iter()
-                    .rposition(|entry| {
-                        entry.kind.as_message().is_some_and(|message| usable_usage(message).is_some())
-                    })
-                    .map_or(0, |index| index + 1);
-            let since: u64 = path[path.len() - trailing..].iter().map(|entry| entry.tokens).sum();
-            tracker.report = Some((measured.usage_tokens, estimate.saturating_sub(since)));
+            Self { overhead, estimate: summary, report: None, ratio, distrusted: false, sample_base: None };
+        let fresh = fresh_from(path, &live);
+        for (index, entry) in path.iter().enumerate().skip(live.start) {
+            if !is_message(&entry.kind) {
+                continue;
+            }
+            tracker.appended(entry.tokens);
+            if let Some(message) = entry.kind.as_message().filter(|_| index >= fresh) {
+                tracker.reported(message, entry.tokens, true);
+                // It was learned when they came.
+                tracker.ratio = ratio;
+            }
         }
         tracker
     }
@@ -375,11 +370,12 @@ impl ContextUsage {
     }
 }
 
-fn live_estimate(live: &Live<'_>) -> u64 {
-    let summary = live.compaction.map_or(0, |index| live.path[index].tokens);
-    let messages: u64 =
-        live.entries().iter().filter(|entry| is_message(&entry.kind)).map(|entry| entry.tokens).sum();
-    summary + messages
+/// From where on reports are of the context as it is: an earlier one is of another.
+fn fresh_from(path: &[Arc<Entry>], live: &Live<'_>) -> usize {
+    let is_rewrite = |entry: &Arc<Entry>| {
+        matches!(entry.kind, EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. })
+    };
+    path.iter().rposition(is_rewrite).map_or(live.start, |index| (index + 1).max(live.start))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]

@@ -139,6 +139,27 @@ async fn after_three_failures_it_pauses_until_a_compaction_by_hand_new_settings_
     }
 }
 
+/// A pause ends where the window does: the fallback needs no model.
+#[tokio::test(start_paused = true)]
+async fn a_paused_session_compacts_at_the_window_all_the_same() {
+    // It grows to 94 % of the window after the pause began.
+    let talk = Function(|_: &SeenRequest, info: CallInfo| {
+        Said::text("yes").with_usage(reported(if info.session_call < 8 { 16_500 } else { 18_800 }))
+    });
+    let model = simulator(ByPurpose::new(talk, Summariser::Garbage), 40_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(20_000), chat(28, 290)).await;
+    let mut events = session.subscribe();
+    for _ in 0..8 {
+        session.prompt("more").await.unwrap();
+    }
+    let outcomes = |events: &[_]| ends(events).iter().map(|end| end.outcome).collect::<Vec<_>>();
+    assert_eq!(outcomes(&drain(&mut events)), ["failed"; 3]);
+    session.prompt("more").await.unwrap();
+    session.prompt("more").await.unwrap();
+    assert_eq!(outcomes(&drain(&mut events))[0], "truncated");
+}
+
 /// A weak compaction is not followed by another without a new message between them.
 #[tokio::test(start_paused = true)]
 async fn no_automatic_compaction_follows_another_without_a_new_message() {

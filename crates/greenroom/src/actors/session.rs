@@ -274,8 +274,8 @@ impl SessionState {
             output_tokens_max: deps.output_tokens_max(&definition),
             cost_microdollars_max: definition.cost_microdollars_max,
             resends_reasoning: lane.provider.resends_reasoning(),
-            threshold_off: slot.parent.is_some()
-                || log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
+            is_sub_agent: slot.parent.is_some(),
+            is_paused: log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
             only_at_window: log.was_undone(),
         };
         let only_at_window = gauge.only_at_window;
@@ -475,7 +475,6 @@ impl SessionState {
     }
 
     fn gauge(&self) -> Gauge {
-        let paused = self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES;
         Gauge {
             provider: self.provider.clone(),
             model: self.model.clone(),
@@ -485,7 +484,8 @@ impl SessionState {
             output_tokens_max: self.deps.output_tokens_max(&self.definition),
             cost_microdollars_max: self.definition.cost_microdollars_max,
             resends_reasoning: self.lane.provider.resends_reasoning(),
-            threshold_off: self.slot.parent.is_some() || paused,
+            is_sub_agent: self.slot.parent.is_some(),
+            is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
             only_at_window: self.only_at_window,
         }
     }

@@ -29,8 +29,10 @@ pub(crate) struct Gauge {
     pub(crate) output_tokens_max: Option<u64>,
     pub(crate) cost_microdollars_max: Option<u64>,
     pub(crate) resends_reasoning: bool,
-    /// Nothing compacts by threshold: a sub-agent, or a session whose compactions kept failing.
-    pub(crate) threshold_off: bool,
+    /// A sub-agent: nothing compacts before the provider refuses.
+    pub(crate) is_sub_agent: bool,
+    /// Its compactions kept failing: nothing compacts before the window is full.
+    pub(crate) is_paused: bool,
     /// A compaction was undone: wait until the window is nearly full.
     pub(crate) only_at_window: bool,
 }
@@ -52,8 +54,9 @@ impl Gauge {
             }
             self.settings.trigger_tokens(window)
         });
-        let is_due =
-            self.settings.enabled && !self.threshold_off && trigger.is_some_and(|trigger| tokens >= trigger);
+        // At the window the fallback helps, which needs no model.
+        let may = self.settings.enabled && !self.is_sub_agent && (at_window || !self.is_paused);
+        let is_due = may && trigger.is_some_and(|trigger| tokens >= trigger);
         let over_budget = self
             .cost_microdollars_max
             .filter(|limit| cost >= *limit)

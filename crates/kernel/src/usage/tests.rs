@@ -291,3 +291,17 @@ fn a_limit_is_believed_where_nothing_speaks_against_it() {
         assert_eq!(is_believable_limit(limit, evidence), expected, "{limit}, {evidence:?}");
     }
 }
+
+/// A report beyond belief is recorded with its answer; whoever opens the session later believes it as little.
+#[test]
+fn a_report_that_was_distrusted_is_so_after_opening_too() {
+    let mut sketch = Sketch::default();
+    sketch.add_all("u:3000 a:200");
+    change_answer(&mut sketch.path, 1, |answer| answer.usage = usage(3_000_000, 200));
+    let open = |sketch: &Sketch| Tracker::open(&sketch.path, 500, Ratio::default()).measured();
+    assert_eq!(open(&sketch), Measured { usage_tokens: 0, trailing_tokens: 3_700 });
+    // Said twice, it is believed.
+    sketch.add_all("u:100 a:200");
+    change_answer(&mut sketch.path, 3, |answer| answer.usage = usage(3_000_300, 200));
+    assert_eq!(open(&sketch), Measured { usage_tokens: 3_000_500, trailing_tokens: 0 });
+}
