@@ -2,6 +2,7 @@
 
 use greenroom_kernel::plan::Nothing;
 
+use super::opening::{blocking, shared};
 use super::*;
 use crate::message::{BranchSummary, LeftBranch};
 
