@@ -4,7 +4,7 @@
 //! Life: [`Compacting::begin`] plans and asks for the hooks' word ([`Effect::Consult`]); then come questions
 //! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`], answered; then one [`Effect::End`].
 //!
-//! Always true: exactly one `End`; at most [`CALLS_MAX`] questions; nothing is installed that is not smaller than
+//! Always true: exactly one `End`; at most `CALLS_MAX` questions; nothing is installed that is not smaller than
 //! what it replaces; below the window a failed summary changes nothing; each rung keeps strictly less than the one
 //! before.
 
