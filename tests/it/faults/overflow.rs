@@ -123,6 +123,12 @@ fn late() -> CompactionSettings {
     CompactionSettings { threshold: None, reserve_tokens: Some(1), ..CompactionSettings::default() }
 }
 
+/// A prompt with which the window is 92 % full.
+async fn filling(session: &SessionHandle) -> String {
+    let tokens = session.state().await.unwrap().context.tokens;
+    "thing ".repeat(usize::try_from((WINDOW * 92 / 100).saturating_sub(tokens)).unwrap())
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_wordless_end_is_an_overflow_near_the_window_and_a_retry_below() {
     for (fault, words) in [
@@ -150,9 +156,8 @@ async fn a_wordless_end_is_an_overflow_near_the_window_and_a_retry_below() {
             session.prompt(format!("{turn} {}", "thing ".repeat(1_500))).await.unwrap();
         }
         let mut events = session.subscribe();
-        let tokens = session.state().await.unwrap().context.tokens;
-        let padding = usize::try_from((WINDOW * 92 / 100).saturating_sub(tokens)).unwrap();
-        let reply = session.prompt("thing ".repeat(padding)).await;
+        let filling = filling(&session).await;
+        let reply = session.prompt(filling).await;
         let seen = drain(&mut events);
         assert_eq!(reply.unwrap_or_else(|error| panic!("{words}: {error}")).text, "fine");
         assert_eq!((count(&seen, "compaction_start"), count(&seen, "retry")), (1, 0), "{words}");
@@ -180,9 +185,8 @@ async fn a_length_without_a_word_is_an_overflow_and_with_reasoning_only_near_the
         session.prompt(format!("{turn} {}", "thing ".repeat(1_400))).await.unwrap();
     }
     let mut events = session.subscribe();
-    let tokens = session.state().await.unwrap().context.tokens;
-    let padding = usize::try_from((WINDOW * 92 / 100).saturating_sub(tokens)).unwrap();
-    assert_eq!(session.prompt("thing ".repeat(padding)).await.unwrap().text, "fine");
+    let filling = filling(&session).await;
+    assert_eq!(session.prompt(filling).await.unwrap().text, "fine");
     let seen = drain(&mut events);
     assert_eq!((count(&seen, "retry"), count(&seen, "overflow_detected")), (0, 1));
 }

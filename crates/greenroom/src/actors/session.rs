@@ -70,8 +70,6 @@ pub(crate) struct SessionState {
     myself: ActorRef<SessionMessage>,
     definition: Arc<Agent>,
     lane: Arc<Lane>,
-    provider: String,
-    model: String,
     tools: greenroom_tools::Registry,
     settings: Arc<CompactionSettings>,
     window: Window,
@@ -348,8 +346,8 @@ impl SessionState {
         draft.head.cost_microdollars = cost;
         if self.log.is_empty() {
             draft.head.created_at_ms = draft.head.updated_at_ms;
-            draft.head.provider.clone_from(&self.provider);
-            draft.head.model.clone_from(&self.model);
+            self.provider().clone_into(&mut draft.head.provider);
+            draft.head.model.clone_from(&self.definition.model);
             draft.head.parent_session = self.slot.parent.as_deref().map(str::to_owned);
         }
         draft.head.window = self.window.tokens;
@@ -389,6 +387,11 @@ impl SessionState {
         Ok(())
     }
 
+    /// The name of the provider that is asked.
+    fn provider(&self) -> &str {
+        self.lane.provider.name()
+    }
+
     fn tell_agent(&self, message: AgentMessage) {
         // An agent that died is replaced by `child_failed`, which sends anew what matters.
         let _ = self.agent.cast(message);
@@ -406,8 +409,8 @@ impl SessionState {
 
     fn gauge(&self) -> Gauge {
         Gauge {
-            provider: self.provider.clone(),
-            model: self.model.clone(),
+            provider: self.provider().to_owned(),
+            model: self.definition.model.clone(),
             window: self.window,
             overhead: self.overhead(),
             settings: Arc::clone(&self.settings),
@@ -422,8 +425,13 @@ impl SessionState {
 
     /// Tells the tracker what is measured by now.
     fn gauge_changed(&mut self) {
-        self.window =
-            self.deps.window(&self.definition, &self.provider, &self.model, &self.settings, self.overhead());
+        self.window = self.deps.window(
+            &self.definition,
+            self.provider(),
+            &self.definition.model,
+            &self.settings,
+            self.overhead(),
+        );
         let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.gauge())));
     }
 
@@ -454,17 +462,16 @@ impl SessionState {
         }
         let smaller = window.tokens.zip(self.window.tokens).filter(|(new, old)| new < old);
         let leaving = smaller.map(|(_, window)| {
-            let summariser = Summariser { lane: Arc::clone(&self.lane), model: self.model.clone() };
+            let summariser =
+                Summariser { lane: Arc::clone(&self.lane), model: self.definition.model.clone() };
             Leaving { summariser, window }
         });
-        let is_switch = (&provider, &definition.model) != (&self.provider, &self.model);
+        let is_switch = (provider.as_str(), &definition.model) != (self.provider(), &self.definition.model);
         if is_switch || *settings != *self.settings {
             // What failed three times may work now.
             self.log.forgive_failures();
         }
         self.lane = lane;
-        self.provider = provider;
-        self.model.clone_from(&definition.model);
         self.tools = tools;
         self.settings = settings;
         self.fixed_tokens = fixed_tokens;
@@ -484,7 +491,7 @@ impl SessionState {
         let context = self.slot.context();
         State {
             id: self.slot.id.to_string(),
-            model: self.model.clone(),
+            model: self.definition.model.clone(),
             entries: self.log.head().entries,
             context,
             context_window: context.window,

@@ -54,7 +54,7 @@ impl SessionState {
             &after,
             Estimator::Classes,
             self.overhead(),
-            self.deps.learned.ratio(&self.provider, &self.model),
+            self.deps.learned.ratio(self.provider(), &self.definition.model),
         );
         if let Some(window) = self.window.tokens.filter(|window| size.tokens() > *window) {
             return Err(Error::Invalid(format!(
@@ -128,7 +128,7 @@ impl SessionState {
         let window = self.window.tokens.unwrap_or(128_000);
         Ok(LeftBranch {
             entries,
-            model: self.settings.summary_model.clone().unwrap_or_else(|| self.model.clone()),
+            model: self.settings.summary_model.clone().unwrap_or_else(|| self.definition.model.clone()),
             cap_tokens: self.settings.prefix_cap(window),
             summariser_window: window,
             definition: Arc::clone(&self.definition),
@@ -207,7 +207,7 @@ impl SessionState {
             .first()
             .map_or(EntryId(0), |entry| entry.id)
             .min(live.compaction_id().unwrap_or(EntryId(u64::MAX)));
-        let ratio = self.deps.learned.ratio(&self.provider, &self.model);
+        let ratio = self.deps.learned.ratio(self.provider(), &self.definition.model);
         let size = greenroom_kernel::usage::measure(&path, Estimator::Classes, self.overhead(), ratio);
         draft.head.context_tokens = size.tokens();
         self.append(draft, None).await?;

@@ -66,14 +66,15 @@ impl SessionState {
         let mut window = self.window.tokens.unwrap_or(size.tokens.max(1));
         if compaction.trigger == Trigger::Overflow {
             // Whatever was set: the provider says what fits.
-            window = window.min(self.deps.learned.limit(&self.provider, &self.model).unwrap_or(window));
+            window = window
+                .min(self.deps.learned.limit(self.provider(), &self.definition.model).unwrap_or(window));
         }
         // The summariser's own window: that of the chosen model, of the one that is being left, or of ours; and what
         // its provider said of it, whatever was set.
         let (Summariser { lane, model }, _) = self.summarisers(compaction);
         let summariser = if self.settings.summary_model.is_some() {
             let settings = CompactionSettings::default();
-            self.deps.window(&Agent::new(model.clone()), &self.provider, &model, &settings, 0).tokens
+            self.deps.window(&Agent::new(model.clone()), self.provider(), &model, &settings, 0).tokens
         } else {
             let own = compaction.leaving.as_ref().map_or(window, |leaving| leaving.window);
             Some(self.deps.learned.limit(lane.provider.name(), &model).map_or(own, |limit| limit.min(own)))
@@ -100,7 +101,7 @@ impl SessionState {
         let ours = |model: &String| Summariser { lane: Arc::clone(&self.lane), model: model.clone() };
         let leaving = compaction.leaving.as_ref().map(|leaving| leaving.summariser.clone());
         let chosen = self.settings.summary_model.as_ref().map(ours).or(leaving);
-        (chosen.unwrap_or_else(|| ours(&self.model)), ours(&self.model))
+        (chosen.unwrap_or_else(|| ours(&self.definition.model)), ours(&self.definition.model))
     }
 
     /// The size is known: says that it begins, and lets the compactor begin.

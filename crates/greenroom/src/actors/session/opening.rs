@@ -50,8 +50,6 @@ impl SessionState {
             myself,
             definition,
             lane,
-            provider,
-            model,
             tools,
             settings,
             window,

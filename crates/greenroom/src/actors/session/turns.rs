@@ -110,8 +110,13 @@ impl SessionState {
         let at_ms = self.deps.now_ms();
         let mut draft = self.log.recovery(at_ms, self.estimate()).unwrap_or_else(|| self.log.draft(at_ms));
         let head = self.log.head();
-        if !self.log.is_empty() && (&head.provider, &head.model) != (&self.provider, &self.model) {
-            draft.push(EntryKind::ModelChange { provider: self.provider.clone(), model: self.model.clone() });
+        if !self.log.is_empty()
+            && (head.provider.as_str(), &head.model) != (self.provider(), &self.definition.model)
+        {
+            draft.push(EntryKind::ModelChange {
+                provider: self.provider().to_owned(),
+                model: self.definition.model.clone(),
+            });
         }
         self.clear_refused(&mut draft);
         draft
@@ -236,7 +241,7 @@ impl SessionState {
         self.tell_agent(AgentMessage::Begin(Box::new(BeginTurn {
             stamp: turn.stamp,
             agent: Arc::clone(&self.definition),
-            model: self.model.clone(),
+            model: self.definition.model.clone(),
             tools: self.tools.clone(),
             schema: turn.options.schema.clone(),
             cancel: turn.options.cancel.clone(),
