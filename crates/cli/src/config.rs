@@ -1,14 +1,14 @@
 //! The configuration: the project's `greenroom.yaml` over the user's own, over the defaults.
 //!
-//! Always true: an unknown key or a bad value is an error that names the file, the line and the key; and a file
+//! Invariants: an unknown key or a bad value is an error that names the file, the line and the key; and a file
 //! that merely lies in the current folder cannot send the user's key to another machine, nor raise what the user
 //! said a session may cost.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use greenroom::kernel::run::RunLimits;
 use greenroom::kernel::settings::CompactionSettings;
-use greenroom::kernel::turn::TurnLimits;
 use serde::{Deserialize, Serialize};
 use serde_norway::Value;
 
@@ -31,7 +31,7 @@ pub(crate) struct Config {
     pub(crate) context_window: Option<u64>,
     /// Which server to ask.
     pub(crate) provider: ProviderConfig,
-    /// What turns and sessions may take.
+    /// What runs and sessions may take.
     pub(crate) limits: LimitsConfig,
     /// When and how to compact.
     pub(crate) compaction: CompactionSettings,
@@ -80,11 +80,11 @@ impl Default for ProviderConfig {
     }
 }
 
-/// What turns and sessions may take.
+/// What runs and sessions may take.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LimitsConfig {
-    /// The most answers of the model in one turn.
+    /// The most answers of the model in one run.
     pub(crate) steps_max: u32,
     /// The most times that the same tool calls may follow one another.
     pub(crate) repeats_max: u32,
@@ -98,19 +98,19 @@ pub(crate) struct LimitsConfig {
 
 impl Default for LimitsConfig {
     fn default() -> Self {
-        let TurnLimits { steps_max, repeats_max, retries_max, .. } = TurnLimits::default();
+        let RunLimits { steps_max, repeats_max, retries_max, .. } = RunLimits::default();
         Self { steps_max, repeats_max, retries_max, cost_usd_max: None, tool_timeout_s: None }
     }
 }
 
 impl LimitsConfig {
-    /// Those of a turn.
-    pub(crate) fn of_turn(&self) -> TurnLimits {
-        TurnLimits {
+    /// Those of a run.
+    pub(crate) fn of_run(&self) -> RunLimits {
+        RunLimits {
             steps_max: self.steps_max,
             repeats_max: self.repeats_max,
             retries_max: self.retries_max,
-            ..TurnLimits::default()
+            ..RunLimits::default()
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is said when something fails, and the exit code that goes with it.
 //!
-//! Always true: one line on standard error that says what to do, and the same failure has the same code in every
+//! Invariants: one line on standard error that says what to do, and the same failure has the same code in every
 //! command. A reader that went away is no failure.
 
 use std::fmt;
@@ -17,7 +17,7 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// The store is not usable.
 pub(crate) const STORE: u8 = 3;
-/// A guard or a budget ended the turn.
+/// A guard or a budget ended the run.
 pub(crate) const STOPPED: u8 = 4;
 /// The user interrupted it.
 pub(crate) const INTERRUPTED: u8 = 130;
