@@ -51,6 +51,11 @@ pub enum Fault {
         /// Which operation.
         at: u64,
     },
+    /// If operation `at` is a write, only its first half is written, and it says that all of it was.
+    LostWrite {
+        /// Which operation.
+        at: u64,
+    },
     /// The process aborts at this operation, before it takes effect.
     AbortAt(u64),
 }
@@ -65,6 +70,7 @@ struct Plan {
 enum Verdict {
     Go,
     Half,
+    HalfAsAll,
     HalfThenFail,
 }
 
@@ -72,37 +78,23 @@ impl Plan {
     fn next(&self, is_write: bool) -> io::Result<Verdict> {
         let now = self.operations.fetch_add(1, Ordering::SeqCst) + 1;
         let fault = *lock(&self.fault);
-        let fails = match fault {
-            Fault::None => None,
-            Fault::FailOnce { at, errno } => (now == at).then_some(errno),
-            Fault::FailFrom { at, errno } => (now >= at).then_some(errno),
-            Fault::AbortAt(at) => {
-                if now == at {
-                    std::process::abort();
-                }
-                None
-            }
-            Fault::ShortWrite { at } => {
-                if now == at && is_write {
-                    self.fired.fetch_add(1, Ordering::SeqCst);
-                    return Ok(Verdict::Half);
-                }
-                None
-            }
-            Fault::TornWrite { at } => {
-                if now == at && is_write {
-                    self.fired.fetch_add(1, Ordering::SeqCst);
-                    return Ok(Verdict::HalfThenFail);
-                }
-                None
-            }
+        let hits = |at: u64, verdict: Verdict| (now == at && is_write).then_some(verdict);
+        let (errno, verdict) = match fault {
+            Fault::None => (None, None),
+            Fault::FailOnce { at, errno } => ((now == at).then_some(errno), None),
+            Fault::FailFrom { at, errno } => ((now >= at).then_some(errno), None),
+            Fault::AbortAt(at) if now == at => std::process::abort(),
+            Fault::AbortAt(_) => (None, None),
+            Fault::ShortWrite { at } => (None, hits(at, Verdict::Half)),
+            Fault::LostWrite { at } => (None, hits(at, Verdict::HalfAsAll)),
+            Fault::TornWrite { at } => (None, hits(at, Verdict::HalfThenFail)),
         };
-        match fails {
-            None => Ok(Verdict::Go),
-            Some(errno) => {
-                self.fired.fetch_add(1, Ordering::SeqCst);
-                Err(io::Error::from_raw_os_error(errno))
-            }
+        if errno.is_some() || verdict.is_some() {
+            self.fired.fetch_add(1, Ordering::SeqCst);
+        }
+        match errno {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Ok(verdict.unwrap_or(Verdict::Go)),
         }
     }
 }
@@ -190,6 +182,10 @@ impl File for FaultyFile {
         match self.plan.next(true)? {
             Verdict::Go => self.inner.write_at(bytes, offset),
             Verdict::Half => self.inner.write_at(&bytes[..half], offset),
+            Verdict::HalfAsAll => {
+                self.inner.write_at(&bytes[..half], offset)?;
+                Ok(bytes.len())
+            }
             Verdict::HalfThenFail => {
                 self.inner.write_at(&bytes[..half], offset)?;
                 Err(io::Error::from_raw_os_error(EIO))

@@ -23,6 +23,7 @@
 pub mod faults;
 pub mod files;
 
+mod bytes;
 mod error;
 mod head;
 mod index;
@@ -212,8 +213,8 @@ impl Store {
                 let Batch { entries, mut head, key, epoch } = batch;
                 head.lost_from = None;
                 let count = u32::try_from(entries.len()).expect("checked to be at most 16,384");
-                let boxed = Box::new(head.clone());
-                let record = StoredRecord::Append { epoch, key: key.clone(), entries, head: boxed };
+                let head = Box::new(head);
+                let record = StoredRecord::Append { epoch, key: key.clone(), entries, head: head.clone() };
                 let payload = record::encode(&record)?;
                 check_size("the batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
                 let session = session.to_owned();

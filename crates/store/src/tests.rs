@@ -11,4 +11,4 @@ mod deletion;
 mod failing;
 mod model;
 mod power;
-mod world;
+pub(crate) mod world;
