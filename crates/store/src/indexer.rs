@@ -45,7 +45,7 @@ impl Effect {
                     && ids.eq(frame.sequence..frame.sequence.saturating_add(u64::from(frame.count)))
                     && frame.sequence.checked_add(u64::from(frame.count)) == Some(head.entries)
             }
-            StoredRecord::Quarantined { head, .. } | StoredRecord::LossAccepted { head } => {
+            StoredRecord::Quarantined { head } | StoredRecord::LossAccepted { head } => {
                 frame.sequence == head.entries
             }
             StoredRecord::Deleted | StoredRecord::Learned { .. } => true,
@@ -67,7 +67,7 @@ impl From<StoredRecord> for Effect {
             StoredRecord::Append { key, head, .. } => Self::Append { key, head },
             StoredRecord::Deleted => Self::Deleted,
             StoredRecord::Learned { key, value } => Self::Learned { key, value },
-            StoredRecord::Quarantined { head, .. } => Self::Quarantined { head },
+            StoredRecord::Quarantined { head } => Self::Quarantined { head },
             StoredRecord::LossAccepted { head } => Self::LossAccepted { head },
         }
     }

@@ -98,8 +98,6 @@ pub struct Batch {
     pub head: Head,
     /// The caller's idempotency key: a second batch with it is not written.
     pub key: Option<String>,
-    /// The term of the session's owner; 0 on one machine.
-    pub epoch: u64,
 }
 
 /// What became of a batch. It is durable either way.
@@ -210,11 +208,11 @@ impl Store {
                 memory.append(session, first, batch)
             }
             Inner::Disk(disk) => {
-                let Batch { entries, mut head, key, epoch } = batch;
+                let Batch { entries, mut head, key } = batch;
                 head.lost_from = None;
                 let count = u32::try_from(entries.len()).expect("checked to be at most 16,384");
                 let head = Box::new(head);
-                let record = StoredRecord::Append { epoch, key: key.clone(), entries, head: head.clone() };
+                let record = StoredRecord::Append { key: key.clone(), entries, head: head.clone() };
                 let payload = record::encode(&record)?;
                 check_size("the batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
                 let session = session.to_owned();

@@ -158,10 +158,10 @@ pub(crate) fn recover(
 
 /// Records the losses that were found in the journal, so that an index that is built again knows of them.
 fn quarantine(writer: &mut Writer) {
-    for (session, from) in writer.indexer.newly_lost.clone() {
+    for session in writer.indexer.newly_lost.keys().cloned().collect::<Vec<_>>() {
         let written = writer.indexer.row(&session).and_then(|row| {
             let Some(Row { head, .. }) = row else { return Ok(()) };
-            let record = StoredRecord::Quarantined { from, head: Box::new(head.clone()) };
+            let record = StoredRecord::Quarantined { head: Box::new(head.clone()) };
             writer.write_record(&session, head.entries, record)
         });
         if let Err(error) = written {

@@ -47,7 +47,7 @@ fn writer() {
         let mut number = store.head("s").unwrap().map_or(0, |head| head.entries);
         loop {
             let head = Head { entries: number + 1, ..Head::default() };
-            let batch = Batch { entries: vec![entry(number)], head, key: None, epoch: 0 };
+            let batch = Batch { entries: vec![entry(number)], head, key: None };
             // With its disk gone, it has nothing more to say.
             if store.append("s", batch).await.is_err() {
                 return;

@@ -76,7 +76,7 @@ fn a_head_can_change_without_an_entry() {
     both(|store| {
         append(store, "one", batch(0, &["a"])).unwrap();
         let head = Head { entries: 1, title: Some("named".to_owned()), ..Head::default() };
-        append(store, "one", Batch { entries: Vec::new(), head: head.clone(), key: None, epoch: 0 }).unwrap();
+        append(store, "one", Batch { entries: Vec::new(), head: head.clone(), key: None }).unwrap();
         assert_eq!(store.head("one").unwrap(), Some(head));
         append(store, "one", batch(1, &["b"])).unwrap();
     });

@@ -92,7 +92,7 @@ fn run(steps: Vec<Step>) {
                 let known = model.entry(session.clone()).or_default();
                 known.title = Some(title.clone());
                 let head = Head { entries: known.texts.len() as u64, title: Some(title), ..Head::default() };
-                let batch = Batch { entries: Vec::new(), head, key: None, epoch: 1 };
+                let batch = Batch { entries: Vec::new(), head, key: None };
                 append(&disk, &session, batch.clone()).unwrap();
                 append(&memory, &session, batch).unwrap();
             }

@@ -31,7 +31,7 @@ pub(crate) fn batch(first: u64, texts: &[&str]) -> Batch {
     let entries: Vec<Entry> = (first..).zip(texts).map(|(id, text)| entry(id, text)).collect();
     let count = first + entries.len() as u64;
     let head = Head { entries: count, leaf: count.checked_sub(1).map(EntryId), ..Head::default() };
-    Batch { entries, head, key: None, epoch: 0 }
+    Batch { entries, head, key: None }
 }
 
 pub(crate) fn keyed(first: u64, texts: &[&str], key: &str) -> Batch {

@@ -27,7 +27,7 @@ fn command(session: &str, batch: Batch) -> (AppendCommand, oneshot::Receiver<Res
     let sequence = entries.first().map_or(head.entries, |entry| entry.id.0);
     let count = u32::try_from(entries.len()).unwrap();
     let head = Box::new(head);
-    let record = StoredRecord::Append { epoch: 0, key: key.clone(), entries, head: head.clone() };
+    let record = StoredRecord::Append { key: key.clone(), entries, head: head.clone() };
     let payload = record::encode(&record).unwrap();
     let (reply, answer) = oneshot::channel();
     (AppendCommand { session: session.to_owned(), sequence, count, key, head, payload, reply }, answer)
