@@ -27,7 +27,7 @@ pub(crate) async fn of(deps: &Deps, session: &Arc<str>, left: LeftBranch) -> Res
     let mut rejected = String::new();
     for _ in 0..2 {
         let answer =
-            crate::actors::compactor::ask(lane, &left.model, session, text.clone(), left.cap_tokens).await;
+            crate::summary_call::ask(lane, &left.model, session, text.clone(), left.cap_tokens).await;
         match summary::accept(
             &*answer.map_err(|error| Error::Model(error.failure))?,
             SummaryKind::Branch,

@@ -24,7 +24,7 @@ use crate::bus::{Delivery, Filter, Subscription};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{Delta, EventKind};
-use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMessage, SupervisorMessage};
+use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMail, SessionMessage, SupervisorMessage};
 use crate::shared::{REQUESTS_MAX, SessionShared};
 
 /// How often one request wakes a session that is closed as often.
@@ -425,12 +425,11 @@ impl SessionHandle {
 
     fn send(
         &self,
-        actor: &ActorRef<SessionMessage>,
+        actor: &ActorRef<SessionMail>,
         place: OwnedSemaphorePermit,
         message: SessionMessage,
     ) -> Result<()> {
-        let message = Box::new(message);
-        actor.cast(SessionMessage::Admitted { message, place }).map_err(|_| self.gone())
+        actor.cast(SessionMail { message, place: Some(place) }).map_err(|_| self.gone())
     }
 
     fn gone(&self) -> Error {
@@ -438,7 +437,7 @@ impl SessionHandle {
     }
 
     /// The session's actor; a session that sleeps is woken.
-    async fn actor(&self) -> Result<ActorRef<SessionMessage>> {
+    async fn actor(&self) -> Result<ActorRef<SessionMail>> {
         self.shared.activity.fetch_add(1, Ordering::Relaxed);
         // It may be closed again by the time that it is up.
         for _ in 0..WAKES_MAX {
@@ -477,7 +476,7 @@ struct WithdrawOnDrop {
 impl Drop for WithdrawOnDrop {
     fn drop(&mut self) {
         if let Some(actor) = self.handle.take().and_then(|handle| handle.shared.actor()) {
-            let _ = actor.cast(SessionMessage::Withdraw { ticket: self.ticket });
+            let _ = actor.cast(SessionMessage::Withdraw { ticket: self.ticket }.into());
         }
     }
 }

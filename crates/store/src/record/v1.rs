@@ -10,7 +10,8 @@ use bincode::de::Decoder;
 use bincode::enc::Encoder;
 use bincode::error::{DecodeError, EncodeError};
 use greenroom_kernel::entry::{
-    Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, Shell, Trigger,
+    Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, Shell, Spender,
+    Spent, Trigger,
 };
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -87,6 +88,7 @@ stored_enum!(V1: EntryKind {
     13 = CompactionStarted(started: CompactionStarted),
     14 = CompactionEnded(ended: CompactionEnded),
     15 = RunEnded { run: EntryId, outcome: RunOutcome, context: ContextUsage },
+    16 = Spent(spent: Spent),
 });
 
 stored_enum!(V1: Message {
@@ -213,6 +215,10 @@ stored_enum!(V1: CompactionOutcome {
     5 = Superseded,
     6 = Interrupted,
 });
+
+stored_struct!(V1: Spent { by: Spender, usage: Usage, cost_microdollars: Option<u64> });
+
+stored_enum!(V1: Spender { 0 = SubAgent { session: String }, 1 = BranchSummary });
 
 stored_enum!(V1: RunOutcome {
     0 = Completed,

@@ -226,6 +226,30 @@ fn a_record_that_is_not_what_its_frame_announces_counts_as_lost() {
 }
 
 #[test]
+fn a_record_of_a_newer_version_is_refused_by_name_and_stays() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    let (mut newer, answer) = command("new", batch(0, &["x"]));
+    newer.payload[0] = 2;
+    commit(&mut writer, vec![(newer, answer)]).remove(0).unwrap();
+    writer.finish();
+    drop(writer);
+    let is_refused = |error: &StoreError| {
+        matches!(error, StoreError::Version { what: "a record", found: 2, supported: 1 })
+    };
+    // With the index, only the session that has such a record cannot be read.
+    let store = world.open_quiet();
+    assert!(is_refused(&texts(&store, "new", 0).unwrap_err()));
+    assert_eq!(texts(&store, "one", 0).unwrap(), ["a", "b"]);
+    drop(store);
+    // Without it, the store cannot be opened, and the record is not taken for damage.
+    let before = segment_bytes(&world);
+    std::fs::remove_dir_all(world.index()).unwrap();
+    assert!(is_refused(&world.try_open().unwrap_err()));
+    assert_eq!(segment_bytes(&world), before);
+}
+
+#[test]
 fn an_index_that_is_ahead_of_the_journal_stops_the_write() {
     let world = World::new();
     let mut writer = prepared(&world);
