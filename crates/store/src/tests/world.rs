@@ -1,4 +1,4 @@
-//! A store on disks that can be made to fail, and batches to put into it.
+//! Helpers: a store on a disk that can be made to fail, and batches for it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::faults::{FaultyFiles, MemoryFiles};
 use crate::{Appended, Batch, Head, Notice, Store, StoreError, StoreOptions};
 
-/// Runs a future to its end.
+/// Runs a future to completion.
 pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
@@ -26,7 +26,7 @@ pub(crate) fn entry(id: u64, text: &str) -> Entry {
     }
 }
 
-/// A batch of entries with these texts, from `first` on.
+/// A batch of entries with these texts. `first` is the id of the first entry.
 pub(crate) fn batch(first: u64, texts: &[&str]) -> Batch {
     let entries: Vec<Entry> = (first..).zip(texts).map(|(id, text)| entry(id, text)).collect();
     let count = first + entries.len() as u64;
@@ -83,7 +83,7 @@ impl World {
         self.try_open().unwrap()
     }
 
-    /// Opens it and expects that there is nothing to say.
+    /// Opens the store and expects no notice.
     pub(crate) fn open_quiet(&self) -> Store {
         let (store, notices) = self.open();
         assert_eq!(notices, []);
