@@ -151,6 +151,22 @@ async fn what_a_summary_cost_is_not_forgotten_when_the_session_is_closed() {
     model.assert_clean();
 }
 
+/// What the summary of a branch that was left cost is an entry too.
+#[tokio::test(start_paused = true)]
+async fn what_a_branch_s_summary_cost_is_billed() {
+    let model = model();
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("s", &agent()).await.unwrap();
+    session.prompt("hello").await.unwrap();
+    session.prompt("and on").await.unwrap();
+    let before = billed(&session).await;
+    session.branch_with_summary(Some(EntryId(1))).await.unwrap();
+    let after = billed(&session).await;
+    assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
+    assert_eq!(after, logged(&runtime, "s").await);
+    model.assert_clean();
+}
+
 /// What an agent spent that was called as a tool is an entry of its caller's log, once for each call.
 #[tokio::test(start_paused = true)]
 async fn what_a_sub_agent_spent_is_an_entry_of_its_caller() {

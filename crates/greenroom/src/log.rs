@@ -76,6 +76,36 @@ impl Log {
         Self { head, path, inbox, pinned, compaction }
     }
 
+    /// Whether the head and the entries that were read agree.
+    ///
+    /// # Errors
+    /// The first thing in which they do not, as a clause.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Head { leaf, active_compaction, inbox, pins, open_compaction, .. } = &self.head;
+        let end = self.path.last().map(|entry| entry.id);
+        if end != *leaf {
+            return Err(format!("its path should end at {} and ends at {}", shown(*leaf), shown(end)));
+        }
+        let active = Live::of(&self.path).compaction_id();
+        if active != *active_compaction {
+            let (should, is) = (shown(*active_compaction), shown(active));
+            return Err(format!("its active compaction should be {should} and is {is}"));
+        }
+        let begins = self.path.first().and_then(|entry| entry.parent);
+        if let Some(missing) = begins.filter(|_| active.is_none()) {
+            return Err(format!("entry {missing} is missing from its path"));
+        }
+        let found = [
+            ("prompts that wait", inbox.len(), self.inbox.len()),
+            ("pinned entries", pins.len(), self.pinned.len()),
+            ("open compactions", open_compaction.iter().len(), self.compaction.iter().len()),
+        ];
+        match found.into_iter().find(|(_, should, are)| should != are) {
+            Some((what, should, are)) => Err(format!("it should have {should} {what} and has {are}")),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn head(&self) -> &Head {
         &self.head
     }
@@ -231,6 +261,11 @@ impl Log {
             cost_microdollars: None,
         })
     }
+}
+
+/// An entry's id for people.
+fn shown(id: Option<EntryId>) -> String {
+    id.map_or_else(|| "none".to_owned(), |id| format!("entry {id}"))
 }
 
 /// The part of the path to `leaf` that is within `entries` (sorted by id).

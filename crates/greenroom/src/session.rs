@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, RunId};
+use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, RunId, Spender, Spent};
 use greenroom_kernel::message::{Block, Image, Message};
 use greenroom_kernel::plan::{Nothing, Plan};
 use greenroom_kernel::usage::ContextUsage;
@@ -336,7 +336,15 @@ impl SessionHandle {
     /// As [`Self::branch`]; [`Error::Model`] when no summary could be had; then nothing is changed.
     pub async fn branch_with_summary(&self, to: Option<EntryId>) -> Result<()> {
         let left = self.ask(|reply| SessionMessage::LeftBranch { to, reply }).await?;
-        let summary = crate::branch_summary::of(&self.deps, &self.shared.id, left).await?;
+        let mut spent =
+            Spent { by: Spender::BranchSummary, usage: Usage::default(), cost_microdollars: Some(0) };
+        let summary = crate::branch_summary::of(&self.deps, &self.shared.id, left, &mut spent).await;
+        if spent.usage.total_tokens() > 0 {
+            let place = self.place()?;
+            let actor = self.actor().await?;
+            self.send(&actor, place, SessionMessage::Spent(spent))?;
+        }
+        let summary = summary?;
         self.ask(|reply| SessionMessage::Branch { to, summary, reply }).await
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::{Entry, EntryKind, Trigger};
 use greenroom_kernel::message::{Block, Message};
+use greenroom_kernel::path::Live;
 use greenroom_kernel::plan::{Nothing, Plan, PlanOptions, plan};
 use greenroom_kernel::settings::Occasion;
 use greenroom_kernel::size::Estimator;
@@ -216,6 +217,12 @@ impl SessionState {
         imported.extend(draft.entries.iter().cloned());
         draft.head.leaf = leaf;
         let path = crate::log::path_within(&imported, leaf);
+        let begins = path.first().and_then(|entry| entry.parent);
+        if let Some(missing) = begins.filter(|_| Live::of(&path).compaction_id().is_none()) {
+            return Err(Error::Invalid(format!(
+                "the path to import has no entry {missing}; end it before that entry"
+            )));
+        }
         draft.follow_path(&path, self.measure_path(&path).tokens());
         self.append(draft, None).await?;
         self.take_path(path);

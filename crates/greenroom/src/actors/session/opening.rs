@@ -28,6 +28,12 @@ impl SessionState {
     pub(super) async fn open(myself: ActorRef<SessionMail>, arguments: SessionArguments) -> Result<Self> {
         let SessionArguments { deps, shared, supervisor } = arguments;
         let log = read_log(&deps, &shared.id).await?;
+        log.check().map_err(|problem| Error::SessionFailed {
+            session: shared.id.to_string(),
+            reason: format!(
+                "its log contradicts itself: {problem}; it can still be shown and exported, and a fork of it goes on"
+            ),
+        })?;
         // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
         let definition = Definition::resolve(&deps, shared.agent(), 0)?;
         let outgoing = match shared.start_broadcast(log.head().entries) {
