@@ -4,7 +4,7 @@
 //! says it can take.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, BufRead as _, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -72,4 +72,15 @@ pub(crate) fn read_all(reader: impl io::Read, bytes_max: u64) -> Result<Vec<u8>,
     reader.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(FileError::Io)?;
     let is_larger = u64::try_from(bytes.len()).is_ok_and(|length| length > bytes_max);
     if is_larger { Err(FileError::TooLarge(bytes_max)) } else { Ok(bytes) }
+}
+
+/// The next line, with its end, if it is at most `bytes_max` bytes; `None` at the end of the input.
+pub(crate) fn read_line(reader: &mut impl io::BufRead, bytes_max: u64) -> Result<Option<String>, FileError> {
+    let mut bytes = Vec::new();
+    reader.take(bytes_max.saturating_add(1)).read_until(b'\n', &mut bytes).map_err(FileError::Io)?;
+    match u64::try_from(bytes.len()) {
+        Ok(0) => Ok(None),
+        Ok(length) if length <= bytes_max => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Ok(_) | Err(_) => Err(FileError::TooLarge(bytes_max)),
+    }
 }

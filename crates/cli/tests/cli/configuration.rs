@@ -613,10 +613,13 @@ fn other_files_are_bounded_too() {
     let ran = quick(&place, &serve);
     assert!(ran.code != Some(0) && ran.stderr.contains("token"), "{ran:?}");
     // An endless standard input.
-    let zero = std::fs::File::open("/dev/zero").unwrap();
-    let output = place.command(&["run", "--simulate"]).stdin(zero).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("standard input"), "{output:?}");
+    std::fs::remove_file(place.store().join("token")).unwrap();
+    for command in ["run", "chat"] {
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        let output = place.command(&[command, "--simulate"]).stdin(zero).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("standard input"), "{output:?}");
+    }
 }
 
 #[test]
