@@ -40,9 +40,9 @@ async fn main() -> anyhow::Result<()> {
     for _ in 0..PROMPTS {
         try_join_all(sessions.iter().map(|session| session.prompt("Where is the word?"))).await?;
     }
-    let (turns, took) = (SESSIONS * PROMPTS, began.elapsed().as_secs_f64());
-    println!("{} sessions alive, {turns} prompts answered", runtime.live().await?.len());
-    println!("{:.0} turns/s, at most {} calls in flight", turns as f64 / took, model.in_flight_max());
+    let (runs, took) = (SESSIONS * PROMPTS, began.elapsed().as_secs_f64());
+    println!("{} sessions alive, {runs} prompts answered", runtime.live().await?.len());
+    println!("{:.0} runs/s, at most {} calls in flight", runs as f64 / took, model.in_flight_max());
     // A prompt is answered after its last event was published: what is not counted yet waits in the queue.
     let _ = all_answered.send(());
     for (event, by_session) in counting.await?? {

@@ -1,10 +1,10 @@
-//! How long a cancel takes: from `abort` until the caller has its answer, the turn's end is durable, and neither a
+//! How long a cancel takes: from `abort` until the caller has its answer, the run's end is durable, and neither a
 //! task nor a process is left.
 //!
 //! A function that does not ask for the cancellation token gets a moment (250 ms) to come to its end, so that fewer
 //! calls end without anybody knowing whether they took effect: its row shows that moment.
 //!
-//! The baseline is a whole ordinary turn of the same runtime: a prompt, an answer that comes at once, its end.
+//! The baseline is a whole ordinary run of the same runtime: a prompt, an answer that comes at once, its end.
 
 mod canned;
 
@@ -40,10 +40,10 @@ async fn main() {
     let cancels = scaled(500);
     title(
         &format!("cancelling, {cancels} times each, a store on disk"),
-        "an ordinary turn, from prompt to answer",
+        "an ordinary run, from prompt to answer",
     );
     let dir = tempfile::tempdir().expect("a folder");
-    let mut ordinary = ordinary_turns(&dir.path().join("baseline"), cancels).await;
+    let mut ordinary = ordinary_runs(&dir.path().join("baseline"), cancels).await;
     let baseline = micros(median(&mut ordinary));
     println!("| under way                        | median ms | p99 ms | slowest ms | median's ratio |");
     println!("|----------------------------------|-----------|--------|------------|----------------|");
@@ -55,20 +55,20 @@ async fn main() {
             ratio(half * 1e3, baseline)
         );
     };
-    row("nothing: an ordinary turn", &mut ordinary);
+    row("nothing: an ordinary run", &mut ordinary);
     for (what, prompt, event) in CASES {
         row(what, &mut cancelled(&dir.path().join(prompt), prompt, event, cancels).await);
     }
     println!();
 }
 
-async fn ordinary_turns(dir: &std::path::Path, turns: usize) -> Vec<Duration> {
+async fn ordinary_runs(dir: &std::path::Path, runs: usize) -> Vec<Duration> {
     let runtime = Runtime::builder().provider(Arc::new(canned::Canned)).data_dir(dir).start().await;
     let runtime = runtime.expect("a runtime");
     let agent = Agent::new("bench").context_window(100_000_000);
     let session = runtime.open("ordinary", &agent).await.expect("a session");
-    let mut times = Vec::with_capacity(turns);
-    for _ in 0..turns {
+    let mut times = Vec::with_capacity(runs);
+    for _ in 0..runs {
         let began = Instant::now();
         session.prompt("go on").await.expect("an answer");
         times.push(began.elapsed());
@@ -154,7 +154,7 @@ fn is_left(prompt: &str) -> bool {
 /// A model that does what it is told, and never comes to an end with it.
 fn model() -> Simulator {
     let forever = Pace { chunks: 100_000, first_ms: 0, between_ms: 5 };
-    let turns = Function(move |request: &SeenRequest, _: CallInfo| match request.last_user_text().as_str() {
+    let runs = Function(move |request: &SeenRequest, _: CallInfo| match request.last_user_text().as_str() {
         "stream" => Said::text("word ".repeat(2_000)).with_pace(forever),
         "function" => Said::call("wait", &json!({})),
         "command" => {
@@ -168,6 +168,6 @@ fn model() -> Simulator {
     Simulator::new(SimulatorOptions {
         log_capacity: 0,
         window: 1_000_000,
-        ..SimulatorOptions::new(ByPurpose::new(turns, summaries))
+        ..SimulatorOptions::new(ByPurpose::new(runs, summaries))
     })
 }

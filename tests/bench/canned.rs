@@ -1,4 +1,4 @@
-//! A provider that answers at once: what is left of a turn's time is ours.
+//! A provider that answers at once: what is left of a run's time is ours.
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};

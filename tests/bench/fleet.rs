@@ -1,4 +1,4 @@
-//! A fleet: many agents at once, each with several turns of one tool call.
+//! A fleet: many agents at once, each with several runs of one tool call.
 //!
 //! The baseline makes the same number of model calls with a bare HTTP client and reads the answers as bytes: no
 //! actors, no log, no events, nothing parsed. The CPU time of the simulated model, which runs in this process, is
@@ -25,7 +25,7 @@ struct Look {
     up: String,
 }
 
-/// What one way took: turns a second, CPU time a turn in µs, memory in MiB with all sessions alive.
+/// What one way took: runs a second, CPU time a run in µs, memory in MiB with all sessions alive.
 type Figures = [f64; 3];
 
 /// The ways in which the fleet is run, each in a process of its own, so that none inherits another's memory.
@@ -41,17 +41,17 @@ fn main() {
         return;
     }
     let what =
-        format!("{agents} agents, {TURNS} turns each, 2 model calls a turn, {IN_FLIGHT} calls in flight");
+        format!("{agents} agents, {TURNS} runs each, 2 model calls a run, {IN_FLIGHT} calls in flight");
     title(&what, "a bare HTTP client that makes the same calls");
-    println!("|            | turns/s | ratio | CPU µs/turn | ratio | RSS MiB |");
+    println!("|            | runs/s | ratio | CPU µs/run | ratio | RSS MiB |");
     println!("|------------|---------|-------|-------------|-------|---------|");
     let mut baseline = None;
     for way in WAYS {
-        let [turns_per_s, cpu_us, rss_mib] = in_own_process(way);
-        let bare = *baseline.get_or_insert([turns_per_s, cpu_us, rss_mib]);
-        let (faster, dearer) = (ratio(turns_per_s, bare[0]), ratio(cpu_us, bare[1]));
+        let [runs_per_s, cpu_us, rss_mib] = in_own_process(way);
+        let bare = *baseline.get_or_insert([runs_per_s, cpu_us, rss_mib]);
+        let (faster, dearer) = (ratio(runs_per_s, bare[0]), ratio(cpu_us, bare[1]));
         println!(
-            "| {way:<10} | {turns_per_s:>7.0} | {faster:>5.2} | {cpu_us:>11.0} | {dearer:>5.2} | {rss_mib:>7.0} |"
+            "| {way:<10} | {runs_per_s:>7.0} | {faster:>5.2} | {cpu_us:>11.0} | {dearer:>5.2} | {rss_mib:>7.0} |"
         );
     }
 }
@@ -88,9 +88,9 @@ async fn measured(way: &str, agents: usize) -> Figures {
         _ => run(model.provider(), agents).await,
     };
     model.assert_clean();
-    #[expect(clippy::cast_precision_loss, reason = "a few thousand turns")]
-    let turns = (agents * TURNS) as f64;
-    [turns / began.elapsed().as_secs_f64(), (cpu_s() - cpu) * 1e6 / turns, rss_mib]
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand runs")]
+    let runs = (agents * TURNS) as f64;
+    [runs / began.elapsed().as_secs_f64(), (cpu_s() - cpu) * 1e6 / runs, rss_mib]
 }
 
 fn simulator() -> Simulator {
@@ -146,10 +146,10 @@ async fn bare_calls(base_url: String, agents: usize) -> f64 {
         let (client, places, url) = (client.clone(), Arc::clone(&places), url.clone());
         tokio::spawn(async move {
             let mut messages = vec![json!({ "role": "system", "content": "Look things up." })];
-            for turn in 0..TURNS {
+            for run in 0..TURNS {
                 messages.push(json!({ "role": "user", "content": "Where is the word?" }));
                 bare_call(&client, &places, &url, number, &messages).await;
-                let id = format!("call_{turn}");
+                let id = format!("call_{run}");
                 let call = json!({
                     "id": id, "type": "function",
                     "function": { "name": "look", "arguments": "{\"up\":\"word\"}" },

@@ -1,6 +1,6 @@
 //! Long sessions, made without a model: many older entries, a compaction over them, and a live part.
 //!
-//! Always true: the same numbers give the same entries, and two sessions with the same live part differ only in
+//! Invariants: the same numbers give the same entries, and two sessions with the same live part differ only in
 //! what the compaction replaced.
 
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! Compactions through the actors.
 
-/// Plans, undo, branches, forks, pins, and input that comes meanwhile.
-mod by_hand;
 /// A process that ends at any step of an installation.
 mod crashes;
 /// What programs may say about compactions.
 mod hooks;
 /// Which rung is taken, what is typed, and when nothing is tried any more.
 mod ladder;
+/// Plans, undo, branches, forks, pins, and input that comes meanwhile.
+mod manual;
 /// Random sessions, and what must hold of any context.
 mod properties;
 /// Which provider is asked, what its refusals teach, and whom its pauses hold back.
@@ -30,8 +30,8 @@ async fn a_full_window_compacts_by_itself_and_the_conversation_goes_on() {
     let session = runtime.open("long", &agent(8_000)).await.unwrap();
     let mut events = session.subscribe();
     let mut seen = Vec::new();
-    for turn in 0..60 {
-        session.prompt(format!("question {turn}: {}", "thing ".repeat(100))).await.unwrap();
+    for run in 0..60 {
+        session.prompt(format!("question {run}: {}", "thing ".repeat(100))).await.unwrap();
         seen.extend(drain(&mut events));
     }
     model.assert_clean();

@@ -14,7 +14,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 use greenroom_kernel::message::{Message, ToolStatus};
 use greenroom_kernel::path::{open_calls, path_to, project};
-use greenroom_kernel::{ToolSpec, TurnOutcome};
+use greenroom_kernel::{RunOutcome, ToolSpec};
 use greenroom_simulator::{
     ByPurpose, CallInfo, Function, Pace, Reply as Said, SeenRequest, Simulator, Summariser,
 };
@@ -38,7 +38,7 @@ fn told(name: &str) -> Option<String> {
 }
 
 fn model(seed: u64) -> Simulator {
-    let turns = Function(move |_: &SeenRequest, info: CallInfo| {
+    let runs = Function(move |_: &SeenRequest, info: CallInfo| {
         let mut random = Random::new(info.seed ^ seed);
         let pace = Pace { chunks: 3, first_ms: random.below(3), between_ms: random.below(2) };
         let said = if random.below(2) == 0 {
@@ -53,7 +53,7 @@ fn model(seed: u64) -> Simulator {
         };
         said.with_pace(pace)
     });
-    simulator(ByPurpose::new(turns, Summariser::Obedient), WINDOW)
+    simulator(ByPurpose::new(runs, Summariser::Obedient), WINDOW)
 }
 
 fn working(dir: &Path) -> Agent {
@@ -108,15 +108,15 @@ fn child() {
         for number in 0..SESSIONS {
             let session = runtime.open(&format!("s{number}"), &working(&dir)).await.unwrap();
             work.push(tokio::spawn(async move {
-                for turn in 0_u64.. {
-                    let text = format!("prompt {seed} {number} {turn} {}", "thing ".repeat(50));
-                    let said = if turn % 5 == 4 {
+                for run in 0_u64.. {
+                    let text = format!("prompt {seed} {number} {run} {}", "thing ".repeat(50));
+                    let said = if run % 5 == 4 {
                         session.steer(text).await.map(|entry| format!("steered {} {entry}", session.id()))
                     } else {
                         session
                             .prompt(text)
                             .await
-                            .map(|reply| format!("replied {} {}", session.id(), reply.turn))
+                            .map(|reply| format!("replied {} {}", session.id(), reply.run))
                     };
                     match said {
                         Ok(line) => say(&line),
@@ -170,7 +170,7 @@ impl Told {
         let (what, session, number) = (words.next().unwrap(), words.next(), words.next());
         let Some((session, number)) = session.zip(number.and_then(|number| number.parse::<u64>().ok()))
         else {
-            assert!(what != "error", "the child's turn failed: {line}");
+            assert!(what != "error", "the child's run failed: {line}");
             return;
         };
         let highest = self.entries.entry(session.to_owned()).or_default();
@@ -242,11 +242,11 @@ fn check(dir: &Path, told: &Told, known: &mut HashMap<String, Vec<Entry>>) {
         }
         *before = entries;
     }
-    for (session, turn) in &told.replies {
+    for (session, run) in &told.replies {
         let ended = known[session].iter().any(|entry| {
-            matches!(&entry.kind, EntryKind::TurnEnded { turn: of, outcome: TurnOutcome::Completed, .. } if of.0 == *turn)
+            matches!(&entry.kind, EntryKind::RunEnded { run: of, outcome: RunOutcome::Completed, .. } if of.0 == *run)
         });
-        assert!(ended, "{session}: the answer to {turn} is not there");
+        assert!(ended, "{session}: the answer to {run} is not there");
     }
     let effects = std::fs::read_to_string(dir.join("effects")).unwrap_or_default();
     let mut ran: HashMap<(String, String), u64> = HashMap::new();
@@ -281,7 +281,7 @@ async fn reopen(dir: &Path, seed: u64) -> (u64, u64) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let head = runtime.head(&id).await.unwrap().unwrap();
-        assert_eq!((head.open_turn, head.open_compaction), (None, None));
+        assert_eq!((head.open_run, head.open_compaction), (None, None));
         let entries: Vec<Arc<Entry>> =
             runtime.entries(&id, EntryId(0)).await.unwrap().into_iter().map(Arc::new).collect();
         interrupted += check_session(&id, &entries, head.leaf);
@@ -376,7 +376,7 @@ fn kills_by_hand() {
     let mut left = kills;
     let mut round = 0;
     while left > 0 {
-        // A new directory now and then: a log of thousands of turns makes each check slow.
+        // A new directory now and then: a log of thousands of runs makes each check slow.
         let each = left.div_ceil(2).min(50);
         let shown = cycles_on_two_threads(1_000 + round, each);
         left = left.saturating_sub(2 * each);

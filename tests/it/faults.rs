@@ -5,7 +5,7 @@
 mod cancels;
 /// More input than anyone can work off.
 mod floods;
-/// Guards that end a turn.
+/// Guards that end a run.
 mod guards;
 /// One session dies, a hundred live.
 mod isolation;

@@ -18,11 +18,11 @@ const WINDOW: u64 = 50_000;
 /// Answers that take a minute, and summaries as well.
 fn slow() -> Simulator {
     let pace = Pace { chunks: 60, first_ms: 1_000, between_ms: 1_000 };
-    let turns = Function(move |_: &SeenRequest, _: CallInfo| Said::text("word ".repeat(200)).with_pace(pace));
+    let runs = Function(move |_: &SeenRequest, _: CallInfo| Said::text("word ".repeat(200)).with_pace(pace));
     let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
         Summariser::Obedient.reply(request, info).with_pace(pace)
     });
-    simulator(ByPurpose::new(turns, summaries), WINDOW)
+    simulator(ByPurpose::new(runs, summaries), WINDOW)
 }
 
 /// What became of the newest answer.
@@ -136,8 +136,8 @@ async fn an_abort_leaves_a_compaction_by_hand() {
 async fn a_close_at_any_moment_of_a_compaction_ends() {
     let mut outcomes = std::collections::BTreeSet::new();
     for moment in 0..160 {
-        let turns = Function(|_: &SeenRequest, _: CallInfo| Said::text("word ".repeat(300)));
-        let model = simulator(ByPurpose::new(turns, Summariser::Obedient), WINDOW);
+        let runs = Function(|_: &SeenRequest, _: CallInfo| Said::text("word ".repeat(300)));
+        let model = simulator(ByPurpose::new(runs, Summariser::Obedient), WINDOW);
         let runtime = builder(&model).start().await.unwrap();
         let session = runtime.open("one", &agent(WINDOW)).await.unwrap();
         for _ in 0..3 {

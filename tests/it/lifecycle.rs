@@ -71,8 +71,8 @@ async fn a_panic_in_any_handler_ends_at_its_session() {
         let victim = runtime.open("victim", &tooled()).await.unwrap();
         let other = runtime.open("other", &tooled()).await.unwrap();
         let mut failed = 0;
-        for turn in 0..8 {
-            let words = format!("question {turn} {}", "thing ".repeat(300));
+        for run in 0..8 {
+            let words = format!("question {run} {}", "thing ".repeat(300));
             // What the panic took with it may be asked again; nothing else fails.
             if let Err(error) = victim.prompt(words.clone()).await {
                 assert!(matches!(error, Error::Interrupted { .. }), "{point}: {error}");
@@ -106,14 +106,14 @@ async fn a_panic_in_any_handler_ends_at_its_session() {
 }
 
 fn talk() -> impl greenroom_simulator::Script {
-    let turns = greenroom_simulator::Function(|_: &_, info: greenroom_simulator::CallInfo| {
+    let runs = greenroom_simulator::Function(|_: &_, info: greenroom_simulator::CallInfo| {
         if info.session_call.is_multiple_of(2) {
             Said::call("note", &serde_json::json!({"text": "x"}))
         } else {
             Said::text(format!("answer {} {}", info.session_call, "word ".repeat(400)))
         }
     });
-    greenroom_simulator::ByPurpose::new(turns, greenroom_simulator::Summariser::Obedient)
+    greenroom_simulator::ByPurpose::new(runs, greenroom_simulator::Summariser::Obedient)
 }
 
 /// Notes a text.
@@ -140,8 +140,8 @@ async fn points() -> Vec<&'static str> {
         .await
         .unwrap();
     let session = runtime.open("victim", &tooled()).await.unwrap();
-    for turn in 0..8 {
-        session.prompt(format!("question {turn} {}", "thing ".repeat(300))).await.unwrap();
+    for run in 0..8 {
+        session.prompt(format!("question {run} {}", "thing ".repeat(300))).await.unwrap();
     }
     assert!(session.state().await.unwrap().compactions > 0);
     let points = seen.lock().unwrap().iter().copied().collect::<Vec<_>>();

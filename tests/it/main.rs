@@ -1,6 +1,8 @@
 //! Integration tests, one module a subject. All models are simulated, and every request is checked.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+/// What tests of compactions share: conversations of known sizes, and looks into what happened.
+mod compaction_fixtures;
 /// Compactions through the actors.
 mod compactions;
 /// A real process, killed again and again.
@@ -11,6 +13,8 @@ mod faults;
 mod handles;
 /// Sessions that start, sleep, crash and come back.
 mod lifecycle;
+/// A run from the prompt to the reply: tools, steers, aborts, typed answers.
+mod runs;
 /// One module for each document that compaction was built after; its tests are that document's sentences.
 mod seeds;
 /// Whole lives made of a seed, with faults, crashes and panics.
@@ -19,7 +23,3 @@ mod simulation;
 mod structure;
 /// What the tests share: runtimes over a simulator.
 mod support;
-/// What tests of compactions share: conversations of known sizes, and looks into what happened.
-mod talk;
-/// A turn from the prompt to the reply: tools, steers, aborts, typed answers.
-mod turns;

@@ -2,7 +2,7 @@
 //! summariser, faults of the provider and the disk, tools that fail and panic, actors that panic, crashes and reopenings, under
 //! tokio's paused clock. What must hold is checked after every step, and at the end every session must work.
 //!
-//! Always true: the same seed gives the same life, to the last event. A failure names its seed;
+//! Invariants: the same seed gives the same life, to the last event. A failure names its seed;
 //! `cargo xtask simulate --seed N` repeats it and prints its trace, `--runs N` runs that many.
 
 mod check;
@@ -128,7 +128,7 @@ fn the_same_seed_lives_the_same_life() {
 #[test]
 #[ignore = "run by `cargo xtask simulate`"]
 #[expect(clippy::print_stdout, reason = "it is a command's output")]
-fn by_hand() {
+fn manual() {
     let number = |name: &str| -> Option<u64> {
         #[expect(clippy::disallowed_methods, reason = "a test binary has no other way to be told")]
         let text = std::env::var(name).ok()?;

@@ -1,6 +1,6 @@
 //! What holds of the workspace as a whole: who may know whom, and what every file owes its reader.
 //!
-//! Always true: these tests read files and nothing else, so they say of a checkout what a reviewer would say.
+//! Invariants: these tests read files and nothing else, so they say of a checkout what a reviewer would say.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The workspace's own commands: `cargo xtask ci` runs everything that must hold before a change is merged.
 //!
-//! Always true: continuous integration runs this and nothing else, so what passes here passes there; a step
+//! Invariants: continuous integration runs this and nothing else, so what passes here passes there; a step
 //! that fails ends the run with its output, and its time is still shown.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool shows what it does")]
 
@@ -87,9 +87,9 @@ fn ci(steps: &[&'static Step]) -> Result<()> {
         let result = (step.run)();
         let took = seconds(began.elapsed());
         match result {
-            Ok(Outcome::Passed(last_words)) => {
+            Ok(Outcome::Passed(flush_events)) => {
                 lines.push(format!("{:<9} {took:>8}  ok", step.name));
-                closing.extend(last_words);
+                closing.extend(flush_events);
             }
             Ok(Outcome::Skipped(why)) => lines.push(format!("{:<9} {took:>8}  skipped: {why}", step.name)),
             Err(error) => {

@@ -1,6 +1,6 @@
 //! Running cargo: what it says is shown while it runs, and kept.
 //!
-//! Always true: a command has no input, runs in the workspace's root, and is the cargo that started us.
+//! Invariants: a command has no input, runs in the workspace's root, and is the cargo that started us.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Long runs of what the tests do a little of: `cargo xtask simulate`, `cargo xtask kills` and `cargo xtask mutations`.
 //!
-//! Always true: they run the tests' own code, optimised; what to run is told by the environment.
+//! Invariants: they run the tests' own code, optimised; what to run is told by the environment.
 
 use anyhow::{Context, Result, bail};
 
@@ -8,7 +8,7 @@ use crate::run::Cargo;
 
 /// Simulated lives: one seed with its trace, or many.
 pub(crate) fn simulate(mut flags: impl Iterator<Item = String>) -> Result<()> {
-    let mut cargo = in_tests("simulation::by_hand");
+    let mut cargo = in_tests("simulation::manual");
     while let Some(flag) = flags.next() {
         let name = match flag.as_str() {
             "--seed" => "GREENROOM_SEED",
@@ -30,7 +30,7 @@ pub(crate) fn kills(flags: impl Iterator<Item = String>) -> Result<()> {
 /// A store, damaged so many times.
 pub(crate) fn mutations(flags: impl Iterator<Item = String>) -> Result<()> {
     let mutations = runs("mutations", flags, 10_000)?;
-    let cargo = optimised(&["--package", "greenroom-store", "--lib"], "tests::damage::by_hand");
+    let cargo = optimised(&["--package", "greenroom-store", "--lib"], "tests::damage::manual");
     cargo.env("GREENROOM_MUTATIONS", &mutations.to_string()).run().map(drop)
 }
 

@@ -1,6 +1,6 @@
 //! The steps of `cargo xtask ci`, in the order in which they run: what is quick and fails often comes first.
 //!
-//! Always true: no step needs the network once the dependencies are there, a key, a terminal or input; a tool
+//! Invariants: no step needs the network once the dependencies are there, a key, a terminal or input; a tool
 //! that is not installed is either replaced (nextest) or its step is skipped aloud (deny).
 
 use std::path::PathBuf;

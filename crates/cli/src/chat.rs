@@ -1,6 +1,6 @@
 //! `greenroom chat`: talk with an agent, in plain lines.
 //!
-//! Always true: everything that was said is in the log before it is answered, so leaving in any way loses nothing.
+//! Invariants: everything that was said is in the log before it is answered, so leaving in any way loses nothing.
 
 use std::io::IsTerminal;
 
@@ -8,7 +8,7 @@ use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::size::{Estimator, message_tokens};
 use greenroom::kernel::usage::{ContextUsage, WindowSource};
-use greenroom::session::{TurnStream, thousands};
+use greenroom::session::{RunStream, thousands};
 use greenroom::{CompactOptions, Error, SessionHandle};
 use tokio::sync::mpsc;
 
@@ -18,7 +18,7 @@ use crate::options::{ChatArgs, Global};
 use crate::setup::{self, Setup};
 use crate::terminal::{Screen, Style, one_line};
 use crate::view::View;
-use crate::{errors, picture, turn};
+use crate::{errors, picture, run_view};
 
 /// The longest line that is taken from standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -127,7 +127,7 @@ impl Chat {
     async fn act(&mut self, line: &str) -> Result<bool> {
         let Some(command) = line.strip_prefix('/') else {
             let stream = self.session.stream(line);
-            self.turn(stream).await?;
+            self.run(stream).await?;
             return Ok(true);
         };
         let (command, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
@@ -146,7 +146,7 @@ impl Chat {
             }
             "resume" => {
                 let stream = self.session.stream_resumed();
-                self.turn(stream).await?;
+                self.run(stream).await?;
             }
             "help" | "?" => self.view.note(Style::Dim, HELP)?,
             "quit" | "exit" | "q" => return Ok(false),
@@ -159,10 +159,11 @@ impl Chat {
         Ok(true)
     }
 
-    async fn turn(&mut self, stream: TurnStream) -> Result<()> {
+    async fn run(&mut self, stream: RunStream) -> Result<()> {
         let view = &mut self.view;
         let played =
-            turn::play(&self.session, stream, &self.interrupts, |delivery| view.delivery(&delivery)).await?;
+            run_view::play(&self.session, stream, &self.interrupts, |delivery| view.delivery(&delivery))
+                .await?;
         self.view.end()?;
         match played.reply {
             Ok(_) => {}

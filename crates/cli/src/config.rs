@@ -8,8 +8,8 @@ mod layers;
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use greenroom::kernel::run::RunLimits;
 use greenroom::kernel::settings::CompactionSettings;
-use greenroom::kernel::turn::TurnLimits;
 use greenroom::provider::{BaseUrl, Catalog};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -40,7 +40,7 @@ pub(crate) struct Config {
     /// The servers that can be asked, by names of the user's own.
     #[serde(deserialize_with = "or_default")]
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
-    /// What turns and sessions may take.
+    /// What runs and sessions may take.
     #[serde(deserialize_with = "or_default")]
     pub(crate) limits: LimitsConfig,
     /// When and how to compact.
@@ -132,11 +132,11 @@ impl ProviderConfig {
     }
 }
 
-/// What turns and sessions may take.
+/// What runs and sessions may take.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LimitsConfig {
-    /// The most answers of the model in one turn.
+    /// The most answers of the model in one run.
     pub(crate) steps_max: u32,
     /// The most times that the same tool calls may follow one another.
     pub(crate) repeats_max: u32,
@@ -150,19 +150,19 @@ pub(crate) struct LimitsConfig {
 
 impl Default for LimitsConfig {
     fn default() -> Self {
-        let TurnLimits { steps_max, repeats_max, retries_max, .. } = TurnLimits::default();
+        let RunLimits { steps_max, repeats_max, retries_max, .. } = RunLimits::default();
         Self { steps_max, repeats_max, retries_max, cost_usd_max: None, tool_timeout_s: None }
     }
 }
 
 impl LimitsConfig {
-    /// Those of a turn.
-    pub(crate) fn of_turn(&self) -> TurnLimits {
-        TurnLimits {
+    /// Those of a run.
+    pub(crate) fn of_run(&self) -> RunLimits {
+        RunLimits {
             steps_max: self.steps_max,
             repeats_max: self.repeats_max,
             retries_max: self.retries_max,
-            ..TurnLimits::default()
+            ..RunLimits::default()
         }
     }
 

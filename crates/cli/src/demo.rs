@@ -1,6 +1,6 @@
 //! `greenroom demo`: an agent reads a folder until its window has filled several times.
 //!
-//! Always true: the runtime, the store, the tools and the HTTP are the real ones; only the model is simulated.
+//! Invariants: the runtime, the store, the tools and the HTTP are the real ones; only the model is simulated.
 //! Nothing in the folder is changed.
 
 use std::collections::BTreeMap;
@@ -20,15 +20,15 @@ use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::{Screen, Style, one_line, wrapped};
-use crate::{errors, picture, setup, turn};
+use crate::{errors, picture, run_view, setup};
 
-/// Steps with tool calls in one turn, at most.
+/// Steps with tool calls in one run, at most.
 const STEPS_PER_TURN: u64 = 12;
 /// After this time no further prompt is given.
 const TIME_MAX: Duration = Duration::from_secs(40);
 /// So many prompts may ask for more than fits.
 const FLOORS_MAX: u32 = 3;
-/// A folder that fills less than this share of the window in one turn is small.
+/// A folder that fills less than this share of the window in one run is small.
 const SMALL_SHARE: u64 = 4;
 /// The window for small folders, in tokens.
 const SMALL_WINDOW: u64 = 6_000;
@@ -107,7 +107,7 @@ async fn play(
     for number in 0.. {
         let prompt = PROMPTS[number.min(PROMPTS.len() - 1)];
         show.prompt(prompt)?;
-        let played = turn::play(session, session.stream(prompt), interrupts, |delivery| match delivery {
+        let played = run_view::play(session, session.stream(prompt), interrupts, |delivery| match delivery {
             Delivery::Event(event) => show.event(&event),
             Delivery::Gap { .. } => Ok(()),
         });
@@ -158,7 +158,7 @@ struct Show {
     prompts: u64,
     model_calls: u64,
     tool_calls: BTreeMap<String, u64>,
-    turn_calls: BTreeMap<String, u64>,
+    run_calls: BTreeMap<String, u64>,
     failed_calls: u64,
     /// Before and after.
     compactions: Vec<(u64, u64)>,
@@ -178,7 +178,7 @@ impl Show {
             prompts: 0,
             model_calls: 0,
             tool_calls: BTreeMap::new(),
-            turn_calls: BTreeMap::new(),
+            run_calls: BTreeMap::new(),
             failed_calls: 0,
             compactions: Vec::new(),
             sizes: Vec::new(),
@@ -215,13 +215,13 @@ impl Show {
     #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
     fn event(&mut self, event: &Event) -> Result<()> {
         match &event.kind {
-            EventKind::TurnStart { .. } => {
+            EventKind::StepStart { .. } => {
                 self.model_calls += 1;
                 self.doing = "thinking".to_owned();
             }
             EventKind::ToolStart { name, arguments, .. } => {
                 self.doing = picture::call(name, arguments, 60);
-                *self.turn_calls.entry(name.clone()).or_default() += 1;
+                *self.run_calls.entry(name.clone()).or_default() += 1;
                 *self.tool_calls.entry(name.clone()).or_default() += 1;
                 if !self.screen.is_terminal() {
                     let line = format!("{} {}", self.gauge(), self.doing);
@@ -274,11 +274,11 @@ impl Show {
     }
 
     fn answer(&mut self, text: &str) -> Result<()> {
-        if self.screen.is_terminal() && !self.turn_calls.is_empty() {
-            let line = self.screen.paint(Style::Dim, &format!("  {}", calls(&self.turn_calls)));
+        if self.screen.is_terminal() && !self.run_calls.is_empty() {
+            let line = self.screen.paint(Style::Dim, &format!("  {}", calls(&self.run_calls)));
             self.screen.line(&line)?;
         }
-        self.turn_calls.clear();
+        self.run_calls.clear();
         for line in wrapped(text, self.screen.width().clamp(40, 120) - 3, 3) {
             self.screen.line(&format!("  {line}"))?;
         }
@@ -354,7 +354,7 @@ impl Show {
         let calls: u64 = self.tool_calls.values().sum();
         self.screen.line(&format!(
             "{}, {}, {}{failed}, in {}",
-            picture::count(self.prompts, "turn"),
+            picture::count(self.prompts, "run"),
             picture::count(self.model_calls, "model call"),
             picture::count(calls, "tool call"),
             picture::duration(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)),

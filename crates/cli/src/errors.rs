@@ -1,6 +1,6 @@
 //! What is said when something fails, and the exit code that goes with it.
 //!
-//! Always true: one line on standard error that says what to do, and the same failure has the same code in every
+//! Invariants: one line on standard error that says what to do, and the same failure has the same code in every
 //! command. A reader that went away is no failure.
 
 use std::fmt;
@@ -17,7 +17,7 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// The store is not usable.
 pub(crate) const STORE: u8 = 3;
-/// A guard or a budget ended the turn.
+/// A guard or a budget ended the run.
 pub(crate) const STOPPED: u8 = 4;
 /// The user interrupted it.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -94,12 +94,12 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
     }
 }
 
-/// Text that may come from a file or a server, with escapes for all that would steer a terminal or turn the direction
+/// Text that may come from a file or a server, with escapes for all that would steer a terminal or run the direction
 /// of the text around it.
 pub(crate) fn harmless(text: &str) -> String {
     let steers = |c: char| {
-        let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        c.is_control() || turns
+        let is_direction = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        c.is_control() || is_direction
     };
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,6 +1,6 @@
 //! `greenroom export`: a stored session as a file for other systems.
 //!
-//! Always true: nothing is changed; an existing file is not overwritten unless that is asked for.
+//! Invariants: nothing is changed; an existing file is not overwritten unless that is asked for.
 
 use std::io::Write as _;
 

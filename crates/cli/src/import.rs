@@ -1,6 +1,6 @@
 //! `greenroom import`: session files of other systems, taken into the store.
 //!
-//! Always true: a file becomes one session, all of it or nothing; a session that is there is never changed.
+//! Invariants: a file becomes one session, all of it or nothing; a session that is there is never changed.
 
 use std::path::Path;
 
@@ -65,7 +65,7 @@ async fn one(runtime: &Runtime, file: &Path) -> Result<(String, Imported)> {
         )));
     }
     let session = runtime.open(&id, &Agent::new("imported")).await?;
-    session.adopt(imported.entries.clone(), imported.leaf).await?;
+    session.import(imported.entries.clone(), imported.leaf).await?;
     Ok((id, imported))
 }
 

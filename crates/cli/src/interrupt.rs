@@ -1,6 +1,6 @@
 //! Ctrl-C and the polite request to end.
 //!
-//! Always true: from the moment this exists, the first one is for the command to act on, and the second ends the
+//! Invariants: from the moment this exists, the first one is for the command to act on, and the second ends the
 //! process at once.
 
 use std::sync::Arc;

@@ -25,7 +25,7 @@ mod setup;
 mod simulated;
 
 mod interrupt;
-mod turn;
+mod run_view;
 mod view;
 
 mod errors;

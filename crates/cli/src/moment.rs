@@ -1,6 +1,6 @@
 //! Moments as people and scripts read them, in UTC.
 //!
-//! Always true: plain arithmetic on unix milliseconds; only [`now_ms`] looks at a clock.
+//! Invariants: plain arithmetic on unix milliseconds; only [`now_ms`] looks at a clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,6 +1,6 @@
 //! What the command line can say: the commands, their flags, and the help that teaches them.
 //!
-//! Always true: what a flag means is written here once, as its help.
+//! Invariants: what a flag means is written here once, as its help.
 
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ Examples:
 The answer goes to standard output as it comes; progress goes to standard error, only where that is a terminal.
 With --json each line is one event with `type`, `seq` and `session_id`; the last line is `agent_end`, or
 `error` with `class`, `status`, `message`, `limit`, `requested` and `retryable`.
-The first Ctrl-C ends the turn and keeps what had come; the second ends the process at once.
+The first Ctrl-C ends the run and keeps what had come; the second ends the process at once.
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 store, 4 stopped by a guard or a budget, 130 interrupted";
 
@@ -50,7 +50,7 @@ Examples:
   greenroom chat --session umbrella                      goes on with a session, or begins it
   greenroom chat --simulate                              no key, no server
 
-Ctrl-C interrupts the turn and keeps what had come; at the prompt Ctrl-C and Ctrl-D leave. `/help` lists the
+Ctrl-C interrupts the run and keeps what had come; at the prompt Ctrl-C and Ctrl-D leave. `/help` lists the
 commands.";
 
 const PLAN_EXAMPLES: &str = "\
@@ -269,8 +269,8 @@ pub(crate) struct PlanArgs {
 pub(crate) enum Cut {
     /// The first legal cut at or after the point where enough is kept
     Nearest,
-    /// A turn's start near that point, if there is one
-    #[value(name = "turn_first", alias = "turn-first")]
+    /// A run's start near that point, if there is one
+    #[value(name = "turn_first", alias = "run-first")]
     TurnFirst,
 }
 

@@ -1,6 +1,6 @@
 //! Numbers, bars and lines that show how a context grows and shrinks.
 //!
-//! Always true: everything here is a plain function from values to text, without colour and without a clock.
+//! Invariants: everything here is a plain function from values to text, without colour and without a clock.
 
 use greenroom::event::CompactionEndView;
 use greenroom::kernel::usage::ContextUsage;

@@ -1,6 +1,6 @@
 //! `greenroom plan`: what a compaction would do, without doing it.
 //!
-//! Always true: nothing is changed, and nothing to compact is an answer, not a failure.
+//! Invariants: nothing is changed, and nothing to compact is an answer, not a failure.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
     let mut what = picture::count(plan.messages_to_summarize, "message");
     if plan.is_split_turn {
         what.push_str(&format!(
-            " and the first {} of a turn that is cut",
+            " and the first {} of a run that is cut",
             picture::count(plan.turn_prefix_messages, "message")
         ));
     }

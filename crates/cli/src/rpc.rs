@@ -1,6 +1,6 @@
 //! `greenroom rpc`: the runtime for other programs, JSON-RPC on standard input and output.
 //!
-//! Always true: nothing but the protocol goes to standard output; when it is to end, running turns are interrupted in
+//! Invariants: nothing but the protocol goes to standard output; when it is to end, running runs are interrupted in
 //! order.
 
 use std::sync::Arc;

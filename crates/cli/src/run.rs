@@ -1,6 +1,6 @@
 //! `greenroom run`: one prompt, for scripts.
 //!
-//! Always true: standard output carries the answer (or the events) and nothing else; the exit code says how it
+//! Invariants: standard output carries the answer (or the events) and nothing else; the exit code says how it
 //! went; whatever happens, what had come is in the session's log.
 
 use std::io::{BufRead, IsTerminal};
@@ -19,7 +19,7 @@ use crate::options::{Color, Global, RunArgs};
 use crate::setup::{self, Setup};
 use crate::terminal::{Screen, Style};
 use crate::view::View;
-use crate::{errors, picture, turn};
+use crate::{errors, picture, run_view};
 
 /// How long standard input may take to begin.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -56,14 +56,14 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let is_watched = notes.is_terminal() || global.verbose > 0;
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
     let stream = session.stream(prompt);
-    let played = turn::play(&session, stream, &interrupts, |delivery| match events.as_deref_mut() {
+    let played = run_view::play(&session, stream, &interrupts, |delivery| match events.as_deref_mut() {
         Some(events) => events.delivery(&delivery),
         None => view.delivery(&delivery),
     });
     let played = match played.await {
         Ok(played) => played,
         Err(error) => {
-            // The reader went away: the turn was cancelled, and its end is to be in the log.
+            // The reader went away: the run was cancelled, and its end is to be in the log.
             setup.runtime.shutdown().await?;
             return Err(error);
         }
@@ -185,7 +185,7 @@ impl Events {
         let told = reply.map(|reply| {
             json!({
                 "session_id": session, "seq": self.next.unwrap_or(0).saturating_sub(1), "type": "agent_end",
-                "turn": reply.turn, "outcome": "completed", "context_window": reply.context.window,
+                "run": reply.run, "outcome": "completed", "context_window": reply.context.window,
                 "context": reply.context,
             })
         });

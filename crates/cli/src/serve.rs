@@ -1,6 +1,6 @@
 //! `greenroom serve`: the runtime over HTTP.
 //!
-//! Always true: it listens on the loopback interface unless another address is named; every request must bear the
+//! Invariants: it listens on the loopback interface unless another address is named; every request must bear the
 //! token, which is made at the first start and kept in a file that only its owner can read.
 
 use std::io::{Read as _, Write as _};
@@ -40,8 +40,8 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     ))?;
     let interrupts = Interrupts::new()?;
     interrupts.next().await;
-    screen.line("Ending: running turns are interrupted.")?;
-    // The turns first: requests that wait for them are answered then.
+    screen.line("Ending: running runs are interrupted.")?;
+    // The runs first: requests that wait for them are answered then.
     let runtime = setup.runtime.clone();
     let (ended, ()) = tokio::join!(runtime.shutdown(), server.stop());
     ended?;

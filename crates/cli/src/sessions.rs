@@ -1,6 +1,6 @@
 //! `greenroom sessions` and `greenroom delete`: what is in the store.
 //!
-//! Always true: looking makes nothing, not even the store's folder.
+//! Invariants: looking makes nothing, not even the store's folder.
 
 use anyhow::Result;
 use greenroom::store::{Head, SessionState, StoreError};
@@ -18,7 +18,7 @@ pub(crate) fn state(head: &Head) -> &'static str {
     match head.state {
         SessionState::Failed { .. } => "failed",
         SessionState::Working => "interrupted",
-        SessionState::Idle if head.open_turn.is_some() || head.open_compaction.is_some() => "interrupted",
+        SessionState::Idle if head.open_run.is_some() || head.open_compaction.is_some() => "interrupted",
         SessionState::Idle => "idle",
     }
 }

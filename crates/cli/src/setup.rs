@@ -1,6 +1,6 @@
 //! From flags, configuration and environment to a runtime and an agent.
 //!
-//! Always true: a flag wins over the environment, and that over the configuration; what is missing is said before
+//! Invariants: a flag wins over the environment, and that over the configuration; what is missing is said before
 //! anything is opened.
 
 use std::path::PathBuf;
@@ -150,7 +150,7 @@ impl Setup {
         if let Some(workspace) = tools {
             agent = agent.tools(&registry(workspace, args));
         }
-        agent = agent.limits(config.limits.of_turn());
+        agent = agent.limits(config.limits.of_run());
         if let Some(limit) = config.limits.cost_microdollars_max() {
             agent = agent.cost_limit_microdollars(limit);
         }

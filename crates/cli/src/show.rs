@@ -1,6 +1,6 @@
 //! `greenroom show`: a stored session, readable.
 //!
-//! Always true: what is intact of a damaged session is shown, with a word about what is not; nothing is changed.
+//! Invariants: what is intact of a damaged session is shown, with a word about what is not; nothing is changed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use greenroom::kernel::entry::{CompactionOutcome, Entry, EntryId, EntryKind};
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::size::Estimator;
 use greenroom::kernel::usage::{ContextUsage, Measured, Ratio, Window, WindowSource, measure};
-use greenroom::kernel::{AssistantMessage, Message, Part, StopReason, ToolResult, ToolStatus, TurnOutcome};
+use greenroom::kernel::{AssistantMessage, Message, Part, RunOutcome, StopReason, ToolResult, ToolStatus};
 use greenroom::store::{Head, Store, StoreError};
 use serde_json::{Value, json};
 
@@ -64,9 +64,9 @@ impl Stored {
         let tokens = self.head.context_tokens;
         let measured = measure(&self.path(), Estimator::Classes, 0, Ratio::default());
         let usage_tokens = measured.usage_tokens.min(tokens);
-        // Where the window came from was recorded with the last turn.
+        // Where the window came from was recorded with the last run.
         let source = self.entries.iter().rev().find_map(|entry| {
-            if let EntryKind::TurnEnded { context, .. } = &entry.kind {
+            if let EntryKind::RunEnded { context, .. } = &entry.kind {
                 Some(context.window_source)
             } else {
                 None
@@ -207,7 +207,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
         let text = screen.paint(Style::Dim, &text);
         screen.line(&text)?;
     }
-    if head.open_turn.is_some() {
+    if head.open_run.is_some() {
         screen.line("")?;
         let text = format!(
             "Its newest prompt has no complete answer: `/resume` in `greenroom chat --session {id}` goes on."
@@ -248,17 +248,17 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         EntryKind::ModelChange { provider, model } => {
             mark(screen, Style::Dim, &format!("from here on {model} answers ({provider})"))
         }
-        EntryKind::TurnEnded { outcome, .. } => match outcome {
-            TurnOutcome::Completed => Ok(()),
-            TurnOutcome::Aborted => mark(screen, Style::Yellow, "the turn was aborted"),
-            TurnOutcome::Interrupted => {
-                mark(screen, Style::Yellow, "the turn was interrupted: its process died")
+        EntryKind::RunEnded { outcome, .. } => match outcome {
+            RunOutcome::Completed => Ok(()),
+            RunOutcome::Aborted => mark(screen, Style::Yellow, "the run was aborted"),
+            RunOutcome::Interrupted => {
+                mark(screen, Style::Yellow, "the run was interrupted: its process died")
             }
-            TurnOutcome::Failed(failure) => {
-                mark(screen, Style::Red, &format!("the turn failed ({}): {failure}", failure.class))
+            RunOutcome::Failed(failure) => {
+                mark(screen, Style::Red, &format!("the run failed ({}): {failure}", failure.class))
             }
-            TurnOutcome::Stopped { reason } => {
-                mark(screen, Style::Red, &format!("the turn was stopped: {reason}"))
+            RunOutcome::Stopped { reason } => {
+                mark(screen, Style::Red, &format!("the run was stopped: {reason}"))
             }
         },
         EntryKind::Pin { entry, pinned } => mark(

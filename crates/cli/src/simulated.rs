@@ -1,6 +1,6 @@
 //! A simulated model in this process, reached over HTTP like any other: for the demo and for trying things out.
 //!
-//! Always true: it listens on the loopback interface only, ends with the process, and looks at nothing but the
+//! Invariants: it listens on the loopback interface only, ends with the process, and looks at nothing but the
 //! requests that it gets.
 
 use std::sync::Arc;
@@ -31,9 +31,9 @@ pub(crate) struct Simulated {
 }
 
 impl Simulated {
-    /// Starts one with this window, whose turns have at most so many steps with tool calls.
-    pub(crate) async fn start(window: u64, steps_per_turn: u64, pace: Pace) -> Result<Self> {
-        let agent = CodingAgent { seed: 0, steps_per_turn, pace };
+    /// Starts one with this window, whose runs have at most so many steps with tool calls.
+    pub(crate) async fn start(window: u64, steps_per_run: u64, pace: Pace) -> Result<Self> {
+        let agent = CodingAgent { seed: 0, steps_per_run, pace };
         let options =
             SimulatorOptions { window, max_output: window / 4, ..SimulatorOptions::new(Reader(agent)) };
         let simulator = Simulator::new(options);

@@ -1,6 +1,6 @@
 //! Where lines go: a terminal with a live line at the bottom, or a pipe that gets plain lines.
 //!
-//! Always true: nothing is ever printed with `println!`, so a reader that goes away is an error that ends the
+//! Invariants: nothing is ever printed with `println!`, so a reader that goes away is an error that ends the
 //! command quietly; and what a model or a file says cannot steer the terminal.
 
 use std::io::{self, IsTerminal, Write};

@@ -1,6 +1,6 @@
-//! A turn as a person sees it: the answer's text, and a line for everything else.
+//! A run as a person sees it: the answer's text, and a line for everything else.
 //!
-//! Always true: every answer is shown whole, also where pieces of its stream were missed; notes go to their own
+//! Invariants: every answer is shown whole, also where pieces of its stream were missed; notes go to their own
 //! screen, so that the answer alone can be piped on.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::terminal::{Screen, Style, one_line};
 /// Tool calls quicker than this are shown without their time, in milliseconds.
 const QUICK_MS: u64 = 500;
 
-/// Where a turn is shown.
+/// Where a run is shown.
 #[derive(Debug)]
 pub(crate) struct View {
     /// Where the answer goes.

@@ -1,6 +1,6 @@
 //! A file's text as JSON values, one a line, with limits.
 //!
-//! Always true: a line that is not JSON, or nested deeper than 128, gives `None` and nothing else; an empty line
+//! Invariants: a line that is not JSON, or nested deeper than 128, gives `None` and nothing else; an empty line
 //! gives nothing at all. Half a surrogate pair, which JavaScript writes and JSON's strict readers refuse, is read
 //! as U+FFFD and not as a bad line.
 

@@ -1,6 +1,6 @@
 //! A log in the making: entries with our ids, found again by the source's.
 //!
-//! Always true: ids are dense and in the order of the file; a parent is an earlier entry, so there can be no
+//! Invariants: ids are dense and in the order of the file; a parent is an earlier entry, so there can be no
 //! cycle; a source id means one entry, the first that had it. What is left out of a file stays findable, so that
 //! what hangs on it hangs on what it hung on.
 

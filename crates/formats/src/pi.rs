@@ -3,7 +3,7 @@
 //! Version 1 is linear and has no ids; from version 2 on entries have an id and a parent, so that a session is a
 //! tree; version 3 renamed the role `hookMessage` to `custom`. The leaf is the last entry of the file.
 //!
-//! Always true: every line is read as JSON first and taken apart by its `type`; each line becomes at most one
+//! Invariants: every line is read as JSON first and taken apart by its `type`; each line becomes at most one
 //! entry, in the order of the file.
 
 mod content;

@@ -1,7 +1,7 @@
 //! What a session needs so that it can go on: on every path, every tool call has exactly one result, and no other
 //! message stands between a call and its result.
 //!
-//! Always true: a well-formed session comes back as it is, and repairing twice changes nothing. What is lost is
+//! Invariants: a well-formed session comes back as it is, and repairing twice changes nothing. What is lost is
 //! only what no model could be sent: results without a call, and second ones. A result that was recorded later,
 //! but before the next answer, moves to its call; a call without any gets one that says so.
 
@@ -259,7 +259,7 @@ impl<'a> Repair<'a> {
             | EntryKind::LeafMoved { .. }
             | EntryKind::CompactionStarted(_)
             | EntryKind::CompactionEnded(_)
-            | EntryKind::TurnEnded { .. } => {}
+            | EntryKind::RunEnded { .. } => {}
         }
         kind
     }

@@ -1,6 +1,6 @@
 //! A plan as it is printed: what compaction would do to a path, without doing it.
 //!
-//! Always true: the same path and options give the same report; entries are called as the caller calls them, by
+//! Invariants: the same path and options give the same report; entries are called as the caller calls them, by
 //! their id in the file that they came from or by their number.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! ISO 8601 timestamps as session files write them, in unix milliseconds.
 //!
-//! Always true: what is not such a timestamp is `None`, never a guess.
+//! Invariants: what is not such a timestamp is `None`, never a guess.
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@
 //!                         └── Compactor ── Summary, Summary … (one child a question)
 //! ```
 //!
-//! Always true: a handler waits for no other actor, no model and no tool; only Session waits for the disk; every
+//! Invariants: a handler waits for no other actor, no model and no tool; only Session waits for the disk; every
 //! parent writes out what it does when a child ends.
 
 pub(crate) mod agent;

@@ -1,12 +1,12 @@
 //! What an agent is, before it runs: its model, its instructions, its tools and its limits.
 //!
-//! Always true: a definition holds no conversation and no connection; the same one serves any number of
+//! Invariants: a definition holds no conversation and no connection; the same one serves any number of
 //! sessions at the same time.
 
 use std::sync::Arc;
 
+use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_kernel::turn::TurnLimits;
 use greenroom_tools::{Registry, Tool};
 
 /// The definition of an agent.
@@ -20,7 +20,7 @@ pub struct Agent {
     pub(crate) context_window: Option<u64>,
     pub(crate) max_output_tokens: Option<u64>,
     pub(crate) compaction: Option<CompactionSettings>,
-    pub(crate) limits: TurnLimits,
+    pub(crate) limits: RunLimits,
     pub(crate) cost_microdollars_max: Option<u64>,
     pub(crate) tool_timeout_ms: Option<u64>,
     /// What is wrong with the definition; told when a session is opened with it.
@@ -47,7 +47,7 @@ impl Agent {
             context_window: None,
             max_output_tokens: None,
             compaction: None,
-            limits: TurnLimits::default(),
+            limits: RunLimits::default(),
             cost_microdollars_max: None,
             tool_timeout_ms: None,
             problems: Vec::new(),
@@ -131,9 +131,9 @@ impl Agent {
         self
     }
 
-    /// What one turn may take.
+    /// What one run may take.
     #[must_use]
-    pub fn limits(mut self, limits: TurnLimits) -> Self {
+    pub fn limits(mut self, limits: RunLimits) -> Self {
         self.limits = limits;
         self
     }

@@ -1,6 +1,6 @@
 //! The event bus: every event to every subscriber that wants it, and a word where one missed some.
 //!
-//! Always true: publishing never waits; a subscriber's queue holds at most [`QUEUE_BYTES`], and what does not
+//! Invariants: publishing never waits; a subscriber's queue holds at most [`QUEUE_BYTES`], and what does not
 //! fit becomes one explicit [`Delivery::Gap`] in its place; live events of one session arrive in the order in
 //! which they were published.
 
@@ -64,7 +64,7 @@ impl Filter {
         self
     }
 
-    /// Only events of these names, such as `turn_end`.
+    /// Only events of these names, such as `run_end`.
     #[must_use]
     pub fn named(mut self, names: &[&'static str]) -> Self {
         self.names = Some(names.to_vec());

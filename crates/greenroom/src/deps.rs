@@ -1,7 +1,7 @@
 //! What all actors of one runtime share: the store, the bus, the providers' lanes, the settings, what was
 //! learned, the hooks and the clock.
 //!
-//! Always true: nothing here belongs to one session, and nothing here is global to the process.
+//! Invariants: nothing here belongs to one session, and nothing here is global to the process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

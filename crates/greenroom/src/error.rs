@@ -10,11 +10,11 @@ pub enum Error {
     /// The model call failed, and recovery did not help. The session stays usable.
     #[error("{0}")]
     Model(Failure),
-    /// The turn was interrupted. What had come is kept.
-    #[error("the turn was aborted")]
+    /// The run was interrupted. What had come is kept.
+    #[error("the run was aborted")]
     Aborted,
-    /// A guard or a budget ended the turn.
-    #[error("the turn was stopped: {reason}")]
+    /// A guard or a budget ended the run.
+    #[error("the run was stopped: {reason}")]
     Stopped {
         /// Which, and its limit.
         reason: String,
@@ -34,7 +34,7 @@ pub enum Error {
         waiting: usize,
     },
     /// What was asked for needs an idle session.
-    #[error("session {session} is working on a turn; wait for it, or abort it, before you {what}")]
+    #[error("session {session} is working on a run; wait for it, or abort it, before you {what}")]
     NotIdle {
         /// The session's id.
         session: String,

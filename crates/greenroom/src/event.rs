@@ -1,6 +1,6 @@
 //! What the agents broadcast: the public events.
 //!
-//! Always true: an event that comes from the log (a *durable* one) is published only after its entry is
+//! Invariants: an event that comes from the log (a *durable* one) is published only after its entry is
 //! durable, has the entry's position as its `seq` and no `n`; all others are best effort and have the `seq` of
 //! the durable event before them and an `n` that counts up. Enums here are open-ended: match with a wildcard.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use greenroom_kernel::entry::{CompactionEnded, Delivery, Trigger};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{
-    Block, Entry, EntryId, EntryKind, Failure, Message, Part, StopReason, ToolStatus, TurnId, TurnOutcome,
+    Block, Entry, EntryId, EntryKind, Failure, Message, Part, RunId, RunOutcome, StopReason, ToolStatus,
     Usage,
 };
 use serde::Serialize;
@@ -51,24 +51,24 @@ pub enum EventKind {
     /// An agent begins to work on a prompt.
     AgentStart {
         /// The run.
-        turn: TurnId,
+        run: RunId,
     },
     /// A model call begins.
-    TurnStart {
+    StepStart {
         /// The run.
-        turn: TurnId,
+        run: RunId,
         /// Which of the run's model calls, from 1.
         step: u32,
     },
     /// The model begins to answer.
     MessageStart {
         /// The run.
-        turn: TurnId,
+        run: RunId,
     },
     /// The model said more.
     MessageDelta {
         /// The run.
-        turn: TurnId,
+        run: RunId,
         /// What.
         delta: Delta,
     },
@@ -76,7 +76,7 @@ pub enum EventKind {
     /// conversation, and is not sent back.
     MessageDiscarded {
         /// The run.
-        turn: TurnId,
+        run: RunId,
     },
     /// A message joined the conversation. Durable.
     MessageEnd {
@@ -88,7 +88,7 @@ pub enum EventKind {
     /// A tool call begins.
     ToolStart {
         /// The run.
-        turn: TurnId,
+        run: RunId,
         /// The call.
         call_id: String,
         /// The tool.
@@ -125,10 +125,10 @@ pub enum EventKind {
         /// What they cost so far, in micro-dollars, as far as prices are known.
         cost_microdollars: u64,
     },
-    /// A turn ended. Durable.
-    TurnEnd {
+    /// A run ended. Durable.
+    RunEnd {
         /// The run.
-        turn: TurnId,
+        run: RunId,
         /// How it ended.
         outcome: &'static str,
         /// Why, where it did not complete.
@@ -143,7 +143,7 @@ pub enum EventKind {
     /// The agent has nothing more to do for this prompt.
     AgentEnd {
         /// The run.
-        turn: TurnId,
+        run: RunId,
         /// How it ended.
         outcome: &'static str,
         /// The model's window in tokens.
@@ -176,7 +176,7 @@ pub enum EventKind {
         /// Which.
         compaction: EntryId,
     },
-    /// Input waits for the running turn. Durable.
+    /// Input waits for the current run. Durable.
     InputQueued {
         /// Its entry.
         entry_id: EntryId,
@@ -193,7 +193,7 @@ pub enum EventKind {
     /// A model call failed and is tried again.
     Retry {
         /// The run.
-        turn: TurnId,
+        run: RunId,
         /// Which retry, from 1.
         attempt: u32,
         /// How long it waits first, in milliseconds.
@@ -204,7 +204,7 @@ pub enum EventKind {
     /// The provider cut the context without a word.
     OverflowDetected {
         /// The run.
-        turn: TurnId,
+        run: RunId,
     },
     /// Something that the user should know.
     Warning {
@@ -228,7 +228,7 @@ impl EventKind {
     pub fn name(&self) -> &'static str {
         match self {
             Self::AgentStart { .. } => "agent_start",
-            Self::TurnStart { .. } => "turn_start",
+            Self::StepStart { .. } => "step_start",
             Self::MessageStart { .. } => "message_start",
             Self::MessageDelta { .. } => "message_delta",
             Self::MessageDiscarded { .. } => "message_discarded",
@@ -237,7 +237,7 @@ impl EventKind {
             Self::ToolUpdate { .. } => "tool_update",
             Self::ToolEnd { .. } => "tool_end",
             Self::UsageUpdate { .. } => "usage_update",
-            Self::TurnEnd { .. } => "turn_end",
+            Self::RunEnd { .. } => "run_end",
             Self::AgentEnd { .. } => "agent_end",
             Self::CompactionStart { .. } => "compaction_start",
             Self::CompactionEnd(_) => "compaction_end",
@@ -264,12 +264,12 @@ impl EventKind {
             Self::ToolStart { arguments, .. } => arguments.len(),
             Self::ToolUpdate { line, .. } => line.len(),
             Self::AgentStart { .. }
-            | Self::TurnStart { .. }
+            | Self::StepStart { .. }
             | Self::MessageStart { .. }
             | Self::MessageDiscarded { .. }
             | Self::ToolEnd { .. }
             | Self::UsageUpdate { .. }
-            | Self::TurnEnd { .. }
+            | Self::RunEnd { .. }
             | Self::AgentEnd { .. }
             | Self::CompactionStart { .. }
             | Self::CompactionEnd(_)
@@ -429,11 +429,11 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
             messages_before: started.messages_before,
         },
         EntryKind::CompactionEnded(ended) => EventKind::CompactionEnd(CompactionEndView::of(ended)),
-        EntryKind::TurnEnded { turn, outcome, context } => EventKind::TurnEnd {
-            turn: *turn,
+        EntryKind::RunEnded { run, outcome, context } => EventKind::RunEnd {
+            run: *run,
             outcome: outcome.as_str(),
             reason: outcome_reason(outcome),
-            failure: if let TurnOutcome::Failed(failure) = outcome { Some(failure.clone()) } else { None },
+            failure: if let RunOutcome::Failed(failure) = outcome { Some(failure.clone()) } else { None },
             context: *context,
         },
         EntryKind::Inbox { delivery, .. } => EventKind::InputQueued { entry_id, delivery: *delivery },
@@ -447,11 +447,11 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
     Event { session: Arc::clone(session), seq: entry.id.0, n: None, parent: parent.cloned(), kind }
 }
 
-fn outcome_reason(outcome: &TurnOutcome) -> Option<String> {
+fn outcome_reason(outcome: &RunOutcome) -> Option<String> {
     match outcome {
-        TurnOutcome::Completed | TurnOutcome::Aborted | TurnOutcome::Interrupted => None,
-        TurnOutcome::Failed(failure) => Some(failure.message.clone()),
-        TurnOutcome::Stopped { reason } => Some(reason.clone()),
+        RunOutcome::Completed | RunOutcome::Aborted | RunOutcome::Interrupted => None,
+        RunOutcome::Failed(failure) => Some(failure.message.clone()),
+        RunOutcome::Stopped { reason } => Some(reason.clone()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a program may say about compactions: before, after, and when one failed.
 //!
-//! Always true: any cancel wins, else the first supplied summary; a hook that fails or takes longer than
+//! Invariants: any cancel wins, else the first supplied summary; a hook that fails or takes longer than
 //! [`HOOK_TIMEOUT`] is reported and skipped, and never harms the session.
 
 use std::panic::AssertUnwindSafe;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use greenroom_kernel::compacting::HookWord;
+use greenroom_kernel::compacting::HookDecision;
 use greenroom_kernel::plan::Plan;
 
 use crate::message::BeforeCompact;
@@ -36,19 +36,19 @@ impl Hooks {
     }
 
     /// Asks all hooks before a compaction. Gives the word, and a warning for each hook that was skipped.
-    pub(crate) async fn before(&self, session: &Arc<str>, plan: Plan) -> (HookWord, Vec<String>) {
+    pub(crate) async fn before(&self, session: &Arc<str>, plan: Plan) -> (HookDecision, Vec<String>) {
         let plan = Arc::new(plan);
         let mut warnings = Vec::new();
         let mut supplied = None;
         for hook in &self.before_compact {
             match guarded(|| hook(Arc::clone(session), Arc::clone(&plan))).await {
                 Ok(BeforeCompact::Continue) => {}
-                Ok(BeforeCompact::Cancel(reason)) => return (HookWord::Cancel { reason }, warnings),
+                Ok(BeforeCompact::Cancel(reason)) => return (HookDecision::Cancel { reason }, warnings),
                 Ok(BeforeCompact::Supply(summary)) => supplied = supplied.or(Some(summary)),
                 Err(problem) => warnings.push(format!("a before_compact hook was skipped: {problem}")),
             }
         }
-        (supplied.map_or(HookWord::Continue, HookWord::Supply), warnings)
+        (supplied.map_or(HookDecision::Continue, HookDecision::Supply), warnings)
     }
 
     /// Tells all hooks that a compaction ended. Gives a warning for each hook that was skipped.

@@ -1,6 +1,6 @@
 //! A lane: one provider, shared by many sessions.
 //!
-//! Always true: at most `max_in_flight` calls are under way, in the order in which they were asked for;
+//! Invariants: at most `max_in_flight` calls are under way, in the order in which they were asked for;
 //! summaries hold at most half of the places; a `Retry-After` holds the whole lane back, not one session; a model
 //! that says nothing for too long is given up, whatever its provider allows.
 
@@ -42,10 +42,10 @@ impl Lane {
     /// Waits for a place, first come, first served. Dropping the future leaves the queue.
     pub(crate) async fn enter(&self, purpose: Purpose) -> Place {
         const OPEN: &str = "a lane's semaphores are never closed";
-        // The half first: a summary that waits for its half must not hold a place that a turn could use.
+        // The half first: a summary that waits for its half must not hold a place that a run could use.
         let summary = match purpose {
             Purpose::Summary => Some(Arc::clone(&self.summaries).acquire_owned().await.expect(OPEN)),
-            Purpose::Turn => None,
+            Purpose::Step => None,
         };
         let call = Arc::clone(&self.calls).acquire_owned().await.expect(OPEN);
         loop {

@@ -25,7 +25,7 @@ mod message;
 mod restarts;
 pub mod runtime;
 pub mod session;
-mod slot;
+mod shared;
 mod sub_agent;
 
 pub use agent::Agent;
@@ -34,7 +34,7 @@ pub use error::{Error, Result};
 pub use event::{Event, EventKind};
 pub use message::BeforeCompact;
 pub use runtime::{Runtime, RuntimeBuilder};
-pub use session::{CompactOptions, Compacted, Prompt, Reply, SessionHandle, State, TurnStream};
+pub use session::{CompactOptions, Compacted, Prompt, Reply, RunStream, SessionHandle, State};
 
 pub use greenroom_kernel as kernel;
 pub use greenroom_provider as provider;

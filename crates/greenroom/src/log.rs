@@ -1,6 +1,6 @@
 //! A session's log in memory: its live path, its inbox and its head; and drafts of what to append.
 //!
-//! Always true: a draft changes nothing until it is durable and committed; ids are dense; what is held is the
+//! Invariants: a draft changes nothing until it is durable and committed; ids are dense; what is held is the
 //! live context, not the history. Pure: the time is an argument, and the store is somebody else's.
 
 use std::collections::VecDeque;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use greenroom_kernel::Usage;
 use greenroom_kernel::entry::{
-    CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId, EntryKind, Trigger,
-    TurnOutcome,
+    CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId, EntryKind, RunOutcome,
+    Trigger,
 };
 use greenroom_kernel::message::{Block, Message};
 use greenroom_kernel::path::{Live, is_message, missing_result, open_calls, project};
@@ -116,7 +116,7 @@ impl Log {
     }
 
     /// Lets automatic compactions be tried again after failures. Durable with the next append.
-    pub(crate) fn forgive_failures(&mut self) {
+    pub(crate) fn reset_failures(&mut self) {
         self.head.automatic_compaction_failures = 0;
     }
 
@@ -158,7 +158,7 @@ impl Log {
                 | EntryKind::Label { .. }
                 | EntryKind::Note { .. }
                 | EntryKind::LeafMoved { .. }
-                | EntryKind::TurnEnded { .. } => {}
+                | EntryKind::RunEnded { .. } => {}
                 EntryKind::CompactionStarted(started) => self.compaction = Some(started.clone()),
                 EntryKind::CompactionEnded(_) => self.compaction = None,
             }
@@ -191,8 +191,8 @@ impl Log {
         let mut draft = self.draft(at_ms);
         draft.close_calls(&self.path);
         draft.close_compaction(self);
-        if let Some(turn) = self.head.open_turn {
-            draft.push(EntryKind::TurnEnded { turn, outcome: TurnOutcome::Interrupted, context });
+        if let Some(run) = self.head.open_run {
+            draft.push(EntryKind::RunEnded { run, outcome: RunOutcome::Interrupted, context });
         }
         (!draft.entries.is_empty()).then_some(draft)
     }
@@ -252,7 +252,7 @@ impl Draft {
     }
 
     /// Adds an entry of another log as it is, its place apart: its id must be the next one.
-    pub(crate) fn adopt(&mut self, entry: &Arc<Entry>) {
+    pub(crate) fn import(&mut self, entry: &Arc<Entry>) {
         let mut entry = Entry::clone(entry);
         entry.id = EntryId(self.head.entries);
         if let EntryKind::Compaction(compaction) = &mut entry.kind {
@@ -330,8 +330,8 @@ impl Draft {
                     head.automatic_compaction_failures += 1;
                 }
             }
-            EntryKind::TurnEnded { context, .. } => {
-                head.open_turn = None;
+            EntryKind::RunEnded { context, .. } => {
+                head.open_run = None;
                 head.state = SessionState::Idle;
                 head.context_tokens = context.tokens;
                 head.window = Some(context.window).filter(|window| *window > 0);

@@ -1,16 +1,16 @@
 //! Every message between the actors, on one page. These may change daily; the public events ([`crate::event`])
 //! may not.
 //!
-//! Always true: a handler decides and returns; an answer to a message comes as another message. Everything about
-//! a turn carries its [`Stamp`], and late news is dropped in one place: where the stamp is compared.
+//! Invariants: a handler decides and returns; an answer to a message comes as another message. Everything about
+//! a run carries its [`RunAttempt`], and late news is dropped in one place: where the stamp is compared.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greenroom_kernel::compacting::{Brief, End, HookWord, Segment, Supplied};
-use greenroom_kernel::entry::{CompactionEnded, Delivery, EntryId, Trigger, TurnId, TurnOutcome};
+use greenroom_kernel::compacting::{CompactionParams, End, HookDecision, Segment, Supplied};
+use greenroom_kernel::entry::{CompactionEnded, Delivery, EntryId, RunId, RunOutcome, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
-use greenroom_kernel::turn::{Boundary, Size};
+use greenroom_kernel::run::{Boundary, Size};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, Failure};
 use greenroom_provider::{OutputSchema, ProviderError};
@@ -23,11 +23,11 @@ use crate::event::Event;
 use crate::lane::Lane;
 use crate::session::{CompactOptions, Compacted, Reply, State};
 
-/// Which turn, and which run of it: a turn that is resumed after its agent died has the next run.
+/// Which run, and which attempt at it: a run that goes on after its agent died is the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    pub(crate) turn: TurnId,
-    pub(crate) run: u32,
+pub(crate) struct RunAttempt {
+    pub(crate) run: RunId,
+    pub(crate) attempt: u32,
 }
 
 /// The way back to whoever asked from outside.
@@ -48,10 +48,10 @@ pub(crate) enum SupervisorMessage {
     /// The runtime's settings changed: tell all sessions.
     Reconfigure(oneshot::Sender<()>),
     /// What is shared of a live session.
-    Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<crate::slot::Slot>>> },
+    Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<crate::shared::SessionShared>>> },
     /// Which sessions are live.
     Live(oneshot::Sender<Vec<Arc<str>>>),
-    /// Stop everything in order: turns are interrupted, logs are whole.
+    /// Stop everything in order: runs are interrupted, logs are whole.
     Shutdown(oneshot::Sender<()>),
 }
 
@@ -62,25 +62,28 @@ pub(crate) struct OpenRequest {
     pub(crate) parent: Option<Arc<str>>,
     /// Whether a session that was given up is to be resumed.
     pub(crate) resume_failed: bool,
-    pub(crate) reply: ReplyTo<Arc<crate::slot::Slot>>,
+    pub(crate) reply: ReplyTo<Arc<crate::shared::SessionShared>>,
 }
 
 /// To a session: the only writer of its log.
 pub(crate) enum SessionMessage {
-    /// From outside: a prompt. It begins a turn, or waits in the inbox.
+    /// From outside: a prompt. It begins a run, or waits in the inbox.
     Prompt { content: Vec<Block>, options: PromptOptions, reply: ReplyTo<Reply> },
     /// From outside: go on with the newest prompt.
     Resume { options: PromptOptions, reply: ReplyTo<Reply> },
-    /// From outside: input for the running turn.
+    /// From outside: input for the current run.
     Input { content: Vec<Block>, delivery: Delivery, reply: ReplyTo<EntryId> },
-    /// From outside: the caller of a prompt went away: its turn is cancelled, or it leaves the inbox.
+    /// From outside: the caller of a prompt went away: its run is cancelled, or it leaves the inbox.
     Withdraw { ticket: u64 },
     /// From outside: compact now.
-    CompactByHand { options: CompactOptions, reply: ReplyTo<Compacted> },
-    /// From outside or a hook: compact when the running turn is over, or now.
-    CompactAfterTurn { options: CompactOptions },
+    CompactManually { options: CompactOptions, reply: ReplyTo<Compacted> },
+    /// From outside or a hook: compact when the current run is over, or now.
+    CompactAfterRun { options: CompactOptions },
     /// From outside: what a compaction would do.
-    PlanByHand { options: CompactOptions, reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::Nothing>> },
+    PlanManually {
+        options: CompactOptions,
+        reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::Nothing>>,
+    },
     /// From outside: the newest compaction no longer counts.
     Undo { reply: ReplyTo<ContextUsage> },
     /// From outside: go on from another entry; what happened on the branch that is left may come along.
@@ -90,7 +93,7 @@ pub(crate) enum SessionMessage {
     /// From outside: pin an entry, or release it.
     Pin { entry: EntryId, pinned: bool, reply: ReplyTo<()> },
     /// From outside: append the records of an import or a fork, to an empty session.
-    Adopt { entries: Vec<Arc<Entry>>, leaf: Option<EntryId>, reply: ReplyTo<()> },
+    Import { entries: Vec<Arc<Entry>>, leaf: Option<EntryId>, reply: ReplyTo<()> },
     /// From outside: how it stands.
     State(oneshot::Sender<State>),
     /// From outside: what the model would be sent.
@@ -99,7 +102,7 @@ pub(crate) enum SessionMessage {
     Admitted { message: Box<SessionMessage>, place: OwnedSemaphorePermit },
     /// From outside or the supervisor: the agent's definition changed.
     Configure(Arc<Agent>),
-    /// From outside: leave the compaction that no turn waits for.
+    /// From outside: leave the compaction that no run waits for.
     AbortCompaction,
     /// From the supervisor: end in order.
     Stop,
@@ -109,22 +112,22 @@ pub(crate) enum SessionMessage {
     IdleCheck { activity: u64 },
 
     /// From a sub-agent's call: what its session used, for this session's bill.
-    SubAgentCalls { usage: greenroom_kernel::Usage, cost_microdollars: u64 },
+    Bill { usage: greenroom_kernel::Usage, cost_microdollars: u64 },
 
     /// From the agent: record these messages, deliver what waits at this boundary, and say so.
-    Record { stamp: Stamp, messages: Vec<Message>, boundary: Boundary },
-    /// From the agent: record these messages and the turn's end.
-    End { stamp: Stamp, messages: Vec<Message>, outcome: TurnOutcome },
+    Record { stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary },
+    /// From the agent: record these messages and the run's end.
+    End { stamp: RunAttempt, messages: Vec<Message>, outcome: RunOutcome },
     /// From the agent: what is the model to be sent?
-    Project { stamp: Stamp },
+    Project { stamp: RunAttempt },
     /// From the agent: compact.
-    Compact { stamp: Stamp, trigger: Trigger, at_window: bool, rungs_down: u32 },
+    Compact { stamp: RunAttempt, trigger: Trigger, at_window: bool, failed_attempts: u32 },
     /// From the agent: everything was broadcast, and every prompt that was answered has its reply.
-    LastWordsSaid,
+    EventsFlushed,
     /// From the agent or the compactor: a provider named a limit of a model when it refused `sent` tokens.
     LimitLearned { provider: String, model: String, limit: u64, sent: u64 },
 
-    /// From the usage tracker: the size that was asked for before a compaction, a turn's end or a state.
+    /// From the usage tracker: the size that was asked for before a compaction, a run's end or a state.
     Measured { purpose: MeasureFor, size: Size, usage: ContextUsage, ratio: greenroom_kernel::usage::Ratio },
 
     /// From the compactor: replace the segment, if it is still what it was.
@@ -141,14 +144,14 @@ impl SessionMessage {
             Self::Resume { .. } => "session/resume",
             Self::Input { .. } => "session/input",
             Self::Withdraw { .. } => "session/withdraw",
-            Self::CompactByHand { .. } => "session/compact_by_hand",
-            Self::CompactAfterTurn { .. } => "session/compact_after_turn",
-            Self::PlanByHand { .. } => "session/plan_by_hand",
+            Self::CompactManually { .. } => "session/compact_manually",
+            Self::CompactAfterRun { .. } => "session/compact_after_run",
+            Self::PlanManually { .. } => "session/plan_manually",
             Self::Undo { .. } => "session/undo",
             Self::Branch { .. } => "session/branch",
             Self::LeftBranch { .. } => "session/left_branch",
             Self::Pin { .. } => "session/pin",
-            Self::Adopt { .. } => "session/adopt",
+            Self::Import { .. } => "session/import",
             Self::State(..) => "session/state",
             Self::Context(..) => "session/context",
             Self::Admitted { message, .. } => message.point(),
@@ -157,12 +160,12 @@ impl SessionMessage {
             Self::Stop => "session/stop",
             Self::TryAgain => "session/try_again",
             Self::IdleCheck { .. } => "session/idle_check",
-            Self::SubAgentCalls { .. } => "session/sub_agent_calls",
+            Self::Bill { .. } => "session/bill",
             Self::Record { .. } => "session/record",
             Self::End { .. } => "session/end",
             Self::Project { .. } => "session/project",
             Self::Compact { .. } => "session/compact",
-            Self::LastWordsSaid => "session/last_words_said",
+            Self::EventsFlushed => "session/events_flushed",
             Self::LimitLearned { .. } => "session/limit_learned",
             Self::Measured { .. } => "session/measured",
             Self::ReplacePathSegment { .. } => "session/replace_path_segment",
@@ -193,48 +196,48 @@ pub(crate) struct PromptOptions {
     pub(crate) ticket: u64,
     pub(crate) key: Option<String>,
     pub(crate) schema: Option<Arc<OutputSchema>>,
-    /// Cancels the turn.
+    /// Cancels the run.
     pub(crate) cancel: CancellationToken,
 }
 
 /// What a measured size is for.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum MeasureFor {
-    /// The turn's end record.
-    TurnEnd,
-    /// A compaction's brief.
+    /// The run's end record.
+    RunEnd,
+    /// A compaction's params.
     Compaction,
 }
 
-/// To an agent: the turn in progress.
+/// To an agent: the run in progress.
 pub(crate) enum AgentMessage {
-    /// From the session: work on this turn.
-    Begin(Box<BeginTurn>),
+    /// From the session: work on this run.
+    Begin(Box<BeginRun>),
     /// From the session: a record is durable.
-    Recorded { stamp: Stamp, delivered: u32 },
+    Recorded { stamp: RunAttempt, delivered: u32 },
     /// From the session: what the model is to be sent.
-    Context { stamp: Stamp, messages: Vec<Arc<Message>> },
-    /// From the session: a compaction that the turn waits for is over.
-    Compacted { stamp: Stamp, installed: bool, floor: Option<Failure> },
+    Context { stamp: RunAttempt, messages: Vec<Arc<Message>> },
+    /// From the session: a compaction that the run waits for is over.
+    Compacted { stamp: RunAttempt, installed: bool, floor: Option<Failure> },
     /// From the session: events of durable entries, to be broadcast; then the word that the run is over, and the
     /// reply to its prompt.
-    Broadcast { events: Vec<Arc<Event>>, then: Option<LastWord> },
+    Broadcast { events: Vec<Arc<Event>>, then: Option<RunCompletion> },
     /// From the session: it is about to end; say so when everything before this was broadcast.
-    LastWords,
+    FlushEvents,
     /// From the usage tracker: the size.
-    Sized { stamp: Stamp, size: Size },
+    Sized { stamp: RunAttempt, size: Size },
     /// From the session: the usage tracker is a new one; ask again.
     TrackerRestarted { tracker: ractor::ActorRef<TrackerMessage> },
-    /// From the turn's watcher: it is cancelled.
-    Abort { stamp: Stamp },
+    /// From the run's watcher: it is cancelled.
+    Abort { stamp: RunAttempt },
     /// From the model task: the call is over.
-    ModelOver { stamp: Stamp, call: u64, news: ModelNews },
+    ModelOver { stamp: RunAttempt, call: u64, news: ModelOutcome },
     /// From the tool task: a call is over.
-    ToolOver { stamp: Stamp, result: Box<ToolResult> },
+    ToolOver { stamp: RunAttempt, result: Box<ToolResult> },
     /// From the tool task: all calls are over.
-    ToolsOver { stamp: Stamp },
+    ToolsOver { stamp: RunAttempt },
     /// From the wait's task: it is over.
-    Waited { stamp: Stamp, call: u64 },
+    Waited { stamp: RunAttempt, call: u64 },
 }
 
 impl AgentMessage {
@@ -246,7 +249,7 @@ impl AgentMessage {
             Self::Context { .. } => "agent/context",
             Self::Compacted { .. } => "agent/compacted",
             Self::Broadcast { .. } => "agent/broadcast",
-            Self::LastWords => "agent/last_words",
+            Self::FlushEvents => "agent/flush_events",
             Self::Sized { .. } => "agent/sized",
             Self::TrackerRestarted { .. } => "agent/tracker_restarted",
             Self::Abort { .. } => "agent/abort",
@@ -260,9 +263,9 @@ impl AgentMessage {
 
 /// The end of a run, to be said once: by the agent, or, if that dies first, by the one that takes its place.
 #[derive(Clone)]
-pub(crate) struct LastWord(Arc<Mutex<Option<Box<Answer>>>>);
+pub(crate) struct RunCompletion(Arc<Mutex<Option<Box<Answer>>>>);
 
-impl LastWord {
+impl RunCompletion {
     pub(crate) fn new(answer: Box<Answer>) -> Self {
         Self(Arc::new(Mutex::new(Some(answer))))
     }
@@ -275,15 +278,15 @@ impl LastWord {
 
 /// The end of a run, and the reply to its prompt where somebody waits for it.
 pub(crate) struct Answer {
-    pub(crate) turn: TurnId,
+    pub(crate) run: RunId,
     pub(crate) outcome: &'static str,
     pub(crate) context: ContextUsage,
     pub(crate) reply: Option<(ReplyTo<Reply>, Result<Reply>)>,
 }
 
-/// A turn to work on.
-pub(crate) struct BeginTurn {
-    pub(crate) stamp: Stamp,
+/// A run to work on.
+pub(crate) struct BeginRun {
+    pub(crate) stamp: RunAttempt,
     pub(crate) agent: Arc<Agent>,
     pub(crate) model: String,
     pub(crate) tools: greenroom_tools::Registry,
@@ -295,7 +298,7 @@ pub(crate) struct BeginTurn {
 }
 
 /// How a model call ended.
-pub(crate) enum ModelNews {
+pub(crate) enum ModelOutcome {
     /// The whole answer.
     Answered(Box<AssistantMessage>),
     /// It failed; what had come is with it.
@@ -311,11 +314,11 @@ pub(crate) enum TrackerMessage {
     /// From the session: the context was rewritten.
     Rewritten(Vec<Arc<Entry>>),
     /// From the session: model, window or fixed part changed.
-    Configure(Box<crate::actors::usage_tracker::Gauge>),
+    Configure(Box<crate::actors::usage_tracker::ContextLimits>),
     /// From the session: the calls of a compaction.
     SummaryCalls { usage: greenroom_kernel::Usage, cost_microdollars: Option<u64> },
     /// From the agent: how large is the context?
-    Measure { stamp: Stamp, reply_to: ractor::ActorRef<AgentMessage> },
+    Measure { stamp: RunAttempt, reply_to: ractor::ActorRef<AgentMessage> },
     /// From the session: how large is the context?
     MeasureFor(MeasureFor),
 }
@@ -339,7 +342,7 @@ pub(crate) enum CompactorMessage {
     /// From the session: compact.
     Begin(Box<CompactionOrder>),
     /// From the hooks' task: their word.
-    HooksSaid { run: u64, word: HookWord },
+    HooksDecided { run: u64, word: HookDecision },
     /// From a summary child: its answer.
     Answered { run: u64, id: u32, answer: Result<Box<AssistantMessage>, Failure> },
     /// From a wait's task: ask now.
@@ -355,7 +358,7 @@ impl CompactorMessage {
     pub(crate) fn point(&self) -> &'static str {
         match self {
             Self::Begin(..) => "compactor/begin",
-            Self::HooksSaid { .. } => "compactor/hooks_said",
+            Self::HooksDecided { .. } => "compactor/hooks_said",
             Self::Answered { .. } => "compactor/answered",
             Self::AskNow { .. } => "compactor/ask_now",
             Self::Installed { .. } => "compactor/installed",
@@ -366,7 +369,7 @@ impl CompactorMessage {
 
 /// A compaction to run.
 pub(crate) struct CompactionOrder {
-    pub(crate) brief: Brief,
+    pub(crate) params: CompactionParams,
     /// Who writes the summaries.
     pub(crate) summariser: Summariser,
     /// Who is asked where that one fails: the session's own model.

@@ -1,6 +1,6 @@
 //! How often something may be restarted: 3 times within 60 seconds, with a growing wait.
 //!
-//! Always true: pure; the time is an argument.
+//! Invariants: pure; the time is an argument.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The runtime: a store, providers and a supervisor; where programs open their sessions.
 //!
-//! Always true: a runtime is one value, with no globals and no named actors, so a process may have several;
+//! Invariants: a runtime is one value, with no globals and no named actors, so a process may have several;
 //! dropping the last clone of it without [`Runtime::shutdown`] loses nothing that was acknowledged.
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::message::{BeforeCompact, SupervisorMessage};
 use crate::session::{Compacted, SessionHandle, open};
-use crate::slot::REQUESTS_MAX;
+use crate::shared::REQUESTS_MAX;
 
 /// How many model calls one provider gets at a time, by default.
 const MAX_IN_FLIGHT: usize = 16;
@@ -207,7 +207,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How long a model may say nothing, in a turn or a summary, before its call is given up as timed out and tried
+    /// How long a model may say nothing, in a run or a summary, before its call is given up as timed out and tried
     /// again; zero: for ever. 5 minutes by default. Providers may have stricter limits of their own.
     #[must_use]
     pub fn silence_max(mut self, silence: Duration) -> Self {
@@ -289,14 +289,14 @@ impl Runtime {
     }
 
     /// Creates or resumes a session. If it is live already, this reaches the same one, with this agent from its
-    /// next turn on.
+    /// next run on.
     ///
     /// # Errors
     /// [`Error::Config`] when the agent, its provider or its settings cannot work; [`Error::Store`] when the id is
     /// not usable or the log cannot be read.
     pub async fn open(&self, id: &str, agent: &Agent) -> Result<SessionHandle> {
-        let slot = open(&self.deps, Arc::from(id), Arc::new(agent.clone()), None, true).await?;
-        Ok(SessionHandle::new(slot, Arc::clone(&self.deps)))
+        let shared = open(&self.deps, Arc::from(id), Arc::new(agent.clone()), None, true).await?;
+        Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
     }
 
     /// As [`Self::open`], for many sessions of one agent: the definition is shared.
@@ -304,8 +304,8 @@ impl Runtime {
     /// # Errors
     /// As [`Self::open`].
     pub async fn open_shared(&self, id: &str, agent: Arc<Agent>) -> Result<SessionHandle> {
-        let slot = open(&self.deps, Arc::from(id), agent, None, true).await?;
-        Ok(SessionHandle::new(slot, Arc::clone(&self.deps)))
+        let shared = open(&self.deps, Arc::from(id), agent, None, true).await?;
+        Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
     }
 
     /// A copy of a session under another id: its live context goes on there; the original stays as it is.
@@ -316,7 +316,7 @@ impl Runtime {
         let head = self.head(from).await?.ok_or_else(|| no_session(from))?;
         let entries = self.entries(from, EntryId(0)).await?;
         let session = self.open(to, agent).await?;
-        session.adopt(entries.into_iter().map(Arc::new).collect(), head.leaf).await?;
+        session.import(entries.into_iter().map(Arc::new).collect(), head.leaf).await?;
         Ok(session)
     }
 
@@ -397,7 +397,7 @@ impl Runtime {
         Ok(self.deps.store.delete(id).await?)
     }
 
-    /// Ends a session's actors in order; its turn is interrupted. The next request wakes it from its log.
+    /// Ends a session's actors in order; its run is interrupted. The next request wakes it from its log.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -442,7 +442,7 @@ impl Runtime {
         &self.deps.store
     }
 
-    /// Ends everything in order: turns are interrupted with what had come, logs are whole, the store is closed.
+    /// Ends everything in order: runs are interrupted with what had come, logs are whole, the store is closed.
     ///
     /// # Errors
     /// [`Error::Store`] when the store cannot be closed properly; nothing acknowledged is lost even then.

@@ -1,14 +1,14 @@
 //! A session as programs hold it: prompts, streams, compactions, and how it stands.
 //!
-//! Always true: a handle is cheap to clone and never goes stale: a session that sleeps is woken by the next
+//! Invariants: a handle is cheap to clone and never goes stale: a session that sleeps is woken by the next
 //! request, and one that crashed is reached again when it is restarted. Dropping the future of a prompt cancels
-//! its turn. At most `REQUESTS_MAX` requests wait in a session's mailbox; more are told at once that it is busy.
+//! its run. At most `REQUESTS_MAX` requests wait in a session's mailbox; more are told at once that it is busy.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, TurnId};
+use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, RunId};
 use greenroom_kernel::message::{Block, Image, Message};
 use greenroom_kernel::plan::{Nothing, Plan};
 use greenroom_kernel::usage::ContextUsage;
@@ -25,7 +25,7 @@ use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{Delta, EventKind};
 use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMessage, SupervisorMessage};
-use crate::slot::{REQUESTS_MAX, Slot};
+use crate::shared::{REQUESTS_MAX, SessionShared};
 
 /// How often one request wakes a session that is closed as often.
 const WAKES_MAX: u32 = 3;
@@ -33,13 +33,13 @@ const WAKES_MAX: u32 = 3;
 /// A session. Cheap to clone.
 #[derive(Clone)]
 pub struct SessionHandle {
-    slot: Arc<Slot>,
+    shared: Arc<SessionShared>,
     deps: Arc<Deps>,
 }
 
 impl fmt::Debug for SessionHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SessionHandle({})", self.slot.id)
+        write!(f, "SessionHandle({})", self.shared.id)
     }
 }
 
@@ -68,7 +68,7 @@ pub struct Reply {
     /// The last answer's text.
     pub text: String,
     /// The run that gave it.
-    pub turn: TurnId,
+    pub run: RunId,
     /// The context's size after it.
     pub context: ContextUsage,
     /// What the run's model calls used, summaries apart.
@@ -180,19 +180,19 @@ pub fn thousands(number: u64) -> String {
 }
 
 impl SessionHandle {
-    pub(crate) fn new(slot: Arc<Slot>, deps: Arc<Deps>) -> Self {
-        Self { slot, deps }
+    pub(crate) fn new(shared: Arc<SessionShared>, deps: Arc<Deps>) -> Self {
+        Self { shared, deps }
     }
 
     /// Its id.
     pub fn id(&self) -> &str {
-        &self.slot.id
+        &self.shared.id
     }
 
     /// Says something to the agent, and waits for its answer: tools run, compactions happen.
     ///
-    /// If the session is at work, the prompt waits for its turn in the durable inbox. Dropping the future cancels
-    /// the turn, or takes the prompt out of the inbox.
+    /// If the session is at work, the prompt waits for its run in the durable inbox. Dropping the future cancels
+    /// the run, or takes the prompt out of the inbox.
     ///
     /// # Errors
     /// [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
@@ -252,28 +252,28 @@ impl SessionHandle {
     }
 
     /// As [`Self::prompt`], with the events of the run as they come.
-    pub fn stream(&self, prompt: impl Into<Prompt>) -> TurnStream {
+    pub fn stream(&self, prompt: impl Into<Prompt>) -> RunStream {
         let events = self.subscribe();
         let (handle, prompt) = (self.clone(), prompt.into());
         let reply = Box::pin(async move { handle.prompt_with(prompt, None, None).await });
-        TurnStream { events, reply: Some(reply), result: None }
+        RunStream { events, reply: Some(reply), result: None }
     }
 
     /// As [`Self::resume`], with the events of the run as they come.
-    pub fn stream_resumed(&self) -> TurnStream {
+    pub fn stream_resumed(&self) -> RunStream {
         let events = self.subscribe();
         let handle = self.clone();
         let reply = Box::pin(async move { handle.resume().await });
-        TurnStream { events, reply: Some(reply), result: None }
+        RunStream { events, reply: Some(reply), result: None }
     }
 
-    /// Interrupts the running turn: what had come of the answer is kept, no process is left. Where no turn is
+    /// Interrupts the current run: what had come of the answer is kept, no process is left. Where no run is
     /// running it leaves the compaction under way, if there is one, which ends as `cancelled`.
     pub fn abort(&self) {
-        self.slot.abort();
+        self.shared.abort();
     }
 
-    /// Says something into the running turn: it joins after the running tool calls. Without a running turn it
+    /// Says something into the current run: it joins after the running tool calls. Without a current run it
     /// begins one. Gives the input's entry.
     ///
     /// # Errors
@@ -282,7 +282,7 @@ impl SessionHandle {
         self.input(prompt.into(), InboxDelivery::Steer).await
     }
 
-    /// Says something that the agent hears after the running turn, in which it then goes on.
+    /// Says something that the agent hears after the current run, in which it then goes on.
     ///
     /// # Errors
     /// As [`Self::steer`].
@@ -300,7 +300,7 @@ impl SessionHandle {
     /// [`Error::NotIdle`]. A compaction that finds nothing to do or fails is not an error: see
     /// [`Compacted::outcome`].
     pub async fn compact(&self, options: CompactOptions) -> Result<Compacted> {
-        self.ask(|reply| SessionMessage::CompactByHand { options, reply }).await
+        self.ask(|reply| SessionMessage::CompactManually { options, reply }).await
     }
 
     /// What [`Self::compact`] would do.
@@ -309,7 +309,7 @@ impl SessionHandle {
     /// [`Error::Invalid`] with the reason if there is nothing to compact.
     pub async fn plan(&self, options: CompactOptions) -> Result<Plan> {
         let plan: Result<Box<Plan>, Nothing> =
-            self.ask(|reply| SessionMessage::PlanByHand { options, reply }).await?;
+            self.ask(|reply| SessionMessage::PlanManually { options, reply }).await?;
         plan.map(|plan| *plan).map_err(|nothing| Error::Invalid(format!("no compaction needed: {nothing}")))
     }
 
@@ -336,18 +336,18 @@ impl SessionHandle {
     /// As [`Self::branch`]; [`Error::Model`] when no summary could be had; then nothing is changed.
     pub async fn branch_with_summary(&self, to: Option<EntryId>) -> Result<()> {
         let left = self.ask(|reply| SessionMessage::LeftBranch { to, reply }).await?;
-        let summary = crate::branch_summary::of(&self.deps, &self.slot.id, left).await?;
+        let summary = crate::branch_summary::of(&self.deps, &self.shared.id, left).await?;
         self.ask(|reply| SessionMessage::Branch { to, summary, reply }).await
     }
 
-    /// Compacts when the running turn is over, or now if none runs. For hooks and tools, which may not wait.
+    /// Compacts when the current run is over, or now if none runs. For hooks and tools, which may not wait.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::SessionFailed`].
-    pub async fn compact_after_turn(&self, options: CompactOptions) -> Result<()> {
+    pub async fn compact_after_run(&self, options: CompactOptions) -> Result<()> {
         let place = self.place()?;
         let actor = self.actor().await?;
-        self.send(&actor, place, SessionMessage::CompactAfterTurn { options })
+        self.send(&actor, place, SessionMessage::CompactAfterRun { options })
     }
 
     /// Keeps an entry verbatim through every compaction.
@@ -370,8 +370,8 @@ impl SessionHandle {
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is not empty.
-    pub async fn adopt(&self, entries: Vec<Arc<Entry>>, leaf: Option<EntryId>) -> Result<()> {
-        self.ask(|reply| SessionMessage::Adopt { entries, leaf, reply }).await
+    pub async fn import(&self, entries: Vec<Arc<Entry>>, leaf: Option<EntryId>) -> Result<()> {
+        self.ask(|reply| SessionMessage::Import { entries, leaf, reply }).await
     }
 
     /// How it stands.
@@ -400,7 +400,7 @@ impl SessionHandle {
 
     /// Its events, from now on.
     pub fn subscribe(&self) -> Subscription {
-        self.deps.bus.subscribe(Filter::session(Arc::clone(&self.slot.id)))
+        self.deps.bus.subscribe(Filter::session(Arc::clone(&self.shared.id)))
     }
 
     async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
@@ -413,14 +413,14 @@ impl SessionHandle {
 
     /// A place in the mailbox, if there is one.
     fn place(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.slot.requests)
+        Arc::clone(&self.shared.requests)
             .try_acquire_owned()
-            .map_err(|_| Error::Busy { session: self.slot.id.to_string(), waiting: REQUESTS_MAX })
+            .map_err(|_| Error::Busy { session: self.shared.id.to_string(), waiting: REQUESTS_MAX })
     }
 
     /// A place in the mailbox for a question, as soon as there is one.
     async fn question(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.slot.questions).acquire_owned().await.map_err(|_| Error::Closed)
+        Arc::clone(&self.shared.questions).acquire_owned().await.map_err(|_| Error::Closed)
     }
 
     fn send(
@@ -434,21 +434,21 @@ impl SessionHandle {
     }
 
     fn gone(&self) -> Error {
-        Error::Interrupted { session: self.slot.id.to_string() }
+        Error::Interrupted { session: self.shared.id.to_string() }
     }
 
     /// The session's actor; a session that sleeps is woken.
     async fn actor(&self) -> Result<ActorRef<SessionMessage>> {
-        self.slot.activity.fetch_add(1, Ordering::Relaxed);
+        self.shared.activity.fetch_add(1, Ordering::Relaxed);
         // It may be closed again by the time that it is up.
         for _ in 0..WAKES_MAX {
-            if let Some(actor) = self.slot.actor() {
+            if let Some(actor) = self.shared.actor() {
                 return Ok(actor);
             }
-            let (id, parent) = (Arc::clone(&self.slot.id), self.slot.parent.clone());
-            open(&self.deps, id, self.slot.agent(), parent, false).await?;
+            let (id, parent) = (Arc::clone(&self.shared.id), self.shared.parent.clone());
+            open(&self.deps, id, self.shared.agent(), parent, false).await?;
         }
-        self.slot.actor().ok_or_else(|| self.gone())
+        self.shared.actor().ok_or_else(|| self.gone())
     }
 }
 
@@ -459,7 +459,7 @@ pub(crate) async fn open(
     agent: Arc<Agent>,
     parent: Option<Arc<str>>,
     resume_failed: bool,
-) -> Result<Arc<Slot>> {
+) -> Result<Arc<SessionShared>> {
     let _place = deps.opens.acquire().await.map_err(|_| Error::Closed)?;
     let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
     let (reply, answer) = oneshot::channel();
@@ -476,7 +476,7 @@ struct WithdrawOnDrop {
 
 impl Drop for WithdrawOnDrop {
     fn drop(&mut self) {
-        if let Some(actor) = self.handle.take().and_then(|handle| handle.slot.actor()) {
+        if let Some(actor) = self.handle.take().and_then(|handle| handle.shared.actor()) {
             let _ = actor.cast(SessionMessage::Withdraw { ticket: self.ticket });
         }
     }
@@ -508,20 +508,20 @@ fn read_output<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
     })
 }
 
-/// A run, as it happens: its events, then its reply. Dropping it cancels the turn.
-pub struct TurnStream {
+/// A run, as it happens: its events, then its reply. Dropping it cancels the run.
+pub struct RunStream {
     events: Subscription,
     reply: Option<futures_util::future::BoxFuture<'static, Result<Reply>>>,
     result: Option<Result<Reply>>,
 }
 
-impl fmt::Debug for TurnStream {
+impl fmt::Debug for RunStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TurnStream")
+        f.write_str("RunStream")
     }
 }
 
-impl TurnStream {
+impl RunStream {
     /// The next event of the session; `None` when the run is over.
     pub async fn next(&mut self) -> Option<Delivery> {
         match &mut self.reply {

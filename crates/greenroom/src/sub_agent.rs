@@ -1,6 +1,6 @@
 //! An agent as a tool of another: called with a task, it works on it in a session of its own.
 //!
-//! Always true: its session's id follows from the caller's and the call's, so a call names one session; it ends
+//! Invariants: its session's id follows from the caller's and the call's, so a call names one session; it ends
 //! with the call that began it; its events carry the caller's session as their parent; it is no deeper than
 //! [`DEPTH_MAX`].
 
@@ -17,7 +17,7 @@ use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::message::{SessionMessage, SupervisorMessage};
 use crate::session::{SessionHandle, open};
-use crate::slot::Slot;
+use crate::shared::SessionShared;
 use tokio::sync::oneshot;
 
 /// How deep agents may call agents.
@@ -93,25 +93,25 @@ async fn work(
     let caller_id: Arc<str> = context.session.as_str().into();
     let caller = find(deps, &caller_id).await?;
     let agent = within_budget(&definition.agent, caller.as_deref());
-    let slot = open(deps, Arc::clone(&id), agent, Some(caller_id), true).await?;
-    let (_, spent_before) = slot.bill();
-    let session = SessionHandle::new(Arc::clone(&slot), Arc::clone(deps));
+    let shared = open(deps, Arc::clone(&id), agent, Some(caller_id), true).await?;
+    let (_, spent_before) = shared.bill();
+    let session = SessionHandle::new(Arc::clone(&shared), Arc::clone(deps));
     let result = tokio::select! {
         biased;
-        // Dropping the prompt's future cancels its turn.
+        // Dropping the prompt's future cancels its run.
         () = context.cancel.cancelled() => Err(Error::Aborted),
         reply = session.prompt(task) => reply.map(|reply| reply.text),
     };
     // What it spent is spent by its caller too.
     if let Some(actor) = caller.and_then(|caller| caller.actor()) {
-        let (usage, spent) = slot.bill();
+        let (usage, spent) = shared.bill();
         let cost_microdollars = spent.saturating_sub(spent_before);
-        let _ = actor.cast(SessionMessage::SubAgentCalls { usage, cost_microdollars });
+        let _ = actor.cast(SessionMessage::Bill { usage, cost_microdollars });
     }
     result
 }
 
-async fn find(deps: &Deps, id: &Arc<str>) -> Result<Option<Arc<Slot>>> {
+async fn find(deps: &Deps, id: &Arc<str>) -> Result<Option<Arc<SessionShared>>> {
     let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
     let (reply, found) = oneshot::channel();
     supervisor.cast(SupervisorMessage::Find { id: Arc::clone(id), reply }).map_err(|_| Error::Closed)?;
@@ -119,7 +119,7 @@ async fn find(deps: &Deps, id: &Arc<str>) -> Result<Option<Arc<Slot>>> {
 }
 
 /// The agent, with no more to spend than its caller has left.
-fn within_budget(agent: &Arc<Agent>, caller: Option<&Slot>) -> Arc<Agent> {
+fn within_budget(agent: &Arc<Agent>, caller: Option<&SessionShared>) -> Arc<Agent> {
     let left = caller.and_then(|caller| {
         let (_, spent) = caller.bill();
         Some(caller.agent().cost_microdollars_max?.saturating_sub(spent))

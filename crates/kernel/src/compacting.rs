@@ -4,7 +4,7 @@
 //! Life: [`Compacting::begin`] plans and asks for the hooks' word ([`Effect::Consult`]); then come questions
 //! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`], answered; then one [`Effect::End`].
 //!
-//! Always true: exactly one `End`; at most `CALLS_MAX` questions; nothing is installed that is not smaller than
+//! Invariants: exactly one `End`; at most `CALLS_MAX` questions; nothing is installed that is not smaller than
 //! what it replaces; below the window a failed summary changes nothing; each rung keeps strictly less than the one
 //! before.
 
@@ -53,7 +53,7 @@ const WINDOW_SHARE: u64 = 4;
 
 /// What a compaction is given.
 #[derive(Debug, Clone)]
-pub struct Brief {
+pub struct CompactionParams {
     /// The path, from the newest active compaction's first kept entry at the latest.
     pub path: Vec<Arc<Entry>>,
     /// The settings now.
@@ -79,10 +79,10 @@ pub struct Brief {
     /// What the summary should attend to.
     pub focus: Option<String>,
     /// The rungs that were tried in vain for this same overflow.
-    pub rungs_down: u32,
+    pub failed_attempts: u32,
 }
 
-impl Brief {
+impl CompactionParams {
     fn occasion(&self) -> Occasion {
         match self.trigger {
             Trigger::Overflow => Occasion::Emergency,
@@ -94,7 +94,7 @@ impl Brief {
 
 /// What the hooks say of a plan.
 #[derive(Debug, Clone, PartialEq)]
-pub enum HookWord {
+pub enum HookDecision {
     /// Go on.
     Continue,
     /// Do not compact.
@@ -117,7 +117,7 @@ pub struct Supplied {
 
 /// One question to a summariser.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Question {
+pub struct SummaryRequest {
     /// Its number within this compaction.
     pub id: u32,
     /// What the summary is of.
@@ -132,7 +132,7 @@ pub struct Question {
     pub attempt: u32,
 }
 
-impl Question {
+impl SummaryRequest {
     /// What it takes of the summariser's window, its answer included, by our estimate.
     pub fn tokens(&self, ratio: Ratio) -> u64 {
         let text = classes::tokens(summary::SYSTEM) + classes::tokens(&self.text);
@@ -161,7 +161,7 @@ pub enum Effect {
     /// Ask the hooks; answer with [`Input::Hooks`].
     Consult(Box<Plan>),
     /// Ask a summariser; answer with [`Input::Answered`].
-    Ask(Question),
+    Ask(SummaryRequest),
     /// These questions no longer count: what is under way is cancelled, and what waits is not asked. What was
     /// answered already may still be told with [`Input::Answered`], so that it is billed.
     Withdraw(Vec<u32>),
@@ -175,7 +175,7 @@ pub enum Effect {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// The hooks' word.
-    Hooks(HookWord),
+    Hooks(HookDecision),
     /// A summariser's answer.
     Answered {
         /// Which question.
@@ -238,7 +238,7 @@ struct Parts {
 struct Asked {
     job: usize,
     part: usize,
-    question: Question,
+    question: SummaryRequest,
 }
 
 /// Which input is awaited; others are ignored.
@@ -253,7 +253,7 @@ enum Phase {
 /// A compaction in progress.
 #[derive(Debug)]
 pub struct Compacting {
-    brief: Brief,
+    params: CompactionParams,
     style: Style,
     rung: Rung,
     plan: Option<Plan>,
@@ -275,22 +275,22 @@ pub struct Compacting {
 impl Compacting {
     /// What a question to the summariser may fill, in tokens: its window as it is known by now.
     pub fn summariser_window(&self) -> u64 {
-        self.brief.summariser_window
+        self.params.summariser_window
     }
 
     /// Plans, and says what to do first.
-    pub fn begin(brief: Brief) -> (Self, Vec<Effect>) {
-        let style = Style { focus: brief.focus.clone(), prompt: brief.settings.compact_prompt.clone() };
-        let rung = match (brief.settings.strategy, brief.rungs_down) {
+    pub fn begin(params: CompactionParams) -> (Self, Vec<Effect>) {
+        let style = Style { focus: params.focus.clone(), prompt: params.settings.compact_prompt.clone() };
+        let rung = match (params.settings.strategy, params.failed_attempts) {
             (Strategy::Truncate, 0) => Rung::Truncate,
             (Strategy::Summarize, 0) => Rung::Summarise,
             (Strategy::Summarize, 1) => Rung::Halve,
-            (Strategy::Truncate | Strategy::Summarize, _) if brief.at_window => Rung::LastResort,
+            (Strategy::Truncate | Strategy::Summarize, _) if params.at_window => Rung::LastResort,
             (Strategy::Truncate, _) => Rung::Truncate,
             (Strategy::Summarize, _) => Rung::Halve,
         };
         let mut this = Self {
-            brief,
+            params,
             style,
             rung,
             plan: None,
@@ -339,9 +339,11 @@ impl Compacting {
             Input::Hooks(word) if self.phase == Phase::Hooks => {
                 self.phase = Phase::Answers;
                 match word {
-                    HookWord::Continue => self.ask_for_summaries(),
-                    HookWord::Cancel { reason } => self.end(CompactionOutcome::Cancelled { reason }, None),
-                    HookWord::Supply(supplied) => self.install_supplied(&supplied),
+                    HookDecision::Continue => self.ask_for_summaries(),
+                    HookDecision::Cancel { reason } => {
+                        self.end(CompactionOutcome::Cancelled { reason }, None)
+                    }
+                    HookDecision::Supply(supplied) => self.install_supplied(&supplied),
                 }
             }
             Input::Answered { id, answer } if self.phase != Phase::Over => self.answered(id, answer),
@@ -365,18 +367,18 @@ impl Compacting {
     }
 
     fn options(&self) -> PlanOptions {
-        let brief = &self.brief;
+        let params = &self.params;
         let mut options = PlanOptions::new(
-            &brief.settings,
-            brief.window,
-            brief.occasion(),
-            brief.tokens_before,
-            brief.overhead,
+            &params.settings,
+            params.window,
+            params.occasion(),
+            params.tokens_before,
+            params.overhead,
         );
-        if let Some(keep) = brief.keep_recent.filter(|_| brief.trigger != Trigger::Overflow) {
+        if let Some(keep) = params.keep_recent.filter(|_| params.trigger != Trigger::Overflow) {
             options.keep_recent = keep.max(1);
         }
-        options.force |= brief.force || brief.at_window;
+        options.force |= params.force || params.at_window;
         match self.rung {
             Rung::Summarise | Rung::Truncate => {}
             Rung::Halve => options.keep_recent = (options.keep_recent / 2).max(1),
@@ -393,7 +395,7 @@ impl Compacting {
     fn start_rung(&mut self) -> Vec<Effect> {
         let mut effects = self.withdraw(|_| true);
         self.jobs.clear();
-        effects.extend(match plan(&self.brief.path, &self.options()) {
+        effects.extend(match plan(&self.params.path, &self.options()) {
             Err(nothing) => self.nothing(nothing),
             Ok(next) if self.last_first_kept.is_some_and(|last| next.first_kept <= last) => {
                 self.plan = Some(next);
@@ -428,7 +430,7 @@ impl Compacting {
 
     fn nothing(&mut self, nothing: Nothing) -> Vec<Effect> {
         // At the window, a lower rung may find a cut where this one finds none.
-        if self.plan.is_some() || self.brief.at_window {
+        if self.plan.is_some() || self.params.at_window {
             return self.next_rung(&nothing.to_string());
         }
         self.end(CompactionOutcome::Nothing { reason: nothing.to_string() }, None)
@@ -444,45 +446,45 @@ impl Compacting {
         let frame_tokens =
             entry_tokens(&EntryKind::message(Message::user(summary_text(&frame))), Estimator::Classes);
         let room = target.saturating_sub(self.tokens_after(plan, frame_tokens));
-        let room = to_estimate(room, self.brief.ratio);
+        let room = to_estimate(room, self.params.ratio);
         // A little is left for what is escaped in an accepted answer.
         Some(room - room / 16)
     }
 
     /// The largest context after that is a success, in tokens; `None` where somebody asked, and smaller is enough.
     fn target_tokens(&self) -> Option<u64> {
-        if matches!(self.brief.trigger, Trigger::Manual | Trigger::Hook) {
+        if matches!(self.params.trigger, Trigger::Manual | Trigger::Hook) {
             return None;
         }
-        let window = self.brief.window;
-        let trigger = self.brief.settings.trigger_tokens(window).unwrap_or(window);
+        let window = self.params.window;
+        let trigger = self.params.settings.trigger_tokens(window).unwrap_or(window);
         let by_trigger = share(trigger, SUCCESS_SHARE);
-        if self.brief.at_window {
+        if self.params.at_window {
             return Some(by_trigger);
         }
         // A trigger far below the window: a tenth of the window may be more than there is.
         let freed = share(window, FREED_SHARE).min(share(trigger, 1.0 - SUCCESS_SHARE));
-        Some(by_trigger.min(self.brief.tokens_before.saturating_sub(freed)))
+        Some(by_trigger.min(self.params.tokens_before.saturating_sub(freed)))
     }
 
     /// The context after, in tokens, with a summary entry of this estimated size.
     fn tokens_after(&self, plan: &Plan, summary_tokens: u64) -> u64 {
         let kept: u64 = self
-            .brief
+            .params
             .path
             .iter()
             .filter(|entry| entry.id >= plan.first_kept && is_message(&entry.kind))
             .map(|entry| entry.tokens)
             .sum();
-        self.brief.overhead + self.brief.ratio.apply(kept + summary_tokens)
+        self.params.overhead + self.params.ratio.apply(kept + summary_tokens)
     }
 
     fn install_supplied(&mut self, supplied: &Supplied) -> Vec<Effect> {
         let Some(mut plan) = self.plan.clone() else { return Vec::new() };
         if let Some(first_kept) = supplied.first_kept.filter(|id| *id != plan.first_kept) {
-            match plan.moved_to(&self.brief.path, first_kept) {
+            match plan.moved_to(&self.params.path, first_kept) {
                 Some(moved) => plan = moved,
-                None if self.brief.at_window => return self.ask_for_summaries(),
+                None if self.params.at_window => return self.ask_for_summaries(),
                 None => {
                     let reason =
                         format!("the hook's first kept entry {first_kept} is not where a path may be cut");
@@ -497,7 +499,7 @@ impl Compacting {
         match segment {
             Some(segment) => self.install(segment),
             // At the window, something must be done: the hook is passed over.
-            None if self.brief.at_window => self.ask_for_summaries(),
+            None if self.params.at_window => self.ask_for_summaries(),
             None => {
                 let reason = "the summary that a hook supplied is empty, or too large".to_owned();
                 self.end(CompactionOutcome::Failed { reason }, None)
@@ -509,7 +511,7 @@ impl Compacting {
         let cap = self
             .room_for_summary(plan)
             .unwrap_or(u64::MAX)
-            .min(self.brief.settings.summary_cap(self.brief.window));
+            .min(self.params.settings.summary_cap(self.params.window));
         let text = summary::truncated(plan, cap.max(SUMMARY_TOKENS_MIN));
         self.install_or_next(plan, text, true)
     }
@@ -534,11 +536,11 @@ impl Compacting {
             summary: text,
             active_request: plan.active_request.clone(),
             files: plan.files.clone(),
-            trigger: self.brief.trigger,
+            trigger: self.params.trigger,
             truncated,
             from_hook,
             is_split_turn: plan.is_split_turn,
-            tokens_before: self.brief.tokens_before,
+            tokens_before: self.params.tokens_before,
             tokens_after: 0,
             messages_before: plan.messages_before,
             messages_removed: plan.messages_removed(),
@@ -553,7 +555,7 @@ impl Compacting {
         // By estimate against estimate; and, below the window, against what was measured too: at the window the
         // measure has just been shown to be too low.
         let smaller = summary_tokens < self.replaced_tokens(plan)
-            && (compaction.tokens_after < self.brief.tokens_before || self.brief.at_window);
+            && (compaction.tokens_after < self.params.tokens_before || self.params.at_window);
         smaller.then(|| {
             Box::new(Segment {
                 base: plan.base,
@@ -571,7 +573,7 @@ impl Compacting {
             Some(entry.id) == plan.base
                 || (entry.id >= plan.first && entry.id <= plan.last && is_message(&entry.kind))
         };
-        self.brief.path.iter().filter(replaced).map(|entry| entry.tokens).sum()
+        self.params.path.iter().filter(replaced).map(|entry| entry.tokens).sum()
     }
 
     fn is_success(&self, tokens_after: u64, last_resort: bool) -> bool {
@@ -579,9 +581,9 @@ impl Compacting {
             None => true,
             // At the window, what can be sent at all is better than nothing, though it be above the trigger; with
             // room for an answer, or the next request would be at the window again.
-            Some(_) if last_resort && self.brief.at_window => {
-                let window = self.brief.window;
-                let room = (self.brief.settings.reserve(window) / 2).max(window / ANSWER_SHARE);
+            Some(_) if last_resort && self.params.at_window => {
+                let window = self.params.window;
+                let room = (self.params.settings.reserve(window) / 2).max(window / ANSWER_SHARE);
                 tokens_after < window.saturating_sub(room)
             }
             Some(target) => tokens_after <= target,
@@ -596,7 +598,7 @@ impl Compacting {
     }
 
     fn summary_failed(&mut self, why: &str) -> Vec<Effect> {
-        if self.brief.at_window {
+        if self.params.at_window {
             return self.last_resort();
         }
         self.end(CompactionOutcome::Failed { reason: format!("no summary could be made: {why}") }, None)
@@ -612,12 +614,12 @@ impl Compacting {
     fn next_rung(&mut self, why: &str) -> Vec<Effect> {
         self.last_first_kept = self.plan.as_ref().map(|plan| plan.first_kept);
         match self.rung {
-            Rung::Summarise if self.brief.trigger != Trigger::Manual || self.brief.at_window => {
+            Rung::Summarise if self.params.trigger != Trigger::Manual || self.params.at_window => {
                 self.rung = Rung::Halve;
                 self.start_rung()
             }
-            Rung::Halve | Rung::Truncate if self.brief.at_window => self.last_resort(),
-            Rung::LastResort if self.brief.at_window => self.floor(),
+            Rung::Halve | Rung::Truncate if self.params.at_window => self.last_resort(),
+            Rung::LastResort if self.params.at_window => self.floor(),
             Rung::Summarise | Rung::Halve | Rung::Truncate | Rung::LastResort => {
                 self.end(CompactionOutcome::Failed { reason: format!("it would not help: {why}") }, None)
             }
@@ -627,18 +629,18 @@ impl Compacting {
     /// Even the smallest context is too large: says what is in it.
     fn floor(&mut self) -> Vec<Effect> {
         let newest: u64 = self.plan.as_ref().map_or_else(
-            || self.brief.ratio.apply(self.brief.path.iter().map(|entry| entry.tokens).sum()),
-            |plan| self.tokens_after(plan, 0).saturating_sub(self.brief.overhead),
+            || self.params.ratio.apply(self.params.path.iter().map(|entry| entry.tokens).sum()),
+            |plan| self.tokens_after(plan, 0).saturating_sub(self.params.overhead),
         );
         let message = format!(
             "the context cannot be made small enough for the window of {} tokens: the system prompt, tools and \
              instructions have {} tokens and the newest messages, which are kept, {newest}; shorten them, or use a \
              model with a larger window",
-            self.brief.window, self.brief.overhead
+            self.params.window, self.params.overhead
         );
         let mut failure = Failure::new(FailureClass::ContextFloor, message.clone());
-        failure.limit = Some(self.brief.window);
-        failure.requested = Some(self.brief.overhead + newest);
+        failure.limit = Some(self.params.window);
+        failure.requested = Some(self.params.overhead + newest);
         self.end(CompactionOutcome::Failed { reason: message }, Some(failure))
     }
 
@@ -650,7 +652,7 @@ impl Compacting {
         vec![Effect::End(End {
             outcome,
             floor,
-            tokens_after: installed.map_or(self.brief.tokens_before, |(tokens, _, _)| tokens),
+            tokens_after: installed.map_or(self.params.tokens_before, |(tokens, _, _)| tokens),
             messages_removed: installed.map_or(0, |(_, removed, _)| removed),
             usage: self.usage,
         })]

@@ -1,6 +1,6 @@
 //! What is recorded: entries, the immutable records of a session.
 //!
-//! Always true: an entry's id is its position in the session's log (dense, from 0), its parent is an earlier
+//! Invariants: an entry's id is its position in the session's log (dense, from 0), its parent is an earlier
 //! entry, and it is never changed or removed. What stands on the path and what stands beside it (inbox items,
 //! leaf moves, notes about compactions) is decided by [`EntryKind::is_on_path`] alone.
 
@@ -26,7 +26,7 @@ impl fmt::Display for EntryId {
 }
 
 /// The id of an agent's run for one prompt: the id of the entry that began it.
-pub type TurnId = EntryId;
+pub type RunId = EntryId;
 
 /// One immutable record of a session.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,11 +127,11 @@ pub enum EntryKind {
     /// Beside the path: a compaction ended, one way or another. Exactly one for every start.
     CompactionEnded(CompactionEnded),
     /// Beside the path: the agent's run for a prompt ended. Exactly one for every run.
-    TurnEnded {
+    RunEnded {
         /// Which run.
-        turn: TurnId,
+        run: RunId,
         /// How.
-        outcome: TurnOutcome,
+        outcome: RunOutcome,
         /// The context's size then.
         context: ContextUsage,
     },
@@ -161,7 +161,7 @@ impl EntryKind {
             | Self::LeafMoved { .. }
             | Self::CompactionStarted(_)
             | Self::CompactionEnded(_)
-            | Self::TurnEnded { .. } => false,
+            | Self::RunEnded { .. } => false,
         }
     }
 
@@ -208,11 +208,11 @@ pub struct Custom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// After the last result of the running batch of tool calls, into the running turn.
+    /// After the last result of the running batch of tool calls, into the current run.
     Steer,
-    /// After the running turn, which then goes on with it.
+    /// After the current run, which then goes on with it.
     FollowUp,
-    /// After the running turn, as a prompt of its own.
+    /// After the current run, as a prompt of its own.
     Prompt,
 }
 
@@ -307,7 +307,7 @@ pub struct Compaction {
     /// The summary with its footer, as the model sees it.
     pub summary: String,
     /// The user's request in progress where its message is among those replaced: verbatim, bounded, and so
-    /// carried from compaction to compaction until its turn is over.
+    /// carried from compaction to compaction until its run is over.
     pub active_request: Option<String>,
     /// All files touched from the session's start to `last`.
     pub files: FileOps,
@@ -317,7 +317,7 @@ pub struct Compaction {
     pub truncated: bool,
     /// Whether a hook supplied it.
     pub from_hook: bool,
-    /// Whether the cut lies inside a turn.
+    /// Whether the cut lies inside a run.
     pub is_split_turn: bool,
     /// The context before, in tokens.
     pub tokens_before: u64,
@@ -379,7 +379,7 @@ pub struct CompactionEnded {
 
 /// How an agent's run for a prompt ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum TurnOutcome {
+pub enum RunOutcome {
     /// The model answered without asking for more tools.
     Completed,
     /// The user or the program interrupted it; what had come is kept.
@@ -395,7 +395,7 @@ pub enum TurnOutcome {
     },
 }
 
-impl TurnOutcome {
+impl RunOutcome {
     /// The outcome in snake case.
     pub fn as_str(&self) -> &'static str {
         match self {

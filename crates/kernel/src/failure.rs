@@ -1,6 +1,6 @@
 //! What can go wrong with a model call, in the classes that recovery distinguishes.
 //!
-//! The provider crate classifies (it sees status and body); the turn decides (it sees only the class).
+//! The provider crate classifies (it sees status and body); the run decides (it sees only the class).
 
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +79,7 @@ impl std::fmt::Display for FailureClass {
     }
 }
 
-/// A failed model call, as the turn and the user see it.
+/// A failed model call, as the run and the user see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// What kind it is.

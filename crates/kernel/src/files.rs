@@ -1,6 +1,6 @@
 //! Which files a conversation read and modified, cumulatively over all compactions.
 //!
-//! Always true: a path is in at most one of the two sets. A file that was read and later modified is modified
+//! Invariants: a path is in at most one of the two sets. A file that was read and later modified is modified
 //! only; a deleted file counts as modified. Both sets are sorted.
 
 use std::collections::BTreeSet;

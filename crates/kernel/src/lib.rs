@@ -1,4 +1,4 @@
-//! Given what happened, what next: messages, entries, paths, sizes, plans and turns.
+//! Given what happened, what next: messages, entries, paths, sizes, plans and runs.
 //!
 //! The one key decision: **this crate only decides.** Every function here is a plain function of its
 //! arguments; the actors of `greenroom` perform what it decides. What is absent, and stays so: tokio, ractor,
@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`message`] (what is said), [`entry`] (what is recorded), [`path`] (which of it counts now),
 //! [`size`] and [`usage`] (how large it is), [`settings`] (when and how to compact), [`plan`] (where to cut),
-//! [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end), [`failure`] (what went wrong), [`turn`] (what to do next).
+//! [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end), [`failure`] (what went wrong), [`run`] (what to do next).
 
 pub mod compacting;
 pub mod entry;
@@ -18,13 +18,13 @@ pub mod message;
 mod notation;
 pub mod path;
 pub mod plan;
+pub mod run;
 pub mod settings;
 pub mod size;
 pub mod summary;
-pub mod turn;
 pub mod usage;
 
-pub use entry::{Compaction, Entry, EntryId, EntryKind, TurnId, TurnOutcome};
+pub use entry::{Compaction, Entry, EntryId, EntryKind, RunId, RunOutcome};
 pub use failure::{Failure, FailureClass};
 pub use files::{FileOps, Touch, Touched};
 pub use message::{

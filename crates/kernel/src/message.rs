@@ -1,6 +1,6 @@
 //! What is said in a conversation: the three kinds of message that a model can be sent, and their content.
 //!
-//! Always true: no type here is recursive (a recursive type could overflow the stack when decoded), and every
+//! Invariants: no type here is recursive (a recursive type could overflow the stack when decoded), and every
 //! `match` over content kinds in this crate is exhaustive, so that a new kind must meet its size, its
 //! rendering and its storage.
 

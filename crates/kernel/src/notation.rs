@@ -7,7 +7,7 @@
 //! the call that it answers; `@N` the entry that it points to (first kept, undone, pinned); `<f` and `>f` a file
 //! that a result read or modified. `|` stands before the cut, `/` before the turn prefix of a split turn.
 //!
-//! Always true: an entry's id is its position in the drawing, and each text begins with `m<id>.`, so that it can
+//! Invariants: an entry's id is its position in the drawing, and each text begins with `m<id>.`, so that it can
 //! be found in a transcript.
 
 use std::fmt::Write as _;

@@ -4,7 +4,7 @@
 //! It need not begin at the session's first entry: nothing before the first kept entry of the newest active
 //! compaction is needed to project it (pinned entries apart), which is why a session opens without its history.
 //!
-//! Always true: projection never fails and never changes an entry; in what it gives, every tool call has
+//! Invariants: projection never fails and never changes an entry; in what it gives, every tool call has
 //! exactly one result directly after it, no message is empty, and a summary is told from a user's words by its
 //! entry's kind, never by its text.
 
@@ -148,7 +148,7 @@ pub fn is_message(kind: &EntryKind) -> bool {
         | EntryKind::LeafMoved { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
-        | EntryKind::TurnEnded { .. } => false,
+        | EntryKind::RunEnded { .. } => false,
     }
 }
 

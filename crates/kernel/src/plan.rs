@@ -1,6 +1,6 @@
 //! Where to cut: what a compaction would replace and what it would keep.
 //!
-//! Always true: planning is a pure function of the path, so the same input gives the same plan; a cut never
+//! Invariants: planning is a pure function of the path, so the same input gives the same plan; a cut never
 //! separates a tool call from its results; what the last active compaction kept is summarised by the next one,
 //! so nothing is summarised twice and nothing is skipped. Planning costs what the live context costs.
 

@@ -1,6 +1,6 @@
 //! When and how to compact: the settings, and what they mean for a window.
 //!
-//! Always true: every trigger that is set is obeyed and the earliest wins; `enabled: false` means that nothing
+//! Invariants: every trigger that is set is obeyed and the earliest wins; `enabled: false` means that nothing
 //! compacts by itself. Syntax is checked when settings are loaded ([`CompactionSettings::check`]), feasibility
 //! when a window and an overhead are known ([`CompactionSettings::feasible`]).
 
@@ -16,7 +16,7 @@ const RESERVE_SHARE: f64 = 0.25;
 /// The share of the window that a set `keep_recent_tokens` is at most.
 const KEEP_SHARE: f64 = 0.35;
 /// What a manual compaction keeps by default, in tokens.
-const KEEP_BY_HAND: u64 = 20_000;
+const KEEP_MANUAL: u64 = 20_000;
 
 /// How compaction behaves. Every field has a default; unknown fields are errors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -275,7 +275,7 @@ impl CompactionSettings {
             (Occasion::Emergency, _) => window / 5,
             (Occasion::Automatic | Occasion::Manual, Some(set)) => set.min(at_most),
             (Occasion::Automatic, None) => window / 4,
-            (Occasion::Manual, None) => KEEP_BY_HAND.min(at_most),
+            (Occasion::Manual, None) => KEEP_MANUAL.min(at_most),
         }
         .max(1)
     }

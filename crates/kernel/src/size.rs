@@ -4,7 +4,7 @@
 //! [`Estimator::Char4`], the field's common heuristic, for comparison. Every content kind counts: text,
 //! reasoning, calls, nested result blocks, images.
 //!
-//! Always true: the same message has the same size, and a larger text never counts less than its prefix by
+//! Invariants: the same message has the same size, and a larger text never counts less than its prefix by
 //! more than one token's worth of rounding.
 
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,7 @@ pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
         | EntryKind::LeafMoved { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
-        | EntryKind::TurnEnded { .. } => 0,
+        | EntryKind::RunEnded { .. } => 0,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What to ask a summariser, what to accept from it, and what stands in the context afterwards.
 //!
-//! Always true: a transcript is data, so text in it that looks like our tags is made harmless before it is
+//! Invariants: a transcript is data, so text in it that looks like our tags is made harmless before it is
 //! sent, and so is a summary before it is shown to a model; an answer that is empty, cut off, too long, calls
 //! tools or lacks the asked-for headings is never accepted; and the footer, the active request and the counts
 //! are written by this code, never by a model.
@@ -155,7 +155,7 @@ fn entry_transcript(kind: &EntryKind) -> Option<String> {
     } else if let EntryKind::BranchSummary { summary, .. } = kind {
         Some(format!("[Record]: {}", harmless(summary)))
     } else if let EntryKind::Shell(shell) = kind {
-        let output = cut_middle(&shell.output, TOOL_RESULT_CHARS);
+        let output = elide_middle(&shell.output, TOOL_RESULT_CHARS);
         (!shell.excluded)
             .then(|| format!("[User]: I ran `{}`:\n{}", harmless(&shell.command), harmless(&output)))
     } else if let EntryKind::Custom(custom) = kind {
@@ -169,7 +169,7 @@ fn message_transcript(message: &Message) -> Option<String> {
     match message {
         Message::User(blocks) => Some(format!("[User]: {}", blocks_transcript(blocks))),
         Message::ToolResult(result) => {
-            let text = cut_middle(&crate::message::blocks_text(&result.content), TOOL_RESULT_CHARS);
+            let text = elide_middle(&crate::message::blocks_text(&result.content), TOOL_RESULT_CHARS);
             let images = result.content.iter().filter(|block| matches!(block, Block::Image(_))).count();
             let images = if images > 0 { format!(" [{images} images]") } else { String::new() };
             Some(format!("[Tool result] ({}): {}{images}", harmless(&result.tool_name), harmless(&text)))
@@ -181,7 +181,7 @@ fn message_transcript(message: &Message) -> Option<String> {
                 match part {
                     Part::Text(said) => text.push_str(said),
                     Part::ToolCall(call) => {
-                        let arguments = cut_middle(&call.arguments, TOOL_RESULT_CHARS);
+                        let arguments = elide_middle(&call.arguments, TOOL_RESULT_CHARS);
                         let _ = write!(calls, "\n  {}({})", harmless(&call.name), harmless(&arguments));
                     }
                     // Reasoning led to what was said and done; it is not needed once that stands.
@@ -503,7 +503,7 @@ pub fn bounded(text: &str, bytes: usize) -> String {
 }
 
 /// At most `limit` characters of a text, with a mark of how many were cut from its middle.
-fn cut_middle(text: &str, limit: usize) -> String {
+fn elide_middle(text: &str, limit: usize) -> String {
     // Bytes are at least as many as characters.
     if text.len() <= limit {
         return text.to_owned();

@@ -1,6 +1,6 @@
 //! How large the context is: the provider's last report and our estimate of what came since.
 //!
-//! Always true: a report from before a compaction is never used again; reports of summary calls never come
+//! Invariants: a report from before a compaction is never used again; reports of summary calls never come
 //! here; and everything is O(1) per message, whatever the history.
 
 use std::sync::Arc;

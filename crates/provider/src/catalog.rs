@@ -1,6 +1,6 @@
 //! The model catalogue: limits, prices and abilities of known models, compiled in.
 //!
-//! The data is models.dev's, in the compact form that `data/README.md` describes. Always true: what is not known
+//! The data is models.dev's, in the compact form that `data/README.md` describes. Invariants: what is not known
 //! is `None`, never a guess, and an unknown provider's model gets the smallest limit that any provider has for
 //! it, and no price.
 

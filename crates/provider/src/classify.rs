@@ -1,6 +1,6 @@
 //! What a provider's refusal means, by rules over its status, codes and words.
 //!
-//! Always true: the status decides first (401, 402, 403, 408, 429 and 529 are never a context overflow, even
+//! Invariants: the status decides first (401, 402, 403, 408, 429 and 529 are never a context overflow, even
 //! when they quote its words, nor when a gateway wraps them); the rules name no provider; and only what the
 //! provider said is read, never what it echoes of the request. An empty body says nothing: 400 becomes `Other`,
 //! 413 `PayloadTooLarge` and 429 `RateLimited`, and whether it was an overflow is decided by our own estimate
@@ -124,7 +124,7 @@ fn class(status: Option<u16>, digest: &Digest) -> FailureClass {
         return FailureClass::ContextOverflow;
     }
     // Waiting does not mend a request that the server cannot read, whatever its status says.
-    if says(words::NEVER_HEALS) {
+    if says(words::PERMANENT) {
         return FailureClass::Other;
     }
     // These statuses blame the request, whatever the words.

@@ -3,7 +3,7 @@
 //! The one key decision: **a provider is shaped by what must be kept, not by one API.** Opaque reasoning goes
 //! back unchanged, usage tells cached from fresh tokens, and an error keeps its status and body. This is the
 //! only crate that knows async-openai, and none of its types are public. What is absent: sessions, actors,
-//! retries (the turn decides about those), and any knowledge of compaction.
+//! retries (the run decides about those), and any knowledge of compaction.
 
 mod base_url;
 pub mod catalog;
@@ -56,8 +56,8 @@ pub struct OutputSchema {
 /// What a model call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// A step of a turn: its usage moves the context size.
-    Turn,
+    /// A step of a run: its usage moves the context size.
+    Step,
     /// A summary: it bills, and never moves the context size.
     Summary,
 }
@@ -80,7 +80,7 @@ pub trait Provider: Send + Sync + 'static {
         false
     }
 
-    /// The output limit that a request which names none is sent with, in tokens, if it is sent with any. A turn
+    /// The output limit that a request which names none is sent with, in tokens, if it is sent with any. A run
     /// must know it, since it can lower only a limit that it knows.
     fn max_output_tokens(&self) -> Option<u64> {
         None
@@ -138,7 +138,7 @@ impl ProviderError {
 }
 
 /// Whether an answer is one of those that a server near its limit gives without a word: 400, 413 or 429 with an
-/// empty body. [`ProviderError::is_overflow_candidate`] is the question that a turn asks.
+/// empty body. [`ProviderError::is_overflow_candidate`] is the question that a run asks.
 pub fn is_empty_body_overflow_candidate(status: Option<u16>, body: &str) -> bool {
     matches!(status, Some(400 | 413 | 429)) && body.trim().is_empty()
 }

@@ -1,6 +1,6 @@
 //! The provider for everything that speaks OpenAI's chat completions: OpenAI itself, gateways, local servers.
 //!
-//! Always true: a call sends one HTTP request, never more, and follows no redirect, so the key reaches no other
+//! Invariants: a call sends one HTTP request, never more, and follows no redirect, so the key reaches no other
 //! host; every stream ends with one `Done` or one error; and dropping the future or the stream closes the
 //! connection.
 

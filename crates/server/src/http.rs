@@ -7,11 +7,11 @@
 //! | `GET /sessions/{id}` | how it stands |
 //! | `POST /sessions/{id}/prompt` `{text}` | the reply |
 //! | `POST /sessions/{id}/compact` `{focus?, keep_recent?, force?}` | how the compaction ended |
-//! | `POST /sessions/{id}/abort` | the running turn is interrupted |
+//! | `POST /sessions/{id}/abort` | the current run is interrupted |
 //!
-//! Always true: every route wants the bearer token, compared in constant time; the `Host` must be one of ours and
+//! Invariants: every route wants the bearer token, compared in constant time; the `Host` must be one of ours and
 //! a foreign `Origin` is refused, so that no web page reaches it; bodies are JSON and at most
-//! [`BODY_BYTES_MAX`]; errors are `application/problem+json`; a client that goes away does not cancel its turn.
+//! [`BODY_BYTES_MAX`]; errors are `application/problem+json`; a client that goes away does not cancel its run.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -236,7 +236,7 @@ async fn prompt(
     let reply = tokio::spawn(async move { session.prompt(text).await }).await;
     let reply = reply.unwrap_or(Err(Error::Interrupted { session: id })).map_err(refused)?;
     Ok(answer(&json!({
-        "text": reply.text, "turn": reply.turn, "steps": reply.steps, "context": reply.context, "usage": reply.usage,
+        "text": reply.text, "run": reply.run, "steps": reply.steps, "context": reply.context, "usage": reply.usage,
     })))
 }
 

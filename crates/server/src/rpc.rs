@@ -4,8 +4,8 @@
 //! `agent/state`, `agent/abort`. A request for work answers at once; what comes of it arrives as notifications:
 //! `event` for every event of the started sessions, `session/prompt_result` and `session/compact_result`.
 //!
-//! Always true: every request has exactly one answer; one that cannot be understood gets an error and harms no
-//! other; a line has at most [`LINE_BYTES_MAX`]; when the input ends, running turns are interrupted in order.
+//! Invariants: every request has exactly one answer; one that cannot be understood gets an error and harms no
+//! other; a line has at most [`LINE_BYTES_MAX`]; when the input ends, running runs are interrupted in order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -224,7 +224,7 @@ impl Server {
                 tokio::spawn(async move {
                     let params = match session.prompt(text).await {
                         Ok(reply) => json!({
-                            "session_id": session_id, "text": reply.text, "turn": reply.turn,
+                            "session_id": session_id, "text": reply.text, "run": reply.run,
                             "context": reply.context, "usage": reply.usage,
                         }),
                         Err(error) => json!({ "session_id": session_id, "error": error_data(&error) }),

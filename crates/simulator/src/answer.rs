@@ -1,6 +1,6 @@
 //! From a scripted reply to the steps that every transport performs.
 //!
-//! Always true: a step list says everything about an answer, its timing and its faults included, so that the
+//! Invariants: a step list says everything about an answer, its timing and its faults included, so that the
 //! HTTP server and the in-process provider cannot differ in what happens, only in how it looks.
 
 use std::collections::VecDeque;

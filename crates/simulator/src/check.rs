@@ -1,6 +1,6 @@
 //! Checks every request, so that a test fails when the runtime sends what a strict provider would refuse.
 //!
-//! Always true: the checker knows nothing of the runtime; its rules are those of the strictest providers in
+//! Invariants: the checker knows nothing of the runtime; its rules are those of the strictest providers in
 //! use. It reports everything that is wrong, not only the first thing.
 
 use std::collections::HashSet;

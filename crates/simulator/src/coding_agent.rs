@@ -1,8 +1,8 @@
 //! A scripted coding agent that looks around in a real folder, for the demo.
 //!
-//! Always true: what it knows comes from the request's messages alone, so that it goes on after a compaction,
+//! Invariants: what it knows comes from the request's messages alone, so that it goes on after a compaction,
 //! a restart or a change of machine; it names only files that a tool really showed it; it only reads, and
-//! every turn of it ends, after `steps_per_turn` steps or when nothing is left to look at.
+//! every run of it ends, after `steps_per_run` steps or when nothing is left to look at.
 
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ const PATH_ARGUMENTS: [&str; 7] = ["path", "file_path", "filename", "file", "dir
 const PATTERN_ARGUMENTS: [&str; 5] = ["pattern", "query", "regex", "text", "needle"];
 const OFFSET_ARGUMENTS: [&str; 3] = ["offset", "start_line", "first_line"];
 
-/// Searches after which a turn with nothing left to read ends.
+/// Searches after which a run with nothing left to read ends.
 const LAST_SEARCHES: usize = 3;
 /// Files named in a closing text.
 const NAMED_FILES_MAX: usize = 12;
@@ -39,22 +39,22 @@ const NAMED_FILES_MAX: usize = 12;
 pub struct CodingAgent {
     /// Where in a folder it begins; sessions begin at different files in any case.
     pub seed: u64,
-    /// After how many steps with tool calls a turn ends, at the latest.
-    pub steps_per_turn: u64,
+    /// After how many steps with tool calls a run ends, at the latest.
+    pub steps_per_run: u64,
     /// How its answers are spread over time.
     pub pace: Pace,
 }
 
 impl Default for CodingAgent {
     fn default() -> Self {
-        Self { seed: 0, steps_per_turn: 24, pace: Pace::default() }
+        Self { seed: 0, steps_per_run: 24, pace: Pace::default() }
     }
 }
 
 impl Script for CodingAgent {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
         let reply = match request.purpose {
-            Purpose::Turn => self.step(request),
+            Purpose::Step => self.step(request),
             Purpose::Summary => Summariser::Obedient.reply(request, call),
         };
         reply.with_pace(self.pace)
@@ -82,8 +82,8 @@ impl CodingAgent {
         let survey = Survey::of(request);
         let toolbox = Toolbox::of(request);
         let news = news(&survey);
-        if survey.steps >= self.steps_per_turn {
-            return closing(&survey, &news, "That is enough for this turn.");
+        if survey.steps >= self.steps_per_run {
+            return closing(&survey, &news, "That is enough for this run.");
         }
         let start = hash(&[&self.seed.to_le_bytes(), request.session_key().as_bytes()]);
         match self.next(&survey, &toolbox, start) {
@@ -190,9 +190,9 @@ fn news(survey: &Survey) -> String {
 
 fn closing(survey: &Survey, news: &str, reason: &str) -> Reply {
     let mut done = Vec::new();
-    if !survey.read_this_turn.is_empty() {
-        let count = survey.read_this_turn.len();
-        let some = &survey.read_this_turn[..count.min(NAMED_FILES_MAX)];
+    if !survey.read_this_run.is_empty() {
+        let count = survey.read_this_run.len();
+        let some = &survey.read_this_run[..count.min(NAMED_FILES_MAX)];
         let more =
             if count > some.len() { format!(" and {} more", count - some.len()) } else { String::new() };
         done.push(format!("read {}{more}", names(some)));
@@ -204,9 +204,9 @@ fn closing(survey: &Survey, news: &str, reason: &str) -> Reply {
     let known = survey.read.len();
     let all = format!("In all I know {known} files of this folder.");
     let what = if done.is_empty() {
-        "I made no new finding in this turn.".to_owned()
+        "I made no new finding in this run.".to_owned()
     } else {
-        format!("In this turn I {}.", done.join(" and "))
+        format!("In this run I {}.", done.join(" and "))
     };
     Reply::text(join(news, &format!("{reason} {what} {all}")))
 }

@@ -1,6 +1,6 @@
 //! What can go wrong with a provider, by order of a script or by a seed.
 //!
-//! Always true: a fault that was chosen is counted when it really happens to the answer, not when it was
+//! Invariants: a fault that was chosen is counted when it really happens to the answer, not when it was
 //! chosen; a test that injects a fault asserts that count. The same plan, session and call number always give
 //! the same fault, however sessions interleave.
 
@@ -172,7 +172,7 @@ impl Fault {
         }
     }
 
-    /// Whether the client gets no usable answer from it and so asks again: the script's turn does not advance.
+    /// Whether the client gets no usable answer from it and so asks again: the script's run does not advance.
     pub(crate) fn spoils_answer(&self) -> bool {
         match self {
             Self::Http { .. }

@@ -1,6 +1,6 @@
 //! The simulated model as a provider in this process, without a socket.
 //!
-//! Always true: it waits only on tokio's clock, so that a paused clock rules it; it shares the caller's
+//! Invariants: it waits only on tokio's clock, so that a paused clock rules it; it shares the caller's
 //! messages and copies none but those with broken calls. A failure is what a careful HTTP client would make of the same answer.
 
 use std::borrow::Cow;

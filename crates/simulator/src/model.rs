@@ -1,6 +1,6 @@
 //! What decides the simulated model's answers: the script, and the reply it gives.
 //!
-//! Always true: a script is a plain function of the request and of the call's numbers. It does not wait, and
+//! Invariants: a script is a plain function of the request and of the call's numbers. It does not wait, and
 //! it knows no transport; delays and faults are part of the reply and are performed by the simulator.
 
 use greenroom_kernel::{AssistantMessage, Part, StopReason, Usage};

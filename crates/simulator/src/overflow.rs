@@ -1,6 +1,6 @@
 //! How providers say that a request is larger than the model's window.
 //!
-//! The texts are those of real servers, since recovery depends on reading them. Always true: the numbers in
+//! The texts are those of real servers, since recovery depends on reading them. Invariants: the numbers in
 //! them are the simulator's own count and window.
 
 use serde_json::json;

@@ -8,20 +8,20 @@ use crate::model::{CallInfo, Reply, Script};
 use crate::seen::SeenRequest;
 use crate::summariser::Summariser;
 
-/// Answers turns with the last user message, and summary requests with an obedient summary.
+/// Answers runs with the last user message, and summary requests with an obedient summary.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Echo;
 
 impl Script for Echo {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
         match request.purpose {
-            Purpose::Turn => Reply::text(request.last_user_text()),
+            Purpose::Step => Reply::text(request.last_user_text()),
             Purpose::Summary => Summariser::Obedient.reply(request, call),
         }
     }
 }
 
-/// Answers each session's turns with these replies, in order; summary requests with an obedient summary.
+/// Answers each session's runs with these replies, in order; summary requests with an obedient summary.
 /// After the last reply it says "(the script has ended)".
 #[derive(Debug, Clone, Default)]
 pub struct Sequence(pub Vec<Reply>);
@@ -30,7 +30,7 @@ impl Script for Sequence {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
         match request.purpose {
             Purpose::Summary => Summariser::Obedient.reply(request, call),
-            Purpose::Turn => usize::try_from(call.session_call)
+            Purpose::Step => usize::try_from(call.session_call)
                 .ok()
                 .and_then(|index| self.0.get(index))
                 .cloned()
@@ -51,26 +51,26 @@ where
     }
 }
 
-/// One script for turns, another for summaries.
+/// One script for runs, another for summaries.
 #[derive(Clone)]
 pub struct ByPurpose {
-    /// Answers turns.
-    pub turns: Arc<dyn Script>,
+    /// Answers runs.
+    pub runs: Arc<dyn Script>,
     /// Answers summary requests.
     pub summaries: Arc<dyn Script>,
 }
 
 impl ByPurpose {
     /// From two scripts.
-    pub fn new(turns: impl Script, summaries: impl Script) -> Self {
-        Self { turns: Arc::new(turns), summaries: Arc::new(summaries) }
+    pub fn new(runs: impl Script, summaries: impl Script) -> Self {
+        Self { runs: Arc::new(runs), summaries: Arc::new(summaries) }
     }
 }
 
 impl Script for ByPurpose {
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
         match request.purpose {
-            Purpose::Turn => self.turns.reply(request, call),
+            Purpose::Step => self.runs.reply(request, call),
             Purpose::Summary => self.summaries.reply(request, call),
         }
     }

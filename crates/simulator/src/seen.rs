@@ -1,6 +1,6 @@
 //! A request as the simulated model sees it, whichever way it came.
 //!
-//! Always true: the conversation is in the kernel's own messages, shared with the caller in-process and with
+//! Invariants: the conversation is in the kernel's own messages, shared with the caller in-process and with
 //! the session's previous request over HTTP, so that looking at a request copies nothing.
 
 use std::sync::Arc;

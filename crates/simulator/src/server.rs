@@ -1,6 +1,6 @@
 //! The simulated model over HTTP, on the loopback interface.
 //!
-//! Always true: what happens is decided by `answer`; this file only writes it down as bytes, in the
+//! Invariants: what happens is decided by `answer`; this file only writes it down as bytes, in the
 //! order and at the time it says. A client that goes away ends its answer at once.
 
 use std::collections::VecDeque;
@@ -200,7 +200,7 @@ fn from_headers(headers: &HeaderMap) -> FromHeaders {
         session: text("x-greenroom-session").map(str::to_owned),
         purpose: match text("x-greenroom-purpose") {
             Some("summary") => Some(Purpose::Summary),
-            Some("turn") => Some(Purpose::Turn),
+            Some("run") => Some(Purpose::Step),
             Some(_) | None => None,
         },
     }

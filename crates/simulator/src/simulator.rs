@@ -1,6 +1,6 @@
 //! The simulator itself: options, the life of one call, and what it remembers of all calls.
 //!
-//! Always true: every request is checked, counted and logged before anything else is decided; state is behind
+//! Invariants: every request is checked, counted and logged before anything else is decided; state is behind
 //! one lock that is held only for bookkeeping, never while a script runs or text is counted.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -100,7 +100,7 @@ struct Session {
     /// Requests of any kind, failed ones included.
     requests: u64,
     /// Answered calls, which the script counts by.
-    turns: u64,
+    runs: u64,
     summaries: u64,
     previous: Option<Arc<Previous>>,
 }
@@ -108,7 +108,7 @@ struct Session {
 impl Session {
     fn answered(&mut self, purpose: Purpose) -> &mut u64 {
         match purpose {
-            Purpose::Turn => &mut self.turns,
+            Purpose::Step => &mut self.runs,
             Purpose::Summary => &mut self.summaries,
         }
     }
@@ -372,8 +372,8 @@ impl Simulator {
     fn remember(&self, request: &SeenRequest, measured: Measured) -> u64 {
         let mut state = self.state();
         let session = state.sessions.entry(request.session_key().to_owned()).or_default();
-        // Two summaries of a session may run at once, and share nothing with its turns.
-        if request.purpose == Purpose::Turn {
+        // Two summaries of a session may run at once, and share nothing with its runs.
+        if request.purpose == Purpose::Step {
             session.previous = Some(Arc::new(Previous {
                 system: request.system.clone(),
                 tools: request.tools.clone(),
@@ -454,7 +454,7 @@ fn measure(request: &mut SeenRequest, previous: Option<&Previous>) -> (Measured,
     );
     let mut message_tokens = Vec::with_capacity(request.messages.len());
     let mut known = 0;
-    if let Some(previous) = previous.filter(|_| request.purpose == Purpose::Turn) {
+    if let Some(previous) = previous.filter(|_| request.purpose == Purpose::Step) {
         for ((old, tokens), new) in
             previous.messages.iter().zip(&previous.message_tokens).zip(&mut request.messages)
         {

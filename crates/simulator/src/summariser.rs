@@ -1,6 +1,6 @@
 //! Answers to summary requests: an honest one, and every way in which a model gets it wrong.
 //!
-//! Always true: the honest summary is made from what was sent and from nothing else, keeps what a previous
+//! Invariants: the honest summary is made from what was sent and from nothing else, keeps what a previous
 //! summary said, and stays well within the output limit of the request.
 
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! How many tokens a text has for the simulated model.
 //!
 //! Deliberately not the runtime's estimator: a real provider counts with a tokenizer that the runtime does not
-//! have, and the difference is what the runtime's learned ratio has to learn. Always true: the count depends
+//! have, and the difference is what the runtime's learned ratio has to learn. Invariants: the count depends
 //! on the text alone, and a text's count is at most the sum of its parts' counts.
 //!
 //! One token is: up to 5 ASCII letters of a word, up to 3 digits, up to 2 punctuation marks, up to 16

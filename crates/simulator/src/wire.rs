@@ -1,6 +1,6 @@
 //! The chat-completions protocol as it stands on the wire: what is read, and what is written.
 //!
-//! Always true: reading is lenient about form (unknown fields, nulls, string or parts) and strict about
+//! Invariants: reading is lenient about form (unknown fields, nulls, string or parts) and strict about
 //! meaning: what cannot be understood is a broken rule, never silently dropped.
 
 use std::borrow::Cow;
@@ -302,7 +302,7 @@ fn purpose_of(tools: &[ToolSpec], messages: &[Arc<Message>]) -> Purpose {
         && messages.last().is_some_and(|last| {
             matches!(**last, Message::User(_)) && last.text().contains(crate::summariser::TRANSCRIPT_TAG)
         });
-    if is_summary { Purpose::Summary } else { Purpose::Turn }
+    if is_summary { Purpose::Summary } else { Purpose::Step }
 }
 
 fn output_schema(format: &serde_json::Value) -> Option<Arc<OutputSchema>> {

@@ -1,6 +1,6 @@
 //! Everything that can go wrong with a store, and what it has to say when it is opened.
 //!
-//! Always true: an error's text is a lower-case fragment that fits after "failed to …", and where a person can do
+//! Invariants: an error's text is a lower-case fragment that fits after "failed to …", and where a person can do
 //! something, it says what.
 
 use std::io;

@@ -1,7 +1,7 @@
 //! Disks that fail, for tests: [`FaultyFiles`] makes a chosen operation go wrong, [`MemoryFiles`] forgets at a
 //! power cut what was not synced.
 //!
-//! Always true: a fault that fired is counted ([`FaultyFiles::fired`]), so that a test can assert that it did.
+//! Invariants: a fault that fired is counted ([`FaultyFiles::fired`]), so that a test can assert that it did.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,6 +1,6 @@
 //! The one way to the disk: every journal file is reached through [`Files`], so that tests can make it fail.
 //!
-//! Always true: nothing here retries or hides an error; a write may be short, as the operating system's may.
+//! Invariants: nothing here retries or hides an error; a write may be short, as the operating system's may.
 //! (sled reaches its own files by itself; the index can always be built again, the journal cannot.)
 
 use std::fmt;

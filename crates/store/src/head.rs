@@ -1,8 +1,8 @@
 //! What is known of a session without reading its log.
 //!
-//! Always true: a head is stored with every append, as it is after it, so that the newest record gives it back.
+//! Invariants: a head is stored with every append, as it is after it, so that the newest record gives it back.
 
-use greenroom_kernel::{EntryId, TurnId, Usage};
+use greenroom_kernel::{EntryId, RunId, Usage};
 
 /// The state of a session after its newest entry. What the fields mean is decided above; the store counts
 /// `entries` and sets `lost_from`, and keeps the rest as it is given.
@@ -23,7 +23,7 @@ pub struct Head {
     /// Input that waits for its boundary, oldest first.
     pub inbox: Vec<EntryId>,
     /// The run that has not ended.
-    pub open_turn: Option<TurnId>,
+    pub open_run: Option<RunId>,
     /// The start of a compaction that has not ended.
     pub open_compaction: Option<EntryId>,
     /// Entries that every compaction keeps verbatim.
@@ -83,7 +83,7 @@ impl Default for Head {
             last_compaction: None,
             compactions: 0,
             inbox: Vec::new(),
-            open_turn: None,
+            open_run: None,
             open_compaction: None,
             pins: Vec::new(),
             provider: String::new(),

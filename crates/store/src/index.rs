@@ -1,6 +1,6 @@
 //! The index: where each entry lies in the journal, each session's head, and how far the journal is indexed.
 //!
-//! Always true: it says nothing that the journal does not say; lost or damaged, it is built again. What the journal
+//! Invariants: it says nothing that the journal does not say; lost or damaged, it is built again. What the journal
 //! has made durable is first put into a table in memory, where every reader sees it at once, and moved to sled in
 //! atomic batches that carry the checkpoint with them, so that an append never waits for sled and sled never holds
 //! half a group. It is one tree with a prefix for each kind of key, because a batch is atomic only within a tree.
@@ -352,7 +352,7 @@ impl Index {
     }
 
     /// It was built anew.
-    pub(crate) fn absolve(&self) {
+    pub(crate) fn clear_suspect(&self) {
         if let Err(error) = std::fs::remove_file(&self.suspect_path)
             && error.kind() != std::io::ErrorKind::NotFound
         {

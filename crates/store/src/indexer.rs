@@ -1,6 +1,6 @@
 //! Turns the journal's frames into changes of the index; the same for a frame just written and for one read again.
 //!
-//! Always true: applying all frames in the order of their segments gives the same index, whenever it is done. A
+//! Invariants: applying all frames in the order of their segments gives the same index, whenever it is done. A
 //! session whose frames do not follow one another is quarantined, not mended.
 
 use std::collections::{BTreeMap, HashMap};

@@ -8,7 +8,7 @@
 //! trailer  magic · version · frames · digest · footer's offset · footer's crc · crc
 //! ```
 //!
-//! Always true: a frame holds a whole batch, so that a batch is there entirely or not at all. Each frame's `chain` is
+//! Invariants: a frame holds a whole batch, so that a batch is there entirely or not at all. Each frame's `chain` is
 //! the header crc of the frame before it (the first one's is derived from the segment's id), so that no frame can
 //! vanish unseen between two others. All crcs begin with the segment's random seed, so that no text inside a payload
 //! can look like a frame. `group` is where the write began that this frame was part of: a frame of a later group

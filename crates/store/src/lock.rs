@@ -1,6 +1,6 @@
 //! One store at a time in a directory.
 //!
-//! Always true: the lock ends with the process, however that ends; the pid in the file is for people only.
+//! Invariants: the lock ends with the process, however that ends; the pid in the file is for people only.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,6 +1,6 @@
 //! A store in memory: for simulations under a paused clock, and for sessions that need not last.
 //!
-//! Always true: an append completes at once, on the caller's thread, and means the same as on a disk. Where a test
+//! Invariants: an append completes at once, on the caller's thread, and means the same as on a disk. Where a test
 //! gives it a file, an append is first written there, and fails where that fails: it changes nothing then.
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,6 +1,6 @@
 //! Reading entries through the index.
 //!
-//! Always true: what is given out was checked against the journal, whole and dense; a hole is a typed error. Every
+//! Invariants: what is given out was checked against the journal, whole and dense; a hole is a typed error. Every
 //! function here blocks on the disk.
 
 use greenroom_kernel::{Entry, EntryId};

@@ -1,6 +1,6 @@
 //! Giving the space of deleted sessions back: mostly dead segments are rewritten without what is dead.
 //!
-//! Always true: a crash at any step leaves either the old segment or the new one in the manifest, whole, and the
+//! Invariants: a crash at any step leaves either the old segment or the new one in the manifest, whole, and the
 //! other one as a leftover that the next start removes. A tombstone stays as long as an older segment could still
 //! hold frames of its session.
 

@@ -1,6 +1,6 @@
 //! What a frame of the journal carries, and its bytes: a version byte, then the record in that version's form.
 //!
-//! Always true: bytes once written can be read for ever. A version's structs (`record/v1.rs`) are storage structs of
+//! Invariants: bytes once written can be read for ever. A version's structs (`record/v1.rs`) are storage structs of
 //! their own, apart from the kernel's; their golden bytes are in the tests. What is decoded is limited in size and
 //! consumed to its last byte.
 

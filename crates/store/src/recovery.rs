@@ -1,6 +1,6 @@
 //! Opening a store: finding out what the journal holds, what was lost, and bringing the index up to it.
 //!
-//! Always true: nothing that was acknowledged and is gone stays unsaid, as far as journal, manifest or index still
+//! Invariants: nothing that was acknowledged and is gone stays unpublished, as far as journal, manifest or index still
 //! know of it; what is whole can be read; nothing here panics over what is on the disk. The segment that was written
 //! to is read as a whole; sealed ones are known by their last bytes, and read only to build the index again.
 

@@ -1,6 +1,6 @@
 //! The one thread that writes: group commit over all sessions.
 //!
-//! Always true: a reply is sent after the bytes it speaks of were synced, never before. After a failed write or sync
+//! Invariants: a reply is sent after the bytes it speaks of were synced, never before. After a failed write or sync
 //! nothing behind the last acknowledged byte is trusted: it is cut off and the cut synced, or the segment is left
 //! for a new one, before anything else is written. Until that works every append fails, typed, and reading goes on.
 

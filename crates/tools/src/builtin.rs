@@ -1,6 +1,6 @@
 //! The tools that come with Greenroom: `read`, `write`, `edit`, `list` and `grep` over a workspace, and `bash`.
 //!
-//! Always true: each declares the files it touched, with paths relative to the workspace; a cancelled file tool
+//! Invariants: each declares the files it touched, with paths relative to the workspace; a cancelled file tool
 //! took no effect.
 
 pub mod bash;

@@ -1,6 +1,6 @@
 //! Tools from functions: a closure over a typed argument becomes a [`Tool`], its schema from the type.
 //!
-//! Always true: the handler runs only with arguments that fit its type; otherwise the model is told which field
+//! Invariants: the handler runs only with arguments that fit its type; otherwise the model is told which field
 //! is wrong and what was expected.
 //!
 //! The handler's error is the concrete [`ToolError`], not a type parameter, so that a closure that ends in

@@ -52,7 +52,7 @@ pub struct ToolContext {
     pub session: String,
     /// The call's id.
     pub call_id: String,
-    /// Fires when the turn is aborted.
+    /// Fires when the run is aborted.
     pub cancel: CancellationToken,
     /// Where progress goes: lines for people, best effort, never sent to the model.
     pub progress: Progress,

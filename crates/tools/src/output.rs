@@ -1,6 +1,6 @@
 //! How much text a tool may give back: the limits, and a collector that keeps head and tail and counts the rest.
 //!
-//! Always true: a [`Clip`] holds at most its byte limit in memory, however much is pushed, and what it leaves out
+//! Invariants: a [`Clip`] holds at most its byte limit in memory, however much is pushed, and what it leaves out
 //! is said in its text, in lines and bytes, with how to get it.
 
 use std::collections::VecDeque;

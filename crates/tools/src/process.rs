@@ -1,6 +1,6 @@
 //! Commands of which no process is left behind.
 //!
-//! Always true: when a [`Running`] command has ended or was dropped, every process it started has been ended too.
+//! Invariants: when a [`Running`] command has ended or was dropped, every process it started has been ended too.
 //!
 //! Ending the process group is not enough, as a child that calls `setsid` leaves it. So, best first:
 //! - a PID namespace, where the system grants one: when its first process dies, the kernel ends all others;

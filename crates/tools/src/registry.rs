@@ -1,6 +1,6 @@
 //! The tools of an agent by name, and the one place where calls are run.
 //!
-//! Always true: [`Registry::run`] gives exactly one result for a call, whatever the model wrote and whatever the
+//! Invariants: [`Registry::run`] gives exactly one result for a call, whatever the model wrote and whatever the
 //! tool does: unknown names, broken JSON, panics, floods of output and tools that never end all become results
 //! that the model reads. No result carries more than 50 KiB or 2,000 lines of text.
 
@@ -135,11 +135,11 @@ impl Registry {
             Ok(arguments) => arguments,
             Err(wrong) => return ToolOutput::error(wrong),
         };
-        let turn = context.cancel.clone();
-        if turn.is_cancelled() {
+        let run = context.cancel.clone();
+        if run.is_cancelled() {
             return ToolOutput::interrupted("cancelled before it started; it took no effect");
         }
-        let call_token = turn.child_token();
+        let call_token = run.child_token();
         context.cancel = call_token.clone();
         // The tool's own `call` may panic as well as its future.
         let running = AssertUnwindSafe(async move { tool.call(arguments, context).await }).catch_unwind();
@@ -156,12 +156,12 @@ impl Registry {
         tokio::select! {
             biased;
             result = &mut running => return ended(result),
-            () = turn.cancelled() => {}
+            () = run.cancelled() => {}
             () = timeout => {}
         }
         call_token.cancel();
         let last = tokio::time::timeout(GRACE, running).await.ok().map(ended);
-        if turn.is_cancelled() {
+        if run.is_cancelled() {
             return last.unwrap_or_else(|| {
                 ToolOutput::interrupted("cancelled while it ran; whether it took effect is not known")
             });

@@ -1,6 +1,6 @@
 //! A type's JSON schema in the form that models are sent for function calling.
 //!
-//! Always true: it is an object schema with everything inlined (a recursive type keeps its `$defs`), without
+//! Invariants: it is an object schema with everything inlined (a recursive type keeps its `$defs`), without
 //! `$schema`, without `title`s, and without the `format`s of numbers, which some providers reject. Doc comments lose
 //! the line breaks of the source.
 

@@ -1,6 +1,6 @@
 //! Which of several texts look most like a given one, for hints in error texts.
 //!
-//! Always true: similarity is in thousandths, 0 for nothing in common and 1,000 for equal but for case and
+//! Invariants: similarity is in thousandths, 0 for nothing in common and 1,000 for equal but for case and
 //! blanks.
 
 use std::collections::HashMap;

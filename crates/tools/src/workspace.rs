@@ -1,6 +1,6 @@
 //! The folder that file tools are confined to.
 //!
-//! Always true: files are opened relative to the folder's descriptor and by the kernel's own confined lookup
+//! Invariants: files are opened relative to the folder's descriptor and by the kernel's own confined lookup
 //! (`openat2` with `RESOLVE_BENEATH`), never by checking a path first and opening it later, so that a path swapped
 //! for a symbolic link in between leads nowhere else. Where the system has no such lookup, component by component
 //! and without following any link. Only regular files are opened. What writes follows no links at all, and changes

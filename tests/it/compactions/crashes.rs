@@ -11,8 +11,8 @@ use greenroom_simulator::{
     ByPurpose, CallInfo, Echo, Function, Outcome, Script, SeenRequest, Simulator, Summariser,
 };
 
+use crate::compaction_fixtures::{chat, compactions, count, ends, keep, opened, runs, settings};
 use crate::support::{agent, builder, drain, simulator};
-use crate::talk::{chat, compactions, count, ends, keep, opened, settings, turns};
 
 /// The steps of an installation, and whether the compaction is durable there.
 const STEPS: [(&str, bool); 8] = [
@@ -124,11 +124,11 @@ async fn the_process_that_ends() {
     tokio::time::sleep(Duration::from_secs(20)).await;
 }
 
-/// What came of a turn whose agent died while a compaction ran that it waited for.
+/// What came of a run whose agent died while a compaction ran that it waited for.
 struct Orphaned {
     reply: Result<Reply>,
     ended: Vec<&'static str>,
-    /// How often the provider refused the turn's request for its size.
+    /// How often the provider refused the run's request for its size.
     refused: usize,
 }
 
@@ -166,23 +166,23 @@ async fn orphaned(summaries: Summariser, told: u64, change: Option<CompactionSet
     assert!(!armed.load(Ordering::Relaxed), "the agent died");
     model.assert_clean();
     let ended = ends(&drain(&mut events)).iter().map(|end| end.outcome).collect();
-    let refused = turns(&model).iter().filter(|logged| logged.outcome == Outcome::Overflowed).count();
+    let refused = runs(&model).iter().filter(|logged| logged.outcome == Outcome::Overflowed).count();
     Orphaned { reply, ended, refused }
 }
 
 /// The agent that takes a dead one's place waits for the same compaction, and goes on with what came of it.
 #[tokio::test(start_paused = true)]
 async fn a_compaction_under_way_is_waited_for_by_the_agent_that_comes_after_a_dead_one() {
-    let turn = orphaned(Summariser::Obedient, 20_000, None).await;
-    turn.reply.unwrap();
-    assert_eq!((turn.ended, turn.refused), (vec!["completed"], 2), "refused once for each agent");
+    let run = orphaned(Summariser::Obedient, 20_000, None).await;
+    run.reply.unwrap();
+    assert_eq!((run.ended, run.refused), (vec!["completed"], 2), "refused once for each agent");
 }
 
 /// Nothing comes of a compaction below the window, and the new agent was refused at it: then it has one of its own.
 #[tokio::test(start_paused = true)]
 async fn where_nothing_comes_of_it_the_new_agent_has_a_compaction_of_its_own() {
     let late = settings(|settings| (settings.threshold, settings.reserve_tokens) = (Some(1.0), None));
-    let turn = orphaned(Summariser::Garbage, 10_200, Some(late)).await;
-    turn.reply.unwrap();
-    assert_eq!((turn.ended, turn.refused), (vec!["failed", "truncated"], 1));
+    let run = orphaned(Summariser::Garbage, 10_200, Some(late)).await;
+    run.reply.unwrap();
+    assert_eq!((run.ended, run.refused), (vec!["failed", "truncated"], 1));
 }

@@ -10,10 +10,10 @@ use greenroom::prelude::*;
 use greenroom::{BeforeCompact, RuntimeBuilder};
 use greenroom_simulator::{ByPurpose, Echo, Simulator, Summariser};
 
+use crate::compaction_fixtures::{asked, calls, chat, keep, newest, opened, result, text, user, warnings};
 use crate::support::{agent, builder, drain, simulator};
-use crate::talk::{asked, calls, chat, keep, newest, opened, result, text, user, warnings};
 
-/// A session of a file and eight turns, under a runtime with these hooks.
+/// A session of a file and eight runs, under a runtime with these hooks.
 async fn hooked(hooks: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder) -> (Simulator, Runtime, SessionHandle) {
     let model = simulator(Echo, 100_000);
     let runtime = hooks(builder(&model)).start().await.unwrap();

@@ -7,11 +7,11 @@ use greenroom_simulator::{
     ByPurpose, CallInfo, Echo, Function, Reply as Said, SeenRequest, Sequence, Summariser,
 };
 
-use crate::support::{agent, builder, drain, runtime, simulator};
-use crate::talk::{
-    asked, chat, compactions, count, ends, keep, newest, opened, said, settings, talker, text, turns, user,
+use crate::compaction_fixtures::{
+    asked, chat, compactions, count, ends, keep, newest, opened, runs, said, settings, talker, text, user,
     warnings,
 };
+use crate::support::{agent, builder, drain, runtime, simulator};
 
 /// A report of this size, whatever was sent.
 fn reported(input_tokens: u64) -> Usage {
@@ -71,8 +71,8 @@ async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
 /// Below the window a failed summary changes nothing.
 #[tokio::test(start_paused = true)]
 async fn below_the_window_a_failed_summary_changes_nothing() {
-    let turns = Sequence(vec![Said::text("on").with_usage(reported(6_700))]);
-    let model = simulator(ByPurpose::new(turns, Summariser::Garbage), 20_000);
+    let runs = Sequence(vec![Said::text("on").with_usage(reported(6_700))]);
+    let model = simulator(ByPurpose::new(runs, Summariser::Garbage), 20_000);
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(8_000), chat(12, 280)).await;
     let mut events = session.subscribe();
@@ -181,7 +181,7 @@ async fn no_automatic_compaction_follows_another_without_a_new_message() {
     assert!(count(&seen, "compaction_start") >= 1);
 }
 
-/// The provider knows a smaller window than is set: what it says is remembered, and the turn goes on.
+/// The provider knows a smaller window than is set: what it says is remembered, and the run goes on.
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_a_provider_names_is_remembered() {
     let model = simulator(Echo, 9_000);
@@ -220,7 +220,7 @@ async fn a_switch_to_a_smaller_window_compacts_with_the_model_that_is_left_and_t
         let models: Vec<String> = asked(&model).iter().map(|logged| logged.request.model.clone()).collect();
         assert_eq!(models[0], "large");
         assert_eq!(compaction.model, if old_refuses { "small" } else { "large" }, "{models:?}");
-        assert_eq!(turns(&model).last().unwrap().request.model, "small");
+        assert_eq!(runs(&model).last().unwrap().request.model, "small");
         assert!(session.state().await.unwrap().context.tokens < 12_800);
     }
 }
@@ -266,12 +266,12 @@ async fn silent_truncation_is_noticed_by_the_report_and_compacted_for() {
         session.prompt("more").await.unwrap();
     }
     let seen = drain(&mut events);
-    let wanted = ["turn_start", "overflow_detected", "compaction_start", "compaction_end", "turn_start"];
+    let wanted = ["step_start", "overflow_detected", "compaction_start", "compaction_end", "step_start"];
     let order: Vec<&str> =
         seen.iter().map(|event| event.kind.name()).filter(|name| wanted.contains(name)).collect();
     assert_eq!(order, wanted);
     assert_eq!(ends(&seen)[0].outcome, "completed", "{:?}", ends(&seen));
-    assert_eq!(model.requests().len(), 3, "two turns and a summary");
+    assert_eq!(model.requests().len(), 3, "two runs and a summary");
     model.assert_clean();
 }
 
@@ -285,9 +285,9 @@ async fn empty_answers_and_notes_neither_count_nor_break_a_compaction() {
     kinds.insert(2, EntryKind::Note { kind: "note".into(), data: "{}".into() });
     kinds.insert(3, EntryKind::message(said("")));
     kinds.insert(4, EntryKind::message(user(" ")));
-    let path = crate::talk::entries(kinds);
+    let path = crate::compaction_fixtures::entries(kinds);
     let leaf = path.last().map(|entry| entry.id);
-    session.adopt(path, leaf).await.unwrap();
+    session.import(path, leaf).await.unwrap();
     let done = session.compact(keep(300)).await.unwrap();
     assert_eq!(done.outcome, "completed", "{done}");
     session.prompt("and on").await.unwrap();

@@ -1,7 +1,7 @@
 //! Random sessions: branches, parallel calls, images, empty and aborted answers, compactions by themselves and by
 //! hand, undone ones, restarts. After every step, what must hold of any context is looked up in the log.
 //!
-//! Always true: a session follows from its seed alone, and a failure names the seed.
+//! Invariants: a session follows from its seed alone, and a failure names the seed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +20,10 @@ use greenroom_simulator::{
 };
 use serde_json::json;
 
+use crate::compaction_fixtures::{
+    asked, assert_paired, calls, ends, entries, result, said, settings, text, user,
+};
 use crate::support::{agent, builder, drain};
-use crate::talk::{asked, assert_paired, calls, ends, entries, result, said, settings, text, user};
 
 /// How many random sessions are lived through.
 const SEEDS: u64 = 100;
@@ -91,7 +93,7 @@ async fn live(seed: u64) -> u64 {
     let session = runtime.open("s", &tools(window)).await.unwrap();
     let path = imported(&mut random);
     let leaf = path.last().map(|entry| entry.id);
-    session.adopt(path, leaf).await.unwrap();
+    session.import(path, leaf).await.unwrap();
     let mut life = Life { model, runtime, session, settings, window, looked_at: 0, installed: 0 };
     for step in 0..STEPS {
         let mut events = life.session.subscribe();
@@ -151,39 +153,39 @@ fn tools(window: u64) -> Agent {
     agent(window).tool("read", tool(Touch::Read)).tool("edit", tool(Touch::Modified))
 }
 
-/// A tree as it may be imported: turns with calls, images, empty and aborted answers, and branches that were left.
+/// A tree as it may be imported: runs with calls, images, empty and aborted answers, and branches that were left.
 fn imported(random: &mut Random) -> Vec<Arc<Entry>> {
     let mut tree: Vec<Arc<Entry>> = Vec::new();
     let mut leaf = None;
-    for turn in 0..random.below(12) {
-        let mut messages = vec![user(text(&format!("i{turn}u."), random.size(200)))];
+    for run in 0..random.below(12) {
+        let mut messages = vec![user(text(&format!("i{run}u."), random.size(200)))];
         match random.below(5) {
             0 => messages.push(said("")),
             1 => {
-                let mut aborted = said(text(&format!("i{turn}x."), 30));
+                let mut aborted = said(text(&format!("i{run}x."), 30));
                 if let Message::Assistant(answer) = &mut aborted {
                     answer.stop = StopReason::Aborted;
                 }
                 messages.push(aborted);
             }
             2 => {
-                let ids = [format!("i{turn}c0"), format!("i{turn}c1")];
+                let ids = [format!("i{run}c0"), format!("i{run}c1")];
                 messages.push(calls(&[&ids[0], &ids[1]], "src/i.rs"));
-                let touched = format!("src/i{turn}.rs");
+                let touched = format!("src/i{run}.rs");
                 messages.push(result(
                     &ids[1],
-                    text(&format!("i{turn}r1."), 90),
+                    text(&format!("i{run}r1."), 90),
                     &[(&touched, Touch::Modified)],
                 ));
-                messages.push(result(&ids[0], text(&format!("i{turn}r0."), 90), &[(&touched, Touch::Read)]));
-                messages.push(said(text(&format!("i{turn}a."), random.size(100))));
+                messages.push(result(&ids[0], text(&format!("i{run}r0."), 90), &[(&touched, Touch::Read)]));
+                messages.push(said(text(&format!("i{run}a."), random.size(100))));
             }
             3 => {
                 let image = Image { media_type: "image/png".into(), data: "iVBORw0KGgo=".into() };
-                let shown = vec![Block::Text(format!("i{turn}p.")), Block::Image(image)];
-                messages.extend([Message::User(shown), said(text(&format!("i{turn}a."), 60))]);
+                let shown = vec![Block::Text(format!("i{run}p.")), Block::Image(image)];
+                messages.extend([Message::User(shown), said(text(&format!("i{run}a."), 60))]);
             }
-            _ => messages.push(said(text(&format!("i{turn}a."), random.size(200)))),
+            _ => messages.push(said(text(&format!("i{run}a."), random.size(200)))),
         }
         let first = tree.len() as u64;
         let branch_from = leaf;
@@ -194,8 +196,8 @@ fn imported(random: &mut Random) -> Vec<Arc<Entry>> {
             leaf = Some(entry.id);
             tree.push(Arc::new(entry));
         }
-        if random.below(5) == 0 && turn > 0 {
-            // This turn is left behind: the next one begins where it began.
+        if random.below(5) == 0 && run > 0 {
+            // This run is left behind: the next one begins where it began.
             let mut moved = Entry::clone(tree.last().unwrap());
             moved.id = EntryId(tree.len() as u64);
             moved.parent = leaf;

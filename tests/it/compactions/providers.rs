@@ -11,8 +11,8 @@ use greenroom_simulator::{
     SimulatorOptions,
 };
 
+use crate::compaction_fixtures::{asked, chat, keep, newest, opened, runs, settings, text};
 use crate::support::{agent, builder, simulator};
-use crate::talk::{asked, chat, keep, newest, opened, settings, text, turns};
 
 fn named(provider: &str, script: impl Script + 'static) -> Simulator {
     let provider_name = provider.to_owned();
@@ -63,7 +63,7 @@ async fn a_switch_to_a_smaller_window_elsewhere_compacts_at_the_provider_that_is
         assert!(!asked(&left).is_empty());
         assert_eq!(asked(&right).is_empty(), !old_refuses);
         assert_eq!(newest(&runtime, "s").await.model, if old_refuses { "small" } else { "large" });
-        assert_eq!((turns(&left).len(), turns(&right).len()), (0, 1));
+        assert_eq!((runs(&left).len(), runs(&right).len()), (0, 1));
     }
 }
 
@@ -104,7 +104,7 @@ async fn a_retry_after_on_a_summary_holds_the_whole_lane_back() {
     assert_eq!(model.fired().get("rate_limited"), Some(&1));
     let other = runtime.open("other", &agent(100_000)).await.unwrap();
     other.prompt("hello").await.unwrap();
-    let waited = turns(&model)[0].started - asked(&model)[0].started;
+    let waited = runs(&model)[0].started - asked(&model)[0].started;
     assert!(waited >= Duration::from_secs(20), "{waited:?}");
     assert_eq!(compaction.await.unwrap().unwrap().outcome, "completed");
 }

@@ -15,10 +15,10 @@ use greenroom_simulator::{
     SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
 
-use crate::support::{agent, builder, drain, runtime, simulator};
-use crate::talk::{
+use crate::compaction_fixtures::{
     asked, calls, chat, compactions, ends, keep, newest, opened, result, settings, text, user,
 };
+use crate::support::{agent, builder, drain, runtime, simulator};
 
 /// What is done to a request before the model sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,10 +70,10 @@ fn is_history(request: &str) -> bool {
     !is_prefix(request)
 }
 
-/// Three turns, and a fourth of twelve steps.
+/// Three runs, and a fourth of twelve steps.
 fn with_a_long_turn() -> Vec<Message> {
     let mut messages = chat(3, 200);
-    messages.push(user("m6. a long turn"));
+    messages.push(user("m6. a long run"));
     for step in 0..12 {
         let id = format!("c{step}");
         messages.push(calls(&[&id], "x"));
@@ -148,7 +148,7 @@ async fn a_half_that_never_works_ends_the_compaction_and_nothing_else() {
     }
 }
 
-/// A summariser that hangs is left when its turn is aborted, when its session is closed, and with its runtime.
+/// A summariser that hangs is left when its run is aborted, when its session is closed, and with its runtime.
 #[tokio::test(start_paused = true)]
 async fn a_compaction_under_way_can_be_left() {
     let model = simulator(Echo, 8_000);
@@ -171,13 +171,13 @@ async fn a_compaction_under_way_can_be_left() {
     }
     assert!(began.elapsed() < Duration::from_secs(6));
     assert_eq!(ends(&drain(&mut events))[0].outcome, "cancelled");
-    let by_hand = tokio::spawn({
+    let manual = tokio::spawn({
         let session = session.clone();
         async move { session.compact(keep(100)).await }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
     runtime.close("s").await.unwrap();
-    let left = by_hand.await.unwrap();
+    let left = manual.await.unwrap();
     assert!(left.as_ref().is_ok_and(|done| done.outcome == "cancelled"), "{left:?}");
     assert!(began.elapsed() < Duration::from_secs(10));
 }
@@ -316,7 +316,7 @@ async fn smaller_parts(dialect: ErrorDialect, refusals_max: usize) {
     model.assert_clean();
 }
 
-/// What runs when its siblings turn out too large is left, and its places are free at once.
+/// What runs when its siblings run out too large is left, and its places are free at once.
 #[tokio::test(start_paused = true)]
 async fn questions_of_a_size_that_was_refused_are_cancelled_under_way() {
     let model = simulator(ByPurpose::new(Echo, paced(60_000, 60_000)), 100_000);
@@ -342,12 +342,12 @@ async fn questions_of_a_size_that_was_refused_are_cancelled_under_way() {
 #[tokio::test(start_paused = true)]
 async fn twenty_in_a_row_keep_the_request_the_files_and_the_cap() {
     for summariser in [Summariser::Obedient, Summariser::Lossy, Summariser::Hostile] {
-        let turns = Function(|_: &SeenRequest, info: CallInfo| {
+        let runs = Function(|_: &SeenRequest, info: CallInfo| {
             let path = format!("src/file{}.rs", info.session_call);
             let tool = if info.session_call.is_multiple_of(3) { "edit" } else { "read" };
             Said::call(tool, &serde_json::json!({ "path": path }))
         });
-        let model = simulator(ByPurpose::new(turns, summariser), 12_000);
+        let model = simulator(ByPurpose::new(runs, summariser), 12_000);
         // A hostile summariser's answers are refused: then, at the window, the fallback stands in.
         let late = settings(|settings| {
             if summariser == Summariser::Hostile {
@@ -355,8 +355,9 @@ async fn twenty_in_a_row_keep_the_request_the_files_and_the_cap() {
             }
         });
         let runtime = builder(&model).compaction(late).start().await.unwrap();
-        let limits = greenroom::kernel::turn::TurnLimits { steps_max: 10_000, ..Default::default() };
-        let session = runtime.open("s", &crate::talk::editor(12_000, 700).limits(limits)).await.unwrap();
+        let limits = greenroom::kernel::run::RunLimits { steps_max: 10_000, ..Default::default() };
+        let session =
+            runtime.open("s", &crate::compaction_fixtures::editor(12_000, 700).limits(limits)).await.unwrap();
         let mut events = session.subscribe();
         let request = "m0. Build the lighthouse at Kap Arkona. Never use blue paint.";
         let prompt = tokio::spawn({
@@ -397,8 +398,8 @@ async fn twenty_in_a_row_keep_the_request_the_files_and_the_cap() {
             let goal = &history.last().unwrap().1.summary;
             assert!(greenroom::kernel::summary::body(goal).contains("lighthouse at Kap Arkona"), "{goal}");
         }
-        let starts = crate::talk::count(&seen, "compaction_start");
-        let done = crate::talk::count(&seen, "compaction_end");
+        let starts = crate::compaction_fixtures::count(&seen, "compaction_start");
+        let done = crate::compaction_fixtures::count(&seen, "compaction_end");
         assert_eq!(starts, done, "{summariser:?}");
         model.assert_clean();
     }

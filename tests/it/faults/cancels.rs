@@ -1,4 +1,4 @@
-//! Callers that go away and turns that are aborted, at random moments, five hundred times: no task stays, no
+//! Callers that go away and runs that are aborted, at random moments, five hundred times: no task stays, no
 //! process stays, and the sessions work.
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn left_over() -> Vec<u32> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_cancels_leave_no_task_and_no_process() {
     let dir = tempfile::tempdir().unwrap();
-    let turns = Function(|_: &SeenRequest, info: CallInfo| {
+    let runs = Function(|_: &SeenRequest, info: CallInfo| {
         let mut random = Random::new(info.seed);
         let pace = Pace { chunks: 4, first_ms: random.below(6), between_ms: random.below(6) };
         let said = match random.below(4) {
@@ -48,7 +48,7 @@ async fn five_hundred_cancels_leave_no_task_and_no_process() {
         };
         said.with_pace(pace)
     });
-    let model = simulator(ByPurpose::new(turns, Summariser::Obedient), 50_000);
+    let model = simulator(ByPurpose::new(runs, Summariser::Obedient), 50_000);
     let runtime = builder(&model).start().await.unwrap();
     let workspace = Workspace::open(dir.path()).unwrap();
     let tools = builtin::all(workspace, builtin::Options::default());
@@ -66,13 +66,13 @@ async fn five_hundred_cancels_leave_no_task_and_no_process() {
         let session = session.clone();
         tokio::spawn(async move {
             let mut random = Random::new(number as u64);
-            for turn in 0..50 {
+            for run in 0..50 {
                 let after = Duration::from_micros(random.below(30_000));
                 if random.below(2) == 0 {
                     // The caller goes away.
-                    let _ = tokio::time::timeout(after, session.prompt(format!("prompt {turn}"))).await;
+                    let _ = tokio::time::timeout(after, session.prompt(format!("prompt {run}"))).await;
                 } else {
-                    let prompt = session.prompt(format!("prompt {turn}"));
+                    let prompt = session.prompt(format!("prompt {run}"));
                     let abort = async {
                         tokio::time::sleep(after).await;
                         session.abort();

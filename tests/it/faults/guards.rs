@@ -2,8 +2,8 @@
 //! the session goes on; a guard that cannot hold says so.
 
 use greenroom::prelude::*;
+use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::UnknownWindow;
-use greenroom_kernel::turn::TurnLimits;
 use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn endless(same: bool) -> Function<impl Fn(&SeenRequest, CallInfo) -> Said + Sen
     })
 }
 
-/// The turn is stopped for a reason that holds these words, an event says so, and the session goes on.
+/// The run is stopped for a reason that holds these words, an event says so, and the session goes on.
 async fn stopped(model: &Simulator, agent: &Agent, words: &str) -> u64 {
     let runtime = builder(model).start().await.unwrap();
     let session = runtime.open("guarded", agent).await.unwrap();
@@ -40,7 +40,7 @@ async fn stopped(model: &Simulator, agent: &Agent, words: &str) -> u64 {
     assert!(reason.contains(words), "{reason}");
     let calls = model.calls();
     let told = drain(&mut events).iter().any(|event| {
-        matches!(&event.kind, EventKind::TurnEnd { outcome: "stopped", reason: Some(told), .. } if told == reason)
+        matches!(&event.kind, EventKind::RunEnd { outcome: "stopped", reason: Some(told), .. } if told == reason)
     });
     assert!(told, "an event says why");
     calls
@@ -49,7 +49,7 @@ async fn stopped(model: &Simulator, agent: &Agent, words: &str) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn the_same_call_over_and_over_is_stopped() {
     let model = simulator(endless(true), 50_000);
-    let limits = TurnLimits { repeats_max: 3, ..TurnLimits::default() };
+    let limits = RunLimits { repeats_max: 3, ..RunLimits::default() };
     let calls = stopped(&model, &counting(50_000).limits(limits), "`count` came 4 times in a row").await;
     assert_eq!(calls, 4);
     model.assert_clean();
@@ -58,7 +58,7 @@ async fn the_same_call_over_and_over_is_stopped() {
 #[tokio::test(start_paused = true)]
 async fn too_many_steps_are_stopped_and_the_session_goes_on() {
     let model = simulator(endless(false), 50_000);
-    let limits = TurnLimits { steps_max: 6, ..TurnLimits::default() };
+    let limits = RunLimits { steps_max: 6, ..RunLimits::default() };
     let runtime = builder(&model).start().await.unwrap();
     let session = runtime.open("steps", &counting(50_000).limits(limits)).await.unwrap();
     let error = session.prompt("go").await.unwrap_err();
@@ -86,7 +86,7 @@ async fn a_budget_that_is_used_up_stops_the_turn() {
     model.assert_clean();
 }
 
-/// What is warned of in two turns of an agent on a model of the simulator's, which no catalogue knows.
+/// What is warned of in two runs of an agent on a model of the simulator's, which no catalogue knows.
 async fn warnings(agent: Agent) -> Vec<String> {
     let model = simulator(Function(|_: &SeenRequest, _| Said::text("well")), 50_000);
     let runtime = builder(&model).start().await.unwrap();

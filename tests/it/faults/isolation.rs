@@ -1,7 +1,7 @@
 //! A panic at any point of one session, with a hundred alive: the other ninety-nine are byte-identical to a run
 //! without it, and the one goes on.
 //!
-//! Always true: the points are read from the actors' own code, so that a new message without a way to it here fails.
+//! Invariants: the points are read from the actors' own code, so that a new message without a way to it here fails.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -170,9 +170,11 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
         let session = session.clone();
         tokio::spawn(async move { session.prompt(text).await })
     };
-    let path = crate::talk::entries(crate::talk::chat(3, 300).into_iter().map(EntryKind::message));
+    let path = crate::compaction_fixtures::entries(
+        crate::compaction_fixtures::chat(3, 300).into_iter().map(EntryKind::message),
+    );
     let leaf = path.last().map(|entry| entry.id);
-    let _ = ask("adopt", session.adopt(path, leaf)).await;
+    let _ = ask("adopt", session.import(path, leaf)).await;
     let _ = ask("pin", session.pin(EntryId(0))).await;
     let _ = ask("prompt", session.prompt("call it")).await;
     let _ = ask("delegate", session.prompt("delegate it")).await;
@@ -181,7 +183,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     let _ = ask("overloaded", session.prompt("hello")).await;
     strike.kills_tracker.store(true, Ordering::Relaxed);
     let _ = ask("a new tracker", session.prompt("call it again")).await;
-    // Input that begins a turn by itself.
+    // Input that begins a run by itself.
     let _ = ask("input", session.follow_up("by the way")).await;
     // An abort, and the prompt is taken up again.
     let aborted = later("slow one");
@@ -202,24 +204,24 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     orders.summary_overloaded.store(true, Ordering::Relaxed);
     let _ = ask("compact", session.compact(keep())).await;
     let _ = ask("undo", session.undo_compaction()).await;
-    let _ = ask("compact later", session.compact_after_turn(keep())).await;
-    for turn in 0..TURNS {
+    let _ = ask("compact later", session.compact_after_run(keep())).await;
+    for run in 0..TURNS {
         let words = "thing ".repeat(1_800);
-        let _ = ask("long", session.prompt(format!("question {turn} {words}"))).await;
+        let _ = ask("long", session.prompt(format!("question {run} {words}"))).await;
     }
     orders.overflow.store(true, Ordering::Relaxed);
     let _ = ask("overflow", session.prompt("too much")).await;
     let _ = ask("branch", session.branch_with_summary(Some(EntryId(3)))).await;
     let _ = ask("context", session.context()).await;
-    for turn in 0..TURNS {
-        let _ = ask("more", session.prompt(format!("more {turn} {}", "thing ".repeat(300)))).await;
+    for run in 0..TURNS {
+        let _ = ask("more", session.prompt(format!("more {run} {}", "thing ".repeat(300)))).await;
     }
     let compacting = || {
         orders.summary_slow.store(true, Ordering::Relaxed);
         let session = session.clone();
         tokio::spawn(async move { session.compact(keep()).await })
     };
-    // Input waits for a compaction, and the disk is full when its turn comes.
+    // Input waits for a compaction, and the disk is full when its run comes.
     let compaction = compacting();
     tokio::time::sleep(Duration::from_secs(2)).await;
     strike.fails_disk.store(true, Ordering::Relaxed);
@@ -237,7 +239,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     let last = ask("the last prompt", session.prompt("and now?")).await;
     assert!(last.is_ok(), "{:?}: the victim does not work any more: {last:?}", strike.point);
     let head = runtime.head(VICTIM).await.unwrap().unwrap();
-    assert_eq!((head.open_turn, head.open_compaction), (None, None), "{:?}", strike.point);
+    assert_eq!((head.open_run, head.open_compaction), (None, None), "{:?}", strike.point);
     assert!(head.inbox.is_empty(), "{:?}: {:?}", strike.point, head.inbox);
     let names: Vec<&str> =
         runtime.replay(VICTIM, 0).await.unwrap().iter().map(|event| event.kind.name()).collect();
@@ -306,9 +308,9 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
         async move {
             let id = format!("s{number}");
             let session = runtime.open_shared(&id, shared).await.unwrap();
-            for turn in 0..TURNS {
+            for run in 0..TURNS {
                 let words = "thing ".repeat(if number < LONG { 1_800 } else { 5 });
-                let end = session.prompt(format!("question {turn} {words}")).await;
+                let end = session.prompt(format!("question {run} {words}")).await;
                 assert!(end.is_ok(), "{id}: {end:?}");
                 while session.state().await.unwrap().status != "idle" {
                     tokio::time::sleep(Duration::from_millis(10)).await;

@@ -17,9 +17,9 @@ use crate::support::{agent, builder, drain, runtime, simulator};
 const WINDOW: u64 = 8_000;
 
 fn talk() -> impl greenroom_simulator::Script {
-    let turns =
+    let runs =
         Function(|_: &SeenRequest, info: CallInfo| Said::text(format!("answer {}", info.session_call)));
-    ByPurpose::new(turns, Summariser::Obedient)
+    ByPurpose::new(runs, Summariser::Obedient)
 }
 
 fn speaking(dialect: ErrorDialect) -> Simulator {
@@ -56,9 +56,9 @@ async fn an_overflow_in_any_words_is_recovered_at_once() {
         let session = runtime.open("big", &agent(believed).compaction(settings)).await.unwrap();
         let mut events = session.subscribe();
         let began = tokio::time::Instant::now();
-        for turn in 0..12 {
-            let words = format!("question {turn} {}", "thing ".repeat(1_200));
-            session.prompt(words).await.unwrap_or_else(|error| panic!("{dialect:?}, turn {turn}: {error:?}"));
+        for run in 0..12 {
+            let words = format!("question {run} {}", "thing ".repeat(1_200));
+            session.prompt(words).await.unwrap_or_else(|error| panic!("{dialect:?}, run {run}: {error:?}"));
         }
         let events = drain(&mut events);
         assert_eq!(count(&events, "retry"), 0, "{dialect:?}: recovery is no retry");
@@ -75,11 +75,11 @@ async fn an_overflow_in_any_words_is_recovered_at_once() {
 }
 
 /// The provider says by its usage alone that it got more than its window takes, where our own estimate is far below:
-/// the turn is compacted before the next call, and the answer counts.
+/// the run is compacted before the next call, and the answer counts.
 #[tokio::test(start_paused = true)]
 async fn a_silent_overflow_is_seen_in_the_usage_and_compacted_before_the_next_call() {
     let reported = Usage { input_tokens: WINDOW + 300, output_tokens: 20, ..Usage::default() };
-    let mut script: Vec<Said> = (0..4).map(|turn| Said::text(format!("{turn}"))).collect();
+    let mut script: Vec<Said> = (0..4).map(|run| Said::text(format!("{run}"))).collect();
     let call = serde_json::json!({ "text": "x" });
     script.extend([Said::call("note", &call).with_usage(reported), Said::text("fine")]);
     let model = simulator(ByPurpose::new(Sequence(script), Summariser::Obedient), 10 * WINDOW);
@@ -88,15 +88,15 @@ async fn a_silent_overflow_is_seen_in_the_usage_and_compacted_before_the_next_ca
         .compaction(late())
         .tool("note", |it: Note| async move { Ok(format!("noted {}", it.text)) });
     let session = runtime.open("silent", &tooled).await.unwrap();
-    for turn in 0..4 {
-        session.prompt(format!("question {turn} {}", "thing ".repeat(1_300))).await.unwrap();
+    for run in 0..4 {
+        session.prompt(format!("question {run} {}", "thing ".repeat(1_300))).await.unwrap();
     }
     let state = session.state().await.unwrap();
     assert!(state.context.tokens < WINDOW * 80 / 100, "nothing is due: {state:?}");
     let mut events = session.subscribe();
     assert_eq!(session.prompt("and now?").await.unwrap().text, "fine");
     let seen = drain(&mut events);
-    let wanted = ["turn_start", "overflow_detected", "compaction_start", "compaction_end", "turn_start"];
+    let wanted = ["step_start", "overflow_detected", "compaction_start", "compaction_end", "step_start"];
     let order: Vec<&str> =
         seen.iter().map(|event| event.kind.name()).filter(|name| wanted.contains(name)).collect();
     assert_eq!(order, wanted);
@@ -115,7 +115,7 @@ struct Note {
 
 /// Why each compaction was begun, and how it ended.
 fn rungs(events: &[std::sync::Arc<Event>]) -> Vec<(Trigger, &'static str)> {
-    crate::talk::ends(events).iter().map(|end| (end.trigger, end.outcome)).collect()
+    crate::compaction_fixtures::ends(events).iter().map(|end| (end.trigger, end.outcome)).collect()
 }
 
 /// Settings by which nothing compacts before the window is full.
@@ -147,13 +147,13 @@ async fn a_wordless_end_is_an_overflow_near_the_window_and_a_retry_below() {
         assert_eq!(count(&seen, "compaction_start"), 0, "{words}: {end:?}");
 
         // Then near it.
-        let mut script: Vec<Said> = (0..3).map(|turn| Said::text(format!("{turn}"))).collect();
+        let mut script: Vec<Said> = (0..3).map(|run| Said::text(format!("{run}"))).collect();
         script.extend([Said::fault(fault.clone()), Said::text("fine")]);
         let model = simulator(Sequence(script), WINDOW);
         let runtime = crate::support::runtime(&model).await;
         let session = runtime.open("high", &agent(WINDOW).compaction(late())).await.unwrap();
-        for turn in 0..3 {
-            session.prompt(format!("{turn} {}", "thing ".repeat(1_500))).await.unwrap();
+        for run in 0..3 {
+            session.prompt(format!("{run} {}", "thing ".repeat(1_500))).await.unwrap();
         }
         let mut events = session.subscribe();
         let filling = filling(&session).await;
@@ -176,13 +176,13 @@ async fn a_length_without_a_word_is_an_overflow_and_with_reasoning_only_near_the
     let seen = drain(&mut events);
     assert_eq!((count(&seen, "retry"), count(&seen, "overflow_detected")), (1, 0));
 
-    let mut script: Vec<Said> = (0..4).map(|turn| Said::text(format!("{turn}"))).collect();
+    let mut script: Vec<Said> = (0..4).map(|run| Said::text(format!("{run}"))).collect();
     script.extend([cut(), Said::text("fine")]);
     let model = simulator(Sequence(script), WINDOW);
     let runtime = crate::support::runtime(&model).await;
     let session = runtime.open("high", &agent(WINDOW).compaction(late())).await.unwrap();
-    for turn in 0..4 {
-        session.prompt(format!("{turn} {}", "thing ".repeat(1_400))).await.unwrap();
+    for run in 0..4 {
+        session.prompt(format!("{run} {}", "thing ".repeat(1_400))).await.unwrap();
     }
     let mut events = session.subscribe();
     let filling = filling(&session).await;
@@ -204,8 +204,8 @@ async fn a_learned_limit_is_kept_and_shown() {
     let runtime = start().start().await.unwrap();
     assert_eq!(window(runtime.clone()).await, (128_000, WindowSource::Assumed));
     let session = runtime.open("learned", &Agent::new("simulated")).await.unwrap();
-    for turn in 0..10 {
-        session.prompt(format!("question {turn} {}", "thing ".repeat(1_200))).await.unwrap();
+    for run in 0..10 {
+        session.prompt(format!("question {run} {}", "thing ".repeat(1_200))).await.unwrap();
     }
     assert_eq!(window(runtime.clone()).await, (WINDOW, WindowSource::Learned));
     drop(runtime);
@@ -342,8 +342,8 @@ async fn where_compaction_is_off_the_caller_gets_the_error() {
     let session = runtime.open("off", &agent(WINDOW).compaction(settings)).await.unwrap();
     let mut events = session.subscribe();
     let mut error = None;
-    for turn in 0..20 {
-        if let Err(refused) = session.prompt(format!("question {turn} {}", "thing ".repeat(900))).await {
+    for run in 0..20 {
+        if let Err(refused) = session.prompt(format!("question {run} {}", "thing ".repeat(900))).await {
             error = Some(refused);
             break;
         }
@@ -371,25 +371,25 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
     for refusals in 1..=4 {
         let script = Function(move |request: &SeenRequest, info: CallInfo| match request.purpose {
             Purpose::Summary => greenroom_simulator::Script::reply(&Summariser::Obedient, request, info),
-            Purpose::Turn if (6..6 + refusals as u64).contains(&info.session_call) => {
+            Purpose::Step if (6..6 + refusals as u64).contains(&info.session_call) => {
                 Said::fault(Fault::Overflow(ErrorDialect::Anthropic))
             }
-            Purpose::Turn => Said::text(format!("answer {} {}", info.session_call, "word ".repeat(200))),
+            Purpose::Step => Said::text(format!("answer {} {}", info.session_call, "word ".repeat(200))),
         });
         let model = simulator(script, 30_000);
         let runtime = builder(&model).start().await.unwrap();
         let session = runtime.open("refused", &agent(30_000)).await.unwrap();
-        for turn in 0..6 {
-            session.prompt(format!("question {turn} {}", "thing ".repeat(1_500))).await.unwrap();
+        for run in 0..6 {
+            session.prompt(format!("question {run} {}", "thing ".repeat(1_500))).await.unwrap();
         }
         let mut events = session.subscribe();
         let reply = session.prompt("and this?").await;
         let seen = drain(&mut events);
         let went_down = refusals.min(3);
         assert_eq!(rungs(&seen), ladder[..went_down], "{refusals} refusals");
-        assert_eq!((count(&seen, "turn_start"), count(&seen, "retry")), (went_down + 1, 0), "{refusals}");
-        assert_eq!(count(&seen, "turn_end"), 1, "{refusals}");
-        let compactions = crate::talk::compactions(&runtime, "refused").await;
+        assert_eq!((count(&seen, "step_start"), count(&seen, "retry")), (went_down + 1, 0), "{refusals}");
+        assert_eq!(count(&seen, "run_end"), 1, "{refusals}");
+        let compactions = crate::compaction_fixtures::compactions(&runtime, "refused").await;
         let kept: Vec<_> = compactions.iter().map(|(_, compaction)| compaction.first_kept).collect();
         assert!(kept.is_sorted_by(|a, b| a < b), "{refusals}: each rung keeps less: {kept:?}");
         let entries = runtime.entries("refused", EntryId(0)).await.unwrap();
@@ -453,7 +453,7 @@ async fn too_many_bytes_leave_placeholders_for_images() {
     let seen = drain(&mut events);
     assert_eq!(count(&seen, "warning"), 1);
     assert_eq!((count(&seen, "retry"), count(&seen, "compaction_start")), (0, 0));
-    // The next turn begins with all of them again: the log keeps what was sent to it.
+    // The next run begins with all of them again: the log keeps what was sent to it.
     assert_eq!(session.prompt("and now?").await.unwrap().text, "fine");
     assert_eq!(shows(6), [3, 0, 0]);
     model.assert_clean();

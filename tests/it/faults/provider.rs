@@ -25,7 +25,7 @@ fn tooled() -> Agent {
 
 /// Each session is named after the fault that its first answer has; all further answers are good.
 fn script(faults: Vec<Fault>) -> impl Script {
-    let turns = Function(move |request: &SeenRequest, info: CallInfo| {
+    let runs = Function(move |request: &SeenRequest, info: CallInfo| {
         let session = request.session.as_deref().unwrap_or_default();
         let number: usize = session.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0);
         if info.session_call > 0 {
@@ -34,7 +34,7 @@ fn script(faults: Vec<Fault>) -> impl Script {
         let call = serde_json::json!({ "text": "some words that are long enough to be cut in half" });
         Said::text("this is only a part").and_call("note", &call).with_fault(faults[number].clone())
     });
-    ByPurpose::new(turns, Summariser::Obedient)
+    ByPurpose::new(runs, Summariser::Obedient)
 }
 
 /// What must become of a fault.
@@ -46,7 +46,7 @@ enum Wanted {
     AskedAnew,
     /// The answer is used as it is: its calls were run, or the model is told why not.
     Used(&'static [ToolStatus]),
-    /// The turn ends with this class, and nothing is tried again.
+    /// The run ends with this class, and nothing is tried again.
     Ends(FailureClass),
 }
 

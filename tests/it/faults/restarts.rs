@@ -83,12 +83,12 @@ async fn a_death_now_and_then_never_fails_a_session() {
         .await
         .unwrap();
     let session = runtime.open("now-and-then", &agent(50_000)).await.unwrap();
-    for turn in 0..12 {
+    for run in 0..12 {
         armed.store(true, Ordering::Relaxed);
-        assert!(matches!(session.prompt(format!("{turn}")).await, Err(Error::Interrupted { .. })));
+        assert!(matches!(session.prompt(format!("{run}")).await, Err(Error::Interrupted { .. })));
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert!(session.state().await.unwrap().is_unanswered);
-        assert_eq!(session.resume().await.unwrap().text, turn.to_string());
+        assert_eq!(session.resume().await.unwrap().text, run.to_string());
     }
     assert_eq!(deaths.load(Ordering::Relaxed), 12);
     model.assert_clean();
@@ -213,7 +213,7 @@ async fn answers_that_nobody_waits_for_harm_nobody() {
             session.context(),
             session.plan(options()),
             session.compact(options()),
-            session.compact_after_turn(options()),
+            session.compact_after_run(options()),
             session.undo_compaction(),
             session.pin(entry),
             session.branch(Some(entry)),

@@ -1,4 +1,4 @@
-//! A disk that is full or broken, under a runtime at work: the turn ends with a typed error, nothing that was
+//! A disk that is full or broken, under a runtime at work: the run ends with a typed error, nothing that was
 //! acknowledged is lost, and the session works again when the disk does.
 
 use std::path::Path;
@@ -24,16 +24,16 @@ fn tooled() -> Agent {
     agent(6_000).tool("note", |note: Note| async move { Ok(format!("noted {}", note.text)) })
 }
 
-/// Every second answer calls a tool, and the window fills every few turns.
+/// Every second answer calls a tool, and the window fills every few runs.
 fn talk() -> Simulator {
-    let turns = Function(|_: &SeenRequest, info: CallInfo| {
+    let runs = Function(|_: &SeenRequest, info: CallInfo| {
         if info.session_call.is_multiple_of(2) {
             Said::call("note", &serde_json::json!({ "text": "x" }))
         } else {
             Said::text(format!("answer {} {}", info.session_call, "word ".repeat(200)))
         }
     });
-    simulator(ByPurpose::new(turns, Summariser::Obedient), 6_000)
+    simulator(ByPurpose::new(runs, Summariser::Obedient), 6_000)
 }
 
 async fn start(model: &Simulator, dir: &Path, files: &FaultyFiles) -> Runtime {
@@ -54,15 +54,15 @@ async fn with_fault(model: &Simulator, files: FaultyFiles, fault: Fault) -> u32 
     let runtime = start(model, dir.path(), &files).await;
     let mut events = runtime.subscribe(Filter::all().durable());
     let session = runtime.open("disk", &tooled()).await.unwrap();
-    let question = |turn: u32| format!("question {turn} {}", "thing ".repeat(250));
-    for turn in 0..2 {
-        session.prompt(question(turn)).await.unwrap();
+    let question = |run: u32| format!("question {run} {}", "thing ".repeat(250));
+    for run in 0..2 {
+        session.prompt(question(run)).await.unwrap();
     }
     quiet(&session).await;
     files.set(fault);
     let mut failed = 0;
-    for turn in 2..5 {
-        match session.prompt(question(turn)).await {
+    for run in 2..5 {
+        match session.prompt(question(run)).await {
             Ok(_) => {}
             Err(Error::Store(error)) => {
                 failed += 1;
@@ -77,8 +77,8 @@ async fn with_fault(model: &Simulator, files: FaultyFiles, fault: Fault) -> u32 
     }
     assert!(files.fired() > 0, "{fault:?} never happened");
     files.set(Fault::None);
-    for turn in 5..7 {
-        let reply = session.prompt(question(turn)).await;
+    for run in 5..7 {
+        let reply = session.prompt(question(run)).await;
         reply.unwrap_or_else(|error| {
             panic!("{fault:?}: the disk works again, and the session does not: {error:?}")
         });

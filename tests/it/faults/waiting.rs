@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Answers that take a while, and a summary that takes longer.
 fn talk() -> Simulator {
     let pace = Pace { chunks: 2, first_ms: 300, between_ms: 10 };
-    let turns = Function(move |_: &SeenRequest, info: CallInfo| {
+    let runs = Function(move |_: &SeenRequest, info: CallInfo| {
         Said::text(format!("answer {} {}", info.session_call, "word ".repeat(100))).with_pace(pace)
     });
     let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
         Summariser::Obedient.reply(request, info).with_pace(pace)
     });
-    simulator(ByPurpose::new(turns, summaries), WINDOW)
+    simulator(ByPurpose::new(runs, summaries), WINDOW)
 }
 
 async fn start(model: &Simulator, dir: &Path, files: &FaultyFiles) -> Runtime {
@@ -46,7 +46,7 @@ async fn said(runtime: &Runtime, text: &str) -> usize {
     entries.iter().filter(is_it).count()
 }
 
-/// The disk fails in some way while a turn runs, two prompts and a follow-up wait, and a compaction may be under
+/// The disk fails in some way during a run, two prompts and a follow-up wait, and a compaction may be under
 /// way. Gives how many prompts failed.
 async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     let context = format!("{fault:?}, heals: {heals}, compacts: {compacts}");
@@ -115,7 +115,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
         }
     }
     let head = runtime.head("waiting").await.unwrap().unwrap();
-    assert!(head.inbox.is_empty() && head.open_turn.is_none(), "{context}: {head:?}");
+    assert!(head.inbox.is_empty() && head.open_run.is_none(), "{context}: {head:?}");
     assert_eq!(head.open_compaction, None, "{context}");
     runtime.shutdown().await.unwrap();
     model.assert_clean();

@@ -1,4 +1,4 @@
-//! Document 000: thresholds with a reserve, checks before the run and at every turn's start, overflow recovery with
+//! Document 000: thresholds with a reserve, checks before the run and at every run's start, overflow recovery with
 //! a retry, sub-agents that skip, and what stands in the context afterwards.
 
 use greenroom::kernel::entry::{EntryId, EntryKind};
@@ -15,11 +15,11 @@ use greenroom_simulator::{
 };
 use serde_json::json;
 
-use crate::support::{agent, builder, drain, names, runtime, simulator};
-use crate::talk::{
-    asked, calls, chat, compactions, count, editor, ends, entries, keep, newest, opened, result, said,
-    settings, text, turns, user,
+use crate::compaction_fixtures::{
+    asked, calls, chat, compactions, count, editor, ends, entries, keep, newest, opened, result, runs, said,
+    settings, text, user,
 };
+use crate::support::{agent, builder, drain, names, runtime, simulator};
 
 #[test]
 fn compaction_triggers_above_the_limit_less_the_reserve() {
@@ -50,7 +50,7 @@ async fn the_last_successful_report_is_the_size_and_the_estimate_where_there_is_
     assert_eq!(before.usage_tokens, 0);
     assert!((900..2_000).contains(&before.trailing_tokens), "{before:?}");
     let after = session.prompt("really?").await.unwrap().context;
-    let reported = turns(&model)[0].request.tokens;
+    let reported = runs(&model)[0].request.tokens;
     assert!(after.usage_tokens > reported && after.trailing_tokens == 0, "{after:?}, reported {reported}");
 }
 
@@ -78,7 +78,7 @@ async fn before_a_run_the_threshold_is_checked() {
     session.prompt("go on").await.unwrap();
     let names = names(&mut events);
     let place = |name| names.iter().position(|other| *other == name);
-    assert!(place("compaction_end") < place("turn_start"), "{names:?}");
+    assert!(place("compaction_end") < place("step_start"), "{names:?}");
     model.assert_clean();
 }
 
@@ -95,7 +95,7 @@ async fn at_each_turn_of_a_tool_loop_the_threshold_is_checked() {
     let mut events = session.subscribe();
     assert_eq!(session.prompt("read all of src").await.unwrap().text, "all read");
     let seen = drain(&mut events);
-    assert!(ends(&seen).len() >= 2 && count(&seen, "turn_end") == 1, "{:?}", ends(&seen));
+    assert!(ends(&seen).len() >= 2 && count(&seen, "run_end") == 1, "{:?}", ends(&seen));
     assert!(ends(&seen).iter().all(|end| end.outcome == "completed"), "{:?}", ends(&seen));
     model.assert_clean();
 }
@@ -119,7 +119,7 @@ async fn sub_agents_skip_the_threshold() {
     session.prompt("go").await.unwrap();
     let seen = drain(&mut events);
     let of_helper = seen.iter().filter(|event| event.parent.is_some());
-    assert!(of_helper.clone().any(|event| event.kind.name() == "turn_end"));
+    assert!(of_helper.clone().any(|event| event.kind.name() == "run_end"));
     assert_eq!(of_helper.filter(|event| event.kind.name().starts_with("compaction")).count(), 0);
 }
 
@@ -217,7 +217,7 @@ async fn the_model_sees_the_summary_as_a_user_message_and_then_what_was_kept() {
     session.compact(keep(300)).await.unwrap();
     session.prompt("next").await.unwrap();
     let first_kept = usize::try_from(newest(&runtime, "s").await.first_kept.unwrap().0).unwrap();
-    let sent = &turns(&model)[0].request.messages;
+    let sent = &runs(&model)[0].request.messages;
     assert_eq!(sent[0].role(), "user");
     assert!(sent[0].text().starts_with(SUMMARY_LEAD));
     assert_eq!(sent[1..sent.len() - 1], all[first_kept..], "the kept part, message for message");

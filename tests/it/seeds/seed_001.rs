@@ -1,5 +1,5 @@
 //! Document 001: the settings block, how the window is found, what is persisted, incremental merges, legal cuts, the
-//! event's three numbers, and the size at a turn's end.
+//! event's three numbers, and the size at a run's end.
 
 use greenroom::kernel::entry::{EntryId, EntryKind, Shell};
 use greenroom::kernel::files::Touch;
@@ -11,11 +11,11 @@ use greenroom::prelude::*;
 use greenroom_kernel::FailureClass;
 use greenroom_simulator::{Echo, Reply as Said, Sequence};
 
-use crate::support::{agent, builder, drain, runtime, simulator};
-use crate::talk::{
-    asked, calls, chat, count, editor, ends, entries, keep, newest, opened, result, said, settings, text,
-    turns, user,
+use crate::compaction_fixtures::{
+    asked, calls, chat, count, editor, ends, entries, keep, newest, opened, result, runs, said, settings,
+    text, user,
 };
+use crate::support::{agent, builder, drain, runtime, simulator};
 
 #[test]
 fn the_settings_block_has_defaults_and_is_read_by_its_names() {
@@ -69,7 +69,7 @@ async fn the_next_call_sees_the_system_prompt_the_summary_and_the_messages_from_
     let session = opened(&runtime, "s", &agent, chat(8, 200)).await;
     session.compact(keep(300)).await.unwrap();
     session.prompt("next").await.unwrap();
-    let sent = &turns(&model)[0].request;
+    let sent = &runs(&model)[0].request;
     assert_eq!(sent.system.as_deref(), Some("Be brief."));
     assert!(sent.messages[0].role() == "user" && sent.messages[0].text().starts_with(SUMMARY_LEAD));
     let first_kept = newest(&runtime, "s").await.first_kept.unwrap();
@@ -104,8 +104,8 @@ async fn the_summary_before_goes_into_the_request_to_be_merged() {
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
     session.compact(keep(300)).await.unwrap();
     let first = newest(&runtime, "s").await;
-    for turn in 0..6 {
-        session.prompt(text(&format!("more {turn}."), 200)).await.unwrap();
+    for run in 0..6 {
+        session.prompt(text(&format!("more {run}."), 200)).await.unwrap();
     }
     session.compact(keep(300)).await.unwrap();
     let request = asked(&model)[1].request.last_user_text();
@@ -142,7 +142,7 @@ async fn cuts_are_at_user_messages_answers_and_user_run_commands_and_never_at_to
         EntryKind::message(said(text("m6.", 300))),
         EntryKind::message(user(text("m7.", 300))),
     ]);
-    session.adopt(path.clone(), Some(EntryId(7))).await.unwrap();
+    session.import(path.clone(), Some(EntryId(7))).await.unwrap();
     let mut cuts = std::collections::BTreeSet::new();
     for tokens in (1..3_000).step_by(50) {
         if let Ok(plan) = session.plan(keep(tokens)).await {
@@ -153,14 +153,14 @@ async fn cuts_are_at_user_messages_answers_and_user_run_commands_and_never_at_to
     assert!([1, 2, 3, 6, 7].iter().all(|cut| cuts.contains(cut)), "{cuts:?}");
 }
 
-/// The newest turn alone is larger than what is kept: the cut falls into it, and both parts are summarised by
+/// The newest run alone is larger than what is kept: the cut falls into it, and both parts are summarised by
 /// themselves.
 #[tokio::test(start_paused = true)]
 async fn a_turn_larger_than_the_kept_part_is_cut_at_an_answer_and_both_summaries_are_merged() {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
     let mut messages = chat(3, 200);
-    messages.push(user("m6. a long turn"));
+    messages.push(user("m6. a long run"));
     for step in 0..12 {
         let id = format!("c{step}");
         messages.push(calls(&[&id], "x"));
@@ -228,7 +228,7 @@ async fn a_turn_s_end_has_the_size_and_its_two_parts() {
     let context = seen
         .iter()
         .find_map(|event| match &event.kind {
-            EventKind::TurnEnd { context, .. } => Some(*context),
+            EventKind::RunEnd { context, .. } => Some(*context),
             _ => None,
         })
         .unwrap();

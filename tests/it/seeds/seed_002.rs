@@ -14,11 +14,11 @@ use greenroom_kernel::FailureClass;
 use greenroom_simulator::{ByPurpose, Echo, ErrorDialect, Reply as Said, Sequence, Summariser};
 use serde_json::json;
 
-use crate::support::{agent, builder, drain, runtime, simulator};
-use crate::talk::{
-    asked, calls, chat, compactions, count, editor, ends, keep, newest, opened, result, settings, talker,
-    text, turns, user,
+use crate::compaction_fixtures::{
+    asked, calls, chat, compactions, count, editor, ends, keep, newest, opened, result, runs, settings,
+    talker, text, user,
 };
+use crate::support::{agent, builder, drain, runtime, simulator};
 
 /// The tracker measures, the compactor plans and asks, the session replaces the segment, the agent broadcasts: four
 /// actors, by messages alone.
@@ -63,7 +63,7 @@ async fn start_and_end_are_broadcast_with_message_counts() {
     assert_eq!(end.messages_after, session.context().await.unwrap().len() as u64);
 }
 
-/// The current size decides; the total, in which every turn counts the history again, is the bill.
+/// The current size decides; the total, in which every run counts the history again, is the bill.
 #[tokio::test(start_paused = true)]
 async fn the_current_context_decides_and_the_total_bills() {
     let model = simulator(talker(300), 100_000);
@@ -73,10 +73,10 @@ async fn the_current_context_decides_and_the_total_bills() {
         session.prompt(text("more", 300)).await.unwrap();
     }
     let state = session.state().await.unwrap();
-    let billed: u64 = turns(&model).iter().map(|logged| logged.request.tokens).sum();
+    let billed: u64 = runs(&model).iter().map(|logged| logged.request.tokens).sum();
     assert!(state.total_tokens > billed, "{state:?}");
     assert!(state.context.tokens < state.total_tokens / 3, "{state:?}");
-    let last = turns(&model).last().unwrap().request.tokens;
+    let last = runs(&model).last().unwrap().request.tokens;
     assert!(
         state.context.usage_tokens > last && state.context.usage_tokens < last + 500,
         "{state:?}, {last}"
@@ -142,12 +142,12 @@ async fn force_compacts_all_but_the_last_two_messages() {
     assert_eq!((plan.messages_removed(), plan.messages_before), (6, 8));
 }
 
-/// A turn of a question and this many steps, cut before its last one.
+/// A run of a question and this many steps, cut before its last one.
 async fn split(steps: usize) -> (usize, bool) {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
     let mut messages = chat(3, 200);
-    messages.push(user("m6. a long turn"));
+    messages.push(user("m6. a long run"));
     for step in 0..steps {
         let id = format!("c{step}");
         messages.push(calls(&[&id], "x"));
@@ -210,8 +210,8 @@ async fn a_summary_is_known_by_its_kind_and_merged_not_summarised_again() {
     messages.extend(chat(6, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
     session.compact(keep(300)).await.unwrap();
-    for turn in 0..4 {
-        session.prompt(text(&format!("more {turn}."), 300)).await.unwrap();
+    for run in 0..4 {
+        session.prompt(text(&format!("more {run}."), 300)).await.unwrap();
     }
     session.compact(keep(300)).await.unwrap();
     let requests: Vec<String> = asked(&model).iter().map(|logged| logged.request.last_user_text()).collect();
@@ -342,7 +342,7 @@ async fn a_report_above_the_window_is_an_overflow_detected_and_compacted_before_
     let names: Vec<_> = seen.iter().map(|event| event.kind.name()).collect();
     let place = |name| names.iter().position(|other| *other == name);
     assert!(place("overflow_detected").is_some(), "{names:?}");
-    let last_call = names.iter().rposition(|name| *name == "turn_start");
+    let last_call = names.iter().rposition(|name| *name == "step_start");
     assert!(
         place("overflow_detected") < place("compaction_end") && place("compaction_end") < last_call,
         "{names:?}"
@@ -360,7 +360,7 @@ async fn without_a_session_the_overflow_is_the_caller_s() {
         tools: Arc::from([]),
         max_output_tokens: None,
         output_schema: None,
-        purpose: greenroom::provider::Purpose::Turn,
+        purpose: greenroom::provider::Purpose::Step,
         session: String::new(),
     };
     let error = model.provider().stream(request).await.err().expect("it is larger than the window");
@@ -407,6 +407,6 @@ async fn by_hand_the_kept_budget_can_be_given_and_the_agent_goes_on_from_there()
     let context = session.context().await.unwrap();
     assert!(context.len() <= 6, "{}", context.len());
     session.prompt("next").await.unwrap();
-    let sent = &turns(&model)[0].request.messages;
+    let sent = &runs(&model)[0].request.messages;
     assert_eq!(sent[..sent.len() - 1], context[..]);
 }

@@ -7,8 +7,10 @@ use greenroom_simulator::{
     ByPurpose, CallInfo, Echo, Function, Reply as Said, Script as _, SeenRequest, Summariser,
 };
 
+use crate::compaction_fixtures::{
+    asked, chat, compactions, keep, newest, opened, said, settings, talker, text, user,
+};
 use crate::support::{agent, builder, drain, runtime, simulator};
-use crate::talk::{asked, chat, compactions, keep, newest, opened, said, settings, talker, text, user};
 
 #[test]
 fn the_token_limit_is_a_setting_with_an_alias_and_clamped_to_the_window() {
@@ -132,7 +134,7 @@ async fn the_prompt_can_be_replaced_and_its_answer_needs_no_headings() {
     ] {
         let script = Function(|request: &SeenRequest, info: CallInfo| match request.purpose {
             greenroom::provider::Purpose::Summary => Said::text("They talked about m0."),
-            greenroom::provider::Purpose::Turn => Echo.reply(request, info),
+            greenroom::provider::Purpose::Step => Echo.reply(request, info),
         });
         let model = simulator(script, 100_000);
         let own = settings(|settings| settings.compact_prompt = Some(prompt.to_owned()));

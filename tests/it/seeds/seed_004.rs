@@ -1,4 +1,4 @@
-//! Document 004: the check after each turn, requests that wait for the turn's end, the preparation, two summaries at
+//! Document 004: the check after each run, requests that wait for the run's end, the preparation, two summaries at
 //! once, hooks that cancel or supply, live settings, and a size that is counted anew.
 
 use std::sync::{Arc, Mutex};
@@ -13,11 +13,11 @@ use greenroom::prelude::*;
 use greenroom_simulator::{ByPurpose, Echo, Reply as Said, Sequence, Summariser};
 use serde_json::json;
 
-use crate::support::{agent, builder, drain, names, runtime, simulator};
-use crate::talk::{
-    asked, calls, chat, compactions, editor, ends, keep, newest, opened, result, settings, talker, text,
-    turns, user,
+use crate::compaction_fixtures::{
+    asked, calls, chat, compactions, editor, ends, keep, newest, opened, result, runs, settings, talker,
+    text, user,
 };
+use crate::support::{agent, builder, drain, names, runtime, simulator};
 
 #[tokio::test(start_paused = true)]
 async fn it_is_checked_at_the_end_of_every_turn() {
@@ -30,10 +30,10 @@ async fn it_is_checked_at_the_end_of_every_turn() {
     }
     let names = names(&mut events);
     let start = names.iter().position(|name| *name == "compaction_start").unwrap();
-    assert_eq!(names[start - 2..start], ["turn_end", "agent_end"], "{names:?}");
+    assert_eq!(names[start - 2..start], ["run_end", "agent_end"], "{names:?}");
 }
 
-/// A tool asks for a compaction in the middle of its turn: it comes after the turn, and with the focus asked for.
+/// A tool asks for a compaction in the middle of its run: it comes after the run, and with the focus asked for.
 #[tokio::test(start_paused = true)]
 async fn a_request_in_the_middle_of_a_turn_waits_for_its_end() {
     let model = simulator(Sequence(vec![Said::call("tidy", &json!({})), Said::text("tidied")]), 100_000);
@@ -47,7 +47,7 @@ async fn a_request_in_the_middle_of_a_turn_waits_for_its_end() {
         async move {
             let focus = Some("the lighthouse".to_owned());
             let options = CompactOptions { focus, keep_recent: Some(300), force: true };
-            session.compact_after_turn(options).await.map_err(|error| ToolError::new(error.to_string()))
+            session.compact_after_run(options).await.map_err(|error| ToolError::new(error.to_string()))
         }
     });
     let session = opened(&runtime, "s", &tidy, chat(8, 200)).await;
@@ -60,7 +60,7 @@ async fn a_request_in_the_middle_of_a_turn_waits_for_its_end() {
     let names = names(&mut events);
     let place =
         |name| names.iter().position(|other| *other == name).unwrap_or_else(|| panic!("{name}: {names:?}"));
-    assert!(place("turn_end") < place("compaction_start"));
+    assert!(place("run_end") < place("compaction_start"));
     assert_eq!(serde_json::to_value(newest(&runtime, "s").await.trigger).unwrap(), "hook");
     assert!(asked(&model)[0].request.last_user_text().contains("the lighthouse"));
     *handle.lock().unwrap() = None;
@@ -107,8 +107,8 @@ async fn a_preparation_has_what_the_summary_needs() {
     messages.extend(chat(6, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
     session.compact(keep(600)).await.unwrap();
-    for turn in 0..4 {
-        session.prompt(text(&format!("more {turn}."), 200)).await.unwrap();
+    for run in 0..4 {
+        session.prompt(text(&format!("more {run}."), 200)).await.unwrap();
     }
     let first = newest(&runtime, "s").await;
     let plan = session.plan(keep(600)).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_split_turn_is_summarised_by_two_calls_at_once_and_joined_by_a_divider
     let model = simulator(ByPurpose::new(Echo, slow), 100_000);
     let runtime = runtime(&model).await;
     let mut messages = chat(3, 200);
-    messages.push(user("m6. a long turn"));
+    messages.push(user("m6. a long run"));
     for step in 0..12 {
         let id = format!("c{step}");
         messages.push(calls(&[&id], "x"));
@@ -154,7 +154,7 @@ async fn a_split_turn_is_summarised_by_two_calls_at_once_and_joined_by_a_divider
 async fn the_history_s_summary_is_skipped_where_there_is_no_history() {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
-    let mut messages = vec![user("m0. a long turn")];
+    let mut messages = vec![user("m0. a long run")];
     for step in 0..12 {
         let id = format!("c{step}");
         messages.push(calls(&[&id], "x"));
@@ -203,7 +203,7 @@ async fn the_size_afterwards_is_estimated_anew_and_not_an_old_report() {
     let mut events = session.subscribe();
     session.prompt("next").await.unwrap();
     assert_eq!(ends(&drain(&mut events)).len(), 0, "it is not compacted again for an old report");
-    assert_eq!(turns(&model).len(), 1);
+    assert_eq!(runs(&model).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

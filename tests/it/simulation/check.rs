@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use greenroom::prelude::*;
 use greenroom_kernel::Entry;
-use greenroom_kernel::entry::{EntryId, EntryKind, TurnOutcome};
+use greenroom_kernel::entry::{EntryId, EntryKind, RunOutcome};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::path::{path_to, project};
 use greenroom_store::Store;
@@ -124,9 +124,9 @@ impl Logs {
         assert!(has, "{}: acknowledged, and not there: {:?}", input.session, input.text);
     }
 
-    /// A reply is in the log, and its turn ended completed.
+    /// A reply is in the log, and its run ended completed.
     pub(crate) fn check_reply(&self, session: &str, reply: &Reply) {
-        let from = usize::try_from(reply.turn.0).expect("a log in memory");
+        let from = usize::try_from(reply.run.0).expect("a log in memory");
         let entries = &self.records[session].entries()[from..];
         let said = entries.iter().any(|entry| {
             entry.kind.as_message().is_some_and(
@@ -135,9 +135,9 @@ impl Logs {
         });
         assert!(said, "{session}: a reply is not in the log: {reply:?}");
         let ended = entries.iter().any(|entry| {
-            matches!(&entry.kind, EntryKind::TurnEnded { turn, outcome: TurnOutcome::Completed, .. } if *turn == reply.turn)
+            matches!(&entry.kind, EntryKind::RunEnded { run, outcome: RunOutcome::Completed, .. } if *run == reply.run)
         });
-        assert!(ended, "{session}: a reply came before its turn's end: {reply:?}");
+        assert!(ended, "{session}: a reply came before its run's end: {reply:?}");
     }
 
     /// After every step: what is new continues what was there, and all that must hold of a log holds.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt};
 use greenroom::prelude::*;
 use greenroom::{BeforeCompact, Subscription};
-use greenroom_kernel::turn::TurnLimits;
+use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::{EntryId, ToolSpec};
 use greenroom_simulator::{ByPurpose, Simulator, SimulatorOptions, Summariser};
 use greenroom_store::Store;
@@ -95,7 +95,7 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
     let mut plan = Plan::of(&mut random);
     let mut disk_dice = Random::new(seed ^ 0xd15c);
     plan.disk_fails = once_in(&mut disk_dice, 4);
-    let script = ByPurpose::new(model::turns(&plan), model::summaries(&plan));
+    let script = ByPurpose::new(model::runs(&plan), model::summaries(&plan));
     let options = SimulatorOptions {
         window: plan.window,
         max_output: plan.window / 4,
@@ -182,11 +182,11 @@ impl World<'_> {
                 }
             });
             if self.plan.hooks {
-                let turn = AtomicU64::new(self.random.below(5));
+                let run = AtomicU64::new(self.random.below(5));
                 builder = builder.before_compact(move |_, _| {
-                    let turn = turn.fetch_add(1, Ordering::Relaxed) % 5;
+                    let run = run.fetch_add(1, Ordering::Relaxed) % 5;
                     async move {
-                        match turn {
+                        match run {
                             0 => return BeforeCompact::Cancel("not now".into()),
                             1 => panic!("injected in a hook"),
                             2 => tokio::time::sleep(Duration::from_secs(3600)).await,
@@ -229,7 +229,7 @@ impl World<'_> {
                 panics: Arc::clone(&self.tool_panics),
             });
         }
-        agent.limits(TurnLimits { steps_max: self.plan.steps_max, ..TurnLimits::default() })
+        agent.limits(RunLimits { steps_max: self.plan.steps_max, ..RunLimits::default() })
     }
 
     async fn life(&mut self, number: u64) {
@@ -400,7 +400,7 @@ impl World<'_> {
                     }
                     self.logs.event(Who::Staying, &event);
                     match &event.kind {
-                        EventKind::TurnEnd { outcome, .. } => {
+                        EventKind::RunEnd { outcome, .. } => {
                             self.outcome.count(format!("ended: {outcome}"), 1)
                         }
                         EventKind::CompactionEnd(end) => {
@@ -454,7 +454,7 @@ impl World<'_> {
         let line = match &answer {
             Ok(Done::Replied(reply)) => {
                 self.logs.check_reply(id, reply);
-                format!("replied {}", reply.turn)
+                format!("replied {}", reply.run)
             }
             Ok(Done::Queued(entry)) => format!("queued {entry}"),
             Ok(Done::Compacted(outcome)) => (*outcome).to_owned(),
@@ -565,7 +565,7 @@ impl World<'_> {
         }
     }
 
-    /// Waits for a compaction after the turn.
+    /// Waits for a compaction after the run.
     async fn settled(&self, session: &SessionHandle) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         while session.state().await.unwrap().status != "idle" {
@@ -583,8 +583,8 @@ fn line(event: &Event) -> String {
             let stop = message.stop.map(|stop| format!(" {stop:?}")).unwrap_or_default();
             format!("{}{stop} {} calls {text:?}", message.role, message.tool_calls.len())
         }
-        EventKind::TurnEnd { turn, outcome, reason, .. } => {
-            format!("{turn} {outcome} {}", reason.as_deref().unwrap_or_default())
+        EventKind::RunEnd { run, outcome, reason, .. } => {
+            format!("{run} {outcome} {}", reason.as_deref().unwrap_or_default())
         }
         EventKind::CompactionEnd(end) => {
             format!("{} {} → {}", end.outcome, end.tokens_before, end.tokens_after)

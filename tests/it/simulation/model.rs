@@ -14,8 +14,8 @@ pub(crate) fn words(random: &mut Random, count: u64) -> String {
     (0..count).map(|_| pick(random, &some)).collect::<Vec<_>>().join(" ")
 }
 
-/// What answers turns.
-pub(crate) fn turns(plan: &Plan) -> impl Script {
+/// What answers runs.
+pub(crate) fn runs(plan: &Plan) -> impl Script {
     let words_max = plan.words_max;
     Function(move |_: &SeenRequest, info: CallInfo| {
         let mut random = Random::new(info.seed);

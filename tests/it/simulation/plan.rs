@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     pub(crate) disk_fails: bool,
     /// Whether hooks are installed that cancel, hang and panic.
     pub(crate) hooks: bool,
-    /// The most steps of a turn.
+    /// The most steps of a run.
     pub(crate) steps_max: u32,
     /// How long an idle session stays awake, in seconds; 0: for ever.
     pub(crate) idle_s: u64,

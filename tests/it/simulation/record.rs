@@ -1,6 +1,6 @@
 //! One session's log, followed entry by entry: what must hold of it after every step.
 //!
-//! Always true: each entry is looked at once, when it is new, so that a long life costs no more than its entries.
+//! Invariants: each entry is looked at once, when it is new, so that a long life costs no more than its entries.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct Record {
     entries: Vec<Arc<Entry>>,
     /// For each entry: the calls that are open on the path that ends with it.
     open_calls: Vec<Arc<BTreeSet<String>>>,
-    open_turn: Option<EntryId>,
+    open_run: Option<EntryId>,
     open_compaction: Option<EntryId>,
     /// The end of a compaction whose summary must come next.
     installed: Option<CompactionEnded>,
@@ -106,17 +106,17 @@ impl Record {
             Message::User(_) => {
                 assert!(open.is_empty(), "entry {id}: calls are open: {open:?}");
                 assert!(self.said.insert(message.text()), "entry {id}: said twice: {:?}", message.text());
-                // What joins a running turn begins none.
-                self.open_turn = self.open_turn.or(Some(id));
+                // What joins a current run begins none.
+                self.open_run = self.open_run.or(Some(id));
             }
             Message::ToolResult(result) => {
                 let was_open = Arc::make_mut(&mut open).remove(&result.call_id);
                 assert!(was_open, "entry {id}: a result without its call, or a second one");
-                assert!(self.open_turn.is_some(), "entry {id}: a result outside of a turn");
+                assert!(self.open_run.is_some(), "entry {id}: a result outside of a run");
             }
             Message::Assistant(answer) => {
                 assert!(open.is_empty(), "entry {id}: calls are open: {open:?}");
-                assert!(self.open_turn.is_some(), "entry {id}: an answer outside of a turn");
+                assert!(self.open_run.is_some(), "entry {id}: an answer outside of a run");
                 assert!(!answer.is_empty(), "entry {id}: an empty answer was recorded");
                 for call in answer.tool_calls() {
                     assert_ne!(
@@ -132,16 +132,16 @@ impl Record {
         open
     }
 
-    /// Each turn and each compaction has one beginning and one end.
+    /// Each run and each compaction has one beginning and one end.
     fn other(&mut self, id: EntryId, kind: &EntryKind) {
         match kind {
-            EntryKind::Note { kind, data } if kind == "turn_resumed" => {
-                assert_eq!(self.open_turn, None, "entry {id}: a turn is resumed within another");
-                self.open_turn = Some(EntryId(data.parse().expect("a note of ours")));
+            EntryKind::Note { kind, data } if kind == "run_resumed" => {
+                assert_eq!(self.open_run, None, "entry {id}: a run is resumed within another");
+                self.open_run = Some(EntryId(data.parse().expect("a note of ours")));
             }
-            EntryKind::TurnEnded { turn, .. } => {
-                assert_eq!(self.open_turn, Some(*turn), "entry {id}: an end of a turn without its beginning");
-                self.open_turn = None;
+            EntryKind::RunEnded { run, .. } => {
+                assert_eq!(self.open_run, Some(*run), "entry {id}: an end of a run without its beginning");
+                self.open_run = None;
             }
             EntryKind::Inbox { content, .. } => {
                 self.inbox.push(id);
@@ -231,7 +231,7 @@ impl Record {
     pub(crate) fn check_head(&self, head: &Head) {
         assert!(self.installed.is_none(), "the end of a compaction came without its summary");
         assert_eq!(head.entries, self.entries.len() as u64, "the head counts its entries");
-        assert_eq!(head.open_turn, self.open_turn, "which turn is open");
+        assert_eq!(head.open_run, self.open_run, "which run is open");
         assert_eq!(head.open_compaction, self.open_compaction, "which compaction is open");
         assert_eq!(head.inbox, self.inbox, "what waits");
         let newest = self.entries.iter().rfind(|entry| match &entry.kind {
@@ -247,7 +247,7 @@ impl Record {
 
     /// Nothing is under way any more.
     pub(crate) fn check_settled(&self, head: &Head) {
-        assert_eq!(self.open_turn, None, "a turn never ended");
+        assert_eq!(self.open_run, None, "a run never ended");
         assert_eq!(self.open_compaction, None, "a compaction never ended");
         assert!(self.inbox.is_empty(), "input still waits: {:?}", self.inbox);
         let open = head.leaf.map(|leaf| &self.open_calls[place(leaf)]);

@@ -1,6 +1,6 @@
 //! What subscribers were told: one that stays, and one that leaves and comes back at any moment.
 //!
-//! Always true: both have the same durable events, each equal to what its entry says, without holes; every run that
+//! Invariants: both have the same durable events, each equal to what its entry says, without holes; every run that
 //! an agent began has one end.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use greenroom::event::durable;
 use greenroom::prelude::*;
-use greenroom_kernel::TurnId;
+use greenroom_kernel::RunId;
 
 use super::record::Record;
 
@@ -58,8 +58,8 @@ pub(crate) fn check_told(session: &str, told: &[Arc<Event>], all: &[Event], is_w
 pub(crate) struct Ends {
     begun: u64,
     ended: u64,
-    /// The newest end of a turn that its agent has not yet followed.
-    turn_end: Option<(TurnId, &'static str)>,
+    /// The newest end of a run that its agent has not yet followed.
+    run_end: Option<(RunId, &'static str)>,
     /// The next durable event.
     next: Option<u64>,
 }
@@ -75,20 +75,20 @@ impl Ends {
         }
         match &event.kind {
             EventKind::AgentStart { .. } => self.begun += 1,
-            EventKind::TurnEnd { turn, outcome, .. } => self.turn_end = Some((*turn, outcome)),
-            EventKind::AgentEnd { turn, outcome, .. } => {
+            EventKind::RunEnd { run, outcome, .. } => self.run_end = Some((*run, outcome)),
+            EventKind::AgentEnd { run, outcome, .. } => {
                 self.ended += 1;
                 assert_eq!(
-                    self.turn_end.take(),
-                    Some((*turn, *outcome)),
-                    "an agent's end follows the end of its turn, once"
+                    self.run_end.take(),
+                    Some((*run, *outcome)),
+                    "an agent's end follows the end of its run, once"
                 );
             }
             _ => {}
         }
     }
 
-    /// Everything came to its end, and no actor died. (A turn that a crash interrupted was begun in another life.)
+    /// Everything came to its end, and no actor died. (A run that a crash interrupted was begun in another life.)
     pub(crate) fn check_all_ended(&self, session: &str) {
         assert_eq!(self.begun, self.ended, "{session}: runs that began, and runs that ended");
     }

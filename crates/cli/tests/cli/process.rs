@@ -19,7 +19,7 @@ fn slow() -> Model {
     Model::new(Says(Reply::text(text).with_pace(pace)), |_| {})
 }
 
-/// Asked to end while a turn runs, it ends in time, and its session is idle with a turn that is closed.
+/// Asked to end during a run, it ends in time, and its session is idle with a run that is closed.
 fn check_ends(surface: &str, place: &Place, model: &Model, running: Running) {
     let deadline = Instant::now() + DRAIN;
     while model.simulator.calls() == 0 {
@@ -79,7 +79,7 @@ fn serve_ends_in_order_when_it_is_asked_to() {
     assert!(answer.starts_with("HTTP/1.1 5") || answer.starts_with("HTTP/1.1 4"), "{answer}");
 }
 
-/// A tool finds no file descriptor: the model is told, the turn ends, and afterwards everything works again.
+/// A tool finds no file descriptor: the model is told, the run ends, and afterwards everything works again.
 #[test]
 fn no_file_descriptors_left_is_said_and_survived() {
     let place = Place::with_files(1);

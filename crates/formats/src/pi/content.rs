@@ -1,6 +1,6 @@
 //! pi's messages as the kernel's.
 //!
-//! Always true: a role that is not in the list gives `None`; a block of a kind that is not known is left out; what
+//! Invariants: a role that is not in the list gives `None`; a block of a kind that is not known is left out; what
 //! is missing is empty; the arguments of a call are the JSON text that JavaScript would write.
 
 use std::collections::HashMap;

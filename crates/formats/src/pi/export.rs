@@ -1,7 +1,7 @@
 //! Our entries as one of pi's session files, version 3, with what it has no place for beside it: a compaction's
 //! line also says what it saved, and an undone compaction is a `custom` line.
 //!
-//! Always true: every entry of the tree is one line, and its parent's line is before it; what stands beside the
+//! Invariants: every entry of the tree is one line, and its parent's line is before it; what stands beside the
 //! path (inbox items, starts and ends) is left out; reading the file again gives the same messages, the same
 //! compactions and the same file lists.
 
@@ -89,7 +89,7 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         | EntryKind::LeafMoved { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
-        | EntryKind::TurnEnded { .. } => custom("greenroom.record", &Value::Null),
+        | EntryKind::RunEnded { .. } => custom("greenroom.record", &Value::Null),
     }
 }
 

@@ -1,7 +1,7 @@
-//! The agent: the turn in progress. It drives `Turn`, starts the model's and the tools' tasks, and broadcasts
+//! The agent: the run in progress. It drives `Run`, starts the model's and the tools' tasks, and broadcasts
 //! the session's events.
 //!
-//! Always true: it waits for nothing in a handler: model calls, tools and waits run in tasks with a cancellation
+//! Invariants: it waits for nothing in a handler: model calls, tools and waits run in tasks with a cancellation
 //! token, and each task ends with exactly one message; what it holds is in the log, so that another can take its
 //! place; when it goes, its tasks are cancelled with it.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::path::Media;
-use greenroom_kernel::turn::{Effect, Input, Turn};
+use greenroom_kernel::run::{Effect, Input, Run};
 use greenroom_kernel::{AssistantMessage, Message, StopReason};
 use greenroom_provider::{Purpose, Request};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -17,8 +17,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::deps::Deps;
 use crate::event::EventKind;
-use crate::message::{AgentMessage, Answer, BeginTurn, ModelNews, SessionMessage, Stamp, TrackerMessage};
-use crate::slot::Slot;
+use crate::message::{
+    AgentMessage, Answer, BeginRun, ModelOutcome, RunAttempt, SessionMessage, TrackerMessage,
+};
+use crate::shared::SessionShared;
 
 mod model_task;
 mod tool_task;
@@ -29,22 +31,22 @@ pub(crate) struct AgentActor;
 /// What it is started with.
 pub(crate) struct AgentArguments {
     pub(crate) deps: Arc<Deps>,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) shared: Arc<SessionShared>,
     pub(crate) session: ActorRef<SessionMessage>,
 }
 
 /// What it owns.
 pub(crate) struct AgentState {
     deps: Arc<Deps>,
-    slot: Arc<Slot>,
+    shared: Arc<SessionShared>,
     session: ActorRef<SessionMessage>,
     running: Option<Box<Running>>,
 }
 
-/// The turn in progress.
+/// The run in progress.
 struct Running {
-    begin: BeginTurn,
-    turn: Turn,
+    begin: BeginRun,
+    run: Run,
     /// The number of the newest model call or wait: news of earlier ones is late.
     call: u64,
     /// What the next request is to be like, while the context is on its way.
@@ -55,7 +57,7 @@ struct Running {
     /// The tasks that run: a model call, the tools of one answer.
     model: Option<DropGuard>,
     tools: Option<DropGuard>,
-    /// The user interrupts; the turn hears of it when the tasks have ended.
+    /// The user interrupts; the run hears of it when the tasks have ended.
     aborting: bool,
     /// What had come of an answer when it was cancelled.
     partial: Option<Box<AssistantMessage>>,
@@ -74,9 +76,9 @@ impl Actor for AgentActor {
         _myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        let AgentArguments { deps, slot, session } = arguments;
-        deps.at(&slot.id, "agent/starts");
-        Ok(AgentState { deps, slot, session, running: None })
+        let AgentArguments { deps, shared, session } = arguments;
+        deps.at(&shared.id, "agent/starts");
+        Ok(AgentState { deps, shared, session, running: None })
     }
 
     async fn handle(
@@ -85,7 +87,7 @@ impl Actor for AgentActor {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.slot.id, message.point());
+        state.deps.at(&state.shared.id, message.point());
         state.on(&myself, message);
         Ok(())
     }
@@ -106,12 +108,12 @@ impl AgentState {
         match message {
             AgentMessage::Broadcast { events, then } => {
                 for event in &events {
-                    self.slot.publish_durable(&self.deps.bus, event);
+                    self.shared.publish_durable(&self.deps.bus, event);
                 }
                 if let Some(answer) = then.and_then(|then| then.take()) {
-                    let Answer { turn, outcome, context, reply } = *answer;
+                    let Answer { run, outcome, context, reply } = *answer;
                     self.publish(EventKind::AgentEnd {
-                        turn,
+                        run,
                         outcome,
                         context_window: context.window,
                         context,
@@ -121,7 +123,7 @@ impl AgentState {
                     }
                 }
             }
-            AgentMessage::LastWords => self.tell_session(SessionMessage::LastWordsSaid),
+            AgentMessage::FlushEvents => self.tell_session(SessionMessage::EventsFlushed),
             AgentMessage::Begin(begin) => self.begin(myself, *begin),
             AgentMessage::Recorded { stamp, delivered } => {
                 self.input(myself, stamp, Input::Recorded { delivered })
@@ -154,13 +156,13 @@ impl AgentState {
         }
     }
 
-    /// The turn in progress, if this is about it. Late news ends here.
-    fn current(&mut self, stamp: Stamp) -> Option<&mut Running> {
+    /// The run in progress, if this is about it. Late news ends here.
+    fn current(&mut self, stamp: RunAttempt) -> Option<&mut Running> {
         self.running.as_deref_mut().filter(|running| running.begin.stamp == stamp)
     }
 
     fn publish(&self, kind: EventKind) {
-        self.slot.publish(&self.deps.bus, kind);
+        self.shared.publish(&self.deps.bus, kind);
     }
 
     fn tell_session(&self, message: SessionMessage) {
@@ -168,15 +170,15 @@ impl AgentState {
         let _ = self.session.cast(message);
     }
 
-    fn begin(&mut self, myself: &ActorRef<AgentMessage>, begin: BeginTurn) {
+    fn begin(&mut self, myself: &ActorRef<AgentMessage>, begin: BeginRun) {
         let stamp = begin.stamp;
         let over = CancellationToken::new();
         watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), over.clone());
         // The limit that the provider would set must be known here, to be lowered.
         let output_tokens_max = self.deps.output_tokens_max(&begin.agent);
-        let turn = Turn::new(begin.agent.limits, begin.may_compact, output_tokens_max);
+        let run = Run::new(begin.agent.limits, begin.may_compact, output_tokens_max);
         self.running = Some(Box::new(Running {
-            turn,
+            run,
             call: 0,
             ask: None,
             media_missed: false,
@@ -189,24 +191,24 @@ impl AgentState {
             over,
             begin,
         }));
-        self.publish(EventKind::AgentStart { turn: stamp.turn });
+        self.publish(EventKind::AgentStart { run: stamp.run });
         self.input(myself, stamp, Input::Begin);
     }
 
-    /// Tells the turn what happened, and does what it decides.
-    fn input(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, input: Input) {
+    /// Tells the run what happened, and does what it decides.
+    fn input(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt, input: Input) {
         let Some(running) = self.current(stamp) else { return };
-        let effects = running.turn.on(input);
+        let effects = running.run.on(input);
         for effect in effects {
             self.perform(myself, stamp, effect);
         }
-        // A turn that is over holds nothing, and its watcher ends.
-        if self.current(stamp).is_some_and(|running| running.turn.is_over()) {
+        // A run that is over holds nothing, and its watcher ends.
+        if self.current(stamp).is_some_and(|running| running.run.is_over()) {
             self.running = None;
         }
     }
 
-    fn perform(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, effect: Effect) {
+    fn perform(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt, effect: Effect) {
         match effect {
             Effect::Measure => {
                 let Some(running) = self.current(stamp) else { return };
@@ -214,8 +216,8 @@ impl AgentState {
                 let reply_to = myself.clone();
                 let _ = running.begin.tracker.cast(TrackerMessage::Measure { stamp, reply_to });
             }
-            Effect::Compact { trigger, at_window, rungs_down } => {
-                self.tell_session(SessionMessage::Compact { stamp, trigger, at_window, rungs_down });
+            Effect::Compact { trigger, at_window, failed_attempts } => {
+                self.tell_session(SessionMessage::Compact { stamp, trigger, at_window, failed_attempts });
             }
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
@@ -226,14 +228,14 @@ impl AgentState {
                 self.tell_session(SessionMessage::Record { stamp, messages, boundary });
             }
             Effect::RunTools(calls) => {
-                let (deps, slot) = (Arc::clone(&self.deps), Arc::clone(&self.slot));
+                let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
                 let Some(running) = self.current(stamp) else { return };
                 let cancel = running.begin.cancel.child_token();
                 running.tools = Some(cancel.clone().drop_guard());
                 let task = tool_task::ToolTask {
                     agent: myself.clone(),
                     deps,
-                    slot,
+                    shared,
                     stamp,
                     tools: running.begin.tools.clone(),
                     timeout_ms: running.begin.agent.tool_timeout_ms,
@@ -244,7 +246,7 @@ impl AgentState {
             Effect::Wait { delay_ms, attempt, failure } => {
                 self.wait(myself, stamp, delay_ms, attempt, failure)
             }
-            Effect::OverflowDetected => self.publish(EventKind::OverflowDetected { turn: stamp.turn }),
+            Effect::OverflowDetected => self.publish(EventKind::OverflowDetected { run: stamp.run }),
             Effect::Cancel => {
                 if let Some(running) = self.current(stamp) {
                     running.model = None;
@@ -260,7 +262,7 @@ impl AgentState {
     fn wait(
         &mut self,
         myself: &ActorRef<AgentMessage>,
-        stamp: Stamp,
+        stamp: RunAttempt,
         delay_ms: u64,
         attempt: u32,
         failure: Failure,
@@ -272,7 +274,7 @@ impl AgentState {
                 lane.pause_ms(delay_ms);
             }
         }
-        self.publish(EventKind::Retry { turn: stamp.turn, attempt, delay_ms, failure });
+        self.publish(EventKind::Retry { run: stamp.run, attempt, delay_ms, failure });
         let Some(running) = self.current(stamp) else { return };
         running.call += 1;
         let (call, over, agent) = (running.call, running.over.clone(), myself.clone());
@@ -287,13 +289,13 @@ impl AgentState {
     }
 
     /// The context is here: asks the model.
-    fn ask(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, mut messages: Vec<Arc<Message>>) {
-        // A turn that is resumed after an abort is answered anew; a provider refuses a request that ends with an
+    fn ask(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt, mut messages: Vec<Arc<Message>>) {
+        // A run that is resumed after an abort is answered anew; a provider refuses a request that ends with an
         // answer.
         while messages.last().is_some_and(|message| is_cut_off(message)) {
             messages.pop();
         }
-        let (deps, slot) = (Arc::clone(&self.deps), Arc::clone(&self.slot));
+        let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         let Some(running) = self.current(stamp) else { return };
         let Some((output_tokens_max, media)) = running.ask.take() else { return };
         let begin = &running.begin;
@@ -302,7 +304,7 @@ impl AgentState {
         if missing > 0 && !std::mem::replace(&mut running.media_missed, true) {
             let message =
                 format!("{missing} of the newest images were not sent: the request would be too large");
-            slot.publish(&deps.bus, EventKind::Warning { message });
+            shared.publish(&deps.bus, EventKind::Warning { message });
         }
         let request = Request {
             model: begin.model.clone(),
@@ -311,36 +313,42 @@ impl AgentState {
             tools: begin.tools.specs(),
             max_output_tokens: output_tokens_max,
             output_schema: begin.schema.clone(),
-            purpose: Purpose::Turn,
-            session: slot.id.to_string(),
+            purpose: Purpose::Step,
+            session: shared.id.to_string(),
         };
         let Some(lane) = deps.lane(&begin.agent).cloned() else { return };
         running.call += 1;
         let cancel = begin.cancel.child_token();
         let call = running.call;
         running.model = Some(cancel.clone().drop_guard());
-        let step = running.turn.steps() + 1;
-        slot.publish(&deps.bus, EventKind::TurnStart { turn: stamp.turn, step });
-        let task = model_task::ModelTask { agent: myself.clone(), deps, slot, lane, stamp, call, cancel };
+        let step = running.run.steps() + 1;
+        shared.publish(&deps.bus, EventKind::StepStart { run: stamp.run, step });
+        let task = model_task::ModelTask { agent: myself.clone(), deps, shared, lane, stamp, call, cancel };
         tokio::spawn(task.run(request));
     }
 
-    fn model_over(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp, call: u64, news: ModelNews) {
+    fn model_over(
+        &mut self,
+        myself: &ActorRef<AgentMessage>,
+        stamp: RunAttempt,
+        call: u64,
+        news: ModelOutcome,
+    ) {
         let Some(running) = self.current(stamp).filter(|running| running.call == call) else { return };
         running.model = None;
         match news {
-            ModelNews::Answered(_) | ModelNews::Failed(_) if running.aborting => {
-                if let ModelNews::Answered(answer) = news {
+            ModelOutcome::Answered(_) | ModelOutcome::Failed(_) if running.aborting => {
+                if let ModelOutcome::Answered(answer) = news {
                     running.partial = Some(answer);
                 }
                 self.abort_when_quiet(myself, stamp);
             }
-            ModelNews::Cancelled(partial) => {
+            ModelOutcome::Cancelled(partial) => {
                 running.partial = Some(partial);
                 self.abort_when_quiet(myself, stamp);
             }
-            ModelNews::Answered(answer) => self.input(myself, stamp, Input::Answered(answer)),
-            ModelNews::Failed(error) => {
+            ModelOutcome::Answered(answer) => self.input(myself, stamp, Input::Answered(answer)),
+            ModelOutcome::Failed(error) => {
                 let wordless = error.is_overflow_candidate();
                 if let Some(limit) = error
                     .failure
@@ -350,15 +358,15 @@ impl AgentState {
                     self.limit_named(stamp, limit);
                 }
                 // Different for each session and call, and the same in each run with the same ids.
-                let jitter = jitter(&self.slot.id, stamp.turn.0, call);
+                let jitter = jitter(&self.shared.id, stamp.run.0, call);
                 self.input(myself, stamp, Input::Failed { failure: error.failure, wordless, jitter });
             }
         }
     }
 
-    fn limit_named(&mut self, stamp: Stamp, limit: u64) {
-        let (deps, tokens) = (Arc::clone(&self.deps), self.slot.context().tokens);
-        let Some(BeginTurn { agent, model, .. }) = self.current(stamp).map(|running| &running.begin) else {
+    fn limit_named(&mut self, stamp: RunAttempt, limit: u64) {
+        let (deps, tokens) = (Arc::clone(&self.deps), self.shared.context().tokens);
+        let Some(BeginRun { agent, model, .. }) = self.current(stamp).map(|running| &running.begin) else {
             return;
         };
         let Some(lane) = deps.lane(agent) else { return };
@@ -376,14 +384,14 @@ impl AgentState {
         }
     }
 
-    /// The turn is cancelled: first its tasks end, then the turn hears of it.
-    fn abort(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp) {
+    /// The run is cancelled: first its tasks end, then the run hears of it.
+    fn abort(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt) {
         let Some(running) = self.current(stamp) else { return };
         running.aborting = true;
         self.abort_when_quiet(myself, stamp);
     }
 
-    fn abort_when_quiet(&mut self, myself: &ActorRef<AgentMessage>, stamp: Stamp) {
+    fn abort_when_quiet(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt) {
         let Some(running) = self.current(stamp) else { return };
         if running.aborting && running.model.is_none() && running.tools.is_none() {
             running.ask = None;
@@ -393,10 +401,10 @@ impl AgentState {
     }
 }
 
-/// Tells the agent when the turn is cancelled, until it is over.
+/// Tells the agent when the run is cancelled, until it is over.
 fn watch_for_abort(
     agent: ActorRef<AgentMessage>,
-    stamp: Stamp,
+    stamp: RunAttempt,
     cancel: CancellationToken,
     over: CancellationToken,
 ) {
@@ -418,9 +426,9 @@ fn is_cut_off(message: &Message) -> bool {
 }
 
 /// A number in 0..1000 that differs between sessions and calls.
-fn jitter(session: &str, turn: u64, call: u64) -> u64 {
+fn jitter(session: &str, run: u64, call: u64) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
-    (session, turn, call).hash(&mut hasher);
+    (session, run, call).hash(&mut hasher);
     hasher.finish() % 1000
 }

@@ -1,7 +1,7 @@
 //! The compactor: a compaction in progress. It drives `Compacting`, and supervises one child for each question
 //! to a summariser; the two halves of a split turn are asked at the same time.
 //!
-//! Always true: at most [`CHILDREN_MAX`] children at a time; a child that fails or panics harms neither its
+//! Invariants: at most [`CHILDREN_MAX`] children at a time; a child that fails or panics harms neither its
 //! siblings nor the session: its question is asked again, alone; what it holds is rebuilt from the log, so a
 //! compactor that dies leaves the history as it was.
 
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use greenroom_kernel::compacting::{Compacting, Effect, Input, Question};
-use greenroom_kernel::turn::{BACKOFF_MS_MAX, is_full};
+use greenroom_kernel::compacting::{Compacting, Effect, Input, SummaryRequest};
+use greenroom_kernel::run::{BACKOFF_MS_MAX, is_full};
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Usage, compacting, summary};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
@@ -22,7 +22,7 @@ use crate::deps::{Deps, model_info};
 use crate::event::EventKind;
 use crate::lane::Lane;
 use crate::message::{CompactionOrder, CompactorMessage, SessionMessage, Summariser};
-use crate::slot::Slot;
+use crate::shared::SessionShared;
 
 /// The most questions that are asked at the same time.
 const CHILDREN_MAX: usize = 4;
@@ -33,14 +33,14 @@ pub(crate) struct Compactor;
 /// What it is started with.
 pub(crate) struct CompactorArguments {
     pub(crate) deps: Arc<Deps>,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) shared: Arc<SessionShared>,
     pub(crate) session: ActorRef<SessionMessage>,
 }
 
 /// What it owns.
 pub(crate) struct CompactorState {
     deps: Arc<Deps>,
-    slot: Arc<Slot>,
+    shared: Arc<SessionShared>,
     session: ActorRef<SessionMessage>,
     /// Which compaction this is: news of an earlier one is late.
     run: u64,
@@ -53,9 +53,9 @@ struct Running {
     fallback: Summariser,
     began: Instant,
     /// Questions that wait for a child.
-    queue: VecDeque<Question>,
+    queue: VecDeque<SummaryRequest>,
     /// Questions that wait for their time.
-    delayed: HashMap<u32, Question>,
+    delayed: HashMap<u32, SummaryRequest>,
     /// The children at work.
     children: HashMap<ActorId, Child>,
     ratio: Ratio,
@@ -65,7 +65,7 @@ struct Running {
 
 /// A child at work, and what it was asked.
 struct Child {
-    actor: ActorRef<Question>,
+    actor: ActorRef<SummaryRequest>,
     id: u32,
     tokens: u64,
     summariser: Summariser,
@@ -81,9 +81,9 @@ impl Actor for Compactor {
         _myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        let CompactorArguments { deps, slot, session } = arguments;
-        deps.at(&slot.id, "compactor/starts");
-        Ok(CompactorState { deps, slot, session, run: 0, running: None })
+        let CompactorArguments { deps, shared, session } = arguments;
+        deps.at(&shared.id, "compactor/starts");
+        Ok(CompactorState { deps, shared, session, run: 0, running: None })
     }
 
     async fn handle(
@@ -92,10 +92,12 @@ impl Actor for Compactor {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.slot.id, message.point());
+        state.deps.at(&state.shared.id, message.point());
         match message {
             CompactorMessage::Begin(order) => state.begin(&myself, *order).await,
-            CompactorMessage::HooksSaid { run, word } => state.input(&myself, run, Input::Hooks(word)).await,
+            CompactorMessage::HooksDecided { run, word } => {
+                state.input(&myself, run, Input::Hooks(word)).await
+            }
             CompactorMessage::Answered { run, id, answer } => {
                 state.answered(&myself, run, id, answer).await;
             }
@@ -148,8 +150,8 @@ impl Actor for Compactor {
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
         self.run += 1;
-        let ratio = order.brief.ratio;
-        let (compacting, effects) = Compacting::begin(order.brief);
+        let ratio = order.params.ratio;
+        let (compacting, effects) = Compacting::begin(order.params);
         self.running = Some(Box::new(Running {
             compacting,
             summariser: order.summariser,
@@ -234,16 +236,17 @@ impl CompactorState {
     fn consult(&self, myself: &ActorRef<CompactorMessage>, plan: greenroom_kernel::plan::Plan) {
         let (run, compactor) = (self.run, myself.clone());
         if self.deps.hooks.is_empty() {
-            let _ = compactor.cast(CompactorMessage::HooksSaid { run, word: compacting::HookWord::Continue });
+            let _ = compactor
+                .cast(CompactorMessage::HooksDecided { run, word: compacting::HookDecision::Continue });
             return;
         }
-        let (deps, slot) = (Arc::clone(&self.deps), Arc::clone(&self.slot));
+        let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         tokio::spawn(async move {
-            let (word, warnings) = deps.hooks.before(&slot.id, plan).await;
+            let (word, warnings) = deps.hooks.before(&shared.id, plan).await;
             for message in warnings {
-                slot.publish(&deps.bus, EventKind::Warning { message });
+                shared.publish(&deps.bus, EventKind::Warning { message });
             }
-            let _ = compactor.cast(CompactorMessage::HooksSaid { run, word });
+            let _ = compactor.cast(CompactorMessage::HooksDecided { run, word });
         });
     }
 
@@ -260,7 +263,7 @@ impl CompactorState {
                 compactor: myself.clone(),
                 summariser: summariser.clone(),
                 run,
-                session: self.slot.id.to_string(),
+                session: self.shared.id.to_string(),
                 fills_window: is_full(tokens, running.compacting.summariser_window()),
             };
             match Actor::spawn_linked(None, SummaryActor, arguments, myself.get_cell()).await {
@@ -328,7 +331,7 @@ struct SummaryArguments {
 }
 
 impl Actor for SummaryActor {
-    type Msg = Question;
+    type Msg = SummaryRequest;
     type State = SummaryArguments;
     type Arguments = SummaryArguments;
 
@@ -350,7 +353,7 @@ impl Actor for SummaryActor {
         let Summariser { lane, model } = &state.summariser;
         let answer = ask(lane, model, &state.session, question.text, question.cap_tokens);
         let answer = Box::pin(answer).await.map_err(|error| {
-            // As in a turn: who says nothing at all to what fills its window says that it is too large.
+            // As in a run: who says nothing at all to what fills its window says that it is too large.
             let is_overflow = state.fills_window && error.is_overflow_candidate();
             let class = if is_overflow { FailureClass::ContextOverflow } else { error.failure.class };
             Failure { class, ..error.failure }

@@ -1,11 +1,11 @@
 //! The session: the tree and its log, and the only writer of it.
 //!
 //! Life of a prompt here: it is recorded (or waits in the inbox), the agent is told to begin, its messages are
-//! recorded as they come, waiting input joins at boundaries, and when the turn is over its end is recorded and
+//! recorded as they come, waiting input joins at boundaries, and when the run is over its end is recorded and
 //! the prompt is answered.
 //!
-//! Always true: an entry is told to the tracker, broadcast and acknowledged only after it is durable; at most
-//! one turn and one compaction are open; what a crash left open is closed before anything else is written; only
+//! Invariants: an entry is told to the tracker, broadcast and acknowledged only after it is durable; at most
+//! one run and one compaction are open; what a crash left open is closed before anything else is written; only
 //! this actor waits for the disk.
 
 use std::collections::{HashMap, VecDeque};
@@ -13,24 +13,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use greenroom_kernel::compacting::Brief;
+use greenroom_kernel::compacting::CompactionParams;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, EntryKind, Trigger,
 };
 use greenroom_kernel::message::{Block, Message};
 use greenroom_kernel::path::Live;
 use greenroom_kernel::plan::{Plan, PlanOptions, plan};
+use greenroom_kernel::run::{Boundary, Size};
 use greenroom_kernel::settings::{CompactionSettings, Occasion};
 use greenroom_kernel::size::{Estimator, text_tokens};
-use greenroom_kernel::turn::{Boundary, Size};
 use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Window, WindowSource};
-use greenroom_kernel::{Entry, EntryId, Failure, TurnOutcome, Usage};
+use greenroom_kernel::{Entry, EntryId, Failure, RunOutcome, Usage};
 use greenroom_store::{Appended, Batch, SessionState as StoredState};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::actors::agent::{AgentActor, AgentArguments};
 use crate::actors::compactor::{Compactor, CompactorArguments};
-use crate::actors::usage_tracker::{Gauge, TrackerArguments, UsageTracker};
+use crate::actors::usage_tracker::{ContextLimits, TrackerArguments, UsageTracker};
 use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
@@ -38,19 +38,19 @@ use crate::event::{self, Event, EventKind};
 use crate::lane::Lane;
 use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
 use crate::message::{
-    AgentMessage, Answer, BeginTurn, CompactionOrder, CompactorMessage, LastWord, MeasureFor, PromptOptions,
-    ReplyTo, SessionMessage, Stamp, Summariser, SupervisorMessage, TrackerMessage, compacted,
+    AgentMessage, Answer, BeginRun, CompactionOrder, CompactorMessage, MeasureFor, PromptOptions, ReplyTo,
+    RunAttempt, RunCompletion, SessionMessage, Summariser, SupervisorMessage, TrackerMessage, compacted,
 };
 use crate::restarts::Restarts;
 use crate::session::{CompactOptions, Compacted, Reply, State};
-use crate::slot::Slot;
+use crate::shared::SessionShared;
 
-mod by_hand;
 mod compaction;
+mod manual;
 mod opening;
-mod turns;
+mod runs;
 
-use opening::{doubts, fixed_tokens, unknown_provider};
+use opening::{fixed_tokens, model_warnings, unknown_provider};
 
 /// The session actor.
 pub(crate) struct Session;
@@ -58,14 +58,14 @@ pub(crate) struct Session;
 /// What it is started with.
 pub(crate) struct SessionArguments {
     pub(crate) deps: Arc<Deps>,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) shared: Arc<SessionShared>,
     pub(crate) supervisor: ActorRef<SupervisorMessage>,
 }
 
 /// What it owns.
 pub(crate) struct SessionState {
     deps: Arc<Deps>,
-    slot: Arc<Slot>,
+    shared: Arc<SessionShared>,
     supervisor: ActorRef<SupervisorMessage>,
     myself: ActorRef<SessionMessage>,
     definition: Arc<Agent>,
@@ -78,23 +78,23 @@ pub(crate) struct SessionState {
     agent: ActorRef<AgentMessage>,
     tracker: ActorRef<TrackerMessage>,
     compactor: Option<ActorRef<CompactorMessage>>,
-    turn: Option<OpenTurn>,
+    run: Option<OpenRun>,
     /// Prompts in the inbox, and who waits for them.
     waiting: HashMap<EntryId, (PromptOptions, ReplyTo<Reply>)>,
     compaction: Option<OpenCompaction>,
     /// Durable events that the agent may not have broadcast yet.
     outgoing: VecDeque<Arc<Event>>,
     restarts: Restarts,
-    runs: u32,
+    attempts: u32,
     only_at_window: bool,
-    /// A compaction that was asked for while a turn was running.
+    /// A compaction that was asked for while a run was running.
     requested: Option<CompactOptions>,
     /// Whether a message was recorded since the last automatic compaction ended.
     message_since_compaction: bool,
     /// It is to end as soon as nothing is under way.
     is_stopping: bool,
     /// The end of the newest run, until the agent said it.
-    last_word: Option<LastWord>,
+    completion: Option<RunCompletion>,
     /// Prompts in the inbox whose callers were told that they failed: they never begin, and leave it with the next
     /// append.
     refused: Vec<EntryId>,
@@ -104,31 +104,31 @@ pub(crate) struct SessionState {
     tries_again: bool,
     /// How often it was refused one after another.
     refusals: u32,
-    /// What nobody knows of the model: said once, when a turn begins.
-    doubts: Vec<String>,
+    /// What nobody knows of the model: said once, when a run begins.
+    model_warnings: Vec<String>,
 }
 
-/// The turn in progress.
-struct OpenTurn {
-    stamp: Stamp,
+/// The run in progress.
+struct OpenRun {
+    stamp: RunAttempt,
     options: PromptOptions,
     reply: Option<ReplyTo<Reply>>,
     text: String,
     usage: Usage,
     steps: u32,
     /// How it ended, while its end is not yet recorded.
-    closing: Option<TurnOutcome>,
+    closing: Option<RunOutcome>,
 }
 
 /// The compaction in progress.
 struct OpenCompaction {
     trigger: Trigger,
     at_window: bool,
-    rungs_down: u32,
+    failed_attempts: u32,
     options: CompactOptions,
-    /// The turn that waits for it.
-    stamp: Option<Stamp>,
-    /// What that turn needs if nothing comes of this one: it was asked for less, by an agent that died.
+    /// The run that waits for it.
+    stamp: Option<RunAttempt>,
+    /// What that run needs if nothing comes of this one: it was asked for less, by an agent that died.
     or_else: Option<(Trigger, u32)>,
     /// The caller that waits for it.
     reply: Option<ReplyTo<Compacted>>,
@@ -149,7 +149,7 @@ impl OpenCompaction {
         Self {
             trigger,
             at_window: false,
-            rungs_down: 0,
+            failed_attempts: 0,
             options: CompactOptions::default(),
             stamp: None,
             or_else: None,
@@ -171,7 +171,7 @@ impl Actor for Session {
         myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        arguments.deps.at(&arguments.slot.id, "session/starts");
+        arguments.deps.at(&arguments.shared.id, "session/starts");
         Ok(SessionState::open(myself, arguments).await?)
     }
 
@@ -180,7 +180,7 @@ impl Actor for Session {
         _myself: ActorRef<Self::Msg>,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.slot.id, "session/started");
+        state.deps.at(&state.shared.id, "session/started");
         let events: Vec<Arc<Event>> = state.outgoing.iter().cloned().collect();
         state.tell_agent(AgentMessage::Broadcast { events, then: None });
         state.recover().await;
@@ -195,7 +195,7 @@ impl Actor for Session {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.slot.activity.fetch_add(1, Ordering::Relaxed);
+        state.shared.activity.fetch_add(1, Ordering::Relaxed);
         let message = if let SessionMessage::Admitted { message, place } = message {
             // It is free again: the message is no longer in the mailbox.
             drop(place);
@@ -203,7 +203,7 @@ impl Actor for Session {
         } else {
             message
         };
-        state.deps.at(&state.slot.id, message.point());
+        state.deps.at(&state.shared.id, message.point());
         // The branches are boxed: an idle actor must not hold the largest handler's future.
         Box::pin(async {
             state.on(message).await;
@@ -240,7 +240,7 @@ impl Actor for Session {
         _myself: ActorRef<Self::Msg>,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.slot.cancel_turn();
+        state.shared.cancel_run();
         Ok(())
     }
 }
@@ -252,12 +252,12 @@ impl SessionState {
             SessionMessage::Resume { options, reply } => self.resume(options, reply).await,
             SessionMessage::Input { content, delivery, reply } => self.input(content, delivery, reply).await,
             SessionMessage::Withdraw { ticket } => self.withdraw(ticket).await,
-            SessionMessage::CompactByHand { options, reply } => self.compact_by_hand(options, reply),
-            SessionMessage::CompactAfterTurn { options } => {
+            SessionMessage::CompactManually { options, reply } => self.compact_manually(options, reply),
+            SessionMessage::CompactAfterRun { options } => {
                 self.requested = Some(options);
             }
-            SessionMessage::PlanByHand { options, reply } => {
-                let _ = reply.send(Ok(self.plan_by_hand(&options).map(Box::new)));
+            SessionMessage::PlanManually { options, reply } => {
+                let _ = reply.send(Ok(self.plan_manually(&options).map(Box::new)));
             }
             SessionMessage::Undo { reply } => {
                 let _ = reply.send(self.undo().await);
@@ -268,15 +268,15 @@ impl SessionState {
             SessionMessage::LeftBranch { to, reply } => {
                 let _ = reply.send(self.left_branch(to).await);
             }
-            SessionMessage::SubAgentCalls { usage, cost_microdollars } => {
+            SessionMessage::Bill { usage, cost_microdollars } => {
                 let cost_microdollars = Some(cost_microdollars);
                 let _ = self.tracker.cast(TrackerMessage::SummaryCalls { usage, cost_microdollars });
             }
             SessionMessage::Pin { entry, pinned, reply } => {
                 let _ = reply.send(self.pin(entry, pinned).await);
             }
-            SessionMessage::Adopt { entries, leaf, reply } => {
-                let _ = reply.send(self.adopt(&entries, leaf).await);
+            SessionMessage::Import { entries, leaf, reply } => {
+                let _ = reply.send(self.import(&entries, leaf).await);
             }
             SessionMessage::State(reply) => {
                 let _ = reply.send(self.state());
@@ -289,7 +289,7 @@ impl SessionState {
                 self.configure(definition);
             }
             SessionMessage::AbortCompaction => {
-                self.slot.abort_is_heard();
+                self.shared.abort_is_heard();
                 self.abort_compaction();
             }
             SessionMessage::Stop => self.stop(),
@@ -303,20 +303,20 @@ impl SessionState {
                 let messages = self.log.context();
                 self.tell_agent(AgentMessage::Context { stamp, messages });
             }
-            SessionMessage::Compact { stamp, trigger, at_window, rungs_down } => {
-                self.compact_for_turn(stamp, trigger, at_window, rungs_down);
+            SessionMessage::Compact { stamp, trigger, at_window, failed_attempts } => {
+                self.compact_for_run(stamp, trigger, at_window, failed_attempts);
             }
-            SessionMessage::LastWordsSaid => self.stop_now(),
+            SessionMessage::EventsFlushed => self.stop_now(),
             SessionMessage::LimitLearned { provider, model, limit, sent } => {
                 if self.deps.learned.learn_limit(&provider, &model, limit, sent) {
                     self.warn(format!(
                         "the provider says that {model} takes {limit} tokens; this is remembered"
                     ));
-                    self.gauge_changed();
+                    self.limits_changed();
                 }
             }
-            SessionMessage::Measured { purpose: MeasureFor::TurnEnd, size, usage, .. } => {
-                self.close_turn(&size, usage).await;
+            SessionMessage::Measured { purpose: MeasureFor::RunEnd, size, usage, .. } => {
+                self.close_run(&size, usage).await;
             }
             SessionMessage::Measured { purpose: MeasureFor::Compaction, size, usage, ratio } => {
                 self.start_compaction(&size, usage, ratio).await;
@@ -339,16 +339,16 @@ impl SessionState {
         &mut self,
         mut draft: Draft,
         key: Option<String>,
-        then: &mut Option<LastWord>,
+        then: &mut Option<RunCompletion>,
     ) -> Result<()> {
-        let (total_usage, cost) = self.slot.bill();
+        let (total_usage, cost) = self.shared.bill();
         draft.head.total_usage = total_usage;
         draft.head.cost_microdollars = cost;
         if self.log.is_empty() {
             draft.head.created_at_ms = draft.head.updated_at_ms;
             self.provider().clone_into(&mut draft.head.provider);
             draft.head.model.clone_from(&self.definition.model);
-            draft.head.parent_session = self.slot.parent.as_deref().map(str::to_owned);
+            draft.head.parent_session = self.shared.parent.as_deref().map(str::to_owned);
         }
         draft.head.window = self.window.tokens;
         let entries = draft.entries.clone();
@@ -358,7 +358,7 @@ impl SessionState {
             key,
             epoch: 0,
         };
-        match self.deps.store.append(&self.slot.id, batch).await? {
+        match self.deps.store.append(&self.shared.id, batch).await? {
             Appended::Written { .. } => {}
             Appended::Duplicate { first } => {
                 return Err(Error::Invalid(format!(
@@ -373,15 +373,15 @@ impl SessionState {
                 let _ = self.tracker.cast(TrackerMessage::Appended(Arc::clone(entry)));
             }
         }
-        let parent = self.slot.parent.as_ref();
+        let parent = self.shared.parent.as_ref();
         self.refused.retain(|id| self.log.inbox().iter().any(|item| item.id == *id));
         let events: Vec<Arc<Event>> =
-            entries.iter().map(|entry| Arc::new(event::durable(&self.slot.id, parent, entry))).collect();
-        let below = self.slot.broadcast_below();
+            entries.iter().map(|entry| Arc::new(event::durable(&self.shared.id, parent, entry))).collect();
+        let below = self.shared.broadcast_below();
         self.outgoing.retain(|event| event.seq >= below);
         self.outgoing.extend(events.iter().cloned());
         if then.is_some() {
-            self.last_word.clone_from(then);
+            self.completion.clone_from(then);
         }
         self.tell_agent(AgentMessage::Broadcast { events, then: then.take() });
         Ok(())
@@ -398,8 +398,8 @@ impl SessionState {
     }
 
     fn warn(&self, message: String) {
-        tracing::warn!(session = %self.slot.id, "{message}");
-        self.slot.publish(&self.deps.bus, EventKind::Warning { message });
+        tracing::warn!(session = %self.shared.id, "{message}");
+        self.shared.publish(&self.deps.bus, EventKind::Warning { message });
     }
 
     /// The fixed part of every request, in estimated tokens.
@@ -407,8 +407,8 @@ impl SessionState {
         self.fixed_tokens + self.log.pinned_tokens()
     }
 
-    fn gauge(&self) -> Gauge {
-        Gauge {
+    fn limits(&self) -> ContextLimits {
+        ContextLimits {
             provider: self.provider().to_owned(),
             model: self.definition.model.clone(),
             window: self.window,
@@ -417,14 +417,14 @@ impl SessionState {
             output_tokens_max: self.deps.output_tokens_max(&self.definition),
             cost_microdollars_max: self.definition.cost_microdollars_max,
             resends_reasoning: self.lane.provider.resends_reasoning(),
-            is_sub_agent: self.slot.parent.is_some(),
+            is_sub_agent: self.shared.parent.is_some(),
             is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
             only_at_window: self.only_at_window,
         }
     }
 
     /// Tells the tracker what is measured by now.
-    fn gauge_changed(&mut self) {
+    fn limits_changed(&mut self) {
         self.window = self.deps.window(
             &self.definition,
             self.provider(),
@@ -432,7 +432,7 @@ impl SessionState {
             &self.settings,
             self.overhead(),
         );
-        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.gauge())));
+        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.limits())));
     }
 
     /// Takes over a changed definition, or changed settings.
@@ -469,16 +469,16 @@ impl SessionState {
         let is_switch = (provider.as_str(), &definition.model) != (self.provider(), &self.definition.model);
         if is_switch || *settings != *self.settings {
             // What failed three times may work now.
-            self.log.forgive_failures();
+            self.log.reset_failures();
         }
         self.lane = lane;
         self.tools = tools;
         self.settings = settings;
         self.fixed_tokens = fixed_tokens;
         self.definition = definition;
-        self.gauge_changed();
+        self.limits_changed();
         if is_switch {
-            self.doubts = doubts(&self.gauge());
+            self.model_warnings = model_warnings(&self.limits());
         }
         // What the old model could hold may be too much for the new one; the old one can still summarise it.
         if is_switch && leaving.is_some() && self.settings.enabled && self.is_idle() && !self.log.is_empty() {
@@ -487,10 +487,10 @@ impl SessionState {
     }
 
     fn state(&self) -> State {
-        let (usage, cost_microdollars) = self.slot.bill();
-        let context = self.slot.context();
+        let (usage, cost_microdollars) = self.shared.bill();
+        let context = self.shared.context();
         State {
-            id: self.slot.id.to_string(),
+            id: self.shared.id.to_string(),
             model: self.definition.model.clone(),
             entries: self.log.head().entries,
             context,
@@ -498,25 +498,25 @@ impl SessionState {
             compactions: self.log.head().compactions,
             total_tokens: usage.total_tokens(),
             cost_microdollars,
-            status: match (&self.compaction, &self.turn) {
+            status: match (&self.compaction, &self.run) {
                 (Some(_), _) => "compacting",
                 (None, Some(_)) => "working",
                 (None, None) => "idle",
             },
             waiting: self.inbox().count(),
-            is_unanswered: self.turn.is_none() && turns::unanswered(&self.log).is_some(),
+            is_unanswered: self.run.is_none() && runs::unanswered(&self.log).is_some(),
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.turn.is_none() && self.compaction.is_none()
+        self.run.is_none() && self.compaction.is_none()
     }
 
     fn check_idle(&self, what: &'static str) -> Result<()> {
         if self.is_idle() && !self.is_stopping {
             Ok(())
         } else {
-            Err(Error::NotIdle { session: self.slot.id.to_string(), what })
+            Err(Error::NotIdle { session: self.shared.id.to_string(), what })
         }
     }
 
@@ -544,7 +544,7 @@ impl SessionState {
         if self.is_stopping {
             // The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks
             // first.
-            self.tell_agent(AgentMessage::LastWords);
+            self.tell_agent(AgentMessage::FlushEvents);
             return;
         }
         self.compact_if_requested();
@@ -556,17 +556,17 @@ impl SessionState {
         self.log.inbox().iter().filter(|item| !self.refused.contains(&item.id))
     }
 
-    /// Ends in order: the turn is interrupted, and the log is whole.
+    /// Ends in order: the run is interrupted, and the log is whole.
     fn stop(&mut self) {
         self.is_stopping = true;
         // The ends of what is cancelled come back as messages, and then it stops.
-        self.slot.cancel_turn();
+        self.shared.cancel_run();
         self.cancel_compaction("the session is closed");
     }
 
     fn stop_now(&mut self) {
         if self.is_idle() && self.is_stopping {
-            self.slot.all_is_said();
+            self.shared.mark_flushed();
             self.myself.stop(Some("closed".to_owned()));
         }
     }
@@ -575,7 +575,7 @@ impl SessionState {
     fn watch_idleness(&self) {
         let after = self.deps.idle_after_ms;
         if after > 0 {
-            let activity = self.slot.activity.load(Ordering::Relaxed);
+            let activity = self.shared.activity.load(Ordering::Relaxed);
             self.myself
                 .send_after(Duration::from_millis(after), move || SessionMessage::IdleCheck { activity });
         }
@@ -583,9 +583,9 @@ impl SessionState {
 
     fn idle_check(&self, activity: u64) {
         // This look itself counts as one.
-        let now = self.slot.activity.load(Ordering::Relaxed);
+        let now = self.shared.activity.load(Ordering::Relaxed);
         if self.is_idle() && self.inbox().next().is_none() && now <= activity + 1 {
-            let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.slot.id) });
+            let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
         } else {
             self.watch_idleness();
         }

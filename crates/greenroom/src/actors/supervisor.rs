@@ -1,6 +1,6 @@
 //! The supervisor: which sessions are live. It opens, restarts with backoff, puts to sleep and stops.
 //!
-//! Always true: a session is active at most once; the supervisor waits for nothing in a handler: sessions are
+//! Invariants: a session is active at most once; the supervisor waits for nothing in a handler: sessions are
 //! started in tasks and report back; a session that dies harms no other.
 
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::message::{OpenRequest, ReplyTo, SessionMessage, SupervisorMessage};
 use crate::restarts::{RESTARTS_MAX, Restarts};
-use crate::slot::Slot;
+use crate::shared::SessionShared;
 
 /// The supervisor actor.
 pub(crate) struct Supervisor;
@@ -28,9 +28,9 @@ pub(crate) struct SupervisorState {
     /// Whose actor it is.
     actors: HashMap<ActorId, Arc<str>>,
     /// What is shared of sessions that have no actors and that somebody still holds: they are reached by it again.
-    asleep: HashMap<Arc<str>, Weak<Slot>>,
+    asleep: HashMap<Arc<str>, Weak<SessionShared>>,
     /// Sessions that ended before all their durable events were broadcast: the first one that was not.
-    unsaid: HashMap<Arc<str>, u64>,
+    unpublished: HashMap<Arc<str>, u64>,
     /// The last actors that died before they were known, and of what.
     early_deaths: VecDeque<(ActorId, String)>,
     generations: u64,
@@ -38,7 +38,7 @@ pub(crate) struct SupervisorState {
 }
 
 struct Supervised {
-    slot: Arc<Slot>,
+    shared: Arc<SessionShared>,
     phase: Phase,
     restarts: Restarts,
     /// Whether it is being started again after it died.
@@ -62,13 +62,13 @@ enum Phase {
 #[derive(Default)]
 struct Wanted {
     /// They want it live.
-    live: Vec<ReplyTo<Arc<Slot>>>,
+    live: Vec<ReplyTo<Arc<SessionShared>>>,
     /// They want it closed.
     closed: Vec<oneshot::Sender<()>>,
 }
 
 impl Wanted {
-    fn live(caller: ReplyTo<Arc<Slot>>) -> Self {
+    fn live(caller: ReplyTo<Arc<SessionShared>>) -> Self {
         Self { live: vec![caller], closed: Vec::new() }
     }
 }
@@ -92,7 +92,7 @@ impl Actor for Supervisor {
             actors: HashMap::new(),
             asleep: HashMap::new(),
             early_deaths: VecDeque::new(),
-            unsaid: HashMap::new(),
+            unpublished: HashMap::new(),
             generations: 0,
             shutdown: None,
         })
@@ -145,13 +145,13 @@ impl SupervisorState {
             SupervisorMessage::Reconfigure(done) => {
                 for session in self.sessions.values() {
                     if let Phase::Live(actor) = &session.phase {
-                        let _ = actor.cast(SessionMessage::Configure(session.slot.agent()));
+                        let _ = actor.cast(SessionMessage::Configure(session.shared.agent()));
                     }
                 }
                 let _ = done.send(());
             }
             SupervisorMessage::Find { id, reply } => {
-                let _ = reply.send(self.sessions.get(&id).map(|session| Arc::clone(&session.slot)));
+                let _ = reply.send(self.sessions.get(&id).map(|session| Arc::clone(&session.shared)));
             }
             SupervisorMessage::Live(reply) => {
                 let live =
@@ -178,14 +178,14 @@ impl SupervisorState {
         if let Some(session) = self.sessions.get_mut(&id) {
             match &mut session.phase {
                 Phase::Live(actor) => {
-                    if !Arc::ptr_eq(&session.slot.agent(), &agent) {
-                        session.slot.set_agent(Arc::clone(&agent));
+                    if !Arc::ptr_eq(&session.shared.agent(), &agent) {
+                        session.shared.set_agent(Arc::clone(&agent));
                         let _ = actor.cast(SessionMessage::Configure(agent));
                     }
-                    let _ = reply.send(Ok(Arc::clone(&session.slot)));
+                    let _ = reply.send(Ok(Arc::clone(&session.shared)));
                 }
                 Phase::Starting(wanted) | Phase::Closing(wanted) => {
-                    session.slot.set_agent(agent);
+                    session.shared.set_agent(agent);
                     wanted.live.push(reply);
                 }
                 Phase::Failed(reason) if !resume_failed => {
@@ -194,7 +194,7 @@ impl SupervisorState {
                 }
                 // Opening it again resumes it.
                 Phase::Failed(_) => {
-                    session.slot.set_agent(agent);
+                    session.shared.set_agent(agent);
                     session.restarts = Restarts::default();
                     session.is_restart = false;
                     session.phase = Phase::Starting(Wanted::live(reply));
@@ -203,17 +203,17 @@ impl SupervisorState {
             }
             return;
         }
-        let unsaid = self.unsaid.remove(&id);
-        let known = self.asleep.remove(&id).and_then(|slot| slot.upgrade());
-        let slot = match known.filter(|slot| slot.parent == parent) {
-            Some(slot) => {
-                slot.set_agent(agent);
-                slot
+        let unpublished = self.unpublished.remove(&id);
+        let known = self.asleep.remove(&id).and_then(|shared| shared.upgrade());
+        let shared = match known.filter(|shared| shared.parent == parent) {
+            Some(shared) => {
+                shared.set_agent(agent);
+                shared
             }
-            None => Arc::new(Slot::new(Arc::clone(&id), parent, agent, unsaid)),
+            None => Arc::new(SessionShared::new(Arc::clone(&id), parent, agent, unpublished)),
         };
         let session = Supervised {
-            slot,
+            shared,
             phase: Phase::Starting(Wanted::live(reply)),
             restarts: Restarts::default(),
             is_restart: false,
@@ -231,7 +231,7 @@ impl SupervisorState {
         let (generation, id, supervisor) = (session.generation, Arc::clone(id), myself.clone());
         let arguments = SessionArguments {
             deps: Arc::clone(&self.deps),
-            slot: Arc::clone(&session.slot),
+            shared: Arc::clone(&session.shared),
             supervisor: myself.clone(),
         };
         tokio::spawn(async move {
@@ -263,11 +263,11 @@ impl SupervisorState {
         match result {
             Ok(actor) => {
                 self.actors.insert(actor.get_id(), Arc::clone(id));
-                session.slot.set_actor(Some(actor.clone()));
+                session.shared.set_actor(Some(actor.clone()));
                 session.phase = Phase::Live(actor.clone());
                 session.is_restart = false;
                 for caller in wanted.live {
-                    let _ = caller.send(Ok(Arc::clone(&session.slot)));
+                    let _ = caller.send(Ok(Arc::clone(&session.shared)));
                 }
                 // The word of its death may have come before this one.
                 if actor.get_status() >= ActorStatus::Stopping {
@@ -301,17 +301,17 @@ impl SupervisorState {
     /// events are still due.
     fn forget(&mut self, id: &Arc<str>) {
         let Some(session) = self.sessions.remove(id) else { return };
-        let slot = session.slot;
-        slot.set_actor(None);
-        if let Some(below) = slot.unsaid_from() {
-            self.unsaid.insert(Arc::clone(id), below);
+        let shared = session.shared;
+        shared.set_actor(None);
+        if let Some(below) = shared.first_unpublished() {
+            self.unpublished.insert(Arc::clone(id), below);
         }
-        if Arc::strong_count(&slot) > 1 {
+        if Arc::strong_count(&shared) > 1 {
             // Those that nobody holds any more go when the map would grow.
             if self.asleep.len() == self.asleep.capacity() {
-                self.asleep.retain(|_, slot| slot.strong_count() > 0);
+                self.asleep.retain(|_, shared| shared.strong_count() > 0);
             }
-            self.asleep.insert(Arc::clone(id), Arc::downgrade(&slot));
+            self.asleep.insert(Arc::clone(id), Arc::downgrade(&shared));
         }
     }
 
@@ -323,7 +323,7 @@ impl SupervisorState {
             return;
         };
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.slot.set_actor(None);
+        session.shared.set_actor(None);
         match session.phase {
             Phase::Closing(_) => self.closed(myself, &id),
             Phase::Starting(_) | Phase::Live(_) | Phase::Failed(_) => self.died(myself, &id, reason),
@@ -345,10 +345,10 @@ impl SupervisorState {
             self.generations += 1;
             session.generation = self.generations;
             let (generation, wait) = (session.generation, session.restarts.wait());
-            session.slot.publish(&self.deps.bus, EventKind::SessionRestarted { reason: reason.to_owned() });
+            session.shared.publish(&self.deps.bus, EventKind::SessionRestarted { reason: reason.to_owned() });
             restart_later(myself, Arc::clone(id), generation, wait);
         } else {
-            session.slot.publish(&self.deps.bus, EventKind::SessionFailed { reason: reason.to_owned() });
+            session.shared.publish(&self.deps.bus, EventKind::SessionFailed { reason: reason.to_owned() });
             session.phase =
                 Phase::Failed(format!("it died {} times within a minute, last: {reason}", RESTARTS_MAX + 1));
         }
@@ -374,9 +374,9 @@ impl SupervisorState {
     /// Ends a session's actors in order. A later request wakes it.
     fn close(&mut self, id: &Arc<str>, done: Option<oneshot::Sender<()>>) {
         let session = self.sessions.get_mut(id);
-        match session.map(|session| (&session.slot, &mut session.phase)) {
-            Some((slot, phase @ Phase::Live(_))) => {
-                slot.set_actor(None);
+        match session.map(|session| (&session.shared, &mut session.phase)) {
+            Some((shared, phase @ Phase::Live(_))) => {
+                shared.set_actor(None);
                 let wanted = Wanted { live: Vec::new(), closed: done.into_iter().collect() };
                 if let Phase::Live(actor) = std::mem::replace(phase, Phase::Closing(wanted)) {
                     // One that is dead already is closed by the word of its death.

@@ -1,14 +1,14 @@
 //! The usage tracker: the ledger, the learned ratio and the context's size; it decides whether a compaction is
 //! due.
 //!
-//! Always true: what it holds is rebuilt from the live path when it is restarted, and it hears of every entry
+//! Invariants: what it holds is rebuilt from the live path when it is restarted, and it hears of every entry
 //! from the session, in order, after it is durable. Every message costs O(1), whatever the history.
 
 use std::sync::Arc;
 
 use greenroom_kernel::message::Message;
+use greenroom_kernel::run::Size;
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_kernel::turn::Size;
 use greenroom_kernel::usage::{ContextUsage, Tracker, Trust, Window, WindowSource};
 use greenroom_kernel::{Entry, Usage};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -16,11 +16,11 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::deps::{Deps, model_info};
 use crate::event::EventKind;
 use crate::message::{AgentMessage, SessionMessage, TrackerMessage};
-use crate::slot::Slot;
+use crate::shared::SessionShared;
 
 /// By what a context is measured: the model, its window, the fixed part, the settings and the budget.
 #[derive(Debug, Clone)]
-pub(crate) struct Gauge {
+pub(crate) struct ContextLimits {
     pub(crate) provider: String,
     pub(crate) model: String,
     pub(crate) window: Window,
@@ -37,7 +37,7 @@ pub(crate) struct Gauge {
     pub(crate) only_at_window: bool,
 }
 
-impl Gauge {
+impl ContextLimits {
     /// The context, in tokens, at which the next request could not be sent with room for an answer.
     pub(crate) fn full_at(&self) -> Option<u64> {
         let window = self.window.tokens?;
@@ -77,9 +77,9 @@ pub(crate) struct UsageTracker;
 /// What it is started with.
 pub(crate) struct TrackerArguments {
     pub(crate) deps: Arc<Deps>,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) shared: Arc<SessionShared>,
     pub(crate) session: ActorRef<SessionMessage>,
-    pub(crate) gauge: Gauge,
+    pub(crate) limits: ContextLimits,
     pub(crate) path: Vec<Arc<Entry>>,
     pub(crate) total_usage: Usage,
     pub(crate) cost_microdollars: u64,
@@ -87,9 +87,9 @@ pub(crate) struct TrackerArguments {
 
 pub(crate) struct TrackerState {
     deps: Arc<Deps>,
-    slot: Arc<Slot>,
+    shared: Arc<SessionShared>,
     session: ActorRef<SessionMessage>,
-    gauge: Gauge,
+    limits: ContextLimits,
     tracker: Tracker,
     total_usage: Usage,
     cost_microdollars: u64,
@@ -97,7 +97,7 @@ pub(crate) struct TrackerState {
 
 impl TrackerState {
     fn context(&self) -> ContextUsage {
-        self.tracker.context_usage(self.gauge.window)
+        self.tracker.context_usage(self.limits.window)
     }
 
     fn appended(&mut self, entry: &Entry) {
@@ -109,17 +109,17 @@ impl TrackerState {
                 model_info(&answer.provider, &answer.model).and_then(|info| info.cost_microdollars(usage));
             self.bill(usage, cost);
         }
-        match self.tracker.reported(message, entry.tokens, self.gauge.resends_reasoning) {
+        match self.tracker.reported(message, entry.tokens, self.limits.resends_reasoning) {
             Trust::Used => {
                 let learned = &self.deps.learned;
-                learned.learn_ratio(&self.gauge.provider, &self.gauge.model, self.tracker.ratio());
+                learned.learn_ratio(&self.limits.provider, &self.limits.model, self.tracker.ratio());
                 let input = answer.usage.map_or(0, |usage| usage.input_tokens);
-                learned.accepted(&self.gauge.provider, &self.gauge.model, input);
+                learned.accepted(&self.limits.provider, &self.limits.model, input);
             }
             Trust::Unusable => {}
             Trust::Distrusted { reported, estimated } => {
                 tracing::warn!(
-                    session = %self.slot.id,
+                    session = %self.shared.id,
                     reported,
                     estimated,
                     "the provider's report is far from the estimate; it is ignored once"
@@ -132,13 +132,13 @@ impl TrackerState {
     fn bill(&mut self, usage: &Usage, cost_microdollars: Option<u64>) {
         self.total_usage.add(usage);
         self.cost_microdollars += cost_microdollars.unwrap_or(0);
-        self.slot.set_bill(self.total_usage, self.cost_microdollars);
+        self.shared.set_bill(self.total_usage, self.cost_microdollars);
     }
 
     fn announce(&self) {
         let context = self.context();
-        self.slot.set_context(context);
-        self.slot.publish(
+        self.shared.set_context(context);
+        self.shared.publish(
             &self.deps.bus,
             EventKind::UsageUpdate {
                 context,
@@ -160,14 +160,14 @@ impl Actor for UsageTracker {
         _myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        let TrackerArguments { deps, slot, session, gauge, path, total_usage, cost_microdollars } =
+        let TrackerArguments { deps, shared, session, limits, path, total_usage, cost_microdollars } =
             *arguments;
-        deps.at(&slot.id, "usage_tracker/starts");
-        let ratio = deps.learned.ratio(&gauge.provider, &gauge.model);
-        let tracker = Tracker::open(&path, gauge.overhead, ratio);
-        let state = TrackerState { deps, slot, session, gauge, tracker, total_usage, cost_microdollars };
-        state.slot.set_context(state.context());
-        state.slot.set_bill(total_usage, cost_microdollars);
+        deps.at(&shared.id, "usage_tracker/starts");
+        let ratio = deps.learned.ratio(&limits.provider, &limits.model);
+        let tracker = Tracker::open(&path, limits.overhead, ratio);
+        let state = TrackerState { deps, shared, session, limits, tracker, total_usage, cost_microdollars };
+        state.shared.set_context(state.context());
+        state.shared.set_bill(total_usage, cost_microdollars);
         Ok(state)
     }
 
@@ -177,31 +177,31 @@ impl Actor for UsageTracker {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.slot.id, message.point());
+        state.deps.at(&state.shared.id, message.point());
         match message {
             TrackerMessage::Appended(entry) => state.appended(&entry),
             TrackerMessage::Rewritten(path) => {
                 state.tracker.rewritten(&path);
                 state.announce();
             }
-            TrackerMessage::Configure(gauge) => {
-                if (&gauge.provider, &gauge.model) != (&state.gauge.provider, &state.gauge.model) {
-                    state.tracker.switch_model(state.deps.learned.ratio(&gauge.provider, &gauge.model));
+            TrackerMessage::Configure(limits) => {
+                if (&limits.provider, &limits.model) != (&state.limits.provider, &state.limits.model) {
+                    state.tracker.switch_model(state.deps.learned.ratio(&limits.provider, &limits.model));
                 }
-                state.tracker.set_overhead(gauge.overhead);
-                state.gauge = *gauge;
-                state.slot.set_context(state.context());
+                state.tracker.set_overhead(limits.overhead);
+                state.limits = *limits;
+                state.shared.set_context(state.context());
             }
             TrackerMessage::SummaryCalls { usage, cost_microdollars } => {
                 state.bill(&usage, cost_microdollars)
             }
             TrackerMessage::Measure { stamp, reply_to } => {
-                let size = state.gauge.size(state.context().tokens, state.cost_microdollars);
+                let size = state.limits.size(state.context().tokens, state.cost_microdollars);
                 let _ = reply_to.cast(AgentMessage::Sized { stamp, size });
             }
             TrackerMessage::MeasureFor(purpose) => {
                 let usage = state.context();
-                let size = state.gauge.size(usage.tokens, state.cost_microdollars);
+                let size = state.limits.size(usage.tokens, state.cost_microdollars);
                 let ratio = state.tracker.ratio();
                 let _ = state.session.cast(SessionMessage::Measured { purpose, size, usage, ratio });
             }

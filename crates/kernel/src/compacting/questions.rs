@@ -1,7 +1,7 @@
 //! The questions of a compaction: which are asked in which size, what becomes of their answers, and when a summary is
 //! whole.
 //!
-//! Always true: a question that is withdrawn or was answered is in `asked` no more; one question is asked at
+//! Invariants: a question that is withdrawn or was answered is in `asked` no more; one question is asked at
 //! most `ATTEMPTS` times; what the other half gave is kept.
 
 use super::*;
@@ -12,13 +12,13 @@ impl Compacting {
         if matches!(self.rung, Rung::Truncate | Rung::LastResort) {
             return self.install_truncated(&plan);
         }
-        let settings = &self.brief.settings;
+        let settings = &self.params.settings;
         let mut wanted = Vec::new();
         if plan.messages_to_summarize() > 0 {
-            wanted.push((SummaryKind::History, settings.summary_cap(self.brief.window)));
+            wanted.push((SummaryKind::History, settings.summary_cap(self.params.window)));
         }
         if plan.is_split_turn {
-            wanted.push((SummaryKind::TurnPrefix, settings.prefix_cap(self.brief.window)));
+            wanted.push((SummaryKind::TurnPrefix, settings.prefix_cap(self.params.window)));
         }
         if let Some(room) = self.room_for_summary(&plan) {
             // What is kept is too much already: no summary could be small enough.
@@ -32,7 +32,7 @@ impl Compacting {
         }
         let mut jobs = Vec::new();
         for (kind, cap_tokens) in wanted {
-            let window = self.brief.summariser_window;
+            let window = self.params.summariser_window;
             let Some(parts) = self.parts(&plan, kind, cap_tokens, window) else {
                 let why = format!("the summariser is too small: it takes more than {PARTS_MAX} parts");
                 return self.summary_failed(&why);
@@ -53,7 +53,7 @@ impl Compacting {
         };
         let mut previous = previous.filter(|body| !body.is_empty());
         let mut pieces = summary::transcript(entries);
-        let most = window.min(to_estimate(window, self.brief.ratio)) / WINDOW_SHARE;
+        let most = window.min(to_estimate(window, self.params.ratio)) / WINDOW_SHARE;
         if let Some(body) = previous.filter(|body| !pieces.is_empty() && classes::tokens(body) > most) {
             // Too large to stand whole beside a transcript: it is split and merged like the rest.
             pieces.insert(0, format!("[Record]: {}", summary::harmless(body)));
@@ -99,13 +99,13 @@ impl Compacting {
     fn smaller_parts(&self, asked: &Asked, limit: Option<u64>) -> Option<(u64, Parts)> {
         let plan = self.plan.as_ref()?;
         let Job { kind, cap_tokens, .. } = self.jobs[asked.job];
-        let sent = asked.question.tokens(self.brief.ratio);
-        let window = self.brief.summariser_window;
+        let sent = asked.question.tokens(self.params.ratio);
+        let window = self.params.summariser_window;
         let named = limit.filter(|limit| *limit < sent && *limit <= window);
         [named, Some(sent.min(window) / 2)].into_iter().flatten().find_map(|window| {
             let parts = self.parts(plan, kind, cap_tokens, window)?;
             // A request that is mostly instruction is not worth asking.
-            (parts.room >= to_estimate(window, self.brief.ratio) / WINDOW_SHARE).then_some((window, parts))
+            (parts.room >= to_estimate(window, self.params.ratio) / WINDOW_SHARE).then_some((window, parts))
         })
     }
 
@@ -113,7 +113,7 @@ impl Compacting {
     fn room_in_request(&self, frame: &str, cap_tokens: u64, window: u64) -> u64 {
         let input = window.saturating_sub(output_tokens(cap_tokens));
         let fixed = classes::tokens(summary::SYSTEM) + classes::tokens(frame);
-        let room = to_estimate(input, self.brief.ratio).saturating_sub(fixed);
+        let room = to_estimate(input, self.params.ratio).saturating_sub(fixed);
         // A tenth is left for what the estimate misses.
         room - room / 10
     }
@@ -122,7 +122,7 @@ impl Compacting {
         let id = self.next_id;
         self.next_id += 1;
         let Job { kind, cap_tokens, .. } = self.jobs[job];
-        let question = Question { id, kind, text, cap_tokens, after_ms: 0, attempt: 0 };
+        let question = SummaryRequest { id, kind, text, cap_tokens, after_ms: 0, attempt: 0 };
         self.asked.insert(id, Asked { job, part, question: question.clone() });
         Effect::Ask(question)
     }
@@ -161,7 +161,7 @@ impl Compacting {
             | FailureClass::RequestTooLargeForRateLimit => match self.smaller_parts(&asked, failure.limit) {
                 Some((window, parts)) if self.shrinks < SHRINKS => {
                     self.shrinks += 1;
-                    self.brief.summariser_window = window;
+                    self.params.summariser_window = window;
                     // Only this half begins anew; what the other gave is kept.
                     self.start_job(self.jobs[asked.job].kind, parts)
                 }
@@ -210,7 +210,7 @@ impl Compacting {
     fn merge(&mut self, job: usize, parts: &[String]) -> Vec<Effect> {
         let Job { kind, cap_tokens, .. } = self.jobs[job];
         let frame = summary::merge_text(kind, &[], &self.style, cap_tokens);
-        let budget = self.room_in_request(&frame, cap_tokens, self.brief.summariser_window);
+        let budget = self.room_in_request(&frame, cap_tokens, self.params.summariser_window);
         let mut groups: Vec<Vec<String>> = Vec::new();
         let mut size = 0;
         for part in parts {

@@ -84,7 +84,7 @@ fn marks(text: &str) -> Vec<u64> {
 }
 
 impl Model {
-    fn answer(self, question: &Question) -> Result<Box<AssistantMessage>, Failure> {
+    fn answer(self, question: &SummaryRequest) -> Result<Box<AssistantMessage>, Failure> {
         let form = form(question.kind);
         let stopped = |stop| AssistantMessage { stop, ..says(form) };
         let mut answer = match self {
@@ -125,11 +125,11 @@ impl Model {
 const WINDOW: u64 = 10_000;
 const OVERHEAD: u64 = 500;
 
-fn brief(path: Vec<Arc<Entry>>, trigger: Trigger) -> Brief {
+fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
     let live = Live::of(&path);
     let summary = live.compaction.map_or(0, |index| path[index].tokens);
     let live: u64 = live.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
-    Brief {
+    CompactionParams {
         settings: CompactionSettings::default(),
         trigger,
         window: WINDOW,
@@ -141,7 +141,7 @@ fn brief(path: Vec<Arc<Entry>>, trigger: Trigger) -> Brief {
         keep_recent: None,
         force: false,
         focus: None,
-        rungs_down: 0,
+        failed_attempts: 0,
         path,
     }
 }
@@ -161,7 +161,7 @@ fn long_turn() -> String {
 struct Ran {
     end: End,
     installed: Option<Box<Segment>>,
-    questions: Vec<Question>,
+    questions: Vec<SummaryRequest>,
     plan: Option<Plan>,
 }
 
@@ -175,19 +175,19 @@ impl Ran {
     }
 }
 
-fn run(brief: &Brief, model: Model) -> Ran {
-    run_with(brief, &HookWord::Continue, |question| model.answer(question))
+fn run(params: &CompactionParams, model: Model) -> Ran {
+    run_with(params, &HookDecision::Continue, |question| model.answer(question))
 }
 
 /// Performs all effects, oldest question first, and checks what must hold of every compaction.
 fn run_with(
-    brief: &Brief,
-    word: &HookWord,
-    mut answer: impl FnMut(&Question) -> Result<Box<AssistantMessage>, Failure>,
+    params: &CompactionParams,
+    word: &HookDecision,
+    mut answer: impl FnMut(&SummaryRequest) -> Result<Box<AssistantMessage>, Failure>,
 ) -> Ran {
-    let (mut machine, effects) = Compacting::begin(brief.clone());
+    let (mut machine, effects) = Compacting::begin(params.clone());
     let mut effects: VecDeque<Effect> = effects.into();
-    let mut waiting: VecDeque<Question> = VecDeque::new();
+    let mut waiting: VecDeque<SummaryRequest> = VecDeque::new();
     let (mut questions, mut installed, mut end, mut consulted) = (Vec::new(), None, None, None);
     while let Some(effect) = effects.pop_front().or_else(|| waiting.pop_front().map(Effect::Ask)) {
         assert!(end.is_none(), "something after the end: {effect:?}");
@@ -213,7 +213,7 @@ fn run_with(
             Effect::Install(segment) => {
                 assert!(installed.is_none(), "two installations");
                 assert!(waiting.is_empty(), "questions are left: {waiting:?}");
-                assert_segment(brief, &segment);
+                assert_segment(params, &segment);
                 installed = Some(segment);
                 Input::Installed(true)
             }
@@ -236,18 +236,18 @@ fn run_with(
     for stray in [
         Input::Installed(true),
         Input::Installed(false),
-        Input::Hooks(HookWord::Continue),
+        Input::Hooks(HookDecision::Continue),
         Input::Answered { id: 0, answer: Ok(Box::new(says("late"))) },
     ] {
         assert_eq!(machine.on(stray), [], "after the end");
     }
-    assert_end(brief, &end, installed.as_deref());
+    assert_end(params, &end, installed.as_deref());
     Ran { end, installed, questions, plan: consulted }
 }
 
 /// What is installed is smaller, lies on the path, and keeps calls and results together.
-fn assert_segment(brief: &Brief, segment: &Segment) {
-    let path = &brief.path;
+fn assert_segment(params: &CompactionParams, segment: &Segment) {
+    let path = &params.path;
     let live = Live::of(path);
     assert_eq!(segment.base, live.compaction_id());
     assert_eq!(segment.first, live.entries()[0].id);
@@ -256,7 +256,7 @@ fn assert_segment(brief: &Brief, segment: &Segment) {
     let compaction = &segment.compaction;
     assert!(!compaction.summary.trim().is_empty());
     assert!(compaction.messages_removed > 0);
-    assert!(brief.at_window || compaction.tokens_after < brief.tokens_before);
+    assert!(params.at_window || compaction.tokens_after < params.tokens_before);
     let before: u64 = path
         .iter()
         .filter(|entry| Some(entry.id) == segment.base || is_message(&entry.kind))
@@ -268,7 +268,11 @@ fn assert_segment(brief: &Brief, segment: &Segment) {
     let kept: u64 = live.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
     let summary = installed.last().expect("just installed").tokens;
     assert!(kept + summary < before, "{kept} + {summary} is not less than {before}");
-    assert_eq!(compaction.tokens_after, brief.overhead + brief.ratio.apply(kept + summary), "as re-counted");
+    assert_eq!(
+        compaction.tokens_after,
+        params.overhead + params.ratio.apply(kept + summary),
+        "as re-counted"
+    );
     // The kept part is exactly what stood there before.
     let texts = |path: &[Arc<Entry>]| project(path, &[]).iter().map(|m| m.text()).collect::<Vec<_>>();
     let (old, new) = (texts(path), texts(&installed));
@@ -283,31 +287,31 @@ fn has_orphans(path: &[Arc<Entry>]) -> bool {
     crate::path::pair(&plain) != plain
 }
 
-fn assert_end(brief: &Brief, end: &End, installed: Option<&Segment>) {
+fn assert_end(params: &CompactionParams, end: &End, installed: Option<&Segment>) {
     assert_eq!(end.outcome.is_installed(), installed.is_some(), "{end:?}");
     match installed {
         Some(segment) => {
             assert_eq!(end.outcome == CompactionOutcome::Truncated, segment.compaction.truncated);
             assert_eq!(end.tokens_after, segment.compaction.tokens_after);
             assert_eq!(end.messages_removed, segment.compaction.messages_removed);
-            let automatic = !matches!(brief.trigger, Trigger::Manual | Trigger::Hook);
-            if automatic && !brief.at_window {
-                let trigger = brief.settings.trigger_tokens(brief.window).unwrap_or(brief.window);
+            let automatic = !matches!(params.trigger, Trigger::Manual | Trigger::Hook);
+            if automatic && !params.at_window {
+                let trigger = params.settings.trigger_tokens(params.window).unwrap_or(params.window);
                 assert!(end.tokens_after <= share(trigger, 0.7), "with room: {end:?}");
-                let freed = (brief.window / 10).min(share(trigger, 0.3));
-                assert!(end.tokens_after + freed <= brief.tokens_before, "frees a tenth: {end:?}");
+                let freed = (params.window / 10).min(share(trigger, 0.3));
+                assert!(end.tokens_after + freed <= params.tokens_before, "frees a tenth: {end:?}");
             }
-            if brief.at_window && automatic {
-                assert!(end.tokens_after < brief.window, "it fits: {end:?}");
+            if params.at_window && automatic {
+                assert!(end.tokens_after < params.window, "it fits: {end:?}");
             }
         }
         None => {
-            assert_eq!((end.tokens_after, end.messages_removed), (brief.tokens_before, 0));
-            assert_eq!(end.floor.is_some(), brief.at_window && end.outcome.as_str() == "failed", "{end:?}");
+            assert_eq!((end.tokens_after, end.messages_removed), (params.tokens_before, 0));
+            assert_eq!(end.floor.is_some(), params.at_window && end.outcome.as_str() == "failed", "{end:?}");
         }
     }
     if end.outcome == CompactionOutcome::Truncated {
-        assert!(brief.at_window || brief.settings.strategy == Strategy::Truncate);
+        assert!(params.at_window || params.settings.strategy == Strategy::Truncate);
     }
     if let Some(floor) = &end.floor {
         assert_eq!(floor.class, FailureClass::ContextFloor);
@@ -324,11 +328,11 @@ fn install(path: &[Arc<Entry>], segment: &Segment) -> Vec<Arc<Entry>> {
     sketch.path
 }
 
-fn assert_fits(brief: &Brief, questions: &[Question]) {
+fn assert_fits(params: &CompactionParams, questions: &[SummaryRequest]) {
     for question in questions {
         let text = classes::tokens(summary::SYSTEM) + classes::tokens(&question.text);
-        let tokens = brief.ratio.apply(text) + question.cap_tokens * 5 / 4;
-        assert!(tokens <= brief.summariser_window, "{tokens} of {}: {question:?}", brief.summariser_window);
+        let tokens = params.ratio.apply(text) + question.cap_tokens * 5 / 4;
+        assert!(tokens <= params.summariser_window, "{tokens} of {}: {question:?}", params.summariser_window);
     }
 }
 
@@ -337,9 +341,9 @@ fn an_obedient_summariser_completes_it() {
     for trigger in
         [Trigger::Threshold, Trigger::Overflow, Trigger::Manual, Trigger::ModelSwitch, Trigger::Hook]
     {
-        let mut brief = brief(path(&turns(20)), trigger);
-        brief.keep_recent = Some(2_500);
-        let ran = run(&brief, Model::Obedient);
+        let mut params = params(path(&turns(20)), trigger);
+        params.keep_recent = Some(2_500);
+        let ran = run(&params, Model::Obedient);
         assert_eq!((ran.outcome(), ran.questions.len()), ("completed", 1), "{trigger:?}");
         let segment = ran.installed.expect("it was installed");
         let compaction = &segment.compaction;
@@ -360,9 +364,9 @@ fn below_the_window_a_failed_summary_changes_nothing() {
     for trigger in [Trigger::Threshold, Trigger::Manual, Trigger::ModelSwitch, Trigger::Hook] {
         for (drawing, halves) in [(turns(20), 1), (long_turn(), 2)] {
             for model in WRONG {
-                let mut brief = brief(path(&drawing), trigger);
-                brief.keep_recent = Some(2_000);
-                let ran = run(&brief, model);
+                let mut params = params(path(&drawing), trigger);
+                params.keep_recent = Some(2_000);
+                let ran = run(&params, model);
                 let reason = ran.end.outcome.reason().unwrap_or_default();
                 assert_eq!(ran.outcome(), "failed", "{model:?} {trigger:?}");
                 assert!(reason.starts_with("no summary could be made: "), "{reason}");
@@ -378,9 +382,9 @@ fn at_the_window_the_truncate_fallback_says_so() {
     for trigger in [Trigger::Overflow, Trigger::Threshold, Trigger::Manual] {
         for drawing in [turns(24), long_turn()] {
             for model in WRONG {
-                let mut brief = brief(path(&drawing), trigger);
-                brief.at_window = true;
-                let ran = run(&brief, model);
+                let mut params = params(path(&drawing), trigger);
+                params.at_window = true;
+                let ran = run(&params, model);
                 assert_eq!(ran.outcome(), "truncated", "{model:?}: {:?}", ran.end);
                 assert!(ran.summary().starts_with("[Compacted "), "{}", ran.summary());
                 let request = path(&drawing)[12].kind.as_message().expect("drawn").text();
@@ -394,7 +398,7 @@ fn at_the_window_the_truncate_fallback_says_so() {
 #[test]
 fn a_failure_is_tried_again_as_often_as_it_may_help() {
     let asked = |model| {
-        let ran = run(&brief(path(&turns(20)), Trigger::Threshold), model);
+        let ran = run(&params(path(&turns(20)), Trigger::Threshold), model);
         ran.questions.iter().map(|question| question.after_ms).collect::<Vec<_>>()
     };
     assert_eq!(asked(Model::Fails(FailureClass::Auth)), [0]);
@@ -405,12 +409,12 @@ fn a_failure_is_tried_again_as_often_as_it_may_help() {
         assert_eq!(asked(model), [0, 0], "{model:?}");
     }
     // As long as the provider asks for, up to a minute, and no shorter than our own wait.
-    let brief = brief(path(&turns(20)), Trigger::Threshold);
+    let params = params(path(&turns(20)), Trigger::Threshold);
     for (asks, waits) in [(7_000, 7_000), (3_600_000, 60_000), (0, 1_000)] {
         let mut failure = Failure::new(FailureClass::RateLimited, "slow down");
         failure.retry_after_ms = Some(asks);
         let mut first = true;
-        let ran = run_with(&brief, &HookWord::Continue, |question| {
+        let ran = run_with(&params, &HookDecision::Continue, |question| {
             if std::mem::take(&mut first) { Err(failure.clone()) } else { Model::Lossy.answer(question) }
         });
         assert_eq!((ran.outcome(), ran.questions[1].after_ms), ("completed", waits));
@@ -425,9 +429,9 @@ fn a_failed_half_is_asked_again_alone() {
             if matches!(wrong, Model::Fails(FailureClass::Auth | FailureClass::Quota)) {
                 continue;
             }
-            let brief = brief(path(&long_turn()), Trigger::Threshold);
+            let params = params(path(&long_turn()), Trigger::Threshold);
             let mut first = true;
-            let ran = run_with(&brief, &HookWord::Continue, |question| {
+            let ran = run_with(&params, &HookDecision::Continue, |question| {
                 let model =
                     if question.kind == kind && std::mem::take(&mut first) { wrong } else { Model::Obedient };
                 model.answer(question)
@@ -445,20 +449,22 @@ fn a_failed_half_is_asked_again_alone() {
 
 #[test]
 fn halves_may_be_answered_in_any_order_or_never() {
-    let brief = brief(path(&long_turn()), Trigger::Threshold);
-    let (mut machine, effects) = Compacting::begin(brief);
+    let params = params(path(&long_turn()), Trigger::Threshold);
+    let (mut machine, effects) = Compacting::begin(params);
     assert!(matches!(effects[..], [Effect::Consult(_)]), "{effects:?}");
     // Before the hooks' word nothing else counts.
     assert_eq!(machine.on(Input::Installed(true)), []);
     assert_eq!(machine.on(Input::Answered { id: 0, answer: Ok(Box::new(says("x"))) }), []);
-    let effects = machine.on(Input::Hooks(HookWord::Continue));
+    let effects = machine.on(Input::Hooks(HookDecision::Continue));
     let [Effect::Ask(history), Effect::Ask(prefix)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!((history.kind, prefix.kind), (SummaryKind::History, SummaryKind::TurnPrefix));
     // A second word, an answer to nothing, and an installation that nobody asked for change nothing.
-    assert_eq!(machine.on(Input::Hooks(HookWord::Continue)), []);
+    assert_eq!(machine.on(Input::Hooks(HookDecision::Continue)), []);
     assert_eq!(machine.on(Input::Installed(true)), []);
-    let answer =
-        |question: &Question| Input::Answered { id: question.id, answer: Model::Lossy.answer(question) };
+    let answer = |question: &SummaryRequest| Input::Answered {
+        id: question.id,
+        answer: Model::Lossy.answer(question),
+    };
     assert_eq!(machine.on(answer(prefix)), []);
     assert_eq!(machine.on(answer(prefix)), []);
     let effects = machine.on(answer(history));
@@ -474,7 +480,7 @@ fn halves_may_be_answered_in_any_order_or_never() {
 
 #[test]
 fn a_hostile_summary_is_data() {
-    let ran = run(&brief(path(&long_turn()), Trigger::Threshold), Model::Hostile);
+    let ran = run(&params(path(&long_turn()), Trigger::Threshold), Model::Hostile);
     assert_eq!(ran.outcome(), "completed");
     let summary = ran.summary();
     assert!(!summary.contains("</summary>") && !summary.contains("<read-files>"), "{summary}");
@@ -487,19 +493,19 @@ fn a_hostile_summary_is_data() {
 fn what_is_larger_than_the_summariser_is_asked_in_parts_and_merged() {
     for summariser_window in [3_000, 6_000, 20_000, 50_000] {
         for ratio in [1.0, 2.0, 0.5] {
-            let mut brief = brief(path(&turns(160)), Trigger::Threshold);
-            brief.window = 80_000;
-            brief.summariser_window = summariser_window;
-            brief.ratio = Ratio::new(ratio);
-            brief.tokens_before = OVERHEAD + brief.ratio.apply(64_000);
-            brief.keep_recent = Some(4_000);
-            brief.force = true;
-            brief.trigger = Trigger::Manual;
+            let mut params = params(path(&turns(160)), Trigger::Threshold);
+            params.window = 80_000;
+            params.summariser_window = summariser_window;
+            params.ratio = Ratio::new(ratio);
+            params.tokens_before = OVERHEAD + params.ratio.apply(64_000);
+            params.keep_recent = Some(4_000);
+            params.force = true;
+            params.trigger = Trigger::Manual;
             let estimated = share(summariser_window, 1.0 / ratio);
-            let ran = run(&brief, Model::Wordy);
+            let ran = run(&params, Model::Wordy);
             assert_eq!(ran.outcome(), "completed", "{summariser_window} {ratio}: {:?}", ran.end);
             if estimated >= 3_000 {
-                assert_fits(&brief, &ran.questions);
+                assert_fits(&params, &ran.questions);
             }
             // Each message is in exactly one question, or kept.
             let asked: Vec<u64> = ran.questions.iter().flat_map(|question| marks(&question.text)).collect();
@@ -517,8 +523,8 @@ fn what_is_larger_than_the_summariser_is_asked_in_parts_and_merged() {
 
 #[test]
 fn a_summariser_smaller_than_known_gets_smaller_parts() {
-    let mut brief = brief(path(&turns(100)), Trigger::Threshold);
-    brief.window = 45_000;
+    let mut params = params(path(&turns(100)), Trigger::Threshold);
+    params.window = 45_000;
     for (class, limit) in [
         (FailureClass::ContextOverflow, Some(4_000)),
         (FailureClass::ContextOverflow, None),
@@ -526,8 +532,8 @@ fn a_summariser_smaller_than_known_gets_smaller_parts() {
         (FailureClass::PayloadTooLarge, None),
     ] {
         let real = limit.unwrap_or(60_000);
-        let fits = |question: &Question| classes::tokens(&question.text) + question.cap_tokens < real;
-        let ran = run_with(&brief, &HookWord::Continue, |question| {
+        let fits = |question: &SummaryRequest| classes::tokens(&question.text) + question.cap_tokens < real;
+        let ran = run_with(&params, &HookDecision::Continue, |question| {
             if fits(question) {
                 Model::Lossy.answer(question)
             } else {
@@ -544,11 +550,11 @@ fn a_summariser_smaller_than_known_gets_smaller_parts() {
 
 #[test]
 fn parts_of_a_size_that_was_refused_are_withdrawn() {
-    let mut brief = brief(path(&turns(100)), Trigger::Threshold);
-    (brief.window, brief.summariser_window) = (45_000, 20_000);
-    let (mut machine, _) = Compacting::begin(brief);
-    let effects = machine.on(Input::Hooks(HookWord::Continue));
-    let questions = |effects: &[Effect]| -> Vec<Question> {
+    let mut params = params(path(&turns(100)), Trigger::Threshold);
+    (params.window, params.summariser_window) = (45_000, 20_000);
+    let (mut machine, _) = Compacting::begin(params);
+    let effects = machine.on(Input::Hooks(HookDecision::Continue));
+    let questions = |effects: &[Effect]| -> Vec<SummaryRequest> {
         let question = |effect: &Effect| match effect {
             Effect::Ask(question) => question.clone(),
             Effect::Consult(_) | Effect::Withdraw(_) | Effect::Install(_) | Effect::End(_) => {
@@ -587,13 +593,13 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
 /// where its parts would be too many.
 #[test]
 fn a_limit_that_cannot_be_is_not_believed() {
-    let mut brief = brief(path(&turns(300)), Trigger::Threshold);
-    brief.window = 200_000;
-    brief.keep_recent = Some(10_000);
-    (brief.trigger, brief.force) = (Trigger::Manual, true);
+    let mut params = params(path(&turns(300)), Trigger::Threshold);
+    params.window = 200_000;
+    params.keep_recent = Some(10_000);
+    (params.trigger, params.force) = (Trigger::Manual, true);
     let real = 30_000;
     for limit in [0, 1, 64, 256, 700, 199_999, u64::MAX] {
-        let ran = run_with(&brief, &HookWord::Continue, |question| {
+        let ran = run_with(&params, &HookDecision::Continue, |question| {
             if classes::tokens(&question.text) + question.cap_tokens < real {
                 Model::Lossy.answer(question)
             } else {
@@ -609,9 +615,9 @@ fn a_limit_that_cannot_be_is_not_believed() {
 /// What is refused was smaller than the window that was told of: half of what was sent is asked next.
 #[test]
 fn a_summariser_much_smaller_than_told_is_found_by_halves_of_what_was_sent() {
-    let mut brief = brief(path(&turns(60)), Trigger::Threshold);
-    (brief.window, brief.summariser_window) = (30_000, 1_000_000);
-    let ran = run_with(&brief, &HookWord::Continue, |question| {
+    let mut params = params(path(&turns(60)), Trigger::Threshold);
+    (params.window, params.summariser_window) = (30_000, 1_000_000);
+    let ran = run_with(&params, &HookDecision::Continue, |question| {
         if classes::tokens(&question.text) + question.cap_tokens < 6_000 {
             Model::Lossy.answer(question)
         } else {
@@ -624,20 +630,20 @@ fn a_summariser_much_smaller_than_told_is_found_by_halves_of_what_was_sent() {
 /// Too many parts for what is to be had: it fails before anything is paid for. At the window the fallback goes in.
 #[test]
 fn the_calls_of_one_compaction_are_bounded() {
-    let mut brief = brief(path(&turns(2_000)), Trigger::Manual);
-    (brief.window, brief.keep_recent, brief.summariser_window) = (1_000_000, Some(10_000), 1_500);
+    let mut params = params(path(&turns(2_000)), Trigger::Manual);
+    (params.window, params.keep_recent, params.summariser_window) = (1_000_000, Some(10_000), 1_500);
     for (at_window, outcome) in [(false, "failed"), (true, "truncated")] {
-        brief.at_window = at_window;
-        let ran = run(&brief, Model::Lossy);
+        params.at_window = at_window;
+        let ran = run(&params, Model::Lossy);
         assert_eq!((ran.outcome(), ran.questions.len()), (outcome, 0), "{:?}", ran.end);
     }
-    let reason = run(&Brief { at_window: false, ..brief.clone() }, Model::Lossy).end.outcome;
+    let reason = run(&CompactionParams { at_window: false, ..params.clone() }, Model::Lossy).end.outcome;
     assert!(reason.reason().is_some_and(|reason| reason.contains("parts")), "{reason:?}");
     // Whatever is refused, and however often.
-    (brief.at_window, brief.summariser_window) = (false, 40_000);
+    (params.at_window, params.summariser_window) = (false, 40_000);
     for limit in [None, Some(300), Some(3_000), Some(10_000)] {
         let mut calls = 0;
-        let ran = run_with(&brief, &HookWord::Continue, |question| {
+        let ran = run_with(&params, &HookDecision::Continue, |question| {
             calls += 1;
             match calls % 40 {
                 0 => Err(Failure { limit, ..Failure::new(FailureClass::ContextOverflow, "too large") }),
@@ -652,8 +658,8 @@ fn the_calls_of_one_compaction_are_bounded() {
 /// At the window: one half cannot be had, so the other is of no use, and the fallback goes in.
 #[test]
 fn when_one_half_fails_for_good_the_other_is_withdrawn() {
-    let (mut machine, _) = Compacting::begin(brief(path(&long_turn()), Trigger::Overflow));
-    let effects = machine.on(Input::Hooks(HookWord::Continue));
+    let (mut machine, _) = Compacting::begin(params(path(&long_turn()), Trigger::Overflow));
+    let effects = machine.on(Input::Hooks(HookDecision::Continue));
     let [Effect::Ask(history), Effect::Ask(prefix)] = &effects[..] else { panic!("{effects:?}") };
     let failure = Failure::new(FailureClass::Auth, "no");
     let effects = machine.on(Input::Answered { id: prefix.id, answer: Err(failure) });
@@ -671,18 +677,18 @@ fn a_previous_summary_is_merged_however_large() {
     sketch.push(EntryKind::Compaction(Box::new(crate::notation::compaction(None, &summary))), 6_000);
     sketch.add_all(&turns(20));
     for (summariser_window, whole) in [(100_000, true), (8_000, false)] {
-        let mut brief = brief(sketch.path.clone(), Trigger::Threshold);
-        brief.window = 15_000;
-        brief.summariser_window = summariser_window;
-        let ran = run(&brief, Model::Lossy);
+        let mut params = params(sketch.path.clone(), Trigger::Threshold);
+        params.window = 15_000;
+        params.summariser_window = summariser_window;
+        let ran = run(&params, Model::Lossy);
         assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
-        assert_fits(&brief, &ran.questions);
+        assert_fits(&params, &ran.questions);
         let shown: usize = ran.questions.iter().map(|question| question.text.matches("old ").count()).sum();
         assert!(
             (5_950..=6_000).contains(&shown),
             "{shown} of 6,000 words of the previous summary were shown"
         );
-        let tagged = |question: &&Question| question.text.contains("<previous-summary>\n## Goal");
+        let tagged = |question: &&SummaryRequest| question.text.contains("<previous-summary>\n## Goal");
         assert_eq!(ran.questions.iter().filter(tagged).count(), usize::from(whole));
     }
 }
@@ -699,8 +705,8 @@ fn twenty_compactions_in_a_row_lose_nothing() {
             sketch.add_all("c:50");
             sketch.add_all(&format!("r>file{round}-{step}:400"));
         }
-        let brief = brief(sketch.path.clone(), Trigger::Threshold);
-        let ran = run(&brief, Model::Lossy);
+        let params = params(sketch.path.clone(), Trigger::Threshold);
+        let ran = run(&params, Model::Lossy);
         assert_eq!(ran.outcome(), "completed", "round {round}: {:?}", ran.end);
         let segment = ran.installed.as_ref().expect("it was installed");
         for mark in ran.questions.iter().flat_map(|question| marks(&question.text)) {
@@ -724,7 +730,7 @@ fn twenty_compactions_in_a_row_lose_nothing() {
         }
         // The model's part of it stays under its cap.
         let body = classes::tokens(summary::body(&compaction.summary));
-        assert!(body <= brief.settings.summary_cap(WINDOW) + brief.settings.prefix_cap(WINDOW) + 64);
+        assert!(body <= params.settings.summary_cap(WINDOW) + params.settings.prefix_cap(WINDOW) + 64);
     }
 }
 
@@ -732,17 +738,17 @@ fn twenty_compactions_in_a_row_lose_nothing() {
 fn when_too_much_is_kept_the_ladder_goes_down() {
     // A turn of 3,400 before a newest one of 1,000: halving leaves the former.
     let drawing = format!("{}u:20 a:3380 u:500 a:500", turns(10));
-    let ran = run(&brief(path(&drawing), Trigger::Threshold), Model::Obedient);
+    let ran = run(&params(path(&drawing), Trigger::Threshold), Model::Obedient);
     let first = ran.plan.as_ref().expect("hooks were asked").first_kept;
     let installed = ran.installed.as_ref().expect("it was installed").first_kept;
     assert_eq!(ran.outcome(), "completed");
     assert!(installed >= first, "{installed} {first}");
     // A newest message that is too large by itself.
     let drawing = format!("{}u:50 c:50 r:5600", turns(5));
-    let ran = run(&brief(path(&drawing), Trigger::Threshold), Model::Obedient);
+    let ran = run(&params(path(&drawing), Trigger::Threshold), Model::Obedient);
     assert_eq!((ran.outcome(), ran.questions.len()), ("failed", 0), "{:?}", ran.end);
     // At the window it is at least sent, if it fits there.
-    let mut at_window = brief(path(&drawing), Trigger::Overflow);
+    let mut at_window = params(path(&drawing), Trigger::Overflow);
     let ran = run(&at_window, Model::Obedient);
     assert_eq!((ran.outcome(), ran.questions.len()), ("truncated", 0), "{:?}", ran.end);
     // And not if it does not.
@@ -762,9 +768,9 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
 fn the_last_resort_leaves_room_for_an_answer() {
     for (newest, outcome) in [(8_600, "truncated"), (8_800, "failed")] {
         let path = path(&format!("{}u:50 c:50 r:{newest}", turns(5)));
-        let mut brief = brief(path, Trigger::Threshold);
-        (brief.at_window, brief.settings.reserve_tokens) = (true, Some(100));
-        let ran = run(&brief, Model::Obedient);
+        let mut params = params(path, Trigger::Threshold);
+        (params.at_window, params.settings.reserve_tokens) = (true, Some(100));
+        let ran = run(&params, Model::Obedient);
         assert_eq!(ran.outcome(), outcome, "{:?}", ran.end);
         assert!(ran.end.floor.is_some() || ran.end.tokens_after < WINDOW - WINDOW / 16, "{:?}", ran.end);
     }
@@ -773,75 +779,75 @@ fn the_last_resort_leaves_room_for_an_answer() {
 #[test]
 fn a_path_that_cannot_be_cut_is_nothing_or_the_floor() {
     for drawing in ["", "u:9000", "u:50 a:50", "u:9 a:9 C@1:5"] {
-        let mut brief = brief(path(drawing), Trigger::Manual);
-        let ran = run(&brief, Model::Obedient);
+        let mut params = params(path(drawing), Trigger::Manual);
+        let ran = run(&params, Model::Obedient);
         assert_eq!((ran.outcome(), ran.questions.len()), ("nothing", 0), "{drawing}");
-        brief.trigger = Trigger::Overflow;
-        brief.at_window = true;
-        let ran = run(&brief, Model::Obedient);
+        params.trigger = Trigger::Overflow;
+        params.at_window = true;
+        let ran = run(&params, Model::Obedient);
         assert!(ran.end.floor.is_some(), "{drawing}: {:?}", ran.end);
     }
     // A preserve that is too large gives way at the window only.
-    let mut brief = brief(path(&turns(20)), Trigger::Threshold);
-    brief.settings.preserve_messages = Some(90);
-    assert_eq!(run(&brief, Model::Obedient).outcome(), "nothing");
-    brief.at_window = true;
-    assert_eq!(run(&brief, Model::Obedient).outcome(), "truncated");
+    let mut params = params(path(&turns(20)), Trigger::Threshold);
+    params.settings.preserve_messages = Some(90);
+    assert_eq!(run(&params, Model::Obedient).outcome(), "nothing");
+    params.at_window = true;
+    assert_eq!(run(&params, Model::Obedient).outcome(), "truncated");
 }
 
 #[test]
 fn each_overflow_in_a_row_goes_a_rung_down() {
     let mut path = path(&turns(30));
     let mut kept = Vec::new();
-    for rungs_down in 0..3 {
-        let mut brief = brief(path.clone(), Trigger::Overflow);
-        brief.rungs_down = rungs_down;
-        let ran = run(&brief, Model::Lossy);
-        let expect = if rungs_down < 2 { "completed" } else { "truncated" };
-        assert_eq!(ran.outcome(), expect, "rung {rungs_down}: {:?}", ran.end);
+    for failed_attempts in 0..3 {
+        let mut params = params(path.clone(), Trigger::Overflow);
+        params.failed_attempts = failed_attempts;
+        let ran = run(&params, Model::Lossy);
+        let expect = if failed_attempts < 2 { "completed" } else { "truncated" };
+        assert_eq!(ran.outcome(), expect, "rung {failed_attempts}: {:?}", ran.end);
         path = install(&path, ran.installed.as_ref().expect("it was installed"));
         kept.push(Live::of(&path).messages());
     }
     assert!(kept.is_sorted_by(|more, less| more > less), "{kept:?}");
     // Nothing is left to be cut.
-    let mut brief = brief(path, Trigger::Overflow);
-    brief.rungs_down = 3;
-    assert!(run(&brief, Model::Lossy).end.floor.is_some());
+    let mut params = params(path, Trigger::Overflow);
+    params.failed_attempts = 3;
+    assert!(run(&params, Model::Lossy).end.floor.is_some());
 }
 
 #[test]
 fn a_chosen_truncate_strategy_asks_nobody() {
-    let mut brief = brief(path(&turns(20)), Trigger::Threshold);
-    brief.settings.strategy = Strategy::Truncate;
-    let ran = run(&brief, Model::Obedient);
+    let mut params = params(path(&turns(20)), Trigger::Threshold);
+    params.settings.strategy = Strategy::Truncate;
+    let ran = run(&params, Model::Obedient);
     assert_eq!((ran.outcome(), ran.questions.len()), ("truncated", 0));
     // It keeps what is asked for, until the window asks for more.
     assert!(ran.end.tokens_after > 2_000, "{:?}", ran.end);
-    brief.path = path(&format!("{}u:50 a:2400 u:50 a:2400 u:50 a:1000", turns(5)));
-    brief.overhead = 3_000;
-    brief.tokens_before = 10_950;
-    assert_eq!(run(&brief, Model::Obedient).outcome(), "failed");
-    brief.at_window = true;
-    assert_eq!(run(&brief, Model::Obedient).outcome(), "truncated");
+    params.path = path(&format!("{}u:50 a:2400 u:50 a:2400 u:50 a:1000", turns(5)));
+    params.overhead = 3_000;
+    params.tokens_before = 10_950;
+    assert_eq!(run(&params, Model::Obedient).outcome(), "failed");
+    params.at_window = true;
+    assert_eq!(run(&params, Model::Obedient).outcome(), "truncated");
 }
 
 #[test]
 fn by_hand_smaller_is_enough() {
-    let mut manual = brief(path(&turns(6)), Trigger::Manual);
+    let mut manual = params(path(&turns(6)), Trigger::Manual);
     manual.keep_recent = Some(1_900);
     manual.focus = Some("the tests".into());
     let ran = run(&manual, Model::Lossy);
     assert_eq!(ran.outcome(), "completed");
     assert!(ran.questions[0].text.ends_with("Attend above all to this: the tests"));
     // But no smaller is not.
-    let small = brief(path("u:5 a:5 u:5 a:5 u:5 a:5"), Trigger::Manual);
-    let ran = run(&Brief { keep_recent: Some(8), ..small }, Model::Obedient);
+    let small = params(path("u:5 a:5 u:5 a:5 u:5 a:5"), Trigger::Manual);
+    let ran = run(&CompactionParams { keep_recent: Some(8), ..small }, Model::Obedient);
     assert_eq!((ran.outcome(), ran.installed.is_some()), ("failed", false), "{:?}", ran.end);
     // Nor is what is smaller by our estimate than by the measure, but not than the measure itself.
-    let measured = Brief { tokens_before: 1_000, ..manual.clone() };
+    let measured = CompactionParams { tokens_before: 1_000, ..manual.clone() };
     assert_eq!(run(&measured, Model::Lossy).outcome(), "failed");
     // With force, also where all is recent.
-    let mut recent = brief(path(&turns(4)), Trigger::Manual);
+    let mut recent = params(path(&turns(4)), Trigger::Manual);
     assert_eq!(run(&recent, Model::Lossy).outcome(), "nothing");
     recent.force = true;
     assert_eq!(run(&recent, Model::Lossy).outcome(), "completed");
@@ -849,9 +855,9 @@ fn by_hand_smaller_is_enough() {
 
 #[test]
 fn a_prompt_of_ones_own_is_used_and_its_form_is_free() {
-    let mut brief = brief(path(&long_turn()), Trigger::Threshold);
-    brief.settings.compact_prompt = Some("Sum up: {messages}".into());
-    let ran = run_with(&brief, &HookWord::Continue, |question| match question.kind {
+    let mut params = params(path(&long_turn()), Trigger::Threshold);
+    params.settings.compact_prompt = Some("Sum up: {messages}".into());
+    let ran = run_with(&params, &HookDecision::Continue, |question| match question.kind {
         SummaryKind::History => Ok(Box::new(says("All went well."))),
         SummaryKind::TurnPrefix | SummaryKind::Branch => Model::Lossy.answer(question),
     });
@@ -862,15 +868,15 @@ fn a_prompt_of_ones_own_is_used_and_its_form_is_free() {
 
 #[test]
 fn hooks_may_cancel_or_supply() {
-    let nobody = |question: &Question| -> Result<Box<AssistantMessage>, Failure> {
+    let nobody = |question: &SummaryRequest| -> Result<Box<AssistantMessage>, Failure> {
         panic!("nobody should be asked: {question:?}")
     };
-    let below = brief(path(&long_turn()), Trigger::Threshold);
-    let cancelled = HookWord::Cancel { reason: "not now".into() };
+    let below = params(path(&long_turn()), Trigger::Threshold);
+    let cancelled = HookDecision::Cancel { reason: "not now".into() };
     let ran = run_with(&below, &cancelled, nobody);
     assert_eq!((ran.outcome(), ran.end.outcome.reason()), ("cancelled", Some("not now")));
     let supply = |summary: &str, first_kept: Option<u64>| {
-        HookWord::Supply(Supplied { summary: summary.into(), first_kept: first_kept.map(EntryId) })
+        HookDecision::Supply(Supplied { summary: summary.into(), first_kept: first_kept.map(EntryId) })
     };
     let ran = run_with(&below, &supply("All went well.", None), nobody);
     assert_eq!(ran.outcome(), "completed");
@@ -888,7 +894,7 @@ fn hooks_may_cancel_or_supply() {
     let long = "word ".repeat(9_000);
     for word in [supply(" \n", None), supply(&long, None), supply("x", Some(38)), supply("x", Some(0))] {
         assert_eq!(run_with(&below, &word, nobody).outcome(), "failed", "{word:?}");
-        let at_window = brief(path(&long_turn()), Trigger::Overflow);
+        let at_window = params(path(&long_turn()), Trigger::Overflow);
         let ran = run_with(&at_window, &word, |question| Model::Lossy.answer(question));
         assert_eq!((ran.outcome(), ran.questions.len()), ("completed", 2), "{word:?}: {:?}", ran.end);
     }
@@ -903,10 +909,10 @@ fn files_are_listed_beside_a_summary_that_fits_with_them() {
         sketch.add_all("c:20");
         sketch.add_all(&format!("r>crates/some/where/deep/inside/of/the/tree/file_number_{file}.rs:110"));
     }
-    let mut brief = brief(sketch.path, Trigger::Threshold);
-    brief.overhead = 1_000;
-    brief.tokens_before += 500;
-    let ran = run(&brief, Model::Wordy);
+    let mut params = params(sketch.path, Trigger::Threshold);
+    params.overhead = 1_000;
+    params.tokens_before += 500;
+    let ran = run(&params, Model::Wordy);
     assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
     assert_eq!(ran.questions.len(), 1, "the first answer fits");
 }
@@ -930,31 +936,32 @@ fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
         };
         for _ in 0..3 {
             let triggers = [Trigger::Threshold, Trigger::Overflow, Trigger::Manual, Trigger::ModelSwitch];
-            let mut brief = brief(entries.clone(), *random.pick(&triggers));
-            brief.at_window |= random.one_in(4);
-            brief.ratio = Ratio::new(*random.pick(&[0.5, 1.0, 1.7, 3.0]));
-            brief.window = *random.pick(&[1_000, 10_000, 40_000]);
-            brief.summariser_window = *random.pick(&[1_000, 5_000, 100_000]);
-            brief.tokens_before = brief.overhead + brief.ratio.apply(brief.tokens_before - brief.overhead);
-            brief.keep_recent = random.one_in(3).then(|| random.below(9_000));
-            brief.force = random.one_in(3);
-            brief.rungs_down = u32::try_from(random.below(4)).expect("small");
+            let mut params = params(entries.clone(), *random.pick(&triggers));
+            params.at_window |= random.one_in(4);
+            params.ratio = Ratio::new(*random.pick(&[0.5, 1.0, 1.7, 3.0]));
+            params.window = *random.pick(&[1_000, 10_000, 40_000]);
+            params.summariser_window = *random.pick(&[1_000, 5_000, 100_000]);
+            params.tokens_before =
+                params.overhead + params.ratio.apply(params.tokens_before - params.overhead);
+            params.keep_recent = random.one_in(3).then(|| random.below(9_000));
+            params.force = random.one_in(3);
+            params.failed_attempts = u32::try_from(random.below(4)).expect("small");
             if random.one_in(6) {
-                brief.settings.strategy = Strategy::Truncate;
+                params.settings.strategy = Strategy::Truncate;
             }
             if random.one_in(4) {
-                brief.settings.preserve_messages = Some(random.below(12));
+                params.settings.preserve_messages = Some(random.below(12));
             }
             let word = match random.below(8) {
-                0 => HookWord::Cancel { reason: "no".into() },
-                1 => HookWord::Supply(Supplied {
+                0 => HookDecision::Cancel { reason: "no".into() },
+                1 => HookDecision::Supply(Supplied {
                     summary: "supplied".repeat(usize::try_from(random.below(900)).expect("small")),
                     first_kept: random.one_in(2).then(|| EntryId(random.below(length))),
                 }),
-                _ => HookWord::Continue,
+                _ => HookDecision::Continue,
             };
             let luck = 1 + random.below(4);
-            let ran = run_with(&brief, &word, |question| {
+            let ran = run_with(&params, &word, |question| {
                 let model = if random.one_in(luck) { Model::Obedient } else { *random.pick(&WRONG) };
                 model.answer(question)
             });

@@ -9,7 +9,7 @@
 //! The constants were fitted, by least relative error, to o200k's counts of 8 KiB messages: code, JSON,
 //! listings, logs, prose, dumps and some twenty languages. Costs are in 1/64 token.
 //!
-//! Always true: deterministic, linear in the text, no allocation; nothing counts 0, anything else at least 1;
+//! Invariants: deterministic, linear in the text, no allocation; nothing counts 0, anything else at least 1;
 //! cutting a text in two changes the estimate by a few tokens at most, wherever the cut falls.
 
 /// Cost units in a token.

@@ -1,7 +1,7 @@
 //! JSON as JavaScript's `JSON.stringify` writes it: compact, keys in the order in which they came, numbers as
 //! JavaScript prints them.
 //!
-//! Always true: the arguments of a tool call, brought to this form, are as long here as in the systems that we
+//! Invariants: the arguments of a tool call, brought to this form, are as long here as in the systems that we
 //! compare with, whatever white space, escapes or number notation they were written with.
 
 use serde_json::{Number, Value};

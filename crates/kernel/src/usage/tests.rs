@@ -259,12 +259,12 @@ fn following_costs_the_same_however_long_the_session() {
     // A million messages: with anything that looks back at them this would not end.
     let mut tracker = tracker(1_000);
     let mut expected = 1_000;
-    for turn in 0..250_000u64 {
+    for run in 0..250_000u64 {
         for _ in 0..4 {
             tracker.appended(1);
         }
         expected += 4;
-        assert_ne!(tracker.reported(&answer(expected, 0, 0), 0, false), Trust::Unusable, "turn {turn}");
+        assert_ne!(tracker.reported(&answer(expected, 0, 0), 0, false), Trust::Unusable, "run {run}");
         assert!(tracker.measured().tokens() > 0);
     }
     assert_eq!(tracker.measured().tokens(), expected);

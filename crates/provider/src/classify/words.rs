@@ -209,7 +209,7 @@ pub(super) const UNKNOWN_MODEL: &[&str] = &[
     "modelnotfound",
 ];
 /// Requests that no waiting mends, even where a server calls them its own failure.
-pub(super) const NEVER_HEALS: &[&str] = &[
+pub(super) const PERMANENT: &[&str] = &[
     "failed to parse",
     "parse error",
     "invalid json",

@@ -1,6 +1,6 @@
 //! Makes one answer out of chunks.
 //!
-//! Always true: what was emitted as events is what the finished answer holds, and every tool call in it has an
+//! Invariants: what was emitted as events is what the finished answer holds, and every tool call in it has an
 //! id that no other call in the conversation has.
 
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! One call from its request to its last event.
 //!
-//! Always true: the clock counts pieces of an answer, not bytes; an answer is whole only if the server said why
+//! Invariants: the clock counts pieces of an answer, not bytes; an answer is whole only if the server said why
 //! it ended; and after `Done` or an error the stream is over.
 
 use std::collections::VecDeque;

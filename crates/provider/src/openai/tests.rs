@@ -158,7 +158,7 @@ fn request() -> Request {
         tools: Arc::from([]),
         max_output_tokens: None,
         output_schema: None,
-        purpose: Purpose::Turn,
+        purpose: Purpose::Step,
         session: "s".to_owned(),
     }
 }

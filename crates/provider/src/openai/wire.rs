@@ -1,6 +1,6 @@
 //! The request as it goes over the wire: chat completions, in the form that most servers accept.
 //!
-//! Always true: no message is sent empty, every call's arguments are a JSON object, and a `tool` message is
+//! Invariants: no message is sent empty, every call's arguments are a JSON object, and a `tool` message is
 //! text. Each rule here is one that some server enforces with an error that would repeat for ever, since the
 //! history is sent again with every request.
 

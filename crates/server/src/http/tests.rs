@@ -13,8 +13,8 @@ use super::{HttpOptions, HttpServer};
 const TOKEN: &str = "0123456789abcdef";
 
 async fn server() -> HttpServer {
-    let turns = Function(|_: &_, _| Reply::text("word ".repeat(300)));
-    let script = ByPurpose::new(turns, Summariser::Obedient);
+    let runs = Function(|_: &_, _| Reply::text("word ".repeat(300)));
+    let script = ByPurpose::new(runs, Summariser::Obedient);
     let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(script) });
     let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
     let options = HttpOptions { address: ([127, 0, 0, 1], 0).into(), token: TOKEN.into() };
@@ -41,8 +41,8 @@ async fn a_session_is_prompted_and_compacted() {
     assert_eq!((status, &state["context_window"]), (StatusCode::OK, &json!(8_000)));
     let (_, nothing) = call(&server, Method::POST, "/sessions/a/compact", None).await;
     assert_eq!(nothing["outcome"], "nothing", "{nothing}");
-    for turn in 0..4 {
-        let body = json!({ "text": format!("question {turn}") });
+    for run in 0..4 {
+        let body = json!({ "text": format!("question {run}") });
         let (status, reply) = call(&server, Method::POST, "/sessions/a/prompt", Some(body)).await;
         assert_eq!(status, StatusCode::OK, "{reply}");
         assert!(reply["text"].as_str().unwrap().starts_with("word"));

@@ -17,10 +17,10 @@ struct Client {
 
 impl Client {
     async fn start() -> Self {
-        let turns = Function(|_: &_, _| Reply::text("word ".repeat(300)));
+        let runs = Function(|_: &_, _| Reply::text("word ".repeat(300)));
         let options = SimulatorOptions {
             window: 8_000,
-            ..SimulatorOptions::new(ByPurpose::new(turns, Summariser::Obedient))
+            ..SimulatorOptions::new(ByPurpose::new(runs, Summariser::Obedient))
         };
         let simulator = Simulator::new(options);
         let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
@@ -64,10 +64,10 @@ async fn a_session_is_started_prompted_compacted_and_looked_at() {
     assert_eq!(client.call(1, "session/start", named.clone()).await["result"], named);
     let state = client.call(2, "agent/state", named.clone()).await;
     assert_eq!(state["result"]["context_window"], 8_000, "from the moment the session starts");
-    for turn in 0..4 {
-        let params = json!({ "session_id": "a", "text": format!("question {turn}") });
-        assert_eq!(client.call(10 + turn, "session/prompt", params).await["result"]["accepted"], true);
-        client.until(|message| message["params"]["type"] == "turn_end").await;
+    for run in 0..4 {
+        let params = json!({ "session_id": "a", "text": format!("question {run}") });
+        assert_eq!(client.call(10 + run, "session/prompt", params).await["result"]["accepted"], true);
+        client.until(|message| message["params"]["type"] == "run_end").await;
         let result = client.until(|message| message["method"] == "session/prompt_result").await;
         assert!(result["params"]["text"].as_str().unwrap().starts_with("word"));
     }

@@ -51,7 +51,7 @@ fn every_fault_fires_and_nothing_follows_an_end() {
 #[test]
 fn a_plan_is_the_same_every_time_and_keeps_its_rate() {
     let plan = crate::FaultPlan::new(11, 0.25);
-    let purpose = greenroom_provider::Purpose::Turn;
+    let purpose = greenroom_provider::Purpose::Step;
     let mut names = std::collections::BTreeSet::new();
     let mut count = 0_u32;
     for request in 0..4_000 {

@@ -54,7 +54,7 @@ fn request(notation: &str) -> SeenRequest {
         max_output_tokens: None,
         output_schema: None,
         session: None,
-        purpose: Purpose::Turn,
+        purpose: Purpose::Step,
         streamed: true,
         bytes: 0,
         tokens: 0,

@@ -1,6 +1,6 @@
 //! Reads what tools print: listings, files, matches.
 //!
-//! Always true: nothing is invented; a line that is not understood is passed over.
+//! Invariants: nothing is invented; a line that is not understood is passed over.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
 //! What the coding agent knows: gathered anew from the messages of every request.
 //!
-//! Always true: a file counts as read if a call for it was answered in the messages, or if the summary of what
+//! Invariants: a file counts as read if a call for it was answered in the messages, or if the summary of what
 //! was before them names it among the files read or modified.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -20,7 +20,7 @@ const PARTS_MAX: u64 = 3;
 /// What is known.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// Steps with tool calls in this turn.
+    /// Steps with tool calls in this run.
     pub(super) steps: u64,
     /// Folders that were listed; `.` is the root.
     pub(super) listed: BTreeSet<String>,
@@ -31,8 +31,8 @@ pub(super) struct Survey {
     folders: Vec<String>,
     /// Files that were read, at any time.
     pub(super) read: BTreeSet<String>,
-    /// Files that were read in this turn, as far as it is still in the messages, in order.
-    pub(super) read_this_turn: Vec<String>,
+    /// Files that were read in this run, as far as it is still in the messages, in order.
+    pub(super) read_this_run: Vec<String>,
     /// How many parts of a file were read.
     parts: HashMap<String, u64>,
     /// Large files, and the line to read on at.
@@ -125,7 +125,7 @@ impl Survey {
         self.news.clear();
         if !is_summary {
             self.steps = 0;
-            self.read_this_turn.clear();
+            self.read_this_run.clear();
             // There may be something by now.
             if std::mem::take(&mut self.is_empty_folder) {
                 self.listed.clear();
@@ -199,8 +199,8 @@ impl Survey {
                     if let Some(offset) = listing::next_offset(text).filter(|_| may_go_on) {
                         self.unfinished.push((path.clone(), offset));
                     }
-                    if !self.read_this_turn.contains(path) {
-                        self.read_this_turn.push(path.clone());
+                    if !self.read_this_run.contains(path) {
+                        self.read_this_run.push(path.clone());
                     }
                     let identifiers = if is_recent { listing::identifiers(text) } else { Vec::new() };
                     for identifier in &identifiers {
@@ -241,8 +241,8 @@ impl Survey {
             .cloned()
             .partition(|path| !path.contains('/') && (path.starts_with("README") || path.ends_with(".toml")));
         if !others.is_empty() {
-            let turn = start % others.len() as u64;
-            others.rotate_left(usize::try_from(turn).unwrap_or(0));
+            let run = start % others.len() as u64;
+            others.rotate_left(usize::try_from(run).unwrap_or(0));
         }
         first.append(&mut others);
         first

@@ -120,7 +120,7 @@ impl Talk {
     }
 
     async fn ask(&self, purpose: Purpose, messages: Vec<Arc<Message>>) -> AssistantMessage {
-        let tools = if purpose == Purpose::Turn { Folder::tools() } else { Arc::new([]) };
+        let tools = if purpose == Purpose::Step { Folder::tools() } else { Arc::new([]) };
         let request = Request {
             model: "m".to_owned(),
             system: None,
@@ -140,15 +140,15 @@ impl Talk {
         panic!("the stream ended without a message")
     }
 
-    /// One turn, compacted to the newest `keep` messages whenever there are more than `compact_at`: the final
+    /// One run, compacted to the newest `keep` messages whenever there are more than `compact_at`: the final
     /// text, and the number of calls of the model.
-    async fn turn(&mut self, prompt: &str, compact_at: usize) -> (String, usize) {
+    async fn run(&mut self, prompt: &str, compact_at: usize) -> (String, usize) {
         self.messages.push(Arc::new(Message::user(prompt)));
         for calls in 1..2_000 {
             if self.messages.len() > compact_at {
                 self.compact().await;
             }
-            let answer = self.ask(Purpose::Turn, self.messages.clone()).await;
+            let answer = self.ask(Purpose::Step, self.messages.clone()).await;
             self.messages.push(Arc::new(Message::Assistant(answer.clone())));
             if answer.stop == StopReason::Stop {
                 return (answer.text(), calls);
@@ -168,7 +168,7 @@ impl Talk {
                 })));
             }
         }
-        panic!("the turn does not end: {:?}", self.messages.last());
+        panic!("the run does not end: {:?}", self.messages.last());
     }
 
     /// Everything becomes a summary.
@@ -216,8 +216,8 @@ impl Talk {
 #[tokio::test(start_paused = true)]
 async fn it_reads_every_file_and_ends() {
     let mut talk =
-        Talk::new(Folder::of_size(9), CodingAgent { steps_per_turn: 100, ..CodingAgent::default() });
-    let (text, calls) = talk.turn("Look around.", usize::MAX).await;
+        Talk::new(Folder::of_size(9), CodingAgent { steps_per_run: 100, ..CodingAgent::default() });
+    let (text, calls) = talk.run("Look around.", usize::MAX).await;
     assert_eq!(talk.read(), 10, "{text}");
     assert!(text.contains("`README.md`") && text.contains("Nothing is left"), "{text}");
     assert!(calls < 30, "{calls}");
@@ -231,13 +231,12 @@ async fn it_reads_every_file_and_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_ends_after_its_steps_and_the_next_one_goes_on() {
-    let mut talk =
-        Talk::new(Folder::of_size(40), CodingAgent { steps_per_turn: 8, ..CodingAgent::default() });
-    let (text, calls) = talk.turn("Look around.", usize::MAX).await;
+    let mut talk = Talk::new(Folder::of_size(40), CodingAgent { steps_per_run: 8, ..CodingAgent::default() });
+    let (text, calls) = talk.run("Look around.", usize::MAX).await;
     assert_eq!(calls, 9);
-    assert!(text.starts_with('`') && text.contains("enough for this turn"), "{text}");
+    assert!(text.starts_with('`') && text.contains("enough for this run"), "{text}");
     let first = talk.read();
-    talk.turn("Go on.", usize::MAX).await;
+    talk.run("Go on.", usize::MAX).await;
     assert!(talk.read() > first);
     talk.simulator.assert_clean();
 }
@@ -245,8 +244,8 @@ async fn a_turn_ends_after_its_steps_and_the_next_one_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn it_goes_on_after_compactions_and_reads_nothing_twice() {
     let mut talk =
-        Talk::new(Folder::of_size(60), CodingAgent { steps_per_turn: 500, ..CodingAgent::default() });
-    let (text, _) = talk.turn("Look around.", 30).await;
+        Talk::new(Folder::of_size(60), CodingAgent { steps_per_run: 500, ..CodingAgent::default() });
+    let (text, _) = talk.run("Look around.", 30).await;
     assert_eq!(talk.read(), 61, "{text}");
     assert!(talk.compactions >= 3, "{}", talk.compactions);
     assert!(talk.simulator.calls() < 150, "{}", talk.simulator.calls());
@@ -256,8 +255,8 @@ async fn it_goes_on_after_compactions_and_reads_nothing_twice() {
 #[tokio::test(start_paused = true)]
 async fn the_steps_of_a_turn_are_counted_across_compactions() {
     let mut talk =
-        Talk::new(Folder::of_size(60), CodingAgent { steps_per_turn: 20, ..CodingAgent::default() });
-    let (text, calls) = talk.turn("Look around.", 16).await;
+        Talk::new(Folder::of_size(60), CodingAgent { steps_per_run: 20, ..CodingAgent::default() });
+    let (text, calls) = talk.run("Look around.", 16).await;
     assert!(talk.compactions >= 2, "{}", talk.compactions);
     assert_eq!(calls, 21, "{text}");
 }
@@ -265,11 +264,11 @@ async fn the_steps_of_a_turn_are_counted_across_compactions() {
 #[tokio::test(start_paused = true)]
 async fn an_empty_folder_is_said_at_once() {
     let mut talk = Talk::new(Folder::new(&[]), CodingAgent::default());
-    let (text, calls) = talk.turn("Look around.", usize::MAX).await;
+    let (text, calls) = talk.run("Look around.", usize::MAX).await;
     assert_eq!(calls, 2);
     assert!(text.contains("The folder is empty"), "{text}");
     talk.folder = Folder::new(&[("a.txt", "new\n")]);
-    talk.turn("Now?", usize::MAX).await;
+    talk.run("Now?", usize::MAX).await;
     assert_eq!(talk.read(), 1);
 }
 
@@ -278,7 +277,7 @@ async fn files_that_cannot_be_read_do_not_stop_it() {
     let mut talk =
         Talk::new(Folder::new(&[("a.rs", "fn alpha_one() {}\n"), ("b.png", "x")]), CodingAgent::default());
     talk.messages.push(Arc::new(Message::user("x")));
-    talk.turn("Look around.", usize::MAX).await;
+    talk.run("Look around.", usize::MAX).await;
     assert_eq!(talk.files.read().collect::<Vec<_>>(), ["a.rs"]);
 }
 

@@ -21,7 +21,7 @@ fn request(session: &str, text: &str) -> Request {
         tools: Arc::new([]),
         max_output_tokens: None,
         output_schema: None,
-        purpose: Purpose::Turn,
+        purpose: Purpose::Step,
         session: session.to_owned(),
     }
 }

@@ -471,7 +471,7 @@ async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) {
             }]),
             max_output_tokens: Some(100),
             output_schema: None,
-            purpose: Purpose::Turn,
+            purpose: Purpose::Step,
             session: "s".to_owned(),
         };
         let expected = ask_provider(&*inside.provider(), request.clone()).await;

@@ -1,6 +1,6 @@
 //! What an honest summariser gathers from the transcript of a summary request.
 //!
-//! Always true: the request's text is only read; a line that is not understood is passed over. Lists are in
+//! Invariants: the request's text is only read; a line that is not understood is passed over. Lists are in
 //! the order of the conversation, without repetition, the oldest first.
 
 /// The most characters of one gathered line.

@@ -1,6 +1,6 @@
 //! The list of the segments that count, replaced as a whole by one rename.
 //!
-//! Always true: a segment that is not listed holds nothing that was acknowledged and still counts; it is what a crash
+//! Invariants: a segment that is not listed holds nothing that was acknowledged and still counts; it is what a crash
 //! left of a rotation or of a reclaim. A segment that is listed and not there was lost.
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The segment files, shared by the writer and all readers.
 //!
-//! Always true: what a reader gets is checked: the frame's crcs, its session and its sequence.
+//! Invariants: what a reader gets is checked: the frame's crcs, its session and its sequence.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

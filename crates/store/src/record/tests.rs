@@ -9,7 +9,7 @@ use greenroom_kernel::entry::{
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
 use greenroom_kernel::{
     AssistantMessage, Block, Compaction, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image,
-    Message, Part, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, TurnOutcome, Usage,
+    Message, Part, RunOutcome, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, Usage,
 };
 
 use super::{StoredRecord, decode, decode_head, encode, encode_head};
@@ -117,11 +117,11 @@ fn ended(outcome: CompactionOutcome) -> EntryKind {
     })
 }
 
-fn turn_ended(outcome: TurnOutcome) -> EntryKind {
-    turn_ended_in(outcome, WindowSource::Catalog)
+fn run_ended(outcome: RunOutcome) -> EntryKind {
+    run_ended_in(outcome, WindowSource::Catalog)
 }
 
-fn turn_ended_in(outcome: TurnOutcome, window_source: WindowSource) -> EntryKind {
+fn run_ended_in(outcome: RunOutcome, window_source: WindowSource) -> EntryKind {
     let context = ContextUsage {
         tokens: 1,
         usage_tokens: 2,
@@ -130,7 +130,7 @@ fn turn_ended_in(outcome: TurnOutcome, window_source: WindowSource) -> EntryKind
         window_source,
         percent: Some(12.5),
     };
-    EntryKind::TurnEnded { turn: EntryId(3), outcome, context }
+    EntryKind::RunEnded { run: EntryId(3), outcome, context }
 }
 
 /// The name that a kind's samples begin with. A new kind is a compile error here, and then needs a sample.
@@ -151,7 +151,7 @@ fn kind_name(kind: &EntryKind) -> &'static str {
         EntryKind::LeafMoved { .. } => "leaf_moved",
         EntryKind::CompactionStarted(_) => "compaction_started",
         EntryKind::CompactionEnded(_) => "compaction_ended",
-        EntryKind::TurnEnded { .. } => "turn_ended",
+        EntryKind::RunEnded { .. } => "run_ended",
     }
 }
 
@@ -223,12 +223,12 @@ fn kinds() -> Vec<EntryKind> {
     );
     kinds.extend(
         [
-            TurnOutcome::Completed,
-            TurnOutcome::Aborted,
-            TurnOutcome::Interrupted,
-            TurnOutcome::Stopped { reason: reason() },
+            RunOutcome::Completed,
+            RunOutcome::Aborted,
+            RunOutcome::Interrupted,
+            RunOutcome::Stopped { reason: reason() },
         ]
-        .map(turn_ended),
+        .map(run_ended),
     );
     kinds.extend(
         [
@@ -255,7 +255,7 @@ fn kinds() -> Vec<EntryKind> {
                 requested: Some(2),
                 retry_after_ms: Some(3),
             };
-            turn_ended(TurnOutcome::Failed(failure))
+            run_ended(RunOutcome::Failed(failure))
         }),
     );
     kinds.extend(
@@ -266,7 +266,7 @@ fn kinds() -> Vec<EntryKind> {
             WindowSource::Assumed,
             WindowSource::Unknown,
         ]
-        .map(|source| turn_ended_in(TurnOutcome::Completed, source)),
+        .map(|source| run_ended_in(RunOutcome::Completed, source)),
     );
     kinds
 }
@@ -280,7 +280,7 @@ fn head() -> Head {
         last_compaction: Some(EntryId(3)),
         compactions: 4,
         inbox: vec![EntryId(5)],
-        open_turn: Some(EntryId(6)),
+        open_run: Some(EntryId(6)),
         open_compaction: Some(EntryId(7)),
         pins: vec![EntryId(1), EntryId(2)],
         provider: "p".to_owned(),

@@ -1,6 +1,6 @@
 //! Version 1 of the stored form.
 //!
-//! Always true: nothing here is renamed, reordered or removed once released. bincode writes an enum's variant as its
+//! Invariants: nothing here is renamed, reordered or removed once released. bincode writes an enum's variant as its
 //! position and a struct's fields in order without names, so **variants are only appended, and a struct never
 //! changes**: what needs a new field needs a new variant or a version 2 beside this one. JSON stays text.
 
@@ -34,7 +34,7 @@ pub(super) struct Head {
     last_compaction: Option<u64>,
     compactions: u64,
     inbox: Vec<u64>,
-    open_turn: Option<u64>,
+    open_run: Option<u64>,
     open_compaction: Option<u64>,
     pins: Vec<u64>,
     provider: String,
@@ -86,7 +86,7 @@ enum Kind {
     LeafMoved { to: Option<u64> },
     CompactionStarted { trigger: Trigger, tokens_before: u64, messages_before: u64 },
     CompactionEnded(Box<CompactionEnded>),
-    TurnEnded { turn: u64, outcome: TurnOutcome, context: ContextUsage },
+    RunEnded { run: u64, outcome: RunOutcome, context: ContextUsage },
 }
 
 #[derive(Encode, Decode)]
@@ -220,7 +220,7 @@ enum CompactionOutcome {
 }
 
 #[derive(Encode, Decode)]
-enum TurnOutcome {
+enum RunOutcome {
     Completed,
     Aborted,
     Failed(Failure),
@@ -339,7 +339,7 @@ mirror_fields!(
         last_compaction: id,
         compactions: copy,
         inbox: ids,
-        open_turn: id,
+        open_run: id,
         open_compaction: id,
         pins: ids,
         provider: copy,
@@ -551,8 +551,8 @@ impl From<&k::EntryKind> for Kind {
                 messages_before: *messages_before,
             },
             From::CompactionEnded(ended) => Self::CompactionEnded(Box::new(ended.into())),
-            From::TurnEnded { turn, outcome, context } => {
-                Self::TurnEnded { turn: turn.0, outcome: outcome.into(), context: context.into() }
+            From::RunEnded { run, outcome, context } => {
+                Self::RunEnded { run: run.0, outcome: outcome.into(), context: context.into() }
             }
         }
     }
@@ -594,8 +594,8 @@ impl From<Kind> for k::EntryKind {
                 })
             }
             Kind::CompactionEnded(ended) => Self::CompactionEnded((*ended).into()),
-            Kind::TurnEnded { turn, outcome, context } => {
-                Self::TurnEnded { turn: EntryId(turn), outcome: outcome.into(), context: context.into() }
+            Kind::RunEnded { run, outcome, context } => {
+                Self::RunEnded { run: EntryId(run), outcome: outcome.into(), context: context.into() }
             }
         }
     }
@@ -713,26 +713,26 @@ impl From<CompactionOutcome> for kernel::CompactionOutcome {
     }
 }
 
-impl From<&k::TurnOutcome> for TurnOutcome {
-    fn from(outcome: &k::TurnOutcome) -> Self {
+impl From<&k::RunOutcome> for RunOutcome {
+    fn from(outcome: &k::RunOutcome) -> Self {
         match outcome {
-            k::TurnOutcome::Completed => Self::Completed,
-            k::TurnOutcome::Aborted => Self::Aborted,
-            k::TurnOutcome::Failed(failure) => Self::Failed(failure.into()),
-            k::TurnOutcome::Interrupted => Self::Interrupted,
-            k::TurnOutcome::Stopped { reason } => Self::Stopped { reason: reason.clone() },
+            k::RunOutcome::Completed => Self::Completed,
+            k::RunOutcome::Aborted => Self::Aborted,
+            k::RunOutcome::Failed(failure) => Self::Failed(failure.into()),
+            k::RunOutcome::Interrupted => Self::Interrupted,
+            k::RunOutcome::Stopped { reason } => Self::Stopped { reason: reason.clone() },
         }
     }
 }
 
-impl From<TurnOutcome> for k::TurnOutcome {
-    fn from(outcome: TurnOutcome) -> Self {
+impl From<RunOutcome> for k::RunOutcome {
+    fn from(outcome: RunOutcome) -> Self {
         match outcome {
-            TurnOutcome::Completed => Self::Completed,
-            TurnOutcome::Aborted => Self::Aborted,
-            TurnOutcome::Failed(failure) => Self::Failed(failure.into()),
-            TurnOutcome::Interrupted => Self::Interrupted,
-            TurnOutcome::Stopped { reason } => Self::Stopped { reason },
+            RunOutcome::Completed => Self::Completed,
+            RunOutcome::Aborted => Self::Aborted,
+            RunOutcome::Failed(failure) => Self::Failed(failure.into()),
+            RunOutcome::Interrupted => Self::Interrupted,
+            RunOutcome::Stopped { reason } => Self::Stopped { reason },
         }
     }
 }

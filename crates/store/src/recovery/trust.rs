@@ -66,7 +66,7 @@ impl Recovery<'_> {
             .and_then(|()| Index::open(dir, self.options.cache_bytes));
         match opened {
             Ok(index) => {
-                index.absolve();
+                index.clear_suspect();
                 self.notices.push(Notice::IndexRebuilt { reason });
                 Arc::new(index)
             }

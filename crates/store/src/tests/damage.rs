@@ -193,7 +193,7 @@ fn damage_both(world: &World, random: &mut Random) {
 #[test]
 #[ignore = "run by `cargo xtask mutations`"]
 #[expect(clippy::print_stdout, reason = "it is a command's output")]
-fn by_hand() {
+fn manual() {
     #[expect(clippy::disallowed_methods, reason = "a test binary has no other way to be told")]
     let runs = std::env::var("GREENROOM_MUTATIONS").map_or(10_000, |text| text.parse().expect("a number"));
     let began = std::time::Instant::now();

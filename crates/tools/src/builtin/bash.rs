@@ -1,6 +1,6 @@
 //! `bash`: a command, in the workspace.
 //!
-//! Always true: the command has no input and no terminal, sees only the allowed part of the environment (no keys),
+//! Invariants: the command has no input and no terminal, sees only the allowed part of the environment (no keys),
 //! and leaves no process behind, however it ends: by itself, at its time limit, cancelled, or dropped. Its output
 //! takes bounded memory.
 //!

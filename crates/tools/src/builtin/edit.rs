@@ -1,6 +1,6 @@
 //! `edit`: one exact text in a file for another.
 //!
-//! Always true: the text must be there exactly once (or `all` is given), and the file must still be the one that
+//! Invariants: the text must be there exactly once (or `all` is given), and the file must still be the one that
 //! was read; line ends and a byte order mark stay as they were.
 
 use std::io::Read;

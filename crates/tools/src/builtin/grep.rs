@@ -1,6 +1,6 @@
 //! `grep`: lines that match a regular expression.
 //!
-//! Always true: matching takes linear time whatever the pattern; binary and very large files are passed over, and
+//! Invariants: matching takes linear time whatever the pattern; binary and very large files are passed over, and
 //! what is left out is said.
 
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! `list`: what is in a folder.
 //!
-//! Always true: names in order, each with its path from the workspace; what `.gitignore` names is left out.
+//! Invariants: names in order, each with its path from the workspace; what `.gitignore` names is left out.
 
 use std::ops::ControlFlow;
 

@@ -1,6 +1,6 @@
 //! `read`: a text file's lines with their numbers, or an image.
 //!
-//! Always true: at most one part of the file is in memory; what is left out is said, with how to go on.
+//! Invariants: at most one part of the file is in memory; what is left out is said, with how to go on.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};

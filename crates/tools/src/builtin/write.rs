@@ -1,6 +1,6 @@
 //! `write`: a whole file at once.
 //!
-//! Always true: a reader sees the old file or the new one, never a part.
+//! Invariants: a reader sees the old file or the new one, never a part.
 
 use greenroom_kernel::Touch;
 use schemars::JsonSchema;

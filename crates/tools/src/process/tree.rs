@@ -1,6 +1,6 @@
 //! Finding the processes of a command in `/proc`, and ending them.
 //!
-//! Always true: a process is signalled through a descriptor that was checked after it was opened, so that a process
+//! Invariants: a process is signalled through a descriptor that was checked after it was opened, so that a process
 //! number that was given anew meanwhile hits nobody else.
 
 #[cfg(target_os = "linux")]

@@ -1,6 +1,6 @@
 //! Going through a workspace's folders in the order of names, leaving out what `.gitignore` files name.
 //!
-//! Always true: each folder is opened relative to the one above it and no link is followed, so that the walk never
+//! Invariants: each folder is opened relative to the one above it and no link is followed, so that the walk never
 //! leaves the workspace, whatever is swapped meanwhile. `.git` is never entered.
 
 use std::fs::File;

@@ -13,15 +13,15 @@ use crate::deps::Deps;
 use crate::event::{Delta, EventKind};
 use crate::hooks::panic_text;
 use crate::lane::Lane;
-use crate::message::{AgentMessage, ModelNews, Stamp};
-use crate::slot::Slot;
+use crate::message::{AgentMessage, ModelOutcome, RunAttempt};
+use crate::shared::SessionShared;
 
 pub(super) struct ModelTask {
     pub(super) agent: ActorRef<AgentMessage>,
     pub(super) deps: Arc<Deps>,
-    pub(super) slot: Arc<Slot>,
+    pub(super) shared: Arc<SessionShared>,
     pub(super) lane: Arc<Lane>,
-    pub(super) stamp: Stamp,
+    pub(super) stamp: RunAttempt,
     pub(super) call: u64,
     pub(super) cancel: CancellationToken,
 }
@@ -46,16 +46,16 @@ impl ModelTask {
             }
         };
         let news = match outcome {
-            None => ModelNews::Cancelled(Box::new(partial)),
-            Some(Ok(Ok(answer))) => ModelNews::Answered(answer),
-            Some(Ok(Err(error))) => ModelNews::Failed(error),
-            Some(Err(panic)) => ModelNews::Failed(Box::new(ProviderError::new(
+            None => ModelOutcome::Cancelled(Box::new(partial)),
+            Some(Ok(Ok(answer))) => ModelOutcome::Answered(answer),
+            Some(Ok(Err(error))) => ModelOutcome::Failed(error),
+            Some(Err(panic)) => ModelOutcome::Failed(Box::new(ProviderError::new(
                 Failure::new(FailureClass::Other, format!("the provider panicked: {}", panic_text(&*panic))),
                 "",
             ))),
         };
-        if started && matches!(news, ModelNews::Failed(_)) {
-            self.slot.publish(&self.deps.bus, EventKind::MessageDiscarded { turn: self.stamp.turn });
+        if started && matches!(news, ModelOutcome::Failed(_)) {
+            self.shared.publish(&self.deps.bus, EventKind::MessageDiscarded { run: self.stamp.run });
         }
         let _ = self.agent.cast(AgentMessage::ModelOver { stamp: self.stamp, call: self.call, news });
     }
@@ -66,15 +66,15 @@ impl ModelTask {
         partial: &mut AssistantMessage,
         started: &mut bool,
     ) -> Result<Box<AssistantMessage>, Box<ProviderError>> {
-        let _place = self.lane.enter(Purpose::Turn).await;
+        let _place = self.lane.enter(Purpose::Step).await;
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
         let stream = self.lane.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
         let mut stream = stream.map_err(Box::new)?;
-        let turn = self.stamp.turn;
+        let run = self.stamp.run;
         while let Some(event) = self.lane.unless_silent(stream.next()).await.map_err(silent)? {
             let event = event.map_err(Box::new)?;
             if !std::mem::replace(started, true) {
-                self.slot.publish(&self.deps.bus, EventKind::MessageStart { turn });
+                self.shared.publish(&self.deps.bus, EventKind::MessageStart { run });
             }
             let delta = match event {
                 ReplyEvent::Done(answer) => return Ok(answer),
@@ -93,7 +93,7 @@ impl ModelTask {
                     Delta::ToolArguments { index, name, text: arguments }
                 }
             };
-            self.slot.publish(&self.deps.bus, EventKind::MessageDelta { turn, delta });
+            self.shared.publish(&self.deps.bus, EventKind::MessageDelta { run, delta });
         }
         let failure = Failure::new(
             FailureClass::Malformed,

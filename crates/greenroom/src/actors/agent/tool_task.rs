@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::deps::Deps;
 use crate::event::EventKind;
-use crate::message::{AgentMessage, Stamp};
-use crate::slot::Slot;
+use crate::message::{AgentMessage, RunAttempt};
+use crate::shared::SessionShared;
 
 /// How long a cancelled tool may take to clean up before it is dropped.
 const GRACE: Duration = Duration::from_secs(5);
@@ -22,8 +22,8 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(super) struct ToolTask {
     pub(super) agent: ActorRef<AgentMessage>,
     pub(super) deps: Arc<Deps>,
-    pub(super) slot: Arc<Slot>,
-    pub(super) stamp: Stamp,
+    pub(super) shared: Arc<SessionShared>,
+    pub(super) stamp: RunAttempt,
     pub(super) tools: Registry,
     pub(super) timeout_ms: Option<u64>,
     pub(super) cancel: CancellationToken,
@@ -47,9 +47,9 @@ impl ToolTask {
     }
 
     async fn one(&self, call: &ToolCall) {
-        let publish = |kind| self.slot.publish(&self.deps.bus, kind);
+        let publish = |kind| self.shared.publish(&self.deps.bus, kind);
         publish(EventKind::ToolStart {
-            turn: self.stamp.turn,
+            run: self.stamp.run,
             call_id: call.id.clone(),
             name: call.name.clone(),
             arguments: call.arguments.clone(),
@@ -57,7 +57,7 @@ impl ToolTask {
         let began = tokio::time::Instant::now();
         let cancel = self.cancel.child_token();
         let context = ToolContext {
-            session: self.slot.id.to_string(),
+            session: self.shared.id.to_string(),
             call_id: call.id.clone(),
             cancel: cancel.clone(),
             progress: self.progress(call),
@@ -98,9 +98,9 @@ impl ToolTask {
     }
 
     fn progress(&self, call: &ToolCall) -> Progress {
-        let (deps, slot, call_id) = (Arc::clone(&self.deps), Arc::clone(&self.slot), call.id.clone());
+        let (deps, shared, call_id) = (Arc::clone(&self.deps), Arc::clone(&self.shared), call.id.clone());
         Progress::new(move |line| {
-            slot.publish(&deps.bus, EventKind::ToolUpdate { call_id: call_id.clone(), line })
+            shared.publish(&deps.bus, EventKind::ToolUpdate { call_id: call_id.clone(), line })
         })
     }
 }

@@ -18,17 +18,17 @@ pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
 const ABORTED: &str = "it was aborted";
 
 impl SessionState {
-    /// The turn needs a compaction. One that runs for an agent that died is waited for.
-    pub(super) fn compact_for_turn(
+    /// The run needs a compaction. One that runs for an agent that died is waited for.
+    pub(super) fn compact_for_run(
         &mut self,
-        stamp: Stamp,
+        stamp: RunAttempt,
         trigger: Trigger,
         at_window: bool,
-        rungs_down: u32,
+        failed_attempts: u32,
     ) {
         if let Some(running) = &mut self.compaction {
             running.stamp = Some(stamp);
-            running.or_else = (at_window && !running.at_window).then_some((trigger, rungs_down));
+            running.or_else = (at_window && !running.at_window).then_some((trigger, failed_attempts));
             return;
         }
         if trigger == Trigger::Threshold && !self.message_since_compaction {
@@ -36,10 +36,15 @@ impl SessionState {
             return;
         }
         let stamp = Some(stamp);
-        self.open_compaction(OpenCompaction { at_window, rungs_down, stamp, ..OpenCompaction::new(trigger) });
+        self.open_compaction(OpenCompaction {
+            at_window,
+            failed_attempts,
+            stamp,
+            ..OpenCompaction::new(trigger)
+        });
     }
 
-    /// Begins the compaction that was asked for while a turn was running, if it can begin now.
+    /// Begins the compaction that was asked for while a run was running, if it can begin now.
     pub(super) fn compact_if_requested(&mut self) {
         if self.is_idle()
             && !self.is_stopping
@@ -49,7 +54,7 @@ impl SessionState {
         }
     }
 
-    /// After a turn: compacts if that is due, so that the next prompt need not wait for it.
+    /// After a run: compacts if that is due, so that the next prompt need not wait for it.
     pub(super) fn compact_if_due(&mut self, size: &Size) {
         let is_free = self.is_idle() && !self.is_stopping && self.inbox().next().is_none();
         if size.is_due && is_free && self.message_since_compaction {
@@ -62,7 +67,7 @@ impl SessionState {
         let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction));
     }
 
-    fn brief(&self, compaction: &OpenCompaction, size: &Size, ratio: Ratio) -> Brief {
+    fn params(&self, compaction: &OpenCompaction, size: &Size, ratio: Ratio) -> CompactionParams {
         let mut window = self.window.tokens.unwrap_or(size.tokens.max(1));
         if compaction.trigger == Trigger::Overflow {
             // Whatever was set: the provider says what fits.
@@ -79,7 +84,7 @@ impl SessionState {
             let own = compaction.leaving.as_ref().map_or(window, |leaving| leaving.window);
             Some(self.deps.learned.limit(lane.provider.name(), &model).map_or(own, |limit| limit.min(own)))
         };
-        Brief {
+        CompactionParams {
             path: self.log.path().to_vec(),
             settings: CompactionSettings::clone(&self.settings),
             trigger: compaction.trigger,
@@ -92,7 +97,7 @@ impl SessionState {
             keep_recent: compaction.options.keep_recent,
             force: compaction.options.force,
             focus: compaction.options.focus.clone(),
-            rungs_down: compaction.rungs_down,
+            failed_attempts: compaction.failed_attempts,
         }
     }
 
@@ -110,28 +115,28 @@ impl SessionState {
             return;
         };
         // Whoever asked for it is gone while its size was measured.
-        let is_over = |stamp: Stamp| {
-            self.turn.as_ref().is_none_or(|turn| turn.stamp != stamp || turn.closing.is_some())
+        let is_over = |stamp: RunAttempt| {
+            self.run.as_ref().is_none_or(|run| run.stamp != stamp || run.closing.is_some())
         };
         if compaction.stamp.is_some_and(is_over) || self.is_stopping {
             return;
         }
-        let brief = self.brief(&compaction, size, ratio);
+        let params = self.params(&compaction, size, ratio);
         // A switch to a window that is large enough all the same.
-        if brief.trigger == Trigger::ModelSwitch && !size.is_due {
+        if params.trigger == Trigger::ModelSwitch && !size.is_due {
             return;
         }
         // Nothing to do, and nothing that must be done: no start, no end.
-        if !brief.at_window {
+        if !params.at_window {
             let occasion =
-                if brief.trigger == Trigger::Manual { Occasion::Manual } else { Occasion::Automatic };
+                if params.trigger == Trigger::Manual { Occasion::Manual } else { Occasion::Automatic };
             let mut options =
-                PlanOptions::new(&self.settings, brief.window, occasion, usage.tokens, brief.overhead);
-            options.force |= brief.force;
-            if let Some(keep) = brief.keep_recent {
+                PlanOptions::new(&self.settings, params.window, occasion, usage.tokens, params.overhead);
+            options.force |= params.force;
+            if let Some(keep) = params.keep_recent {
                 options.keep_recent = keep.max(1);
             }
-            if let Err(nothing) = plan(&brief.path, &options) {
+            if let Err(nothing) = plan(&params.path, &options) {
                 self.compaction = Some(compaction);
                 let reason = nothing.to_string();
                 let ended = self.ended(CompactionOutcome::Nothing { reason }, None, usage.tokens);
@@ -155,7 +160,7 @@ impl SessionState {
             self.finish_compaction(&ended, None);
             return;
         }
-        let order = CompactionOrder { brief, summariser, fallback };
+        let order = CompactionOrder { params, summariser, fallback };
         match self.compactor().await {
             Ok(compactor) => {
                 let _ = compactor.cast(CompactorMessage::Begin(Box::new(order)));
@@ -173,7 +178,7 @@ impl SessionState {
         }
         let arguments = CompactorArguments {
             deps: Arc::clone(&self.deps),
-            slot: Arc::clone(&self.slot),
+            shared: Arc::clone(&self.shared),
             session: self.myself.clone(),
         };
         let (compactor, _) = Actor::spawn_linked(None, Compactor, arguments, self.myself.get_cell())
@@ -198,7 +203,7 @@ impl SessionState {
             self.tell_compactor(false);
             return;
         }
-        self.deps.at(&self.slot.id, "install/1_accepted");
+        self.deps.at(&self.shared.id, "install/1_accepted");
         segment.compaction.previous = self.log.head().last_compaction;
         segment.compaction.duration_ms = duration_ms;
         segment.compaction.cost_microdollars = cost_microdollars;
@@ -230,7 +235,7 @@ impl SessionState {
         draft.push(EntryKind::CompactionEnded(ended.clone()));
         draft.push(EntryKind::Compaction(Box::new(segment.compaction)));
         let _ = self.tracker.cast(TrackerMessage::SummaryCalls { usage, cost_microdollars });
-        self.deps.at(&self.slot.id, "install/2_drafted");
+        self.deps.at(&self.shared.id, "install/2_drafted");
         if let Err(error) = self.append(draft, None).await {
             self.tell_compactor(false);
             let reason = error.to_string();
@@ -238,16 +243,16 @@ impl SessionState {
             self.finish_compaction(&ended, None);
             return;
         }
-        self.deps.at(&self.slot.id, "install/3_durable");
+        self.deps.at(&self.shared.id, "install/3_durable");
         self.only_at_window = false;
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
-        self.gauge_changed();
-        self.deps.at(&self.slot.id, "install/4_measured");
+        self.limits_changed();
+        self.deps.at(&self.shared.id, "install/4_measured");
         self.tell_compactor(true);
         self.finish_compaction(&ended, None);
     }
 
-    /// Whoever works with the session wants no compaction now. One that a turn waits for goes with its turn.
+    /// Whoever works with the session wants no compaction now. One that a run waits for goes with its run.
     pub(super) fn abort_compaction(&mut self) {
         let Some(compaction) = self.compaction.as_ref().filter(|compaction| compaction.stamp.is_none())
         else {
@@ -257,7 +262,7 @@ impl SessionState {
             return self.cancel_compaction(ABORTED);
         }
         let outcome = CompactionOutcome::Cancelled { reason: ABORTED.into() };
-        let ended = self.ended(outcome, None, self.slot.context().tokens);
+        let ended = self.ended(outcome, None, self.shared.context().tokens);
         self.finish_compaction(&ended, None);
     }
 
@@ -285,7 +290,7 @@ impl SessionState {
 
     pub(super) async fn compactor_died(&mut self, reason: &str) {
         if self.compaction.is_some() {
-            tracing::warn!(session = %self.slot.id, reason, "the compaction was interrupted");
+            tracing::warn!(session = %self.shared.id, reason, "the compaction was interrupted");
             self.end_compaction(CompactionOutcome::Interrupted, None).await;
         }
     }
@@ -317,7 +322,7 @@ impl SessionState {
                  or the model or the settings change"
             ));
         }
-        self.gauge_changed();
+        self.limits_changed();
         self.finish_compaction(&ended, floor);
     }
 
@@ -348,16 +353,18 @@ impl SessionState {
         if let Some(stamp) = open.stamp {
             let installed = ended.outcome.is_installed();
             match open.or_else.filter(|_| !installed && self.current(stamp).is_some()) {
-                Some((trigger, rungs_down)) => self.compact_for_turn(stamp, trigger, true, rungs_down),
+                Some((trigger, failed_attempts)) => {
+                    self.compact_for_run(stamp, trigger, true, failed_attempts)
+                }
                 None => self.tell_agent(AgentMessage::Compacted { stamp, installed, floor }),
             }
         }
         let told = compacted(ended);
         if !self.deps.hooks.is_empty() && !matches!(ended.outcome, CompactionOutcome::Nothing { .. }) {
-            let (deps, slot, told) = (Arc::clone(&self.deps), Arc::clone(&self.slot), told.clone());
+            let (deps, shared, told) = (Arc::clone(&self.deps), Arc::clone(&self.shared), told.clone());
             tokio::spawn(async move {
-                for message in deps.hooks.ended(&slot.id, told).await {
-                    slot.publish(&deps.bus, EventKind::Warning { message });
+                for message in deps.hooks.ended(&shared.id, told).await {
+                    shared.publish(&deps.bus, EventKind::Warning { message });
                 }
             });
         }

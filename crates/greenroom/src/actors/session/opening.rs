@@ -1,6 +1,6 @@
 //! How a session's actors are started: from the log, and again when one of them dies.
 //!
-//! Always true: what a session knows is read from its log or asked of the store; an actor that cannot be started is
+//! Invariants: what a session knows is read from its log or asked of the store; an actor that cannot be started is
 //! the session's failure, with its reason, and not a fault of the configuration.
 
 use super::*;
@@ -8,9 +8,9 @@ use super::*;
 impl SessionState {
     /// Reads the log and starts the children.
     pub(super) async fn open(myself: ActorRef<SessionMessage>, arguments: SessionArguments) -> Result<Self> {
-        let SessionArguments { deps, slot, supervisor } = arguments;
-        let log = read_log(&deps, &slot.id).await?;
-        let definition = slot.agent();
+        let SessionArguments { deps, shared, supervisor } = arguments;
+        let log = read_log(&deps, &shared.id).await?;
+        let definition = shared.agent();
         let lane = deps.lane(&definition).cloned().ok_or_else(|| unknown_provider(&deps, &definition))?;
         let provider = lane.provider.name().to_owned();
         let model = definition.model.clone();
@@ -22,11 +22,11 @@ impl SessionState {
             // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
             settings.feasible(window, fixed_tokens)?;
         }
-        let outgoing = match slot.start_broadcast(log.head().entries) {
-            Some(from) => missed_events(&deps, &slot, from).await?,
+        let outgoing = match shared.start_broadcast(log.head().entries) {
+            Some(from) => missed_events(&deps, &shared, from).await?,
             None => VecDeque::new(),
         };
-        let gauge = Gauge {
+        let limits = ContextLimits {
             provider: provider.clone(),
             model: model.clone(),
             window,
@@ -35,17 +35,17 @@ impl SessionState {
             output_tokens_max: deps.output_tokens_max(&definition),
             cost_microdollars_max: definition.cost_microdollars_max,
             resends_reasoning: lane.provider.resends_reasoning(),
-            is_sub_agent: slot.parent.is_some(),
+            is_sub_agent: shared.parent.is_some(),
             is_paused: log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
             only_at_window: log.was_undone(),
         };
-        let only_at_window = gauge.only_at_window;
-        let doubts = doubts(&gauge);
-        let tracker = spawn_tracker(&deps, &slot, &myself, gauge, &log).await?;
-        let agent = spawn_agent(&deps, &slot, &myself).await?;
+        let only_at_window = limits.only_at_window;
+        let model_warnings = model_warnings(&limits);
+        let tracker = spawn_tracker(&deps, &shared, &myself, limits, &log).await?;
+        let agent = spawn_agent(&deps, &shared, &myself).await?;
         Ok(Self {
             deps,
-            slot,
+            shared,
             supervisor,
             myself,
             definition,
@@ -58,18 +58,18 @@ impl SessionState {
             agent,
             tracker,
             compactor: None,
-            turn: None,
+            run: None,
             waiting: HashMap::new(),
             compaction: None,
             outgoing,
             restarts: Restarts::default(),
-            runs: 0,
-            doubts,
+            attempts: 0,
+            model_warnings,
             only_at_window,
             requested: None,
             message_since_compaction: true,
             is_stopping: false,
-            last_word: None,
+            completion: None,
             refused: Vec::new(),
             is_held: false,
             tries_again: false,
@@ -83,26 +83,26 @@ impl SessionState {
         child: &ActorCell,
         reason: &str,
     ) -> Result<(), ActorProcessingErr> {
-        tracing::error!(session = %self.slot.id, reason, "an actor of the session died");
+        tracing::error!(session = %self.shared.id, reason, "an actor of the session died");
         if !self.restarts.allow(tokio::time::Instant::now()) {
             return Err(format!("its actors died too often, last: {reason}").into());
         }
         if child.get_id() == self.agent.get_id() {
-            self.agent = spawn_agent(&self.deps, &self.slot, &self.myself).await?;
-            let below = self.slot.broadcast_below();
+            self.agent = spawn_agent(&self.deps, &self.shared, &self.myself).await?;
+            let below = self.shared.broadcast_below();
             let events = self.outgoing.iter().filter(|event| event.seq >= below).cloned().collect();
-            let then = self.last_word.clone();
+            let then = self.completion.clone();
             self.tell_agent(AgentMessage::Broadcast { events, then });
             self.warn(format!("the agent died and was restarted: {reason}"));
-            self.rerun_turn().await;
+            self.rerun().await;
         } else if child.get_id() == self.tracker.get_id() {
-            let gauge = self.gauge();
-            self.tracker = spawn_tracker(&self.deps, &self.slot, &self.myself, gauge, &self.log).await?;
+            let limits = self.limits();
+            self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, limits, &self.log).await?;
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
             self.tell_agent(AgentMessage::TrackerRestarted { tracker: self.tracker.clone() });
             // Questions of our own that it took with it.
-            if self.turn.as_ref().is_some_and(|turn| turn.closing.is_some()) {
-                let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::TurnEnd));
+            if self.run.as_ref().is_some_and(|run| run.closing.is_some()) {
+                let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
             }
             if self.compaction.as_ref().is_some_and(|compaction| compaction.started.is_none()) {
                 let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction));
@@ -117,15 +117,15 @@ impl SessionState {
 }
 
 /// What nobody knows of the model, and what that means.
-pub(super) fn doubts(gauge: &Gauge) -> Vec<String> {
-    let (model, provider) = (&gauge.model, &gauge.provider);
-    let mut doubts = Vec::new();
-    match (gauge.window.source, gauge.window.tokens) {
-        (WindowSource::Assumed, Some(tokens)) => doubts.push(format!(
+pub(super) fn model_warnings(limits: &ContextLimits) -> Vec<String> {
+    let (model, provider) = (&limits.model, &limits.provider);
+    let mut model_warnings = Vec::new();
+    match (limits.window.source, limits.window.tokens) {
+        (WindowSource::Assumed, Some(tokens)) => model_warnings.push(format!(
             "nothing knows the window of {model} at {provider}: {tokens} tokens are assumed; set context_window to \
              what it takes"
         )),
-        (WindowSource::Unknown, _) | (WindowSource::Assumed, None) => doubts.push(format!(
+        (WindowSource::Unknown, _) | (WindowSource::Assumed, None) => model_warnings.push(format!(
             "nothing knows the window of {model} at {provider}: nothing is compacted before the provider refuses; \
              set context_window to what it takes"
         )),
@@ -141,12 +141,12 @@ pub(super) fn doubts(gauge: &Gauge) -> Vec<String> {
         let info = crate::deps::model_info(provider, model);
         info.is_some_and(|info| info.prices.is_some())
     };
-    if gauge.cost_microdollars_max.is_some() && !has_price() {
-        doubts.push(format!(
+    if limits.cost_microdollars_max.is_some() && !has_price() {
+        model_warnings.push(format!(
             "nothing knows the price of {model} at {provider}: its calls do not count towards the cost limit"
         ));
     }
-    doubts
+    model_warnings
 }
 
 pub(super) fn unknown_provider(deps: &Deps, definition: &Agent) -> Error {
@@ -173,11 +173,14 @@ pub(super) fn fixed_tokens(definition: &Agent, tools: &greenroom_tools::Registry
 }
 
 /// The events of entries that an earlier actor made durable and did not live to broadcast.
-async fn missed_events(deps: &Deps, slot: &Slot, from: u64) -> Result<VecDeque<Arc<Event>>> {
-    let (store, id) = (deps.store.clone(), Arc::clone(&slot.id));
+async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64) -> Result<VecDeque<Arc<Event>>> {
+    let (store, id) = (deps.store.clone(), Arc::clone(&shared.id));
     let read = move || -> Result<Vec<Entry>> { Ok(store.load(&id, EntryId(from))?) };
     let entries = blocking(deps, read).await?;
-    Ok(entries.iter().map(|entry| Arc::new(event::durable(&slot.id, slot.parent.as_ref(), entry))).collect())
+    Ok(entries
+        .iter()
+        .map(|entry| Arc::new(event::durable(&shared.id, shared.parent.as_ref(), entry)))
+        .collect())
 }
 
 /// Reads from the store, where it may block on a disk on a thread that may.
@@ -215,40 +218,40 @@ pub(super) fn shared(entries: Vec<Entry>) -> Vec<Arc<Entry>> {
 
 async fn spawn_agent(
     deps: &Arc<Deps>,
-    slot: &Arc<Slot>,
+    shared: &Arc<SessionShared>,
     session: &ActorRef<SessionMessage>,
 ) -> Result<ActorRef<AgentMessage>> {
     let arguments =
-        AgentArguments { deps: Arc::clone(deps), slot: Arc::clone(slot), session: session.clone() };
+        AgentArguments { deps: Arc::clone(deps), shared: Arc::clone(shared), session: session.clone() };
     let (actor, _) = Actor::spawn_linked(None, AgentActor, arguments, session.get_cell())
         .await
-        .map_err(|error| not_started(slot, "agent", &error))?;
+        .map_err(|error| not_started(shared, "agent", &error))?;
     Ok(actor)
 }
 
 async fn spawn_tracker(
     deps: &Arc<Deps>,
-    slot: &Arc<Slot>,
+    shared: &Arc<SessionShared>,
     session: &ActorRef<SessionMessage>,
-    gauge: Gauge,
+    limits: ContextLimits,
     log: &Log,
 ) -> Result<ActorRef<TrackerMessage>> {
     let arguments = Box::new(TrackerArguments {
         deps: Arc::clone(deps),
-        slot: Arc::clone(slot),
+        shared: Arc::clone(shared),
         session: session.clone(),
-        gauge,
+        limits,
         path: log.path().to_vec(),
         total_usage: log.head().total_usage,
         cost_microdollars: log.head().cost_microdollars,
     });
     let (actor, _) = Actor::spawn_linked(None, UsageTracker, arguments, session.get_cell())
         .await
-        .map_err(|error| not_started(slot, "usage tracker", &error))?;
+        .map_err(|error| not_started(shared, "usage tracker", &error))?;
     Ok(actor)
 }
 
-fn not_started(slot: &Slot, actor: &str, error: &ractor::SpawnErr) -> Error {
+fn not_started(shared: &SessionShared, actor: &str, error: &ractor::SpawnErr) -> Error {
     let reason = format!("its {actor} could not be started: {error}");
-    Error::SessionFailed { session: slot.id.to_string(), reason }
+    Error::SessionFailed { session: shared.id.to_string(), reason }
 }

@@ -27,7 +27,7 @@ fn request(messages: Vec<Message>) -> Request {
         tools: Arc::from([]),
         max_output_tokens: None,
         output_schema: None,
-        purpose: Purpose::Turn,
+        purpose: Purpose::Step,
         session: "s1".to_owned(),
     }
 }

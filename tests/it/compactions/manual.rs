@@ -8,11 +8,11 @@ use greenroom::kernel::files::Touch;
 use greenroom::prelude::*;
 use greenroom_simulator::{ByPurpose, CallInfo, Echo, Function, Script, SeenRequest, Sequence, Summariser};
 
-use crate::support::{agent, builder, drain, names, runtime, simulator};
-use crate::talk::{
-    asked, calls, chat, compactions, count, keep, newest, opened, result, said, settings, talker, text,
-    turns, user,
+use crate::compaction_fixtures::{
+    asked, calls, chat, compactions, count, keep, newest, opened, result, runs, said, settings, talker, text,
+    user,
 };
+use crate::support::{agent, builder, drain, names, runtime, simulator};
 
 #[tokio::test(start_paused = true)]
 async fn a_plan_says_what_a_compaction_then_does() {
@@ -173,8 +173,8 @@ async fn a_branch_that_is_left_leaves_a_summary_with_its_files() {
     let context = session.context().await.unwrap();
     assert_eq!(context.len(), 5);
     assert!(context[4].text().contains("went another way") && context[4].text().contains("## Goal"));
-    for turn in 0..6 {
-        session.prompt(text(&format!("more {turn}."), 200)).await.unwrap();
+    for run in 0..6 {
+        session.prompt(text(&format!("more {run}."), 200)).await.unwrap();
     }
     session.compact(keep(500)).await.unwrap();
     assert_eq!(newest(&runtime, "s").await.files.modified().collect::<Vec<_>>(), ["tried.rs"]);
@@ -190,7 +190,7 @@ async fn another_model_may_write_the_summaries() {
     session.compact(keep(700)).await.unwrap();
     session.prompt("and on").await.unwrap();
     assert_eq!(asked(&model)[0].request.model, "scribe");
-    assert_eq!(turns(&model)[0].request.model, "simulated");
+    assert_eq!(runs(&model)[0].request.model, "simulated");
     assert_eq!(newest(&runtime, "s").await.model, "scribe");
 }
 
@@ -218,7 +218,7 @@ async fn an_import_of_any_size_is_taken_over_and_compacted() {
     let runtime = builder(&model).data_dir(dir.path()).start().await.unwrap();
     let session = opened(&runtime, "s", &agent(1_000_000), chat(8_500, 2)).await;
     assert!(
-        session.adopt(Vec::new(), None).await.is_err(),
+        session.import(Vec::new(), None).await.is_err(),
         "only an empty session takes over another's entries"
     );
     assert_eq!(session.compact(keep(500)).await.unwrap().outcome, "completed");

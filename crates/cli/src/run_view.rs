@@ -1,19 +1,19 @@
-//! One turn as a command plays it: its events as they come, and Ctrl-C.
+//! One run as a command plays it: its events as they come, and Ctrl-C.
 //!
-//! Always true: the first interruption ends the turn and keeps what had come; the second ends the process.
+//! Invariants: the first interruption ends the run and keeps what had come; the second ends the process.
 
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::session::TurnStream;
+use greenroom::session::RunStream;
 use greenroom::{Delivery, Reply, SessionHandle};
 
 use crate::interrupt::Interrupts;
 
-/// A turn that was interrupted before it had begun is interrupted again after this time.
+/// A run that was interrupted before it had begun is interrupted again after this time.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// How a turn ended.
+/// How a run ended.
 #[derive(Debug)]
 pub(crate) struct Played {
     /// The reply, or why there is none.
@@ -22,10 +22,10 @@ pub(crate) struct Played {
     pub(crate) is_interrupted: bool,
 }
 
-/// Plays a turn to its end, and hands on what comes. If `on` fails the turn is cancelled.
+/// Plays a run to its end, and hands on what comes. If `on` fails the run is cancelled.
 pub(crate) async fn play(
     session: &SessionHandle,
-    mut stream: TurnStream,
+    mut stream: RunStream,
     interrupts: &Interrupts,
     mut on: impl FnMut(Delivery) -> Result<()>,
 ) -> Result<Played> {

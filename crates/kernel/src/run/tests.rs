@@ -1,4 +1,4 @@
-//! Every transition of a turn, as tables of what happens and what is done; and what holds of any sequence.
+//! Every transition of a run, as tables of what happens and what is done; and what holds of any sequence.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,10 +76,10 @@ fn words(effects: &[Effect]) -> String {
         .iter()
         .map(|effect| match effect {
             Effect::Measure => "measure".into(),
-            Effect::Compact { trigger, at_window, rungs_down } => {
+            Effect::Compact { trigger, at_window, failed_attempts } => {
                 let why = serde_json::to_value(trigger).expect("a word");
                 let at = if *at_window { " window" } else { "" };
-                format!("compact {}{at} {rungs_down}", why.as_str().expect("a word"))
+                format!("compact {}{at} {failed_attempts}", why.as_str().expect("a word"))
             }
             Effect::Ask { output_tokens_max, media } => {
                 let out = output_tokens_max.map_or(String::new(), |tokens| format!(" out={tokens}"));
@@ -107,11 +107,11 @@ fn words(effects: &[Effect]) -> String {
             Effect::Cancel => "cancel".into(),
             Effect::End { messages, outcome } => {
                 let class = match outcome {
-                    TurnOutcome::Failed(failure) => format!(" {}", failure.class),
-                    TurnOutcome::Completed
-                    | TurnOutcome::Aborted
-                    | TurnOutcome::Interrupted
-                    | TurnOutcome::Stopped { .. } => String::new(),
+                    RunOutcome::Failed(failure) => format!(" {}", failure.class),
+                    RunOutcome::Completed
+                    | RunOutcome::Aborted
+                    | RunOutcome::Interrupted
+                    | RunOutcome::Stopped { .. } => String::new(),
                 };
                 format!("end {}{class} ({})", outcome.as_str(), of(messages))
             }
@@ -120,27 +120,27 @@ fn words(effects: &[Effect]) -> String {
     all.join("; ")
 }
 
-fn turn() -> Turn {
-    Turn::new(TurnLimits::default(), true, None)
+fn run() -> Run {
+    Run::new(RunLimits::default(), true, None)
 }
 
 #[track_caller]
-fn check_turn(mut turn: Turn, table: Vec<(Input, &str)>) -> Turn {
+fn check_run(mut run: Run, table: Vec<(Input, &str)>) -> Run {
     for (step, (input, expect)) in table.into_iter().enumerate() {
         let shown = format!("step {step}, {input:?}");
-        assert_eq!(words(&turn.on(input)), expect, "{shown}");
+        assert_eq!(words(&run.on(input)), expect, "{shown}");
     }
-    turn
+    run
 }
 
 #[track_caller]
-fn check(table: Vec<(Input, &str)>) -> Turn {
-    check_turn(turn(), table)
+fn check(table: Vec<(Input, &str)>) -> Run {
+    check_run(run(), table)
 }
 
-/// A turn that has asked the model, and what comes then.
+/// A run that has asked the model, and what comes then.
 #[track_caller]
-fn check_asked(table: Vec<(Input, &str)>) -> Turn {
+fn check_asked(table: Vec<(Input, &str)>) -> Run {
     check(begun(table))
 }
 
@@ -152,10 +152,10 @@ fn begun(table: Vec<(Input, &str)>) -> Vec<(Input, &str)> {
 
 #[test]
 fn an_answer_without_calls_ends_the_turn_with_its_record() {
-    let turn =
+    let run =
         check_asked(vec![(text(), "record (a) end"), (recorded(0), ""), (recorded(0), ""), (abort(), "")]);
-    assert!(turn.is_over());
-    assert_eq!(turn.steps(), 1);
+    assert!(run.is_over());
+    assert_eq!(run.steps(), 1);
 }
 
 #[test]
@@ -336,8 +336,8 @@ fn what_waiting_does_not_heal_ends_the_turn() {
         FailureClass::ContextFloor,
         FailureClass::Other,
     ] {
-        let turn = check_asked(vec![(failed(class), &format!("end failed {class} ()"))]);
-        assert!(turn.is_over());
+        let run = check_asked(vec![(failed(class), &format!("end failed {class} ()"))]);
+        assert!(run.is_over());
     }
 }
 
@@ -388,7 +388,7 @@ fn an_overflow_is_compacted_and_asked_again_a_rung_lower_each_time() {
 #[test]
 fn off_is_off_for_overflows_too() {
     let table = begun(vec![(failed(FailureClass::ContextOverflow), "end failed context_overflow ()")]);
-    check_turn(Turn::new(TurnLimits::default(), false, None), table);
+    check_run(Run::new(RunLimits::default(), false, None), table);
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn a_wordless_refusal_is_an_overflow_where_the_window_is_full() {
 
 #[test]
 fn less_output_is_asked_for_before_anything_is_compacted() {
-    let asked = |max: Option<u64>, table| check_turn(Turn::new(TurnLimits::default(), true, max), table);
+    let asked = |max: Option<u64>, table| check_run(Run::new(RunLimits::default(), true, max), table);
     let begun = |first: &'static str, rest: Vec<(Input, &'static str)>| {
         let mut whole = vec![(Input::Begin, "measure"), (size(500), first)];
         whole.extend(rest);
@@ -481,7 +481,7 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
     let silent = answered(AssistantMessage { stop: StopReason::Length, ..assistant(Vec::new()) });
     asked(Some(800), begun("ask out=800", vec![(silent, "overflow; compact overflow window 0")]));
     // The next call is as it was configured.
-    let turn = asked(
+    let run = asked(
         Some(800),
         begun(
             "ask out=800",
@@ -495,7 +495,7 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
             ],
         ),
     );
-    assert!(!turn.is_over());
+    assert!(!run.is_over());
 }
 
 #[test]
@@ -504,7 +504,7 @@ fn an_output_limit_is_lowered_strictly_and_stays_so_for_the_turn() {
     let asked = |max: Option<u64>, first: &'static str, rest: Vec<(Input, &'static str)>| {
         let mut whole = vec![(Input::Begin, "measure"), (size(10), first)];
         whole.extend(rest);
-        check_turn(Turn::new(TurnLimits::default(), true, max), whole)
+        check_run(Run::new(RunLimits::default(), true, max), whole)
     };
     asked(
         Some(64_000),
@@ -544,7 +544,7 @@ fn a_payload_too_large_is_sent_with_less_media_before_anything_is_compacted() {
         (recorded(1), "measure"),
         (size(10), "ask bare"),
     ]);
-    // What went through stays so for the turn.
+    // What went through stays so for the run.
     check_asked(vec![
         (refused(), "ask newest"),
         (text(), "record (a) end"),
@@ -673,9 +673,9 @@ fn a_call_that_the_answers_end_cut_off_is_answered_and_not_run() {
     }
     answer.content.push(Part::Text("so I".into()));
     answer.stop = StopReason::Length;
-    let mut turn = check_asked(Vec::new());
-    turn.on(answered(answer));
-    assert_eq!(words(&turn.on(recorded(0))), "run x");
+    let mut run = check_asked(Vec::new());
+    run.on(answered(answer));
+    assert_eq!(words(&run.on(recorded(0))), "run x");
 }
 
 #[test]
@@ -713,7 +713,7 @@ fn a_silent_overflow_is_compacted_before_the_next_call() {
         990,
         vec![(over(says("done")), "overflow; record (a) end"), (recorded(1), "measure"), (size(10), "ask")],
     );
-    check_turn(Turn::new(TurnLimits::default(), false, None), table);
+    check_run(Run::new(RunLimits::default(), false, None), table);
     // One report that our own estimate belies compacts nothing: if the next says the same, the measured size does.
     for tokens in [10, 150, 660] {
         check(at(
@@ -745,11 +745,11 @@ fn guards_end_a_turn_and_answer_its_calls() {
     let same = || step(tools(&["x"]), "record (c=x) none", "run x", "x");
     let stopped = "end stopped (c=x r=x)";
     // The same calls over and over.
-    let limits = TurnLimits { repeats_max: 2, ..TurnLimits::default() };
+    let limits = RunLimits { repeats_max: 2, ..RunLimits::default() };
     let mut table = begun(same());
     table.extend(same());
     table.push((tools(&["x"]), stopped));
-    check_turn(Turn::new(limits, true, None), table);
+    check_run(Run::new(limits, true, None), table);
     // Another one between them begins the count anew.
     let mut table = begun(same());
     table.extend(same());
@@ -758,16 +758,16 @@ fn guards_end_a_turn_and_answer_its_calls() {
     table.extend(same());
     table.extend(same());
     table.push((tools(&["x"]), stopped));
-    check_turn(Turn::new(limits, true, None), table);
+    check_run(Run::new(limits, true, None), table);
     // Too many steps.
-    let limits = TurnLimits { steps_max: 2, ..TurnLimits::default() };
+    let limits = RunLimits { steps_max: 2, ..RunLimits::default() };
     let mut table = begun(same());
     table.push((tools(&["x"]), stopped));
-    check_turn(Turn::new(limits, true, None), table);
+    check_run(Run::new(limits, true, None), table);
     // An answer may come at any step.
     let mut table = begun(same());
     table.push((text(), "record (a) end"));
-    check_turn(Turn::new(limits, true, None), table);
+    check_run(Run::new(limits, true, None), table);
     // A budget.
     let over = Size { over_budget: Some("1 $".into()), ..Size::default() };
     check(vec![(Input::Begin, "measure"), (Input::Size(over), "end stopped ()")]);
@@ -816,7 +816,7 @@ fn an_abort_ends_the_turn_in_any_phase() {
         (ended("x"), "record (r=x) steps"),
         (abort(), aborted),
     ]);
-    // While the last record is on its way: it may end the turn itself.
+    // While the last record is on its way: it may end the run itself.
     check_asked(vec![(text(), "record (a) end"), (abort(), ""), (recorded(0), ""), (abort(), "")]);
     check_asked(vec![(text(), "record (a) end"), (abort(), ""), (recorded(1), "end aborted ()")]);
 }
@@ -925,7 +925,7 @@ struct Log {
 impl Log {
     fn message(&mut self, message: &Message, seed: u64) {
         match message {
-            Message::User(_) => panic!("seed {seed}: a turn says nothing as the user"),
+            Message::User(_) => panic!("seed {seed}: a run says nothing as the user"),
             Message::Assistant(answer) => {
                 assert!(self.open.is_empty(), "seed {seed}: an answer while calls are open");
                 assert!(!answer.is_empty(), "seed {seed}: an empty answer");
@@ -976,18 +976,18 @@ impl Log {
 fn whatever_happens_a_turn_ends_once_and_each_call_runs_and_is_answered_once() {
     for seed in 0..5_000 {
         let mut random = Random::new(seed);
-        let limits = TurnLimits { steps_max: 6, repeats_max: 3, retries_max: 2, overflows_max: 2 };
+        let limits = RunLimits { steps_max: 6, repeats_max: 3, retries_max: 2, overflows_max: 2 };
         let max = random.one_in(2).then_some(900);
-        let mut turn = Turn::new(limits, !random.one_in(4), max);
+        let mut run = Run::new(limits, !random.one_in(4), max);
         let mut log = Log::default();
         for _ in 0..200 {
             let input = any_input(&mut random);
-            let was_over = turn.is_over();
-            let effects = turn.on(input);
+            let was_over = run.is_over();
+            let effects = run.on(input);
             assert!(!was_over || effects.is_empty(), "seed {seed}: {effects:?} after the end");
             effects.iter().for_each(|effect| log.effect(effect, seed));
-            assert!(log.ends == 0 || turn.is_over(), "seed {seed}");
-            if turn.is_over() {
+            assert!(log.ends == 0 || run.is_over(), "seed {seed}");
+            if run.is_over() {
                 assert!(log.open.is_empty(), "seed {seed}: it ended with open calls");
             }
         }
@@ -998,8 +998,8 @@ fn whatever_happens_a_turn_ends_once_and_each_call_runs_and_is_answered_once() {
 fn a_turn_whose_effects_are_done_always_ends() {
     for seed in 0..5_000 {
         let mut random = Random::new(seed);
-        let limits = TurnLimits { steps_max: 9, ..TurnLimits::default() };
-        let mut turn = Turn::new(limits, true, None);
+        let limits = RunLimits { steps_max: 9, ..RunLimits::default() };
+        let mut run = Run::new(limits, true, None);
         let mut log = Log::default();
         let mut waiting = vec![Input::Begin];
         let mut inbox = 3u32;
@@ -1007,7 +1007,7 @@ fn a_turn_whose_effects_are_done_always_ends() {
         while let Some(input) = waiting.pop() {
             inputs += 1;
             assert!(inputs < 2_000, "seed {seed}: it goes on and on");
-            for effect in turn.on(input) {
+            for effect in run.on(input) {
                 log.effect(&effect, seed);
                 match effect {
                     Effect::Measure => waiting.push(Input::Size(Size {
@@ -1040,6 +1040,6 @@ fn a_turn_whose_effects_are_done_always_ends() {
                 }
             }
         }
-        assert!(turn.is_over(), "seed {seed}: it hangs");
+        assert!(run.is_over(), "seed {seed}: it hangs");
     }
 }

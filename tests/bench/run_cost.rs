@@ -1,4 +1,4 @@
-//! What one turn costs, by how much came before it.
+//! What one run costs, by how much came before it.
 //!
 //! The first table has the same live context behind ever more older entries that a compaction replaced: it
 //! should be flat. The second has no compaction and ever longer live contexts: it shows what does grow. The
@@ -19,7 +19,7 @@ const LIVE: usize = 60;
 
 #[tokio::main]
 async fn main() {
-    title("one turn (prompt, answer, end), by what came before it", "the first row of each table");
+    title("one run (prompt, answer, end), by what came before it", "the first row of each table");
     println!("{LIVE} live messages behind older entries that a compaction replaced:");
     table("older entries", &[100, 1_000, 10_000], |older| history::session(older, LIVE)).await;
     println!("live messages, never compacted:");
@@ -32,8 +32,8 @@ where
 {
     let dir = tempfile::tempdir().expect("a folder");
     let (disk, _) = Store::open(&StoreOptions::new(dir.path())).expect("a store");
-    let on_disk = turns(disk, sizes, &session).await;
-    let in_memory = turns(Store::memory(), sizes, &session).await;
+    let on_disk = runs(disk, sizes, &session).await;
+    let in_memory = runs(Store::memory(), sizes, &session).await;
     println!("| {column:<13} | disk µs | p90 µs | ratio | memory µs | p90 µs | ratio |");
     println!("|---------------|---------|--------|-------|-----------|--------|-------|");
     for (index, size) in sizes.iter().enumerate() {
@@ -51,8 +51,8 @@ where
     println!();
 }
 
-/// The median and the 90th percentile of a turn in sessions of these sizes, in microseconds.
-async fn turns<F>(store: Store, sizes: &[usize], session: &F) -> Vec<(f64, f64)>
+/// The median and the 90th percentile of a run in sessions of these sizes, in microseconds.
+async fn runs<F>(store: Store, sizes: &[usize], session: &F) -> Vec<(f64, f64)>
 where
     F: Fn(usize) -> (Vec<greenroom::kernel::Entry>, greenroom::store::Head),
 {

@@ -1,6 +1,6 @@
 //! What a session's actors, its handles and the supervisor share.
 //!
-//! Always true: everything here is a small copy for others to read, or a way to reach the owner; the owner of each
+//! Invariants: everything here is a small copy for others to read, or a way to reach the owner; the owner of each
 //! fact is an actor. A durable event is published once, in the log's order, whoever asks for it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,21 +21,21 @@ use crate::message::SessionMessage;
 pub(crate) const REQUESTS_MAX: usize = 1_024;
 
 /// What is shared between a session's actors, its handles and the supervisor.
-pub(crate) struct Slot {
+pub(crate) struct SessionShared {
     pub(crate) id: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
     actor: Mutex<Option<ActorRef<SessionMessage>>>,
     agent: Mutex<Arc<Agent>>,
-    /// Cancels the running turn.
-    turn: Mutex<CancellationToken>,
+    /// Cancels the current run.
+    run: Mutex<CancellationToken>,
     context: Mutex<ContextUsage>,
     bill: Mutex<(Usage, u64)>,
     /// The next sequence number to be broadcast, and how many events beside the log followed the last one.
     broadcast: Mutex<(u64, u64)>,
-    /// Whether an actor had this slot before: then the events before its log's end were broadcast, or are due.
+    /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
     /// Whether its actor ended with every event broadcast.
-    all_said: AtomicBool,
+    is_flushed: AtomicBool,
     /// Whether a wish to leave the compaction is on its way: one is enough.
     abort_asked: AtomicBool,
     pub(crate) activity: AtomicU64,
@@ -45,29 +45,29 @@ pub(crate) struct Slot {
     pub(crate) questions: Arc<Semaphore>,
 }
 
-impl Slot {
-    /// A slot for a session that has no actor yet. `unsaid` is the first durable event that is still due, where an
-    /// earlier slot was given up before it was broadcast.
+impl SessionShared {
+    /// A shared for a session that has no actor yet. `unpublished` is the first durable event that is still due, where an
+    /// earlier shared was given up before it was broadcast.
     pub(crate) fn new(
         id: Arc<str>,
         parent: Option<Arc<str>>,
         agent: Arc<Agent>,
-        unsaid: Option<u64>,
+        unpublished: Option<u64>,
     ) -> Self {
         Self {
             id,
             parent,
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
-            turn: Mutex::new(CancellationToken::new()),
+            run: Mutex::new(CancellationToken::new()),
             context: Mutex::new(ContextUsage::new(
                 Measured::default(),
                 Window { tokens: None, source: WindowSource::Unknown },
             )),
             bill: Mutex::default(),
-            broadcast: Mutex::new((unsaid.unwrap_or(0), 0)),
-            was_opened: AtomicBool::new(unsaid.is_some()),
-            all_said: AtomicBool::new(false),
+            broadcast: Mutex::new((unpublished.unwrap_or(0), 0)),
+            was_opened: AtomicBool::new(unpublished.is_some()),
+            is_flushed: AtomicBool::new(false),
             abort_asked: AtomicBool::new(false),
             activity: AtomicU64::new(0),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
@@ -91,17 +91,17 @@ impl Slot {
         *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent;
     }
 
-    pub(crate) fn set_turn(&self, cancel: CancellationToken) {
-        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = cancel;
+    pub(crate) fn set_run(&self, cancel: CancellationToken) {
+        *self.run.lock().unwrap_or_else(PoisonError::into_inner) = cancel;
     }
 
-    pub(crate) fn cancel_turn(&self) {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+    pub(crate) fn cancel_run(&self) {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner).cancel();
     }
 
-    /// Leaves the running turn, or the compaction that no turn waits for.
+    /// Leaves the current run, or the compaction that no run waits for.
     pub(crate) fn abort(&self) {
-        self.cancel_turn();
+        self.cancel_run();
         if let Some(actor) = self.actor()
             && !self.abort_asked.swap(true, Ordering::Relaxed)
         {
@@ -136,14 +136,14 @@ impl Slot {
     }
 
     /// The first durable event that may still be due; `None` where all were broadcast, or nothing was ever read.
-    pub(crate) fn unsaid_from(&self) -> Option<u64> {
-        (self.was_opened.load(Ordering::Relaxed) && !self.all_said.load(Ordering::Relaxed))
+    pub(crate) fn first_unpublished(&self) -> Option<u64> {
+        (self.was_opened.load(Ordering::Relaxed) && !self.is_flushed.load(Ordering::Relaxed))
             .then(|| self.broadcast_below())
     }
 
     /// The session ends in order, and every durable event was broadcast.
-    pub(crate) fn all_is_said(&self) {
-        self.all_said.store(true, Ordering::Relaxed);
+    pub(crate) fn mark_flushed(&self) {
+        self.is_flushed.store(true, Ordering::Relaxed);
     }
 
     /// The session was read from its log, which has `entries` entries. Gives the first one whose event was not
@@ -152,7 +152,7 @@ impl Slot {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
         // A wish that its last actor did not live to hear is void.
         self.abort_is_heard();
-        let was_all_said = self.all_said.swap(false, Ordering::Relaxed);
+        let was_all_said = self.is_flushed.swap(false, Ordering::Relaxed);
         // Fewer entries than were broadcast: the session was deleted, and this is another of the same name.
         let goes_on = !was_all_said && broadcast.0 <= entries;
         if self.was_opened.swap(true, Ordering::Relaxed) && goes_on {

@@ -1,20 +1,20 @@
-//! A turn: an agent's run for one prompt, decided step by step.
+//! A run: an agent's run for one prompt, decided step by step.
 //!
-//! [`Turn::on`] takes what happened and gives what to do next; the agent actor does it. The loop: measure,
+//! [`Run::on`] takes what happened and gives what to do next; the agent actor does it. The loop: measure,
 //! compact if due, ask the model, record the answer, run its tool calls, record their results, measure again;
 //! until an answer calls no tool and nothing waits in the inbox.
 //!
-//! Always true: a turn ends exactly once, by an [`Effect::End`] or by a record at [`Boundary::End`] with which
+//! Invariants: a run ends exactly once, by an [`Effect::End`] or by a record at [`Boundary::End`] with which
 //! nothing was delivered, and nothing comes after that; every call of a recorded answer gets
-//! exactly one recorded result before the next answer is asked for or the turn ends; overflow recovery does not
+//! exactly one recorded result before the next answer is asked for or the run ends; overflow recovery does not
 //! count as a retry; no compaction by threshold follows another without a new message between them, since only
-//! a size that is asked for at the turn's beginning or after a record starts one.
+//! a size that is asked for at the run's beginning or after a record starts one.
 
 use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 
-use crate::entry::{Trigger, TurnOutcome};
+use crate::entry::{RunOutcome, Trigger};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus};
 use crate::path::Media;
@@ -38,20 +38,20 @@ const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
 const CUT_OFF: &str = "the answer ended in the middle of it, before its arguments were whole; send it again in full, in \
                        smaller parts if they are long";
 
-/// What a turn may take.
+/// What a run may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurnLimits {
+pub struct RunLimits {
     /// The most model calls that end in an answer.
     pub steps_max: u32,
     /// The most times that the same tool calls may follow one another.
     pub repeats_max: u32,
     /// How often one model call is tried again.
     pub retries_max: u32,
-    /// How often one turn recovers from an overflow: once a rung.
+    /// How often one run recovers from an overflow: once a rung.
     pub overflows_max: u32,
 }
 
-impl Default for TurnLimits {
+impl Default for RunLimits {
     fn default() -> Self {
         Self { steps_max: 250, repeats_max: 8, retries_max: 5, overflows_max: 3 }
     }
@@ -77,7 +77,7 @@ pub struct Size {
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The prompt is recorded; or an interrupted turn goes on.
+    /// The prompt is recorded; or an interrupted run goes on.
     Begin,
     /// The answer to [`Effect::Measure`].
     Size(Size),
@@ -127,8 +127,8 @@ pub enum Effect {
         trigger: Trigger,
         /// Whether the next request could not be sent as it is.
         at_window: bool,
-        /// How many rungs of the ladder were tried in vain in this turn.
-        rungs_down: u32,
+        /// How many rungs of the ladder were tried in vain in this run.
+        failed_attempts: u32,
     },
     /// Ask the model.
     Ask {
@@ -159,12 +159,12 @@ pub enum Effect {
     OverflowDetected,
     /// Cancel whatever runs: model call, tools, compaction, wait.
     Cancel,
-    /// Record these messages and the turn's end.
+    /// Record these messages and the run's end.
     End {
         /// In this order.
         messages: Vec<Message>,
         /// How it ended.
-        outcome: TurnOutcome,
+        outcome: RunOutcome,
     },
 }
 
@@ -175,7 +175,7 @@ pub enum Boundary {
     None,
     /// Steers do: a batch of tool calls is complete.
     Steps,
-    /// Steers and follow-ups do; if there are none, the turn ends as completed in the same record.
+    /// Steers and follow-ups do; if there are none, the run ends as completed in the same record.
     End,
 }
 
@@ -196,10 +196,10 @@ enum Phase {
     Over,
 }
 
-/// A turn in progress.
+/// A run in progress.
 #[derive(Debug, Clone)]
-pub struct Turn {
-    limits: TurnLimits,
+pub struct Run {
+    limits: RunLimits,
     /// Whether overflow recovery may compact.
     may_compact: bool,
     phase: Phase,
@@ -233,12 +233,12 @@ pub fn is_full(tokens: u64, window: u64) -> bool {
     tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT)
 }
 
-impl Turn {
-    /// A turn that has not begun.
+impl Run {
+    /// A run that has not begun.
     ///
     /// `may_compact` is false where compaction is turned off: then an overflow goes to the caller.
     /// `output_tokens_max` is the output limit that each request carries, if it carries one.
-    pub fn new(limits: TurnLimits, may_compact: bool, output_tokens_max: Option<u64>) -> Self {
+    pub fn new(limits: RunLimits, may_compact: bool, output_tokens_max: Option<u64>) -> Self {
         Self {
             limits,
             may_compact,
@@ -327,14 +327,14 @@ impl Turn {
     fn measured(&mut self, size: Size, compacted: bool) -> Vec<Effect> {
         self.size = size;
         if let Some(reason) = self.size.over_budget.take() {
-            return self.end(Vec::new(), TurnOutcome::Stopped { reason });
+            return self.end(Vec::new(), RunOutcome::Stopped { reason });
         }
         let due = self.size.is_due || (self.must_compact && self.may_compact);
         if due && !compacted {
             let trigger = if self.must_compact { Trigger::Overflow } else { Trigger::Threshold };
             self.phase = Phase::Compacting { emergency: false };
             let at_window = self.size.at_window || self.must_compact;
-            return vec![Effect::Compact { trigger, at_window, rungs_down: 0 }];
+            return vec![Effect::Compact { trigger, at_window, failed_attempts: 0 }];
         }
         self.ask()
     }
@@ -351,7 +351,7 @@ impl Turn {
         }
         // A guess must not keep anything from being tried: then it is the provider that refuses.
         if let Some(floor) = floor.filter(|_| !self.size.is_window_guessed) {
-            return self.end(Vec::new(), TurnOutcome::Failed(floor));
+            return self.end(Vec::new(), RunOutcome::Failed(floor));
         }
         if installed {
             // What was measured no longer holds, nor what was lowered for it.
@@ -381,7 +381,7 @@ impl Turn {
                 Failure::new(FailureClass::ContextOverflow, "the request is larger than the model's window")
             }
         };
-        self.end(Vec::new(), TurnOutcome::Failed(failure))
+        self.end(Vec::new(), RunOutcome::Failed(failure))
     }
 
     fn answered(&mut self, answer: AssistantMessage) -> Vec<Effect> {
@@ -451,7 +451,7 @@ impl Turn {
         if let Some(reason) = self.guard(&calls) {
             let mut messages = vec![message];
             messages.extend(calls.iter().map(|call| Message::ToolResult(not_run(call, &reason))));
-            effects.extend(self.end(messages, TurnOutcome::Stopped { reason }));
+            effects.extend(self.end(messages, RunOutcome::Stopped { reason }));
             return effects;
         }
         self.phase = Phase::Tools;
@@ -463,7 +463,7 @@ impl Turn {
         effects
     }
 
-    /// Whether a guard ends the turn instead of running these calls.
+    /// Whether a guard ends the run instead of running these calls.
     fn guard(&mut self, calls: &[ToolCall]) -> Option<String> {
         let signature: Vec<(String, String)> =
             calls.iter().map(|call| (call.name.clone(), call.arguments.clone())).collect();
@@ -478,15 +478,15 @@ impl Turn {
             return Some(format!("the same call of `{name}` came {} times in a row", self.repeats));
         }
         (self.steps >= self.limits.steps_max)
-            .then(|| format!("the turn reached its limit of {} steps", self.limits.steps_max))
+            .then(|| format!("the run reached its limit of {} steps", self.limits.steps_max))
     }
 
     fn recorded(&mut self, delivered: u32) -> Vec<Effect> {
         self.records_pending -= 1;
         match self.phase {
-            Phase::Ending if delivered > 0 && self.aborting => self.end(Vec::new(), TurnOutcome::Aborted),
+            Phase::Ending if delivered > 0 && self.aborting => self.end(Vec::new(), RunOutcome::Aborted),
             Phase::Ending if delivered > 0 => self.measure(false),
-            // Nothing waited: the record ended the turn.
+            // Nothing waited: the record ended the run.
             Phase::Ending => {
                 self.phase = Phase::Over;
                 Vec::new()
@@ -562,7 +562,7 @@ impl Turn {
                 let named = failure.limit.filter(|limit| now.is_none_or(|now| *limit < now));
                 let lower = named.unwrap_or_else(|| now.unwrap_or(2 * OUTPUT_TOKENS_ASSUMED) / 2);
                 self.output_tokens_max = Some(lower.max(OUTPUT_TOKENS_MIN));
-                // The model's own limit: it holds for the rest of the turn.
+                // The model's own limit: it holds for the rest of the run.
                 self.output_configured = self.output_tokens_max;
                 self.ask()
             }
@@ -576,14 +576,14 @@ impl Turn {
             | FailureClass::Auth
             | FailureClass::ContentFilter
             | FailureClass::ContextFloor
-            | FailureClass::Other => self.end(Vec::new(), TurnOutcome::Failed(failure)),
+            | FailureClass::Other => self.end(Vec::new(), RunOutcome::Failed(failure)),
         }
     }
 
     /// Waits and asks again, unchanged; or gives up.
     fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
         if self.retries >= self.limits.retries_max {
-            return self.end(Vec::new(), TurnOutcome::Failed(failure));
+            return self.end(Vec::new(), RunOutcome::Failed(failure));
         }
         let backoff = BACKOFF_MS << self.retries.min(10);
         self.retries += 1;
@@ -619,18 +619,18 @@ impl Turn {
     /// Compacts, a rung lower each time, and asks again; or gives up.
     fn compact_for(&mut self, failure: Failure) -> Vec<Effect> {
         if !self.may_compact || self.overflows >= self.limits.overflows_max {
-            return self.end(Vec::new(), TurnOutcome::Failed(failure));
+            return self.end(Vec::new(), RunOutcome::Failed(failure));
         }
-        let rungs_down = self.overflows;
+        let failed_attempts = self.overflows;
         self.overflows += 1;
         self.last_failure = Some(failure);
         self.phase = Phase::Compacting { emergency: true };
-        vec![Effect::Compact { trigger: Trigger::Overflow, at_window: true, rungs_down }]
+        vec![Effect::Compact { trigger: Trigger::Overflow, at_window: true, failed_attempts }]
     }
 
     fn abort(&mut self, partial: Option<Box<AssistantMessage>>) -> Vec<Effect> {
         if self.phase == Phase::Ending {
-            // The answer is complete and on its way to the log, which may end the turn with it.
+            // The answer is complete and on its way to the log, which may end the run with it.
             self.aborting = true;
             return Vec::new();
         }
@@ -645,11 +645,11 @@ impl Turn {
         }
         messages.extend(self.open.values().map(|call| Message::ToolResult(interrupted(call))));
         let mut effects = vec![Effect::Cancel];
-        effects.extend(self.end(messages, TurnOutcome::Aborted));
+        effects.extend(self.end(messages, RunOutcome::Aborted));
         effects
     }
 
-    fn end(&mut self, messages: Vec<Message>, outcome: TurnOutcome) -> Vec<Effect> {
+    fn end(&mut self, messages: Vec<Message>, outcome: RunOutcome) -> Vec<Effect> {
         self.phase = Phase::Over;
         self.open.clear();
         vec![Effect::End { messages, outcome }]

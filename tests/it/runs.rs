@@ -1,4 +1,4 @@
-//! A turn from the prompt to the reply: tools, steers, aborts, typed answers.
+//! A run from the prompt to the reply: tools, steers, aborts, typed answers.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn a_turn_runs_its_tools_and_tells_each_step() {
         [
             "message_end",
             "agent_start",
-            "turn_start",
+            "step_start",
             "message_end",
             "tool_start",
             "tool_end",
@@ -48,9 +48,9 @@ async fn a_turn_runs_its_tools_and_tells_each_step() {
             "tool_end",
             "message_end",
             "message_end",
-            "turn_start",
+            "step_start",
             "message_end",
-            "turn_end",
+            "run_end",
             "agent_end",
         ]
     );

@@ -14,7 +14,7 @@ const ADOPTED_ENTRIES_MAX: usize = 8_192;
 const ADOPTED_BYTES_MAX: u64 = 16 << 20;
 
 impl SessionState {
-    pub(super) fn compact_by_hand(&mut self, options: CompactOptions, reply: ReplyTo<Compacted>) {
+    pub(super) fn compact_manually(&mut self, options: CompactOptions, reply: ReplyTo<Compacted>) {
         if let Err(error) = self.check_idle("compact it") {
             let _ = reply.send(Err(error));
             return;
@@ -23,8 +23,8 @@ impl SessionState {
         self.open_compaction(OpenCompaction { options, reply, ..OpenCompaction::new(Trigger::Manual) });
     }
 
-    pub(super) fn plan_by_hand(&self, options: &CompactOptions) -> Result<Plan, Nothing> {
-        let context = self.slot.context();
+    pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, Nothing> {
+        let context = self.shared.context();
         let window = self.window.tokens.unwrap_or(context.tokens.max(1));
         let mut wanted =
             PlanOptions::new(&self.settings, window, Occasion::Manual, context.tokens, self.overhead());
@@ -72,7 +72,7 @@ impl SessionState {
         self.log.replace_path(after);
         self.only_at_window = true;
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
-        self.gauge_changed();
+        self.limits_changed();
         Ok(ContextUsage::new(size, self.window))
     }
 
@@ -115,7 +115,7 @@ impl SessionState {
         self.append(draft, None).await?;
         self.log.replace_path(path);
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
-        self.gauge_changed();
+        self.limits_changed();
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl SessionState {
 
     /// The path to an entry, back to what the newest active compaction on it kept.
     async fn read_path(&self, leaf: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
-        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.slot.id));
+        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
         let read = move || -> Result<Vec<Arc<Entry>>> {
             let all = shared(store.load(&id, EntryId(0))?);
             Ok(crate::log::path_within(&all, leaf))
@@ -174,11 +174,11 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::Pin { entry, pinned });
         self.append(draft, None).await?;
-        self.gauge_changed();
+        self.limits_changed();
         Ok(())
     }
 
-    pub(super) async fn adopt(&mut self, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<()> {
+    pub(super) async fn import(&mut self, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<()> {
         self.check_idle("import into it")?;
         let begun = self.adopted_before(entries).await?;
         let mut adopted = entries[..begun].to_vec();
@@ -186,7 +186,7 @@ impl SessionState {
         // Until the last batch there is no leaf: a crash leaves an empty path, and the import can be done again.
         while let Some(batch) = first_batch(rest).filter(|batch| *batch < rest.len()) {
             let mut draft = self.log.draft(self.deps.now_ms());
-            rest[..batch].iter().for_each(|entry| draft.adopt(entry));
+            rest[..batch].iter().for_each(|entry| draft.import(entry));
             adopted.extend(draft.entries.iter().cloned());
             draft.head.leaf = None;
             draft.head.active_compaction = None;
@@ -196,7 +196,7 @@ impl SessionState {
             rest = &rest[batch..];
         }
         let mut draft = self.log.draft(self.deps.now_ms());
-        rest.iter().for_each(|entry| draft.adopt(entry));
+        rest.iter().for_each(|entry| draft.import(entry));
         adopted.extend(draft.entries.iter().cloned());
         draft.head.leaf = leaf;
         let path = crate::log::path_within(&adopted, leaf);
@@ -213,7 +213,7 @@ impl SessionState {
         self.append(draft, None).await?;
         self.log.replace_path(path);
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
-        self.gauge_changed();
+        self.limits_changed();
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl SessionState {
         if self.log.head().leaf.is_some() {
             return Err(refused());
         }
-        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.slot.id));
+        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
         let stored = blocking(&self.deps, move || Ok(store.load(&id, EntryId(0))?)).await?;
         let same = stored.len() <= entries.len()
             && stored

@@ -1,7 +1,7 @@
 //! What tests of compactions share: conversations of known sizes, a tool that touches files, and looks into what
 //! happened.
 //!
-//! Always true: a text made here names its place (`m12.`), so that it can be found in a request or a context.
+//! Invariants: a text made here names its place (`m12.`), so that it can be found in a request or a context.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -95,18 +95,15 @@ pub(crate) async fn opened(
     let session = runtime.open(id, agent).await.unwrap();
     let path = entries(messages.into_iter().map(EntryKind::message));
     let leaf = path.last().map(|entry| entry.id);
-    session.adopt(path, leaf).await.unwrap();
+    session.import(path, leaf).await.unwrap();
     session
 }
 
-/// `turns` turns of a question and an answer, each of about this many tokens, named `m0.`, `m1.` …
-pub(crate) fn chat(turns: usize, tokens: usize) -> Vec<Message> {
-    (0..turns)
-        .flat_map(|turn| {
-            [
-                user(text(&format!("m{}.", 2 * turn), tokens)),
-                said(text(&format!("m{}.", 2 * turn + 1), tokens)),
-            ]
+/// `runs` runs of a question and an answer, each of about this many tokens, named `m0.`, `m1.` …
+pub(crate) fn chat(runs: usize, tokens: usize) -> Vec<Message> {
+    (0..runs)
+        .flat_map(|run| {
+            [user(text(&format!("m{}.", 2 * run), tokens)), said(text(&format!("m{}.", 2 * run + 1), tokens))]
         })
         .collect()
 }
@@ -163,9 +160,9 @@ pub(crate) fn asked(model: &Simulator) -> Vec<LoggedRequest> {
     model.requests().into_iter().filter(|logged| logged.request.purpose == Purpose::Summary).collect()
 }
 
-/// The requests of turns, in order.
-pub(crate) fn turns(model: &Simulator) -> Vec<LoggedRequest> {
-    model.requests().into_iter().filter(|logged| logged.request.purpose == Purpose::Turn).collect()
+/// The requests of runs, in order.
+pub(crate) fn runs(model: &Simulator) -> Vec<LoggedRequest> {
+    model.requests().into_iter().filter(|logged| logged.request.purpose == Purpose::Step).collect()
 }
 
 /// All compactions of a session, oldest first.

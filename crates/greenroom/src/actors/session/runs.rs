@@ -27,7 +27,7 @@ impl SessionState {
         reply: ReplyTo<Reply>,
     ) {
         if self.is_stopping {
-            let _ = reply.send(Err(Error::Interrupted { session: self.slot.id.to_string() }));
+            let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
             return;
         }
         self.is_held = false;
@@ -48,7 +48,7 @@ impl SessionState {
 
     pub(super) async fn input(&mut self, content: Vec<Block>, delivery: Delivery, reply: ReplyTo<EntryId>) {
         if self.is_stopping {
-            let _ = reply.send(Err(Error::Interrupted { session: self.slot.id.to_string() }));
+            let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
             return;
         }
         self.is_held = false;
@@ -68,7 +68,7 @@ impl SessionState {
     ) -> Result<EntryId> {
         let waiting = self.inbox().count();
         if waiting >= INBOX_MAX {
-            return Err(Error::Busy { session: self.slot.id.to_string(), waiting });
+            return Err(Error::Busy { session: self.shared.id.to_string(), waiting });
         }
         let mut draft = self.log.draft(self.deps.now_ms());
         self.clear_refused(&mut draft);
@@ -79,11 +79,10 @@ impl SessionState {
 
     /// The caller of a prompt went away.
     pub(super) async fn withdraw(&mut self, ticket: u64) {
-        if let Some(turn) =
-            self.turn.as_mut().filter(|turn| turn.options.ticket == ticket && turn.reply.is_some())
+        if let Some(run) = self.run.as_mut().filter(|run| run.options.ticket == ticket && run.reply.is_some())
         {
-            turn.reply = None;
-            self.slot.cancel_turn();
+            run.reply = None;
+            self.shared.cancel_run();
             return;
         }
         let found = self.waiting.iter().find(|(_, (options, _))| options.ticket == ticket).map(|(id, _)| *id);
@@ -130,9 +129,9 @@ impl SessionState {
         reply: Option<ReplyTo<Reply>>,
     ) -> Result<EntryId> {
         let mut draft = self.opening_draft();
-        let turn = draft.message(Message::User(content));
-        self.begin_recorded(draft, turn, options, reply).await?;
-        Ok(turn)
+        let run = draft.message(Message::User(content));
+        self.begin_recorded(draft, run, options, reply).await?;
+        Ok(run)
     }
 
     /// Begins with what waits first. Where the store refuses that, all who wait are told, and what nobody waits for
@@ -175,9 +174,9 @@ impl SessionState {
         reply: Option<ReplyTo<Reply>>,
     ) -> Result<()> {
         let mut draft = self.opening_draft();
-        let turn = draft.deliver(item);
+        let run = draft.deliver(item);
         // Its key was used when it was queued.
-        self.begin_recorded(draft, turn, PromptOptions { key: None, ..options }, reply).await
+        self.begin_recorded(draft, run, PromptOptions { key: None, ..options }, reply).await
     }
 
     pub(super) async fn resume(&mut self, options: PromptOptions, reply: ReplyTo<Reply>) {
@@ -185,26 +184,26 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         }
-        let Some(turn) = unanswered(&self.log) else {
+        let Some(run) = unanswered(&self.log) else {
             let _ = reply.send(Err(Error::Invalid(
                 "there is nothing to resume: the newest prompt was answered".into(),
             )));
             return;
         };
         let mut draft = self.opening_draft();
-        // It is noted, so that a crash in it is known, and each end of a turn has its beginning.
-        draft.push(EntryKind::Note { kind: "turn_resumed".into(), data: turn.to_string() });
-        let _ = self.begin_recorded(draft, turn, options, Some(reply)).await;
+        // It is noted, so that a crash in it is known, and each end of a run has its beginning.
+        draft.push(EntryKind::Note { kind: "run_resumed".into(), data: run.to_string() });
+        let _ = self.begin_recorded(draft, run, options, Some(reply)).await;
     }
 
     async fn begin_recorded(
         &mut self,
         mut draft: Draft,
-        turn: EntryId,
+        run: EntryId,
         options: PromptOptions,
         reply: Option<ReplyTo<Reply>>,
     ) -> Result<()> {
-        draft.head.open_turn = Some(turn);
+        draft.head.open_run = Some(run);
         draft.head.state = StoredState::Working;
         if let Err(error) = self.append(draft, options.key.clone()).await {
             if let Some(reply) = reply {
@@ -212,12 +211,12 @@ impl SessionState {
             }
             return Err(error);
         }
-        self.runs += 1;
-        let stamp = Stamp { turn, run: self.runs };
+        self.attempts += 1;
+        let stamp = RunAttempt { run, attempt: self.attempts };
         let cancel = options.cancel.clone();
-        self.slot.set_turn(cancel);
+        self.shared.set_run(cancel);
         let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
-        self.turn = Some(OpenTurn {
+        self.run = Some(OpenRun {
             stamp,
             options,
             reply,
@@ -227,9 +226,9 @@ impl SessionState {
             closing: None,
         });
         if gone {
-            self.slot.cancel_turn();
+            self.shared.cancel_run();
         }
-        for doubt in std::mem::take(&mut self.doubts) {
+        for doubt in std::mem::take(&mut self.model_warnings) {
             self.warn(doubt);
         }
         self.tell_agent_to_begin();
@@ -237,24 +236,24 @@ impl SessionState {
     }
 
     fn tell_agent_to_begin(&self) {
-        let Some(turn) = &self.turn else { return };
-        self.tell_agent(AgentMessage::Begin(Box::new(BeginTurn {
-            stamp: turn.stamp,
+        let Some(run) = &self.run else { return };
+        self.tell_agent(AgentMessage::Begin(Box::new(BeginRun {
+            stamp: run.stamp,
             agent: Arc::clone(&self.definition),
             model: self.definition.model.clone(),
             tools: self.tools.clone(),
-            schema: turn.options.schema.clone(),
-            cancel: turn.options.cancel.clone(),
+            schema: run.options.schema.clone(),
+            cancel: run.options.cancel.clone(),
             tracker: self.tracker.clone(),
             may_compact: self.settings.enabled,
             max_request_bytes: self.settings.max_request_bytes,
         })));
     }
 
-    /// The agent died in its turn: another goes on with it.
-    pub(super) async fn rerun_turn(&mut self) {
-        let Some(turn) = &self.turn else { return };
-        if turn.closing.is_some() {
+    /// The agent died in its run: another goes on with it.
+    pub(super) async fn rerun(&mut self) {
+        let Some(run) = &self.run else { return };
+        if run.closing.is_some() {
             return;
         }
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -262,28 +261,28 @@ impl SessionState {
         if !draft.entries.is_empty()
             && let Err(error) = self.append(draft, None).await
         {
-            self.turn_broken(error);
+            self.run_broken(error);
             return;
         }
         // A compaction that ran for the dead agent goes on; the new one waits for it when it needs one.
         if let Some(compaction) = &mut self.compaction {
             compaction.stamp = None;
         }
-        self.runs += 1;
-        if let Some(turn) = &mut self.turn {
-            turn.stamp.run = self.runs;
+        self.attempts += 1;
+        if let Some(run) = &mut self.run {
+            run.stamp.attempt = self.attempts;
         }
         self.tell_agent_to_begin();
     }
 
-    /// The open turn, if this is about it. Late news ends here.
-    pub(super) fn current(&mut self, stamp: Stamp) -> Option<&mut OpenTurn> {
-        self.turn.as_mut().filter(|turn| turn.stamp == stamp && turn.closing.is_none())
+    /// The open run, if this is about it. Late news ends here.
+    pub(super) fn current(&mut self, stamp: RunAttempt) -> Option<&mut OpenRun> {
+        self.run.as_mut().filter(|run| run.stamp == stamp && run.closing.is_none())
     }
 
-    pub(super) async fn record(&mut self, stamp: Stamp, messages: Vec<Message>, boundary: Boundary) {
-        let Some(turn) = self.current(stamp) else { return };
-        turn.note(&messages);
+    pub(super) async fn record(&mut self, stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary) {
+        let Some(run) = self.current(stamp) else { return };
+        run.note(&messages);
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
             draft.message(message);
@@ -299,18 +298,18 @@ impl SessionState {
         }
         let delivered = u32::try_from(items.len()).unwrap_or(u32::MAX);
         if let Err(error) = self.append(draft, None).await {
-            self.turn_broken(error);
+            self.run_broken(error);
             return;
         }
         self.tell_agent(AgentMessage::Recorded { stamp, delivered });
         if boundary == Boundary::End && delivered == 0 {
-            self.start_closing(TurnOutcome::Completed);
+            self.start_closing(RunOutcome::Completed);
         }
     }
 
-    pub(super) async fn end(&mut self, stamp: Stamp, messages: Vec<Message>, outcome: TurnOutcome) {
-        let Some(turn) = self.current(stamp) else { return };
-        turn.note(&messages);
+    pub(super) async fn end(&mut self, stamp: RunAttempt, messages: Vec<Message>, outcome: RunOutcome) {
+        let Some(run) = self.current(stamp) else { return };
+        run.note(&messages);
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
             draft.message(message);
@@ -318,7 +317,7 @@ impl SessionState {
         if !draft.entries.is_empty()
             && let Err(error) = self.append(draft, None).await
         {
-            self.turn_broken(error);
+            self.run_broken(error);
             return;
         }
         // Whatever the agent forgot: no call stays open.
@@ -327,70 +326,69 @@ impl SessionState {
         if !draft.entries.is_empty()
             && let Err(error) = self.append(draft, None).await
         {
-            self.turn_broken(error);
+            self.run_broken(error);
             return;
         }
         self.start_closing(outcome);
     }
 
-    /// The turn is over; its end is recorded with the size that the tracker measures.
-    fn start_closing(&mut self, outcome: TurnOutcome) {
-        if let Some(turn) = &mut self.turn {
-            turn.closing = Some(outcome);
-            let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::TurnEnd));
+    /// The run is over; its end is recorded with the size that the tracker measures.
+    fn start_closing(&mut self, outcome: RunOutcome) {
+        if let Some(run) = &mut self.run {
+            run.closing = Some(outcome);
+            let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
         }
-        // A compaction that the turn asked for has nobody to wait for it.
-        self.cancel_compaction("the turn ended");
+        // A compaction that the run asked for has nobody to wait for it.
+        self.cancel_compaction("the run ended");
     }
 
-    pub(super) async fn close_turn(&mut self, size: &Size, context: ContextUsage) {
-        let Some(mut turn) = self.turn.take_if(|turn| turn.closing.is_some()) else { return };
-        let outcome = turn.closing.take().unwrap_or(TurnOutcome::Interrupted);
+    pub(super) async fn close_run(&mut self, size: &Size, context: ContextUsage) {
+        let Some(mut run) = self.run.take_if(|run| run.closing.is_some()) else { return };
+        let outcome = run.closing.take().unwrap_or(RunOutcome::Interrupted);
         let mut draft = self.log.draft(self.deps.now_ms());
-        draft.push(EntryKind::TurnEnded { turn: turn.stamp.turn, outcome: outcome.clone(), context });
+        draft.push(EntryKind::RunEnded { run: run.stamp.run, outcome: outcome.clone(), context });
         let result = match &outcome {
-            TurnOutcome::Completed => Ok(Reply {
-                text: turn.text,
-                turn: turn.stamp.turn,
-                context,
-                usage: turn.usage,
-                steps: turn.steps,
-            }),
-            TurnOutcome::Aborted => Err(Error::Aborted),
-            TurnOutcome::Failed(failure) => Err(Error::Model(failure.clone())),
-            TurnOutcome::Stopped { reason } => Err(Error::Stopped { reason: reason.clone() }),
-            TurnOutcome::Interrupted => Err(Error::Interrupted { session: self.slot.id.to_string() }),
+            RunOutcome::Completed => {
+                Ok(Reply { text: run.text, run: run.stamp.run, context, usage: run.usage, steps: run.steps })
+            }
+            RunOutcome::Aborted => Err(Error::Aborted),
+            RunOutcome::Failed(failure) => Err(Error::Model(failure.clone())),
+            RunOutcome::Stopped { reason } => Err(Error::Stopped { reason: reason.clone() }),
+            RunOutcome::Interrupted => Err(Error::Interrupted { session: self.shared.id.to_string() }),
         };
-        let reply = turn.reply.take().map(|reply| (reply, result));
-        let answer = Answer { turn: turn.stamp.turn, outcome: outcome.as_str(), context, reply };
-        let mut then = Some(LastWord::new(Box::new(answer)));
+        let reply = run.reply.take().map(|reply| (reply, result));
+        let answer = Answer { run: run.stamp.run, outcome: outcome.as_str(), context, reply };
+        let mut then = Some(RunCompletion::new(Box::new(answer)));
         if let Err(error) = self.append_then(draft, None, &mut then).await {
-            // The answer itself is durable; that the turn ended is noted with the next prompt.
-            self.warn(format!("the turn's end could not be recorded: {error}"));
+            // The answer itself is durable; that the run ended is noted with the next prompt.
+            self.warn(format!("the run's end could not be recorded: {error}"));
             if let Some(mut answer) = then.and_then(|then| then.take()) {
-                answer.outcome = TurnOutcome::Interrupted.as_str();
+                answer.outcome = RunOutcome::Interrupted.as_str();
                 answer.reply = answer.reply.map(|(reply, _)| (reply, Err(error)));
-                self.last_word = Some(LastWord::new(answer));
-                self.tell_agent(AgentMessage::Broadcast { events: Vec::new(), then: self.last_word.clone() });
+                self.completion = Some(RunCompletion::new(answer));
+                self.tell_agent(AgentMessage::Broadcast {
+                    events: Vec::new(),
+                    then: self.completion.clone(),
+                });
             }
         }
         self.compact_if_requested();
         self.compact_if_due(size);
     }
 
-    /// The store refused: the turn cannot go on. What was acknowledged is there.
-    pub(super) fn turn_broken(&mut self, error: Error) {
-        self.slot.cancel_turn();
-        self.warn(format!("the turn was given up: {error}"));
-        if let Some(turn) = self.turn.take()
-            && let Some(reply) = turn.reply
+    /// The store refused: the run cannot go on. What was acknowledged is there.
+    pub(super) fn run_broken(&mut self, error: Error) {
+        self.shared.cancel_run();
+        self.warn(format!("the run was given up: {error}"));
+        if let Some(run) = self.run.take()
+            && let Some(reply) = run.reply
         {
             let _ = reply.send(Err(error));
         }
     }
 }
 
-impl OpenTurn {
+impl OpenRun {
     /// Remembers what the reply will tell.
     fn note(&mut self, messages: &[Message]) {
         for message in messages {
