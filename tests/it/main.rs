@@ -3,6 +3,8 @@
 
 /// What tests of compactions share: conversations of known sizes, and looks into what happened.
 mod compaction_fixtures;
+/// What a session has spent.
+mod bill;
 /// Compactions through the actors.
 mod compactions;
 /// A real process, killed again and again.

@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greenroom_kernel::Usage;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
@@ -15,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::Agent;
 use crate::bus::Bus;
 use crate::event::{Event, EventKind};
-use crate::message::SessionMessage;
+use crate::message::{Bill, SessionMail, SessionMessage};
 
 /// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
 pub(crate) const REQUESTS_MAX: usize = 1_024;
@@ -24,12 +23,12 @@ pub(crate) const REQUESTS_MAX: usize = 1_024;
 pub(crate) struct SessionShared {
     pub(crate) id: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
-    actor: Mutex<Option<ActorRef<SessionMessage>>>,
+    actor: Mutex<Option<ActorRef<SessionMail>>>,
     agent: Mutex<Arc<Agent>>,
     /// Cancels the current run.
     run: Mutex<CancellationToken>,
     context: Mutex<ContextUsage>,
-    bill: Mutex<(Usage, u64)>,
+    bill: Mutex<Bill>,
     /// The next sequence number to be broadcast, and how many events beside the log followed the last one.
     broadcast: Mutex<(u64, u64)>,
     /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
@@ -75,11 +74,11 @@ impl SessionShared {
         }
     }
 
-    pub(crate) fn actor(&self) -> Option<ActorRef<SessionMessage>> {
+    pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {
         self.actor.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_actor(&self, actor: Option<ActorRef<SessionMessage>>) {
+    pub(crate) fn set_actor(&self, actor: Option<ActorRef<SessionMail>>) {
         *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = actor;
     }
 
@@ -105,7 +104,7 @@ impl SessionShared {
         if let Some(actor) = self.actor()
             && !self.abort_asked.swap(true, Ordering::Relaxed)
         {
-            let _ = actor.cast(SessionMessage::AbortCompaction);
+            let _ = actor.cast(SessionMessage::AbortCompaction.into());
         }
     }
 
@@ -122,11 +121,11 @@ impl SessionShared {
         *self.context.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_bill(&self, usage: Usage, cost_microdollars: u64) {
-        *self.bill.lock().unwrap_or_else(PoisonError::into_inner) = (usage, cost_microdollars);
+    pub(crate) fn set_bill(&self, bill: Bill) {
+        *self.bill.lock().unwrap_or_else(PoisonError::into_inner) = bill;
     }
 
-    pub(crate) fn bill(&self) -> (Usage, u64) {
+    pub(crate) fn bill(&self) -> Bill {
         *self.bill.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
