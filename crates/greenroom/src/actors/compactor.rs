@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use greenroom_kernel::compacting::{Compacting, Effect, Input, SummaryRequest};
 use greenroom_kernel::run::{BACKOFF_MS_MAX, is_full};
 use greenroom_kernel::usage::Ratio;
-use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Usage, compacting, summary};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, compacting, summary};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::time::Instant;
@@ -59,8 +59,8 @@ struct Running {
     /// The children at work.
     children: HashMap<ActorId, Child>,
     ratio: Ratio,
+    /// What the calls cost so far, in micro-dollars; `None` if a price is not known.
     cost_microdollars: Option<u64>,
-    usage: Usage,
 }
 
 /// A child at work, and what it was asked.
@@ -162,7 +162,6 @@ impl CompactorState {
             children: HashMap::new(),
             ratio,
             cost_microdollars: Some(0),
-            usage: Usage::default(),
         }));
         self.perform(myself, effects).await;
     }
@@ -213,8 +212,6 @@ impl CompactorState {
                     let _ = self.session.cast(message);
                 }
                 Effect::End(end) => {
-                    let mut end = end;
-                    end.usage = running.usage;
                     let cost_microdollars = running.cost_microdollars;
                     for child in running.children.values() {
                         // Nobody waits for it any more; its call is dropped with it.
@@ -297,7 +294,6 @@ impl Running {
 
     fn bill(&mut self, answer: &AssistantMessage) {
         let Some(usage) = &answer.usage else { return };
-        self.usage.add(usage);
         let cost = model_info(&answer.provider, &answer.model).and_then(|info| info.cost_microdollars(usage));
         self.cost_microdollars = match (self.cost_microdollars, cost) {
             (Some(sum), Some(cost)) => Some(sum + cost),
@@ -388,7 +384,7 @@ pub(crate) async fn ask(
         system: Some(summary::SYSTEM.to_owned()),
         messages: vec![Arc::new(Message::user(text))],
         tools: Arc::from([]),
-        max_output_tokens: Some(cap_tokens + cap_tokens / 4),
+        max_output_tokens: Some(summary::output_tokens(cap_tokens)),
         output_schema: None,
         purpose: Purpose::Summary,
         session: session.to_owned(),

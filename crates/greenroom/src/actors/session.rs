@@ -14,14 +14,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_kernel::compacting::CompactionParams;
+use greenroom_kernel::due::{self, ContextLimits};
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, EntryKind, Trigger,
 };
 use greenroom_kernel::message::{Block, Message};
 use greenroom_kernel::path::Live;
-use greenroom_kernel::plan::{Plan, PlanOptions, plan};
+use greenroom_kernel::plan::{Plan, plan};
 use greenroom_kernel::run::{Boundary, Size};
-use greenroom_kernel::settings::{CompactionSettings, Occasion};
+use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Window, WindowSource};
 use greenroom_kernel::{Entry, EntryId, Failure, RunOutcome, Usage};
@@ -30,7 +31,7 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::actors::agent::{AgentActor, AgentArguments};
 use crate::actors::compactor::{Compactor, CompactorArguments};
-use crate::actors::usage_tracker::{ContextLimits, TrackerArguments, UsageTracker};
+use crate::actors::usage_tracker::{TrackerArguments, TrackerConfig, UsageTracker};
 use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
@@ -407,19 +408,21 @@ impl SessionState {
         self.fixed_tokens + self.log.pinned_tokens()
     }
 
-    fn limits(&self) -> ContextLimits {
-        ContextLimits {
+    fn tracker_config(&self) -> TrackerConfig {
+        TrackerConfig {
             provider: self.provider().to_owned(),
             model: self.definition.model.clone(),
-            window: self.window,
             overhead: self.overhead(),
-            settings: Arc::clone(&self.settings),
-            output_tokens_max: self.deps.output_tokens_max(&self.definition),
-            cost_microdollars_max: self.definition.cost_microdollars_max,
             resends_reasoning: self.lane.provider.resends_reasoning(),
-            is_sub_agent: self.shared.parent.is_some(),
-            is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
-            only_at_window: self.only_at_window,
+            limits: ContextLimits {
+                window: self.window,
+                settings: Arc::clone(&self.settings),
+                output_tokens_max: self.deps.output_tokens_max(&self.definition),
+                cost_microdollars_max: self.definition.cost_microdollars_max,
+                is_sub_agent: self.shared.parent.is_some(),
+                is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
+                only_at_window: self.only_at_window,
+            },
         }
     }
 
@@ -432,7 +435,7 @@ impl SessionState {
             &self.settings,
             self.overhead(),
         );
-        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.limits())));
+        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.tracker_config())));
     }
 
     /// Takes over a changed definition, or changed settings.
@@ -478,7 +481,7 @@ impl SessionState {
         self.definition = definition;
         self.limits_changed();
         if is_switch {
-            self.model_warnings = model_warnings(&self.limits());
+            self.model_warnings = model_warnings(&self.tracker_config());
         }
         // What the old model could hold may be too much for the new one; the old one can still summarise it.
         if is_switch && leaving.is_some() && self.settings.enabled && self.is_idle() && !self.log.is_empty() {

@@ -122,14 +122,8 @@ fn run_ended(outcome: RunOutcome) -> EntryKind {
 }
 
 fn run_ended_in(outcome: RunOutcome, window_source: WindowSource) -> EntryKind {
-    let context = ContextUsage {
-        tokens: 1,
-        usage_tokens: 2,
-        trailing_tokens: 3,
-        window: 4,
-        window_source,
-        percent: Some(12.5),
-    };
+    let context =
+        ContextUsage { tokens: 1, usage_tokens: 2, trailing_tokens: 3, window: Some(4), window_source };
     EntryKind::RunEnded { run: EntryId(3), outcome, context }
 }
 

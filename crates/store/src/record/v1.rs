@@ -243,9 +243,8 @@ struct ContextUsage {
     tokens: u64,
     usage_tokens: u64,
     trailing_tokens: u64,
-    window: u64,
+    window: Option<u64>,
     window_source: WindowSource,
-    percent: Option<f64>,
 }
 
 /// A stored enum without data, and its conversions: the stored order is the order here, whatever the kernel's is.
@@ -440,7 +439,6 @@ mirror_fields!(
         trailing_tokens: copy,
         window: copy,
         window_source: plain,
-        percent: copy,
     }
 );
 mirror_fields!(

@@ -31,7 +31,7 @@ impl SessionState {
             running.or_else = (at_window && !running.at_window).then_some((trigger, failed_attempts));
             return;
         }
-        if trigger == Trigger::Threshold && !self.message_since_compaction {
+        if !due::may_follow(trigger, self.message_since_compaction) {
             self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
             return;
         }
@@ -57,7 +57,7 @@ impl SessionState {
     /// After a run: compacts if that is due, so that the next prompt need not wait for it.
     pub(super) fn compact_if_due(&mut self, size: &Size) {
         let is_free = self.is_idle() && !self.is_stopping && self.inbox().next().is_none();
-        if size.is_due && is_free && self.message_since_compaction {
+        if is_free && due::is_due(Trigger::Threshold, size, self.message_since_compaction) {
             self.open_compaction(OpenCompaction::new(Trigger::Threshold));
         }
     }
@@ -67,7 +67,7 @@ impl SessionState {
         let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction));
     }
 
-    fn params(&self, compaction: &OpenCompaction, size: &Size, ratio: Ratio) -> CompactionParams {
+    pub(super) fn params(&self, compaction: &OpenCompaction, size: &Size, ratio: Ratio) -> CompactionParams {
         let mut window = self.window.tokens.unwrap_or(size.tokens.max(1));
         if compaction.trigger == Trigger::Overflow {
             // Whatever was set: the provider says what fits.
@@ -123,26 +123,18 @@ impl SessionState {
         }
         let params = self.params(&compaction, size, ratio);
         // A switch to a window that is large enough all the same.
-        if params.trigger == Trigger::ModelSwitch && !size.is_due {
+        if params.trigger == Trigger::ModelSwitch && !due::is_due(params.trigger, size, true) {
             return;
         }
         // Nothing to do, and nothing that must be done: no start, no end.
-        if !params.at_window {
-            let occasion =
-                if params.trigger == Trigger::Manual { Occasion::Manual } else { Occasion::Automatic };
-            let mut options =
-                PlanOptions::new(&self.settings, params.window, occasion, usage.tokens, params.overhead);
-            options.force |= params.force;
-            if let Some(keep) = params.keep_recent {
-                options.keep_recent = keep.max(1);
-            }
-            if let Err(nothing) = plan(&params.path, &options) {
-                self.compaction = Some(compaction);
-                let reason = nothing.to_string();
-                let ended = self.ended(CompactionOutcome::Nothing { reason }, None, usage.tokens);
-                self.finish_compaction(&ended, None);
-                return;
-            }
+        if !params.at_window
+            && let Err(nothing) = plan(&params.path, &params.plan_options())
+        {
+            self.compaction = Some(compaction);
+            let reason = nothing.to_string();
+            let ended = self.ended(CompactionOutcome::Nothing { reason }, None, usage.tokens);
+            self.finish_compaction(&ended, None);
+            return;
         }
         let mut draft = self.log.draft(self.deps.now_ms());
         // One whose end the store refused.

@@ -1,6 +1,7 @@
 //! What programs and people ask of a session besides prompts: compact, plan, undo, branch, pin, adopt.
 
-use greenroom_kernel::plan::Nothing;
+use greenroom_kernel::plan::NothingToCompact;
+use greenroom_kernel::usage::Ratio;
 
 use super::opening::{blocking, shared};
 use super::*;
@@ -23,16 +24,10 @@ impl SessionState {
         self.open_compaction(OpenCompaction { options, reply, ..OpenCompaction::new(Trigger::Manual) });
     }
 
-    pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, Nothing> {
-        let context = self.shared.context();
-        let window = self.window.tokens.unwrap_or(context.tokens.max(1));
-        let mut wanted =
-            PlanOptions::new(&self.settings, window, Occasion::Manual, context.tokens, self.overhead());
-        wanted.force |= options.force;
-        if let Some(keep) = options.keep_recent {
-            wanted.keep_recent = keep.max(1);
-        }
-        plan(self.log.path(), &wanted)
+    pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, NothingToCompact> {
+        let wanted = OpenCompaction { options: options.clone(), ..OpenCompaction::new(Trigger::Manual) };
+        let size = Size { tokens: self.shared.context().tokens, ..Size::default() };
+        plan(self.log.path(), &self.params(&wanted, &size, Ratio::default()).plan_options())
     }
 
     pub(super) async fn undo(&mut self) -> Result<ContextUsage> {

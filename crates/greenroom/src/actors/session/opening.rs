@@ -26,22 +26,24 @@ impl SessionState {
             Some(from) => missed_events(&deps, &shared, from).await?,
             None => VecDeque::new(),
         };
-        let limits = ContextLimits {
+        let only_at_window = log.was_undone();
+        let config = TrackerConfig {
             provider: provider.clone(),
             model: model.clone(),
-            window,
             overhead: fixed_tokens + log.pinned_tokens(),
-            settings: Arc::clone(&settings),
-            output_tokens_max: deps.output_tokens_max(&definition),
-            cost_microdollars_max: definition.cost_microdollars_max,
             resends_reasoning: lane.provider.resends_reasoning(),
-            is_sub_agent: shared.parent.is_some(),
-            is_paused: log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
-            only_at_window: log.was_undone(),
+            limits: ContextLimits {
+                window,
+                settings: Arc::clone(&settings),
+                output_tokens_max: deps.output_tokens_max(&definition),
+                cost_microdollars_max: definition.cost_microdollars_max,
+                is_sub_agent: shared.parent.is_some(),
+                is_paused: log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
+                only_at_window,
+            },
         };
-        let only_at_window = limits.only_at_window;
-        let model_warnings = model_warnings(&limits);
-        let tracker = spawn_tracker(&deps, &shared, &myself, limits, &log).await?;
+        let model_warnings = model_warnings(&config);
+        let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
         Ok(Self {
             deps,
@@ -96,8 +98,8 @@ impl SessionState {
             self.warn(format!("the agent died and was restarted: {reason}"));
             self.rerun().await;
         } else if child.get_id() == self.tracker.get_id() {
-            let limits = self.limits();
-            self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, limits, &self.log).await?;
+            let config = self.tracker_config();
+            self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
             self.tell_agent(AgentMessage::TrackerRestarted { tracker: self.tracker.clone() });
             // Questions of our own that it took with it.
@@ -117,8 +119,9 @@ impl SessionState {
 }
 
 /// What nobody knows of the model, and what that means.
-pub(super) fn model_warnings(limits: &ContextLimits) -> Vec<String> {
-    let (model, provider) = (&limits.model, &limits.provider);
+pub(super) fn model_warnings(config: &TrackerConfig) -> Vec<String> {
+    let (model, provider) = (&config.model, &config.provider);
+    let limits = &config.limits;
     let mut model_warnings = Vec::new();
     match (limits.window.source, limits.window.tokens) {
         (WindowSource::Assumed, Some(tokens)) => model_warnings.push(format!(
@@ -233,14 +236,14 @@ async fn spawn_tracker(
     deps: &Arc<Deps>,
     shared: &Arc<SessionShared>,
     session: &ActorRef<SessionMessage>,
-    limits: ContextLimits,
+    config: TrackerConfig,
     log: &Log,
 ) -> Result<ActorRef<TrackerMessage>> {
     let arguments = Box::new(TrackerArguments {
         deps: Arc::clone(deps),
         shared: Arc::clone(shared),
         session: session.clone(),
-        limits,
+        config,
         path: log.path().to_vec(),
         total_usage: log.head().total_usage,
         cost_microdollars: log.head().cost_microdollars,
