@@ -445,6 +445,7 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
         EntryKind::Label { .. } => recorded("label"),
         EntryKind::Note { .. } => recorded("note"),
         EntryKind::LeafMoved { .. } => recorded("leaf_moved"),
+        EntryKind::Spent(_) => recorded("spent"),
     };
     Event { session: Arc::clone(session), seq: entry.id.0, n: None, parent: parent.cloned(), kind }
 }

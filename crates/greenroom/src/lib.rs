@@ -27,6 +27,7 @@ pub mod runtime;
 pub mod session;
 mod shared;
 mod sub_agent;
+mod summary_call;
 
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};

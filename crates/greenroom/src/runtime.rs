@@ -314,9 +314,36 @@ impl Runtime {
     /// [`Error::Invalid`] when there is no such session, or the new id is taken.
     pub async fn fork(&self, from: &str, to: &str, agent: &Agent) -> Result<SessionHandle> {
         let head = self.head(from).await?.ok_or_else(|| no_session(from))?;
+        self.fork_to_leaf(from, to, head.leaf, agent).await
+    }
+
+    /// As [`Self::fork`], with the path that ends at an entry: also of a session whose log cannot be opened.
+    ///
+    /// # Errors
+    /// As [`Self::fork`]; [`Error::Invalid`] when no path ends at that entry.
+    pub async fn fork_at(&self, from: &str, to: &str, at: EntryId, agent: &Agent) -> Result<SessionHandle> {
+        self.fork_to_leaf(from, to, Some(at), agent).await
+    }
+
+    async fn fork_to_leaf(
+        &self,
+        from: &str,
+        to: &str,
+        leaf: Option<EntryId>,
+        agent: &Agent,
+    ) -> Result<SessionHandle> {
         let entries = self.entries(from, EntryId(0)).await?;
+        let is_leaf = |leaf: EntryId| {
+            let at = entries.binary_search_by_key(&leaf, |entry| entry.id);
+            at.is_ok_and(|at| entries[at].kind.is_on_path())
+        };
+        if let Some(leaf) = leaf.filter(|leaf| !is_leaf(*leaf)) {
+            return Err(Error::Invalid(format!(
+                "no path of {from} ends at entry {leaf}; fork it at another entry"
+            )));
+        }
         let session = self.open(to, agent).await?;
-        session.import(entries.into_iter().map(Arc::new).collect(), head.leaf).await?;
+        session.import(entries.into_iter().map(Arc::new).collect(), leaf).await?;
         Ok(session)
     }
 

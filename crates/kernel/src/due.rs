@@ -91,19 +91,11 @@ impl ContextLimits {
 ///
 /// `has_news` says whether a message was recorded since the last compaction ended.
 pub fn is_due(trigger: Trigger, size: &Size, has_news: bool) -> bool {
-    may_follow(trigger, has_news)
-        && match trigger {
-            Trigger::Overflow | Trigger::Manual | Trigger::Hook => true,
-            Trigger::Threshold | Trigger::ModelSwitch => size.is_due,
-        }
-}
-
-/// Whether a compaction for this reason may follow the last one: by threshold, only after something was said.
-/// Otherwise one that was not enough would be followed by the next at once.
-pub fn may_follow(trigger: Trigger, has_news: bool) -> bool {
     match trigger {
-        Trigger::Threshold => has_news,
-        Trigger::Overflow | Trigger::Manual | Trigger::ModelSwitch | Trigger::Hook => true,
+        // One that was not enough must not be followed by the next at once.
+        Trigger::Threshold => size.is_due && has_news,
+        Trigger::ModelSwitch => size.is_due,
+        Trigger::Overflow | Trigger::Manual | Trigger::Hook => true,
     }
 }
 

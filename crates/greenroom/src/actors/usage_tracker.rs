@@ -1,20 +1,20 @@
-//! The usage tracker: the ledger, the learned ratio and the context's size. What follows from the size, the kernel
-//! decides ([`greenroom_kernel::due`]).
+//! The usage tracker: the learned ratio and the context's size. What follows from the size, the kernel decides
+//! ([`greenroom_kernel::due`]).
 //!
 //! Invariants: what it holds is rebuilt from the live path when it is restarted, and it hears of every entry
 //! from the session, in order, after it is durable. Every message costs O(1), whatever the history.
 
 use std::sync::Arc;
 
+use greenroom_kernel::Entry;
 use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Tracker, Trust};
-use greenroom_kernel::{Entry, Usage};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::deps::{Deps, model_info};
+use crate::deps::Deps;
 use crate::event::EventKind;
-use crate::message::{AgentMessage, SessionMessage, TrackerMessage};
+use crate::message::{AgentMessage, Bill, Measurement, SessionMail, SessionMessage, TrackerMessage};
 use crate::shared::SessionShared;
 
 /// What the context of a session is measured with.
@@ -37,21 +37,19 @@ pub(crate) struct UsageTracker;
 pub(crate) struct TrackerArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
-    pub(crate) session: ActorRef<SessionMessage>,
+    pub(crate) session: ActorRef<SessionMail>,
     pub(crate) config: TrackerConfig,
     pub(crate) path: Vec<Arc<Entry>>,
-    pub(crate) total_usage: Usage,
-    pub(crate) cost_microdollars: u64,
+    pub(crate) bill: Bill,
 }
 
 pub(crate) struct TrackerState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,
-    session: ActorRef<SessionMessage>,
+    session: ActorRef<SessionMail>,
     config: TrackerConfig,
     tracker: Tracker,
-    total_usage: Usage,
-    cost_microdollars: u64,
+    bill: Bill,
 }
 
 impl TrackerState {
@@ -63,11 +61,6 @@ impl TrackerState {
         self.tracker.appended(entry.tokens);
         let Some(message) = entry.kind.as_message() else { return };
         let Message::Assistant(answer) = &**message else { return };
-        if let Some(usage) = &answer.usage {
-            let cost =
-                model_info(&answer.provider, &answer.model).and_then(|info| info.cost_microdollars(usage));
-            self.bill(usage, cost);
-        }
         match self.tracker.reported(message, entry.tokens, self.config.resends_reasoning) {
             Trust::Used => {
                 let learned = &self.deps.learned;
@@ -88,10 +81,10 @@ impl TrackerState {
         self.announce();
     }
 
-    fn bill(&mut self, usage: &Usage, cost_microdollars: Option<u64>) {
-        self.total_usage.add(usage);
-        self.cost_microdollars += cost_microdollars.unwrap_or(0);
-        self.shared.set_bill(self.total_usage, self.cost_microdollars);
+    fn measurement(&self) -> Box<Measurement> {
+        let usage = self.context();
+        let size = self.config.limits.size(usage.tokens, self.bill.cost_microdollars);
+        Box::new(Measurement { size, usage, ratio: self.tracker.ratio() })
     }
 
     fn announce(&self) {
@@ -102,8 +95,8 @@ impl TrackerState {
             EventKind::UsageUpdate {
                 context,
                 context_window: context.window,
-                total_tokens: self.total_usage.total_tokens(),
-                cost_microdollars: self.cost_microdollars,
+                total_tokens: self.bill.usage.total_tokens(),
+                cost_microdollars: self.bill.cost_microdollars,
             },
         );
     }
@@ -119,14 +112,12 @@ impl Actor for UsageTracker {
         _myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        let TrackerArguments { deps, shared, session, config, path, total_usage, cost_microdollars } =
-            *arguments;
-        deps.at(&shared.id, "usage_tracker/starts");
+        let TrackerArguments { deps, shared, session, config, path, bill } = *arguments;
+        deps.probe(&shared.id, "usage_tracker/starts");
         let ratio = deps.learned.ratio(&config.provider, &config.model);
         let tracker = Tracker::open(&path, config.overhead, ratio);
-        let state = TrackerState { deps, shared, session, config, tracker, total_usage, cost_microdollars };
+        let state = TrackerState { deps, shared, session, config, tracker, bill };
         state.shared.set_context(state.context());
-        state.shared.set_bill(total_usage, cost_microdollars);
         Ok(state)
     }
 
@@ -136,7 +127,7 @@ impl Actor for UsageTracker {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.shared.id, message.point());
+        state.deps.probe(&state.shared.id, message.point());
         match message {
             TrackerMessage::Appended(entry) => state.appended(&entry),
             TrackerMessage::Rewritten(path) => {
@@ -151,18 +142,13 @@ impl Actor for UsageTracker {
                 state.config = *config;
                 state.shared.set_context(state.context());
             }
-            TrackerMessage::SummaryCalls { usage, cost_microdollars } => {
-                state.bill(&usage, cost_microdollars)
-            }
+            TrackerMessage::Billed(bill) => state.bill = bill,
             TrackerMessage::Measure { stamp, reply_to } => {
-                let size = state.config.limits.size(state.context().tokens, state.cost_microdollars);
-                let _ = reply_to.cast(AgentMessage::Sized { stamp, size });
+                let _ = reply_to.cast(AgentMessage::Sized { stamp, measured: state.measurement() });
             }
             TrackerMessage::MeasureFor(purpose) => {
-                let usage = state.context();
-                let size = state.config.limits.size(usage.tokens, state.cost_microdollars);
-                let ratio = state.tracker.ratio();
-                let _ = state.session.cast(SessionMessage::Measured { purpose, size, usage, ratio });
+                let measured = state.measurement();
+                let _ = state.session.cast(SessionMessage::Measured { purpose, measured }.into());
             }
         }
         Ok(())

@@ -25,6 +25,8 @@ fn settings(change: impl FnOnce(&mut CompactionSettings)) -> Arc<CompactionSetti
 
 /// A change of the limits for one row of a table.
 type Change = fn(&mut ContextLimits);
+/// A size in tokens, whether it is due, and whether it is at the window.
+type Row = (u64, bool, bool);
 
 #[test]
 fn a_context_is_full_where_no_room_is_left_for_an_answer() {
@@ -45,11 +47,10 @@ fn a_context_is_full_where_no_room_is_left_for_an_answer() {
     check(None, Some(100), None);
 }
 
-/// Which sizes are due and at the window: `(tokens, due, at the window)`.
 #[test]
 fn a_size_is_due_from_the_trigger_on_and_at_the_window_where_it_is_full() {
     let none: Change = |_| {};
-    let table: [(&str, Change, &[(u64, bool, bool)]); 9] = [
+    let table: [(&str, Change, &[Row]); 9] = [
         (
             "as it is",
             none,
@@ -151,8 +152,4 @@ fn only_what_follows_from_the_size_waits_for_it() {
         let size = Size { is_due: due, ..Size::default() };
         assert_eq!(is_due(trigger, &size, has_news), expect, "{trigger:?}, due {due}, news {has_news}");
     }
-    for trigger in [Trigger::Overflow, Trigger::Manual, Trigger::ModelSwitch, Trigger::Hook] {
-        assert!(may_follow(trigger, false) && may_follow(trigger, true), "{trigger:?}");
-    }
-    assert!(!may_follow(Trigger::Threshold, false) && may_follow(Trigger::Threshold, true));
 }
