@@ -2,7 +2,8 @@
 
 use greenroom_kernel::EntryId;
 
-use super::world::{World, append, batch, keyed, texts, wait};
+use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
+use crate::faults::Fault;
 use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
 use crate::record::{self, StoredRecord};
 use crate::{Batch, Notice, StoreError};
@@ -185,5 +186,147 @@ fn a_gap_in_a_group_that_was_acknowledged_is_damage_and_costs_only_its_own_frame
         assert!(notices.contains(&lost), "{notices:?}");
         assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 8));
         assert_eq!(texts(&store, "two", 0).unwrap(), expected("two", 6));
+    }
+}
+
+#[test]
+fn opening_a_store_that_was_closed_changes_nothing_in_the_journal() {
+    let world = alternating();
+    let before = bytes_of(&world, 1);
+    world.files.set(Fault::None);
+    let store = world.open_quiet();
+    assert_eq!(world.files.operations(), 0);
+    assert_eq!(bytes_of(&world, 1), before);
+    drop(store);
+}
+
+#[test]
+fn a_store_to_which_nothing_was_appended_keeps_its_index() {
+    let world = World::new();
+    for _ in 0..3 {
+        drop(world.open_quiet());
+    }
+    assert_eq!(world.memory.paths().len(), 2, "one segment and the manifest");
+    assert!(world.memory.paths().contains(&world.segment(1)));
+}
+
+#[test]
+fn damage_that_the_index_covers_is_reported_with_all_that_it_cost() {
+    let world = alternating();
+    let damaged = frame_of(&world, "one", 2);
+    flip_last_byte(&world, &damaged);
+    let (store, notices) = world.open();
+    let (offset, sessions) = (damaged.start as u64, vec!["one".to_owned()]);
+    assert_eq!(notices, [Notice::Damaged { segment: 1, offset, sessions, others_possible: false }]);
+    let head = store.head("one").unwrap().unwrap();
+    assert_eq!((head.lost_from, head.entries), (Some(EntryId(2)), 6));
+    assert_eq!(store.head("two").unwrap().unwrap().lost_from, None);
+    // The new segment follows the damaged one.
+    let order = |id| SegmentHeader::decode(&bytes_of(&world, id)).unwrap().unwrap().order;
+    assert_eq!(order(2), order(1) + 1);
+}
+
+#[test]
+fn damage_that_the_index_does_not_cover_may_have_cost_other_sessions_too() {
+    let world = alternating();
+    let aside = tempfile::tempdir().unwrap();
+    copy_dir(&world.index(), &aside.path().join("index"));
+    let store = world.open_quiet();
+    for id in 6..9 {
+        append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+    }
+    drop(store);
+    lose_index(&world);
+    copy_dir(&aside.path().join("index"), &world.index());
+    let damaged = frame_of(&world, "one", 7);
+    flip_last_byte(&world, &damaged);
+    let (store, notices) = world.open();
+    let (offset, sessions) = (damaged.start as u64, vec!["one".to_owned()]);
+    assert_eq!(notices, [Notice::Damaged { segment: 1, offset, sessions, others_possible: true }]);
+    assert_eq!(store.head("one").unwrap().unwrap().lost_from, Some(EntryId(7)));
+    assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(7), EntryId(8))]);
+}
+
+#[test]
+fn a_segment_number_is_never_used_again_even_if_only_the_index_remembers_it() {
+    let world = World { segment_bytes: 400, ..World::new() };
+    let store = world.open_quiet();
+    for id in 0..6 {
+        append(&store, "one", batch(id, &[&"x".repeat(300)])).unwrap();
+    }
+    drop(store);
+    let highest = world.memory.paths().len() as u64 - 1;
+    assert!(highest > 3 && world.memory.paths().contains(&world.segment(highest)));
+    let order = SegmentHeader::decode(&bytes_of(&world, highest)).unwrap().unwrap().order;
+    for path in world.memory.paths() {
+        world.memory.lose(&path);
+    }
+    let (store, notices) = world.open();
+    assert_eq!(notices, [Notice::TailLost { session: "one".to_owned(), from: EntryId(0) }]);
+    assert!(world.memory.paths().contains(&world.segment(highest + 1)), "{:?}", world.memory.paths());
+    let header = SegmentHeader::decode(&bytes_of(&world, highest + 1)).unwrap().unwrap();
+    assert_eq!(header.order, order + 1);
+    drop(store);
+}
+
+#[test]
+fn a_lost_head_is_taken_from_the_last_entry_that_is_left() {
+    let world = alternating();
+    let store = world.open_quiet();
+    // A newer head that comes without an entry, and is lost with its frame.
+    let mut named = batch(6, &[]);
+    named.head.title = Some("named".to_owned());
+    append(&store, "one", named).unwrap();
+    drop(store);
+    let length = bytes_of(&world, 1).len();
+    world.memory.damage(&world.segment(1), |bytes| bytes[length - 1] ^= 1).unwrap();
+    let (store, notices) = world.open();
+    assert_eq!(notices, [Notice::TailLost { session: "one".to_owned(), from: EntryId(6) }]);
+    let head = store.head("one").unwrap().unwrap();
+    assert_eq!((head.entries, head.lost_from, head.title), (6, Some(EntryId(6)), None));
+    assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
+}
+
+#[test]
+fn an_index_of_another_journal_is_built_again_even_if_something_else_is_damaged() {
+    for damages in [None, Some(0), Some(1)] {
+        let world = alternating();
+        let manifest = world.dir.path().join("journal/manifest");
+        let read = |path: &std::path::Path| {
+            let mut copy = Vec::new();
+            world.memory.damage(path, |bytes| copy.clone_from(bytes)).unwrap();
+            copy
+        };
+        let common = [manifest, world.segment(1)].map(|path| (read(&path), path));
+        let store = world.open_quiet();
+        append(&store, "one", batch(6, &["the journal that the index knows"])).unwrap();
+        drop(store);
+        let aside = tempfile::tempdir().unwrap();
+        copy_dir(&world.index(), &aside.path().join("index"));
+        // The journal that is there took another course, and its frames end elsewhere.
+        for (before, path) in &common {
+            world.memory.damage(path, |bytes| bytes.clone_from(before)).unwrap();
+        }
+        lose_index(&world);
+        let (store, _) = world.open();
+        for id in 0..4 {
+            let text = format!("other {id}{}", "x".repeat(90));
+            append(&store, "three", batch(id, &[&text])).unwrap();
+        }
+        drop(store);
+        if let Some(at) = damages {
+            // Once before the place that the index knows last, once behind it.
+            let (session, sequence) = [("two", 1), ("three", 3)][at];
+            let damaged = frame_of(&world, session, sequence);
+            flip_last_byte(&world, &damaged);
+        }
+        lose_index(&world);
+        copy_dir(&aside.path().join("index"), &world.index());
+        let (store, notices) = world.open();
+        let reason = "it does not fit the journal".to_owned();
+        assert!(notices.contains(&Notice::IndexRebuilt { reason }), "damage {damages:?}: {notices:?}");
+        assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
+        let others = texts(&store, "three", 0).map_or(0, |texts| texts.len());
+        assert_eq!(others, if damages == Some(1) { 3 } else { 4 });
     }
 }
