@@ -24,7 +24,7 @@ async fn a_thousand_racing_opens_reach_one_actor() {
     let definition = Arc::new(agent(100_000));
     let opens = (0..1000).map(|_| {
         let (runtime, definition) = (runtime.clone(), Arc::clone(&definition));
-        tokio::spawn(async move { runtime.open_shared("one", definition).await })
+        tokio::spawn(async move { runtime.open("one", definition).await })
     });
     let sessions: Vec<_> = futures_util::future::join_all(opens).await;
     assert!(sessions.into_iter().all(|session| session.unwrap().is_ok()));
@@ -85,7 +85,7 @@ async fn a_panic_in_any_handler_ends_at_its_session() {
         assert!(failed <= 1, "{point}: {failed} prompts failed");
         model.assert_clean();
         for id in ["victim", "other"] {
-            let entries = runtime.head(id).await.unwrap().unwrap().entries;
+            let entries = runtime.summary(id).await.unwrap().unwrap().entries;
             let replayed: Vec<u64> =
                 runtime.replay(id, 0).await.unwrap().iter().map(|event| event.seq).collect();
             assert_eq!(replayed, (0..entries).collect::<Vec<_>>(), "{point}");

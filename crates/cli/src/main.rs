@@ -31,6 +31,7 @@ mod errors;
 mod moment;
 mod picture;
 mod terminal;
+mod text;
 
 use std::io::Write;
 use std::process::ExitCode;

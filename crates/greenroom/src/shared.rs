@@ -16,6 +16,7 @@ use crate::agent::Agent;
 use crate::bus::Bus;
 use crate::event::{Event, EventKind};
 use crate::message::SessionMessage;
+use crate::pairs::Pairs;
 
 /// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
 pub(crate) const REQUESTS_MAX: usize = 1_024;
@@ -30,8 +31,7 @@ pub(crate) struct SessionShared {
     run: Mutex<CancellationToken>,
     context: Mutex<ContextUsage>,
     bill: Mutex<(Usage, u64)>,
-    /// The next sequence number to be broadcast, and how many events beside the log followed the last one.
-    broadcast: Mutex<(u64, u64)>,
+    broadcast: Mutex<Broadcast>,
     /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
     /// Whether its actor ended with every event broadcast.
@@ -43,6 +43,22 @@ pub(crate) struct SessionShared {
     pub(crate) requests: Arc<Semaphore>,
     /// Places for questions how it stands, which wait instead of being refused.
     pub(crate) questions: Arc<Semaphore>,
+}
+
+/// How far a session's events were broadcast.
+#[derive(Default)]
+struct Broadcast {
+    /// The next sequence number: everything below it was broadcast.
+    next: u64,
+    /// How many events beside the log followed the last one.
+    beside: u64,
+    pairs: Pairs,
+}
+
+impl Broadcast {
+    fn goes_on_at(&mut self, seq: u64) {
+        (self.next, self.beside) = (seq, 0);
+    }
 }
 
 impl SessionShared {
@@ -65,7 +81,7 @@ impl SessionShared {
                 Window { tokens: None, source: WindowSource::Unknown },
             )),
             bill: Mutex::default(),
-            broadcast: Mutex::new((unpublished.unwrap_or(0), 0)),
+            broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), ..Broadcast::default() }),
             was_opened: AtomicBool::new(unpublished.is_some()),
             is_flushed: AtomicBool::new(false),
             abort_asked: AtomicBool::new(false),
@@ -132,7 +148,7 @@ impl SessionShared {
 
     /// The next sequence number to be broadcast: everything below it was.
     pub(crate) fn broadcast_below(&self) -> u64 {
-        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).0
+        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).next
     }
 
     /// The first durable event that may still be due; `None` where all were broadcast, or nothing was ever read.
@@ -154,33 +170,47 @@ impl SessionShared {
         self.abort_is_heard();
         let was_all_said = self.is_flushed.swap(false, Ordering::Relaxed);
         // Fewer entries than were broadcast: the session was deleted, and this is another of the same name.
-        let goes_on = !was_all_said && broadcast.0 <= entries;
+        let goes_on = !was_all_said && broadcast.next <= entries;
         if self.was_opened.swap(true, Ordering::Relaxed) && goes_on {
-            return Some(broadcast.0).filter(|below| *below < entries);
+            return Some(broadcast.next).filter(|below| *below < entries);
         }
-        *broadcast = (entries, 0);
+        broadcast.goes_on_at(entries);
         None
     }
 
     /// Publishes an event beside the log.
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        broadcast.1 += 1;
-        bus.publish(&Arc::new(Event {
-            session: Arc::clone(&self.id),
-            seq: broadcast.0.saturating_sub(1),
-            n: Some(broadcast.1),
-            parent: self.parent.clone(),
-            kind,
-        }));
+        let admitted = broadcast.pairs.admit(&kind);
+        self.publish_beside(bus, &mut broadcast, admitted.first.into_iter().chain(admitted.itself.then_some(kind)));
     }
 
     /// Publishes a durable event, once.
     pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        if event.seq >= broadcast.0 {
-            *broadcast = (event.seq + 1, 0);
+        if event.seq >= broadcast.next {
+            let first = broadcast.pairs.admit(&event.kind).first;
+            self.publish_beside(bus, &mut broadcast, first);
+            broadcast.goes_on_at(event.seq + 1);
             bus.publish(event);
+        }
+    }
+
+    fn publish_beside(
+        &self,
+        bus: &Bus,
+        broadcast: &mut Broadcast,
+        kinds: impl IntoIterator<Item = EventKind>,
+    ) {
+        for kind in kinds {
+            broadcast.beside += 1;
+            bus.publish(&Arc::new(Event {
+                session: Arc::clone(&self.id),
+                seq: broadcast.next.saturating_sub(1),
+                n: Some(broadcast.beside),
+                parent: self.parent.clone(),
+                kind,
+            }));
         }
     }
 }

@@ -32,6 +32,7 @@ use crate::actors::agent::{AgentActor, AgentArguments};
 use crate::actors::compactor::{Compactor, CompactorArguments};
 use crate::actors::usage_tracker::{ContextLimits, TrackerArguments, UsageTracker};
 use crate::agent::Agent;
+use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{self, Event, EventKind};
@@ -39,18 +40,19 @@ use crate::lane::Lane;
 use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
 use crate::message::{
     AgentMessage, Answer, BeginRun, CompactionOrder, CompactorMessage, MeasureFor, PromptOptions, ReplyTo,
-    RunAttempt, RunCompletion, SessionMessage, Summariser, SupervisorMessage, TrackerMessage, compacted,
+    RunAttempt, RunCompletion, SessionMessage, Summariser, SupervisorMessage, TrackerMessage,
 };
 use crate::restarts::Restarts;
-use crate::session::{CompactOptions, Compacted, Reply, State};
+use crate::session::{Reply, State, Status};
 use crate::shared::SessionShared;
 
 mod compaction;
+mod first_reply;
 mod manual;
 mod opening;
 mod runs;
 
-use opening::{fixed_tokens, model_warnings, unknown_provider};
+use opening::{fixed_tokens, model_warnings};
 
 /// The session actor.
 pub(crate) struct Session;
@@ -113,12 +115,21 @@ struct OpenRun {
     stamp: RunAttempt,
     options: PromptOptions,
     reply: Option<ReplyTo<Reply>>,
-    text: String,
-    usage: Usage,
-    steps: u32,
+    told: Told,
     /// How it ended, while its end is not yet recorded.
     closing: Option<RunOutcome>,
 }
+
+/// What a run said so far: what its reply will tell.
+#[derive(Default)]
+struct Told {
+    text: String,
+    usage: Usage,
+    steps: u32,
+}
+
+/// The kind of the note with which a run goes on; its data is the run's id.
+const RUN_RESUMED: &str = "run_resumed";
 
 /// The compaction in progress.
 struct OpenCompaction {
@@ -361,9 +372,8 @@ impl SessionState {
         match self.deps.store.append(&self.shared.id, batch).await? {
             Appended::Written { .. } => {}
             Appended::Duplicate { first } => {
-                return Err(Error::Invalid(format!(
-                    "this idempotency key was used before, for entry {first}; nothing was changed"
-                )));
+                let session = self.shared.id.to_string();
+                return Err(Error::DuplicateKey { session, first, outcome: None });
             }
         }
         self.log.commit(draft);
@@ -438,7 +448,7 @@ impl SessionState {
     /// Takes over a changed definition, or changed settings.
     fn configure(&mut self, definition: Arc<Agent>) {
         let Some(lane) = self.deps.lane(&definition).cloned() else {
-            let error = unknown_provider(&self.deps, &definition);
+            let error = self.deps.unknown_provider(&definition);
             self.warn(format!("the changed agent is not used: {error}"));
             return;
         };
@@ -499,9 +509,9 @@ impl SessionState {
             total_tokens: usage.total_tokens(),
             cost_microdollars,
             status: match (&self.compaction, &self.run) {
-                (Some(_), _) => "compacting",
-                (None, Some(_)) => "working",
-                (None, None) => "idle",
+                (Some(_), _) => Status::Compacting,
+                (None, Some(_)) => Status::Working,
+                (None, None) => Status::Idle,
             },
             waiting: self.inbox().count(),
             is_unanswered: self.run.is_none() && runs::unanswered(&self.log).is_some(),

@@ -183,7 +183,7 @@ impl SessionState {
         };
         let (compactor, _) = Actor::spawn_linked(None, Compactor, arguments, self.myself.get_cell())
             .await
-            .map_err(|error| Error::Config(format!("the compactor could not be started: {error}")))?;
+            .map_err(|error| Error::internal("starting the compactor", error))?;
         self.compactor = Some(compactor.clone());
         Ok(compactor)
     }
@@ -359,7 +359,7 @@ impl SessionState {
                 None => self.tell_agent(AgentMessage::Compacted { stamp, installed, floor }),
             }
         }
-        let told = compacted(ended);
+        let told = Compacted::new(ended, open.started);
         if !self.deps.hooks.is_empty() && !matches!(ended.outcome, CompactionOutcome::Nothing { .. }) {
             let (deps, shared, told) = (Arc::clone(&self.deps), Arc::clone(&self.shared), told.clone());
             tokio::spawn(async move {

@@ -4,6 +4,7 @@ use greenroom_kernel::plan::Nothing;
 
 use super::opening::{blocking, shared};
 use super::*;
+use crate::error::{BranchPointError, PinError};
 use crate::message::{BranchSummary, LeftBranch};
 
 /// The most that may be pinned, as a share of the window: one part in this many.
@@ -41,7 +42,7 @@ impl SessionState {
             .log
             .head()
             .active_compaction
-            .ok_or_else(|| Error::Invalid("there is no compaction to undo".into()))?;
+            .ok_or_else(|| Error::NothingToUndo { session: self.shared.id.to_string() })?;
         // What the compaction replaced is read from the log.
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::CompactionUndone { compaction: active });
@@ -57,10 +58,7 @@ impl SessionState {
             self.deps.learned.ratio(self.provider(), &self.definition.model),
         );
         if let Some(window) = self.window.tokens.filter(|window| size.tokens() > *window) {
-            return Err(Error::Invalid(format!(
-                "the context would have {} tokens without this compaction, and the window has {window}",
-                size.tokens()
-            )));
+            return Err(Error::UndoTooLarge { tokens: size.tokens(), window });
         }
         draft.head.active_compaction = live.compaction_id();
         draft.head.live_from = live.entries().first().map_or(EntryId(0), |entry| entry.id);
@@ -78,24 +76,16 @@ impl SessionState {
 
     pub(super) async fn branch(&mut self, to: Option<EntryId>, summary: Option<BranchSummary>) -> Result<()> {
         self.check_idle("branch it")?;
-        if to.is_some_and(|to| to.0 >= self.log.head().entries) {
-            return Err(Error::Invalid(format!(
-                "there is no entry {}; the session has {}",
-                to.unwrap_or(EntryId(0)),
-                self.log.head().entries
-            )));
+        let entries = self.log.head().entries;
+        if let Some(entry) = to.filter(|to| to.0 >= entries) {
+            return Err(Error::NoEntry { entry, entries });
         }
         let path = self.read_path(to).await?;
-        if path.last().map(|entry| entry.id) != to {
-            return Err(Error::Invalid(
-                "a branch must begin at an entry of a path; this one stands beside it".into(),
-            ));
+        if let Some(entry) = to.filter(|to| path.last().map(|entry| entry.id) != Some(*to)) {
+            return Err(Error::BranchPoint(BranchPointError::BesidePath { entry }));
         }
         if !greenroom_kernel::path::open_calls(&path).is_empty() {
-            return Err(Error::Invalid(
-                "a branch cannot begin between a tool call and its result; take the entry before or after"
-                    .into(),
-            ));
+            return Err(Error::BranchPoint(BranchPointError::InsideCall));
         }
         let live = Live::of(&path);
         let left = self.log.head().leaf;
@@ -148,9 +138,7 @@ impl SessionState {
     pub(super) async fn pin(&mut self, entry: EntryId, pinned: bool) -> Result<()> {
         if pinned {
             let found = self.log.path().iter().find(|other| other.id == entry);
-            let found = found.ok_or_else(|| {
-                Error::Invalid(format!("entry {entry} is not in the live context, so it cannot be pinned"))
-            })?;
+            let found = found.ok_or(Error::Pin(PinError::NotActive { entry }))?;
             let stands_alone = match found.kind.as_message().map(|message| &**message) {
                 Some(Message::User(_)) => true,
                 Some(Message::Assistant(answer)) => answer.tool_calls().next().is_none(),
@@ -158,17 +146,12 @@ impl SessionState {
                 None => greenroom_kernel::path::is_message(&found.kind),
             };
             if !stands_alone {
-                return Err(Error::Invalid(format!(
-                    "entry {entry} is not a message that can stand alone: only words can be pinned, not tool calls or \
-                     their results"
-                )));
+                return Err(Error::Pin(PinError::NotAlone { entry }));
             }
-            let budget = self.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
-            let all = self.log.pins_tokens() + found.tokens;
-            if all > budget {
-                return Err(Error::Invalid(format!(
-                    "pins would take {all} tokens, and at most {budget} may be pinned in this window"
-                )));
+            let tokens_max = self.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
+            let tokens = self.log.pins_tokens() + found.tokens;
+            if tokens > tokens_max {
+                return Err(Error::Pin(PinError::TooLarge { tokens, tokens_max }));
             }
         }
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -219,7 +202,7 @@ impl SessionState {
 
     /// How many of these entries an import that was broken off left here.
     async fn adopted_before(&self, entries: &[Arc<Entry>]) -> Result<usize> {
-        let refused = || Error::Invalid("only an empty session can take over another's entries".into());
+        let refused = || Error::NotEmpty { session: self.shared.id.to_string() };
         if self.log.is_empty() {
             return Ok(0);
         }

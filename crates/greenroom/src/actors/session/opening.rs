@@ -11,7 +11,7 @@ impl SessionState {
         let SessionArguments { deps, shared, supervisor } = arguments;
         let log = read_log(&deps, &shared.id).await?;
         let definition = shared.agent();
-        let lane = deps.lane(&definition).cloned().ok_or_else(|| unknown_provider(&deps, &definition))?;
+        let lane = deps.lane(&definition).cloned().ok_or_else(|| deps.unknown_provider(&definition))?;
         let provider = lane.provider.name().to_owned();
         let model = definition.model.clone();
         let tools = crate::sub_agent::tools_of(&deps, &definition)?;
@@ -149,13 +149,6 @@ pub(super) fn model_warnings(limits: &ContextLimits) -> Vec<String> {
     model_warnings
 }
 
-pub(super) fn unknown_provider(deps: &Deps, definition: &Agent) -> Error {
-    let wanted = definition.provider.as_deref().unwrap_or(&deps.default_provider);
-    let mut known: Vec<&str> = deps.lanes.keys().map(String::as_str).collect();
-    known.sort_unstable();
-    Error::Config(format!("the runtime has no provider named {wanted:?}; it has {}", known.join(", ")))
-}
-
 /// The system prompt and the tools, in estimated tokens.
 pub(super) fn fixed_tokens(definition: &Agent, tools: &greenroom_tools::Registry) -> u64 {
     let specs: u64 = tools
@@ -193,7 +186,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
     match tokio::task::spawn_blocking(read).await {
         Ok(result) => result,
-        Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
+        Err(panic) => Err(Error::internal("reading the log", panic)),
     }
 }
 
