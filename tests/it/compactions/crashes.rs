@@ -165,7 +165,7 @@ async fn orphaned(summaries: Summariser, told: u64, change: Option<CompactionSet
     let reply = prompt.await.unwrap();
     assert!(!armed.load(Ordering::Relaxed), "the agent died");
     model.assert_clean();
-    let ended = ends(&drain(&mut events)).iter().map(|end| end.outcome.as_str().to_owned()).collect();
+    let ended = ends(&drain(&mut events)).iter().map(|end| end.outcome.as_str()).collect();
     let refused = runs(&model).iter().filter(|logged| logged.outcome == Outcome::Overflowed).count();
     Orphaned { reply, ended, refused }
 }

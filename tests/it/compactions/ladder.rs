@@ -27,7 +27,7 @@ async fn at_the_window_the_fallback_stands_in_and_says_truncated() {
     let mut events = session.subscribe();
     session.prompt("go on").await.unwrap();
     let ended = ends(&drain(&mut events));
-    assert_eq!(ended.iter().map(|end| end.outcome.as_str().to_owned()).collect::<Vec<_>>(), ["truncated"], "{ended:?}");
+    assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["truncated"], "{ended:?}");
     let compaction = newest(&runtime, "s").await;
     assert!(compaction.truncated && compaction.summary.starts_with("[Compacted "));
     model.assert_clean();
@@ -46,7 +46,7 @@ async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
     session.prompt(text("huge", 6_200)).await.unwrap();
     let trigger = CompactionSettings::default().trigger_tokens(8_000).unwrap();
     let ended = ends(&drain(&mut events));
-    assert_eq!(ended.iter().map(|end| end.outcome.as_str().to_owned()).collect::<Vec<_>>(), ["truncated"], "{ended:?}");
+    assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["truncated"], "{ended:?}");
     assert!((trigger..7_000).contains(&ended[0].tokens_after), "{ended:?}");
     for sleeps in [false, true] {
         if sleeps {
@@ -64,7 +64,7 @@ async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
     let mut events = session.subscribe();
     session.prompt(text("large", 1_000)).await.unwrap();
     let ended = ends(&drain(&mut events));
-    assert_eq!(ended.iter().map(|end| end.outcome.as_str().to_owned()).collect::<Vec<_>>(), ["completed"], "{ended:?}");
+    assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["completed"], "{ended:?}");
     assert!(ended[0].tokens_after < trigger, "{ended:?}");
 }
 
@@ -153,7 +153,7 @@ async fn a_paused_session_compacts_at_the_window_all_the_same() {
     for _ in 0..8 {
         session.prompt("more").await.unwrap();
     }
-    let outcomes = |events: &[_]| ends(events).iter().map(|end| end.outcome.as_str().to_owned()).collect::<Vec<_>>();
+    let outcomes = |events: &[_]| ends(events).iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>();
     assert_eq!(outcomes(&drain(&mut events)), ["failed"; 3]);
     session.prompt("more").await.unwrap();
     session.prompt("more").await.unwrap();

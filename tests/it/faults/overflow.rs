@@ -115,7 +115,7 @@ struct Note {
 
 /// Why each compaction was begun, and how it ended.
 fn rungs(events: &[std::sync::Arc<Event>]) -> Vec<(Trigger, &'static str)> {
-    crate::compaction_fixtures::ends(events).iter().map(|end| (end.trigger, end.outcome)).collect()
+    crate::compaction_fixtures::ends(events).iter().map(|end| (end.trigger, end.outcome.as_str())).collect()
 }
 
 /// Settings by which nothing compacts before the window is full.

@@ -342,7 +342,7 @@ impl World<'_> {
                     force: once_in(&mut self.random, 2),
                 };
                 let work =
-                    async move { session.compact(options).await.map(|end| Done::Compacted(end.outcome)) };
+                    async move { session.compact(options).await.map(|end| Done::Compacted(end.outcome.as_str())) };
                 ("compact", work.boxed())
             }
             78..=79 => {
