@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom::store::Store;
-use greenroom_simulator::{Fault, Reply as Said, Sequence};
+use greenroom_simulator::{Fault, Pace, Reply as Said, Sequence};
 use serde_json::json;
 
 use crate::support::{agent, runtime, simulator};
@@ -68,7 +68,7 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
     let script = vec![
         Said::text("late").after_ms(10_000),
         Said::text("x").with_fault(refused),
-        Said::text("slow").after_ms(60_000),
+        Said::text("slow words that come").with_pace(Pace { chunks: 4, first_ms: 10, between_ms: 20_000 }),
         Said::text("gone on"),
     ];
     let model = simulator(Sequence(script), 100_000);
