@@ -6,6 +6,8 @@ mod crashes;
 mod hooks;
 /// Which rung is taken, what is typed, and when nothing is tried any more.
 mod ladder;
+/// What an earlier compaction still says reaches no later one.
+mod late_news;
 /// Plans, undo, branches, forks, pins, and input that comes meanwhile.
 mod manual;
 /// Random sessions, and what must hold of any context.

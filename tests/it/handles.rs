@@ -64,7 +64,11 @@ async fn after_a_sleep_an_abort_and_a_caller_that_goes_away_still_interrupt() {
             let gone = tokio::time::timeout(Duration::from_secs(10), session.prompt("three")).await;
             assert!(gone.is_err());
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert_eq!(session.state().await.unwrap().status, Status::Idle, "closes: {closes}, round {round}");
+            assert_eq!(
+                session.state().await.unwrap().status,
+                Status::Idle,
+                "closes: {closes}, round {round}"
+            );
             assert_eq!(newest_stop(&runtime, "sleepy").await, Some(StopReason::Aborted));
             assert_eq!(model.in_flight(), 0);
         }
@@ -125,7 +129,11 @@ async fn an_abort_leaves_a_compaction_by_hand() {
         let (end, ()) = tokio::join!(session.compact(options.clone()), aborted);
         assert_eq!(end.unwrap().outcome.as_str(), "cancelled", "after {after_ms} ms");
         assert_eq!(model.in_flight(), 0);
-        assert_eq!(session.compact(options).await.unwrap().outcome.as_str(), "completed", "another one works");
+        assert_eq!(
+            session.compact(options).await.unwrap().outcome.as_str(),
+            "completed",
+            "another one works"
+        );
         model.assert_clean();
     }
 }
@@ -214,7 +222,8 @@ async fn sick_as_it_begins(round: u32) {
         .start()
         .await
         .unwrap();
-    let mut events = runtime.subscribe(Filter::all().kinds([EventType::SessionRestarted, EventType::SessionFailed]));
+    let mut events =
+        runtime.subscribe(Filter::all().kinds([EventType::SessionRestarted, EventType::SessionFailed]));
     let patience = Duration::from_secs(30);
     let opened = tokio::time::timeout(patience, runtime.open("one", &agent(WINDOW))).await;
     let opened = opened.unwrap_or_else(|_| panic!("round {round}: opening never ends"));

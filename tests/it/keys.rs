@@ -107,7 +107,10 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
             other => break other,
         }
     };
-    assert!(matches!(&repeated, Error::DuplicateKey { outcome: Some(RunOutcome::Aborted), .. }), "{repeated:?}");
+    assert!(
+        matches!(&repeated, Error::DuplicateKey { outcome: Some(RunOutcome::Aborted), .. }),
+        "{repeated:?}"
+    );
     let resumed = session.resume().await.unwrap();
     assert_eq!(resumed.text, "gone on");
     assert_eq!(session.prompt_once("drops", "c").await.unwrap(), resumed);

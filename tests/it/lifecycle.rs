@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use greenroom::prelude::*;
+use greenroom_kernel::EntryId;
 use greenroom_simulator::{Echo, Reply as Said, Sequence};
 
 use crate::support::{agent, builder, drain, simulator};
@@ -152,4 +153,45 @@ async fn points() -> Vec<&'static str> {
             && !point.ends_with("/starts")
     };
     points.into_iter().filter(is_within).collect()
+}
+
+/// A log whose head and entries contradict each other is not worked with. It can be read, and a fork of it goes on.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_contradicts_itself_is_refused_and_can_be_shown_and_forked() {
+    type Break = fn(&mut greenroom_store::Head);
+    let breaks: [(&str, Break); 5] = [
+        ("active compaction", |head| head.active_compaction = Some(EntryId(0))),
+        ("path should end", |head| head.leaf = Some(EntryId(1_000))),
+        ("is missing from its path", |head| head.live_from = EntryId(2)),
+        ("prompts that wait", |head| head.inbox = vec![EntryId(0)]),
+        ("open compactions", |head| head.open_compaction = Some(EntryId(0))),
+    ];
+    for (what, damage) in breaks {
+        let store = greenroom_store::Store::memory();
+        let model = simulator(Sequence(vec![Said::text("one"), Said::text("two")]), 100_000);
+        let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+        let session = runtime.open("s", &agent(100_000)).await.unwrap();
+        session.prompt("a").await.unwrap();
+        session.prompt("b").await.unwrap();
+        runtime.close("s").await.unwrap();
+        let mut head = store.head("s").unwrap().unwrap();
+        let leaf = head.leaf;
+        damage(&mut head);
+        let batch = greenroom_store::Batch { entries: Vec::new(), head, key: None, epoch: 0 };
+        store.append("s", batch).await.unwrap();
+
+        let error = runtime.open("s", &agent(100_000)).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("contradicts itself") && text.contains(what), "{what}: {text}");
+        assert!(!runtime.replay("s", 0).await.unwrap().is_empty(), "{what}: it is shown");
+        let entries = runtime.entries("s", EntryId(0)).await.unwrap();
+        assert!(entries.iter().any(|entry| Some(entry.id) == leaf), "{what}: it is exported");
+        if what == "path should end" {
+            let error = runtime.fork("s", "t", &agent(100_000)).await.unwrap_err();
+            assert!(error.to_string().contains("there is no entry 1000"), "{error}");
+        }
+        let fork = runtime.fork_at("s", "t", leaf.unwrap(), &agent(100_000)).await.unwrap();
+        assert_eq!(fork.context().await.unwrap().len(), 4, "{what}");
+        assert_eq!(fork.prompt("c").await.unwrap().text, "one", "{what}");
+    }
 }

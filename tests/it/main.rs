@@ -1,6 +1,8 @@
 //! Integration tests, one module a subject. All models are simulated, and every request is checked.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+/// What a session has spent.
+mod bill;
 /// What tests of compactions share: conversations of known sizes, and looks into what happened.
 mod compaction_fixtures;
 /// Compactions through the actors.

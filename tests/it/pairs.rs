@@ -26,8 +26,11 @@ fn pairs(events: &[Arc<Event>]) -> Vec<&'static str> {
 /// The model had only thought when it was interrupted: nothing of that joins the conversation.
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_which_nothing_is_kept_is_discarded_before_its_run_ends() {
-    let thinks = Said::call("look", &json!({ "at": "the sky, for a long time" }))
-        .with_pace(Pace { chunks: 10, first_ms: 10, between_ms: 1_000 });
+    let thinks = Said::call("look", &json!({ "at": "the sky, for a long time" })).with_pace(Pace {
+        chunks: 10,
+        first_ms: 10,
+        between_ms: 1_000,
+    });
     let model = simulator(Sequence(vec![thinks]), 100_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("thinks", &agent(100_000)).await.unwrap();
@@ -63,7 +66,8 @@ async fn a_run_that_outlives_its_agent_begins_once_and_ends_once() {
         let struck = Arc::clone(&hits);
         let runtime = builder(&model)
             .probe(move |_, at| {
-                let strikes = at.starts_with("agent/") && counted.fetch_add(1, Ordering::Relaxed) + 1 == strike;
+                let strikes =
+                    at.starts_with("agent/") && counted.fetch_add(1, Ordering::Relaxed) + 1 == strike;
                 if strikes {
                     struck.fetch_add(1, Ordering::Relaxed);
                     panic!("injected at message {strike} of the agent: {at}");

@@ -15,8 +15,8 @@ use crate::interrupt::Interrupts;
 use crate::options::{ChatArgs, Global};
 use crate::setup::{self, Setup};
 use crate::terminal::{Screen, Style, one_line};
-use crate::view::View;
 use crate::text::{self, thousands};
+use crate::view::View;
 use crate::{errors, picture, run_view};
 
 const HELP: &str = "\

@@ -2,8 +2,8 @@
 //!
 //! Invariants: everything here is a plain function from values to text, without colour and without a clock.
 
-use greenroom::{Compacted, CompactionOutcome};
 use greenroom::kernel::usage::ContextUsage;
+use greenroom::{Compacted, CompactionOutcome};
 
 use crate::terminal::one_line;
 
@@ -50,11 +50,7 @@ pub(crate) fn dollars(microdollars: u64) -> String {
 
 /// `1 message`, `2 messages`.
 pub(crate) fn count(number: u64, what: &str) -> String {
-    if number == 1 {
-        format!("1 {what}")
-    } else {
-        format!("{} {what}s", crate::text::thousands(number))
-    }
+    if number == 1 { format!("1 {what}") } else { format!("{} {what}s", crate::text::thousands(number)) }
 }
 
 /// How full a window is, as a bar of `width` characters with a mark where compaction triggers.

@@ -27,8 +27,8 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
     let mut events = args.json.then(|| Events::new(global));
     let result = perform(global, args, events.as_mut()).await;
     let (Some(events), Err(error)) = (&mut events, &result) else { return result };
-    let is_told = events.end.is_some()
-        && matches!(error.downcast_ref(), Some(Error::Aborted | Error::Stopped { .. }));
+    let is_told =
+        events.end.is_some() && matches!(error.downcast_ref(), Some(Error::Aborted | Error::Stopped { .. }));
     if !errors::is_closed_pipe(error) && !is_told {
         events.screen.line(&errors::json_line(error, events.session.as_deref()))?;
     }

@@ -273,7 +273,8 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         | EntryKind::Note { .. }
         | EntryKind::Inbox { .. }
         | EntryKind::InboxCleared { .. }
-        | EntryKind::LeafMoved { .. } => Ok(()),
+        | EntryKind::LeafMoved { .. }
+        | EntryKind::Spent(_) => Ok(()),
     }
 }
 

@@ -31,11 +31,11 @@ pub(crate) fn compacted(end: &Compacted) -> String {
             thousands(end.tokens_before.saturating_sub(end.tokens_after)),
         );
     }
-    match &end.outcome {
-        CompactionOutcome::Nothing { reason } => format!("No compaction needed: {reason}"),
-        outcome => {
-            let name = outcome.as_str();
-            format!("Compaction {name}: {}; the conversation is as it was", outcome.reason().unwrap_or(name))
-        }
+    let name = end.outcome.as_str();
+    let reason = end.outcome.reason().unwrap_or(name);
+    if matches!(end.outcome, CompactionOutcome::Nothing { .. }) {
+        format!("No compaction needed: {reason}")
+    } else {
+        format!("Compaction {name}: {reason}; the conversation is as it was")
     }
 }

@@ -257,6 +257,7 @@ impl<'a> Repair<'a> {
             | EntryKind::Inbox { .. }
             | EntryKind::InboxCleared { .. }
             | EntryKind::LeafMoved { .. }
+            | EntryKind::Spent(_)
             | EntryKind::CompactionStarted(_)
             | EntryKind::CompactionEnded(_)
             | EntryKind::RunEnded { .. } => {}

@@ -95,7 +95,7 @@ impl Agent {
     #[must_use]
     pub fn add_tool(mut self, tool: impl Tool) -> Self {
         if let Err(error) = self.tools.insert(tool) {
-            self.problems.push(ConfigError::tool(error));
+            self.problems.push(ConfigError::tool(&error));
         }
         self
     }

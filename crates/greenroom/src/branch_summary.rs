@@ -2,17 +2,23 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::entry::{EntryKind, Spent};
 use greenroom_kernel::plan::touched_files;
 use greenroom_kernel::summary::{self, Style, SummaryKind};
 use greenroom_kernel::{Failure, FailureClass};
 
-use crate::deps::Deps;
+use crate::deps::{Deps, model_info};
 use crate::error::{Error, Result};
 use crate::message::{BranchSummary, LeftBranch};
 
-/// A summary of the branch; `None` if nothing was said on it.
-pub(crate) async fn of(deps: &Deps, session: &Arc<str>, left: LeftBranch) -> Result<Option<BranchSummary>> {
+/// A summary of the branch; `None` if nothing was said on it. What the calls spent is added to `spent`, also where no
+/// summary comes of them.
+pub(crate) async fn of(
+    deps: &Deps,
+    session: &Arc<str>,
+    left: LeftBranch,
+    spent: &mut Spent,
+) -> Result<Option<BranchSummary>> {
     let said = left.entries.iter().filter(|entry| !matches!(entry.kind, EntryKind::Compaction(_)));
     let pieces = summary::transcript(&said.cloned().collect::<Vec<_>>());
     if pieces.is_empty() {
@@ -27,13 +33,15 @@ pub(crate) async fn of(deps: &Deps, session: &Arc<str>, left: LeftBranch) -> Res
     let mut rejected = String::new();
     for _ in 0..2 {
         let answer =
-            crate::actors::compactor::ask(lane, &left.model, session, text.clone(), left.cap_tokens).await;
-        match summary::accept(
-            &*answer.map_err(|error| Error::Model(error.failure))?,
-            SummaryKind::Branch,
-            left.cap_tokens,
-            true,
-        ) {
+            crate::summary_call::ask(lane, &left.model, session, text.clone(), left.cap_tokens).await;
+        let answer = answer.map_err(|error| Error::Model(error.failure))?;
+        if let Some(usage) = &answer.usage {
+            spent.usage.add(usage);
+            let info = model_info(&answer.provider, &answer.model);
+            let cost = info.and_then(|info| info.cost_microdollars(usage));
+            spent.cost_microdollars = spent.cost_microdollars.zip(cost).map(|(sum, cost)| sum + cost);
+        }
+        match summary::accept(&answer, SummaryKind::Branch, left.cap_tokens, true) {
             Ok(summary) => {
                 return Ok(Some(BranchSummary { summary, files: touched_files(&left.entries) }));
             }

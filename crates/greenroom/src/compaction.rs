@@ -51,11 +51,10 @@ pub struct Compacted {
     pub cost_microdollars: Option<u64>,
 }
 
-impl Compacted {
-    /// Of a recorded end; `started` is `None` where nothing was begun.
-    pub(crate) fn new(ended: &CompactionEnded, started: Option<EntryId>) -> Self {
+impl From<&CompactionEnded> for Compacted {
+    fn from(ended: &CompactionEnded) -> Self {
         Self {
-            started,
+            started: Some(ended.started),
             trigger: ended.trigger,
             outcome: ended.outcome.clone(),
             entry_id: ended.entry,
@@ -69,7 +68,9 @@ impl Compacted {
             cost_microdollars: ended.cost_microdollars,
         }
     }
+}
 
+impl Compacted {
     /// Whether the context changed. One that did not has its reason in [`Self::outcome`].
     pub fn is_installed(&self) -> bool {
         self.outcome.is_installed()

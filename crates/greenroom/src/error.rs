@@ -163,6 +163,12 @@ pub enum BranchPointError {
         /// Which.
         entry: EntryId,
     },
+    /// The path needs an entry that is not there.
+    #[error("the path has no entry {entry}; end it before that entry")]
+    MissingParent {
+        /// Which is missing.
+        entry: EntryId,
+    },
     /// A tool call would lose its result.
     #[error("a branch cannot begin between a tool call and its result; take the entry before or after")]
     InsideCall,
@@ -240,7 +246,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    pub(crate) fn tool(error: impl ToString) -> Self {
+    pub(crate) fn tool(error: &impl ToString) -> Self {
         Self::Tool { reason: error.to_string() }
     }
 }
@@ -326,7 +332,7 @@ impl Error {
         )
     }
 
-    pub(crate) fn internal(what: &'static str, reason: impl ToString) -> Self {
+    pub(crate) fn internal(what: &'static str, reason: &impl ToString) -> Self {
         Self::Internal { what, reason: reason.to_string() }
     }
 }

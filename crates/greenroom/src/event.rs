@@ -360,6 +360,8 @@ names! {
         Note = "note",
         /// The next entry begins a branch.
         LeafMoved = "leaf_moved",
+        /// Tokens were spent by calls that are not the session's own answers.
+        Spent = "spent",
     }
 }
 
@@ -439,11 +441,15 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
         }
         EntryKind::Custom(custom) => EventKind::MessageEnd {
             entry_id,
-            message: MessageView::plain(Role::Custom, greenroom_kernel::message::blocks_text(&custom.content)),
+            message: MessageView::plain(
+                Role::Custom,
+                greenroom_kernel::message::blocks_text(&custom.content),
+            ),
         },
-        EntryKind::BranchSummary { summary, .. } => {
-            EventKind::MessageEnd { entry_id, message: MessageView::plain(Role::BranchSummary, summary.clone()) }
-        }
+        EntryKind::BranchSummary { summary, .. } => EventKind::MessageEnd {
+            entry_id,
+            message: MessageView::plain(Role::BranchSummary, summary.clone()),
+        },
         EntryKind::Compaction(compaction) => EventKind::SessionCompacted {
             entry_id,
             tokens_saved: compaction.tokens_before.saturating_sub(compaction.tokens_after),
@@ -455,7 +461,7 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
             tokens_before: started.tokens_before,
             messages_before: started.messages_before,
         },
-        EntryKind::CompactionEnded(ended) => EventKind::CompactionEnd(Compacted::new(ended, Some(ended.started))),
+        EntryKind::CompactionEnded(ended) => EventKind::CompactionEnd(Compacted::from(ended)),
         EntryKind::RunEnded { run, outcome, context } => {
             EventKind::RunEnd { run: *run, outcome: outcome.clone(), context: *context }
         }
@@ -466,6 +472,7 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
         EntryKind::Label { .. } => recorded(RecordKind::Label),
         EntryKind::Note { .. } => recorded(RecordKind::Note),
         EntryKind::LeafMoved { .. } => recorded(RecordKind::LeafMoved),
+        EntryKind::Spent(_) => recorded(RecordKind::Spent),
     };
     Event { session: Arc::clone(session), seq: entry.id.0, n: None, parent: parent.cloned(), kind }
 }

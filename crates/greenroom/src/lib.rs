@@ -30,6 +30,7 @@ pub mod runtime;
 pub mod session;
 mod shared;
 mod sub_agent;
+mod summary_call;
 
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
@@ -52,8 +53,8 @@ pub use greenroom_tools as tools;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        Agent, CompactOptions, CompactionOutcome, Delivery, Error, Event, EventKind, EventType, Filter, Prompt, Reply,
-        Result, Role, RunLimits, RunOutcome, Runtime, SessionHandle, Status,
+        Agent, CompactOptions, CompactionOutcome, Delivery, Error, Event, EventKind, EventType, Filter,
+        Prompt, Reply, Result, Role, RunLimits, RunOutcome, Runtime, SessionHandle, Status,
     };
     pub use greenroom_kernel::settings::CompactionSettings;
     pub use greenroom_tools::{ToolError, builtin};

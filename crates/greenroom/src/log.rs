@@ -17,6 +17,9 @@ use greenroom_kernel::size::{Estimator, entry_tokens};
 use greenroom_kernel::usage::{ContextUsage, usable_usage};
 use greenroom_store::{Head, SessionState};
 
+use crate::deps::model_info;
+use crate::message::Bill;
+
 /// The most input that waits in a session's inbox.
 pub(crate) const INBOX_MAX: usize = 64;
 
@@ -73,12 +76,47 @@ impl Log {
         Self { head, path, inbox, pinned, compaction }
     }
 
+    /// Whether the head and the entries that were read agree.
+    ///
+    /// # Errors
+    /// The first thing in which they do not, as a clause.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Head { leaf, active_compaction, inbox, pins, open_compaction, .. } = &self.head;
+        let end = self.path.last().map(|entry| entry.id);
+        if end != *leaf {
+            return Err(format!("its path should end at {} and ends at {}", shown(*leaf), shown(end)));
+        }
+        let active = Live::of(&self.path).compaction_id();
+        if active != *active_compaction {
+            let (should, is) = (shown(*active_compaction), shown(active));
+            return Err(format!("its active compaction should be {should} and is {is}"));
+        }
+        let begins = self.path.first().and_then(|entry| entry.parent);
+        if let Some(missing) = begins.filter(|_| active.is_none()) {
+            return Err(format!("entry {missing} is missing from its path"));
+        }
+        let found = [
+            ("prompts that wait", inbox.len(), self.inbox.len()),
+            ("pinned entries", pins.len(), self.pinned.len()),
+            ("open compactions", open_compaction.iter().len(), self.compaction.iter().len()),
+        ];
+        match found.into_iter().find(|(_, should, are)| should != are) {
+            Some((what, should, are)) => Err(format!("it should have {should} {what} and has {are}")),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn head(&self) -> &Head {
         &self.head
     }
 
     pub(crate) fn path(&self) -> &[Arc<Entry>] {
         &self.path
+    }
+
+    /// What the session has spent: its answers, its summaries, and what others spent for it.
+    pub(crate) fn bill(&self) -> Bill {
+        Bill { usage: self.head.total_usage, cost_microdollars: self.head.cost_microdollars }
     }
 
     pub(crate) fn inbox(&self) -> &VecDeque<InboxItem> {
@@ -132,6 +170,8 @@ impl Log {
 
     /// Takes over a draft that is durable now.
     pub(crate) fn commit(&mut self, draft: Draft) {
+        let entries = self.head.entries + draft.entries.len() as u64;
+        assert_eq!(draft.head.entries, entries, "a draft is committed to the log that it was made of");
         for entry in &draft.entries {
             match &entry.kind {
                 EntryKind::Inbox { delivery, content, .. } => self.inbox.push_back(InboxItem {
@@ -158,6 +198,7 @@ impl Log {
                 | EntryKind::Label { .. }
                 | EntryKind::Note { .. }
                 | EntryKind::LeafMoved { .. }
+                | EntryKind::Spent(_)
                 | EntryKind::RunEnded { .. } => {}
                 EntryKind::CompactionStarted(started) => self.compaction = Some(started.clone()),
                 EntryKind::CompactionEnded(_) => self.compaction = None,
@@ -222,6 +263,11 @@ impl Log {
     }
 }
 
+/// An entry's id for people.
+fn shown(id: Option<EntryId>) -> String {
+    id.map_or_else(|| "none".to_owned(), |id| format!("entry {id}"))
+}
+
 /// The part of the path to `leaf` that is within `entries` (sorted by id).
 pub(crate) fn path_within(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Arc<Entry>> {
     let mut path = Vec::new();
@@ -236,6 +282,21 @@ pub(crate) fn path_within(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<
 }
 
 impl Draft {
+    /// The id of the entry that is pushed next.
+    pub(crate) fn next_id(&self) -> EntryId {
+        EntryId(self.head.entries)
+    }
+
+    /// The context is rebuilt from another path, which has so many tokens.
+    pub(crate) fn follow_path(&mut self, path: &[Arc<Entry>], tokens: u64) {
+        let active = Live::of(path);
+        let compaction = active.compaction_id();
+        let first = active.entries().first().map_or(self.next_id(), |entry| entry.id);
+        self.head.active_compaction = compaction;
+        self.head.live_from = compaction.map_or(first, |compaction| compaction.min(first));
+        self.head.context_tokens = tokens;
+    }
+
     /// Adds an entry, and gives its id.
     pub(crate) fn push(&mut self, kind: EntryKind) -> EntryId {
         let id = EntryId(self.head.entries);
@@ -247,6 +308,7 @@ impl Draft {
             self.head.leaf = Some(id);
         }
         self.follow(&entry);
+        self.bill(&entry);
         self.entries.push(Arc::new(entry));
         id
     }
@@ -290,6 +352,37 @@ impl Draft {
         for call in open_calls(path) {
             self.message(Message::ToolResult(missing_result(&call)));
         }
+    }
+
+    /// Adds what an entry says was spent. An imported entry was paid for where it comes from.
+    fn bill(&mut self, entry: &Entry) {
+        let (usage, cost_microdollars) = match &entry.kind {
+            EntryKind::Message { message, .. } => {
+                let Message::Assistant(answer) = &**message else { return };
+                let Some(usage) = answer.usage else { return };
+                let info = model_info(&answer.provider, &answer.model);
+                (usage, info.and_then(|info| info.cost_microdollars(&usage)))
+            }
+            EntryKind::CompactionEnded(ended) => (ended.summary_usage, ended.cost_microdollars),
+            EntryKind::Spent(spent) => (spent.usage, spent.cost_microdollars),
+            EntryKind::Shell(_)
+            | EntryKind::Custom(_)
+            | EntryKind::BranchSummary { .. }
+            | EntryKind::Compaction(_)
+            | EntryKind::CompactionUndone { .. }
+            | EntryKind::Pin { .. }
+            | EntryKind::ModelChange { .. }
+            | EntryKind::Label { .. }
+            | EntryKind::Note { .. }
+            | EntryKind::Inbox { .. }
+            | EntryKind::InboxCleared { .. }
+            | EntryKind::LeafMoved { .. }
+            | EntryKind::CompactionStarted(_)
+            | EntryKind::RunEnded { .. } => return,
+        };
+        self.head.total_usage.add(&usage);
+        let cost = self.head.cost_microdollars.saturating_add(cost_microdollars.unwrap_or(0));
+        self.head.cost_microdollars = cost;
     }
 
     /// Keeps the head in step with an entry.
@@ -343,6 +436,7 @@ impl Draft {
             | EntryKind::BranchSummary { .. }
             | EntryKind::CompactionUndone { .. }
             | EntryKind::Label { .. }
+            | EntryKind::Spent(_)
             | EntryKind::Note { .. } => {}
         }
     }

@@ -6,13 +6,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greenroom_kernel::compacting::{CompactionParams, End, HookDecision, Segment};
-use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Trigger};
+use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, Segment};
+use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{Boundary, Size};
-use greenroom_kernel::usage::ContextUsage;
-use greenroom_kernel::{Entry, Failure};
+use greenroom_kernel::usage::{ContextUsage, Ratio};
+use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{OutputSchema, ProviderError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -39,7 +39,7 @@ pub(crate) enum SupervisorMessage {
     /// Open or resume a session, once.
     Open(OpenRequest),
     /// A session actor is up, or could not be started.
-    Opened { id: Arc<str>, generation: u64, result: Result<ractor::ActorRef<SessionMessage>> },
+    Opened { id: Arc<str>, generation: u64, result: Result<ractor::ActorRef<SessionMail>> },
     /// The wait before a restart is over.
     Restart { id: Arc<str>, generation: u64 },
     /// A session has nothing to do for a while and may sleep.
@@ -64,6 +64,19 @@ pub(crate) struct OpenRequest {
     /// Whether a session that was given up is to be resumed.
     pub(crate) resume_failed: bool,
     pub(crate) reply: ReplyTo<Arc<crate::shared::SessionShared>>,
+}
+
+/// What comes into a session's mailbox: a message, and the place that it holds there until it is taken up.
+pub(crate) struct SessionMail {
+    pub(crate) message: SessionMessage,
+    /// `None` for messages from inside, which are few by themselves.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+}
+
+impl From<SessionMessage> for SessionMail {
+    fn from(message: SessionMessage) -> Self {
+        Self { message, place: None }
+    }
 }
 
 /// To a session: the only writer of its log.
@@ -99,8 +112,6 @@ pub(crate) enum SessionMessage {
     State(oneshot::Sender<State>),
     /// From outside: what the model would be sent.
     Context(oneshot::Sender<Vec<Arc<Message>>>),
-    /// From outside: any of those above, and the place in the mailbox that it holds until it is taken up.
-    Admitted { message: Box<SessionMessage>, place: OwnedSemaphorePermit },
     /// From outside or the supervisor: the agent's definition changed.
     Configure(Arc<Agent>),
     /// From outside: leave the compaction that no run waits for.
@@ -112,8 +123,8 @@ pub(crate) enum SessionMessage {
     /// From the session's own timer: nothing happened for a while.
     IdleCheck { activity: u64 },
 
-    /// From a sub-agent's call: what its session used, for this session's bill.
-    Bill { usage: greenroom_kernel::Usage, cost_microdollars: u64 },
+    /// From a sub-agent's call or a branch's summary: what it spent, for this session's bill.
+    Spent(Spent),
 
     /// From the agent: record these messages, deliver what waits at this boundary, and say so.
     Record { stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary },
@@ -122,19 +133,25 @@ pub(crate) enum SessionMessage {
     /// From the agent: what is the model to be sent?
     Project { stamp: RunAttempt },
     /// From the agent: compact.
-    Compact { stamp: RunAttempt, trigger: Trigger, at_window: bool, failed_attempts: u32 },
+    Compact {
+        stamp: RunAttempt,
+        trigger: Trigger,
+        at_window: bool,
+        failed_attempts: u32,
+        measured: Box<Measurement>,
+    },
     /// From the agent: everything was broadcast, and every prompt that was answered has its reply.
     EventsFlushed,
     /// From the agent or the compactor: a provider named a limit of a model when it refused `sent` tokens.
     LimitLearned { provider: String, model: String, limit: u64, sent: u64 },
 
     /// From the usage tracker: the size that was asked for before a compaction, a run's end or a state.
-    Measured { purpose: MeasureFor, size: Size, usage: ContextUsage, ratio: greenroom_kernel::usage::Ratio },
+    Measured { purpose: MeasureFor, measured: Box<Measurement> },
 
     /// From the compactor: replace the segment, if it is still what it was.
-    ReplacePathSegment { segment: Box<Segment>, duration_ms: u64, cost_microdollars: Option<u64> },
+    ReplacePathSegment { compaction: EntryId, segment: Box<Segment>, cost_microdollars: Option<u64> },
     /// From the compactor: it is over.
-    CompactionOver { end: Box<End>, cost_microdollars: Option<u64> },
+    CompactionOver { compaction: EntryId, end: Box<End>, cost_microdollars: Option<u64> },
 }
 
 impl SessionMessage {
@@ -155,13 +172,12 @@ impl SessionMessage {
             Self::Import { .. } => "session/import",
             Self::State(..) => "session/state",
             Self::Context(..) => "session/context",
-            Self::Admitted { message, .. } => message.point(),
             Self::Configure(..) => "session/configure",
             Self::AbortCompaction => "session/abort_compaction",
             Self::Stop => "session/stop",
             Self::TryAgain => "session/try_again",
             Self::IdleCheck { .. } => "session/idle_check",
-            Self::Bill { .. } => "session/bill",
+            Self::Spent(..) => "session/spent",
             Self::Record { .. } => "session/record",
             Self::End { .. } => "session/end",
             Self::Project { .. } => "session/project",
@@ -206,8 +222,24 @@ pub(crate) struct PromptOptions {
 pub(crate) enum MeasureFor {
     /// The run's end record.
     RunEnd,
-    /// A compaction's params.
-    Compaction,
+    /// A compaction that waits for it, by the number of its request.
+    Compaction(u64),
+}
+
+/// The context's size, and what it was measured with.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Measurement {
+    pub(crate) size: Size,
+    pub(crate) usage: ContextUsage,
+    pub(crate) ratio: Ratio,
+}
+
+/// What a session has spent so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Bill {
+    pub(crate) usage: Usage,
+    /// In micro-dollars, as far as prices are known.
+    pub(crate) cost_microdollars: u64,
 }
 
 /// To an agent: the run in progress.
@@ -226,7 +258,7 @@ pub(crate) enum AgentMessage {
     /// From the session: it is about to end; say so when everything before this was broadcast.
     FlushEvents,
     /// From the usage tracker: the size.
-    Sized { stamp: RunAttempt, size: Size },
+    Sized { stamp: RunAttempt, measured: Box<Measurement> },
     /// From the session: the usage tracker is a new one; ask again.
     TrackerRestarted { tracker: ractor::ActorRef<TrackerMessage> },
     /// From the run's watcher: it is cancelled.
@@ -314,8 +346,8 @@ pub(crate) enum TrackerMessage {
     Rewritten(Vec<Arc<Entry>>),
     /// From the session: model, window or fixed part changed.
     Configure(Box<crate::actors::usage_tracker::ContextLimits>),
-    /// From the session: the calls of a compaction.
-    SummaryCalls { usage: greenroom_kernel::Usage, cost_microdollars: Option<u64> },
+    /// From the session: an entry that is durable changed the bill.
+    Billed(Bill),
     /// From the agent: how large is the context?
     Measure { stamp: RunAttempt, reply_to: ractor::ActorRef<AgentMessage> },
     /// From the session: how large is the context?
@@ -329,27 +361,27 @@ impl TrackerMessage {
             Self::Appended(..) => "usage_tracker/appended",
             Self::Rewritten(..) => "usage_tracker/rewritten",
             Self::Configure(..) => "usage_tracker/configure",
-            Self::SummaryCalls { .. } => "usage_tracker/summary_calls",
+            Self::Billed(..) => "usage_tracker/billed",
             Self::Measure { .. } => "usage_tracker/measure",
             Self::MeasureFor(..) => "usage_tracker/measure_for",
         }
     }
 }
 
-/// To a compactor: a compaction in progress.
+/// To a compactor: a compaction in progress. Each message names the entry of its start.
 pub(crate) enum CompactorMessage {
     /// From the session: compact.
     Begin(Box<CompactionOrder>),
     /// From the hooks' task: their word.
-    HooksDecided { run: u64, word: HookDecision },
+    HooksDecided { compaction: EntryId, decision: HookDecision },
     /// From a summary child: its answer.
-    Answered { run: u64, id: u32, answer: Result<Box<AssistantMessage>, Failure> },
+    Answered { compaction: EntryId, id: u32, answer: Result<Box<AssistantMessage>, Failure> },
     /// From a wait's task: ask now.
-    AskNow { run: u64, id: u32 },
+    AskNow { compaction: EntryId, id: u32 },
     /// From the session: whether the segment was replaced.
-    Installed { installed: bool },
+    Installed { compaction: EntryId, installed: bool },
     /// From the session: stop; nobody waits for it.
-    Cancel { reason: String },
+    Cancel { compaction: EntryId, reason: String },
 }
 
 impl CompactorMessage {
@@ -357,7 +389,7 @@ impl CompactorMessage {
     pub(crate) fn point(&self) -> &'static str {
         match self {
             Self::Begin(..) => "compactor/begin",
-            Self::HooksDecided { .. } => "compactor/hooks_said",
+            Self::HooksDecided { .. } => "compactor/hooks_decided",
             Self::Answered { .. } => "compactor/answered",
             Self::AskNow { .. } => "compactor/ask_now",
             Self::Installed { .. } => "compactor/installed",
@@ -366,9 +398,16 @@ impl CompactorMessage {
     }
 }
 
-/// A compaction to run.
+/// A compaction that has begun.
 pub(crate) struct CompactionOrder {
-    pub(crate) params: CompactionParams,
+    /// The entry of its start.
+    pub(crate) id: EntryId,
+    /// Its plan, and what comes next.
+    pub(crate) compacting: Compacting,
+    /// What to do first.
+    pub(crate) effects: Vec<Effect>,
+    /// What the provider counts for each token that we estimate.
+    pub(crate) ratio: Ratio,
     /// Who writes the summaries.
     pub(crate) summariser: Summariser,
     /// Who is asked where that one fails: the session's own model.

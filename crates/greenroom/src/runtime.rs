@@ -21,9 +21,9 @@ use tokio::sync::oneshot;
 use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
-use crate::deps::{Clock, Deps, Learned};
 use crate::compaction::{BeforeCompact, Compacted};
-use crate::error::{ConfigError, Error, Result};
+use crate::deps::{Clock, Deps, Learned};
+use crate::error::{BranchPointError, ConfigError, Error, Result};
 use crate::event::{Event, durable};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
@@ -264,7 +264,7 @@ impl RuntimeBuilder {
         });
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
             .await
-            .map_err(|error| Error::internal("starting the supervisor", error))?;
+            .map_err(|error| Error::internal("starting the supervisor", &error))?;
         let _ = deps.supervisor.set(supervisor.clone());
         let stop = StopOnDrop { deps: Arc::clone(&deps), supervisor: supervisor.clone() };
         Ok(Runtime { deps, supervisor, notices: Arc::new(notices), _stop: Arc::new(stop) })
@@ -274,7 +274,7 @@ impl RuntimeBuilder {
 async fn open_store(options: StoreOptions) -> Result<(Store, Vec<Notice>)> {
     // sled may panic on a damaged index; the store catches that on a thread of its own.
     let opened = tokio::task::spawn_blocking(move || Store::open(&options)).await;
-    let opened = opened.map_err(|panic| Error::internal("opening the store", panic))?;
+    let opened = opened.map_err(|panic| Error::internal("opening the store", &panic))?;
     Ok(opened?)
 }
 
@@ -303,12 +303,43 @@ impl Runtime {
     /// [`Error::NoSession`]; [`Error::NotEmpty`] when the new id is taken: then nothing is changed.
     pub async fn fork(&self, from: &str, to: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
         let head = self.head(from).await?.ok_or_else(|| no_session(from))?;
+        self.fork_to_leaf(from, to, head.leaf, agent.into()).await
+    }
+
+    /// As [`Self::fork`], with the path that ends at an entry: also of a session whose log cannot be opened.
+    ///
+    /// # Errors
+    /// As [`Self::fork`]; [`Error::BranchPoint`] when no path ends at that entry.
+    pub async fn fork_at(
+        &self,
+        from: &str,
+        to: &str,
+        at: EntryId,
+        agent: impl Into<Arc<Agent>>,
+    ) -> Result<SessionHandle> {
+        self.fork_to_leaf(from, to, Some(at), agent.into()).await
+    }
+
+    async fn fork_to_leaf(
+        &self,
+        from: &str,
+        to: &str,
+        leaf: Option<EntryId>,
+        agent: Arc<Agent>,
+    ) -> Result<SessionHandle> {
         if self.head(to).await?.is_some_and(|taken| taken.leaf.is_some()) {
             return Err(Error::NotEmpty { session: to.to_owned() });
         }
         let entries = self.entries(from, EntryId(0)).await?;
+        if let Some(entry) = leaf {
+            let at = entries.binary_search_by_key(&entry, |entry| entry.id);
+            let at = at.map_err(|_| Error::NoEntry { entry, entries: entries.len() as u64 })?;
+            if !entries[at].kind.is_on_path() {
+                return Err(Error::BranchPoint(BranchPointError::BesidePath { entry }));
+            }
+        }
         let session = self.open(to, agent).await?;
-        session.import(entries.into_iter().map(Arc::new).collect(), head.leaf).await?;
+        session.import(entries.into_iter().map(Arc::new).collect(), leaf).await?;
         Ok(session)
     }
 
@@ -462,7 +493,7 @@ impl Runtime {
             return Ok(read(&store)?);
         }
         let read = tokio::task::spawn_blocking(move || read(&store)).await;
-        Ok(read.map_err(|panic| Error::internal("reading the store", panic))??)
+        Ok(read.map_err(|panic| Error::internal("reading the store", &panic))??)
     }
 }
 

@@ -8,13 +8,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, RunId};
+use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, RunId, Spender, Spent};
 use greenroom_kernel::message::{Block, Image, Message};
 use greenroom_kernel::plan::{Nothing, Plan};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, Usage};
-use greenroom_store::Head;
 use greenroom_provider::OutputSchema;
+use greenroom_store::Head;
 use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -26,7 +26,7 @@ use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{Delta, EventKind};
-use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMessage, SupervisorMessage};
+use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMail, SessionMessage, SupervisorMessage};
 use crate::names::names;
 use crate::shared::{REQUESTS_MAX, SessionShared};
 
@@ -343,7 +343,15 @@ impl SessionHandle {
     /// As [`Self::branch`]; [`Error::Model`] when no summary could be had; then nothing is changed.
     pub async fn branch_with_summary(&self, to: Option<EntryId>) -> Result<()> {
         let left = self.ask(|reply| SessionMessage::LeftBranch { to, reply }).await?;
-        let summary = crate::branch_summary::of(&self.deps, &self.shared.id, left).await?;
+        let mut spent =
+            Spent { by: Spender::BranchSummary, usage: Usage::default(), cost_microdollars: Some(0) };
+        let summary = crate::branch_summary::of(&self.deps, &self.shared.id, left, &mut spent).await;
+        if spent.usage.total_tokens() > 0 {
+            let place = self.place()?;
+            let actor = self.actor().await?;
+            self.send(&actor, place, SessionMessage::Spent(spent))?;
+        }
+        let summary = summary?;
         self.ask(|reply| SessionMessage::Branch { to, summary, reply }).await
     }
 
@@ -432,12 +440,11 @@ impl SessionHandle {
 
     fn send(
         &self,
-        actor: &ActorRef<SessionMessage>,
+        actor: &ActorRef<SessionMail>,
         place: OwnedSemaphorePermit,
         message: SessionMessage,
     ) -> Result<()> {
-        let message = Box::new(message);
-        actor.cast(SessionMessage::Admitted { message, place }).map_err(|_| self.gone())
+        actor.cast(SessionMail { message, place: Some(place) }).map_err(|_| self.gone())
     }
 
     fn gone(&self) -> Error {
@@ -445,7 +452,7 @@ impl SessionHandle {
     }
 
     /// The session's actor; a session that sleeps is woken.
-    async fn actor(&self) -> Result<ActorRef<SessionMessage>> {
+    async fn actor(&self) -> Result<ActorRef<SessionMail>> {
         self.shared.activity.fetch_add(1, Ordering::Relaxed);
         // It may be closed again by the time that it is up.
         for _ in 0..WAKES_MAX {
@@ -484,7 +491,7 @@ struct WithdrawOnDrop {
 impl Drop for WithdrawOnDrop {
     fn drop(&mut self) {
         if let Some(actor) = self.handle.take().and_then(|handle| handle.shared.actor()) {
-            let _ = actor.cast(SessionMessage::Withdraw { ticket: self.ticket });
+            let _ = actor.cast(SessionMessage::Withdraw { ticket: self.ticket }.into());
         }
     }
 }

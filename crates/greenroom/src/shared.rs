@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greenroom_kernel::Usage;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
@@ -15,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::Agent;
 use crate::bus::Bus;
 use crate::event::{Event, EventKind};
-use crate::message::SessionMessage;
+use crate::message::{Bill, SessionMail, SessionMessage};
 use crate::pairs::Pairs;
 
 /// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
@@ -25,12 +24,12 @@ pub(crate) const REQUESTS_MAX: usize = 1_024;
 pub(crate) struct SessionShared {
     pub(crate) id: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
-    actor: Mutex<Option<ActorRef<SessionMessage>>>,
+    actor: Mutex<Option<ActorRef<SessionMail>>>,
     agent: Mutex<Arc<Agent>>,
     /// Cancels the current run.
     run: Mutex<CancellationToken>,
     context: Mutex<ContextUsage>,
-    bill: Mutex<(Usage, u64)>,
+    bill: Mutex<Bill>,
     broadcast: Mutex<Broadcast>,
     /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
@@ -91,11 +90,11 @@ impl SessionShared {
         }
     }
 
-    pub(crate) fn actor(&self) -> Option<ActorRef<SessionMessage>> {
+    pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {
         self.actor.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_actor(&self, actor: Option<ActorRef<SessionMessage>>) {
+    pub(crate) fn set_actor(&self, actor: Option<ActorRef<SessionMail>>) {
         *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = actor;
     }
 
@@ -121,7 +120,7 @@ impl SessionShared {
         if let Some(actor) = self.actor()
             && !self.abort_asked.swap(true, Ordering::Relaxed)
         {
-            let _ = actor.cast(SessionMessage::AbortCompaction);
+            let _ = actor.cast(SessionMessage::AbortCompaction.into());
         }
     }
 
@@ -138,11 +137,11 @@ impl SessionShared {
         *self.context.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_bill(&self, usage: Usage, cost_microdollars: u64) {
-        *self.bill.lock().unwrap_or_else(PoisonError::into_inner) = (usage, cost_microdollars);
+    pub(crate) fn set_bill(&self, bill: Bill) {
+        *self.bill.lock().unwrap_or_else(PoisonError::into_inner) = bill;
     }
 
-    pub(crate) fn bill(&self) -> (Usage, u64) {
+    pub(crate) fn bill(&self) -> Bill {
         *self.bill.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,7 +181,11 @@ impl SessionShared {
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
         let admitted = broadcast.pairs.admit(&kind);
-        self.publish_beside(bus, &mut broadcast, admitted.first.into_iter().chain(admitted.itself.then_some(kind)));
+        self.publish_beside(
+            bus,
+            &mut broadcast,
+            admitted.first.into_iter().chain(admitted.itself.then_some(kind)),
+        );
     }
 
     /// Publishes a durable event, once.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::ToolSpec;
+use greenroom_kernel::entry::{Spender, Spent};
 use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 
 use crate::agent::{Agent, SubAgent};
@@ -31,7 +32,7 @@ pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
     let mut tools = agent.tools.clone();
     for sub_agent in &agent.sub_agents {
         let tool = SubAgentTool { deps: Arc::downgrade(deps), definition: sub_agent.clone() };
-        tools.insert(tool).map_err(ConfigError::tool)?;
+        tools.insert(tool).map_err(|error| ConfigError::tool(&error))?;
     }
     Ok(tools)
 }
@@ -94,7 +95,7 @@ async fn work(
     let caller = find(deps, &caller_id).await?;
     let agent = within_budget(&definition.agent, caller.as_deref());
     let shared = open(deps, Arc::clone(&id), agent, Some(caller_id), true).await?;
-    let (_, spent_before) = shared.bill();
+    let before = shared.bill();
     let session = SessionHandle::new(Arc::clone(&shared), Arc::clone(deps));
     let result = tokio::select! {
         biased;
@@ -104,9 +105,13 @@ async fn work(
     };
     // What it spent is spent by its caller too.
     if let Some(actor) = caller.and_then(|caller| caller.actor()) {
-        let (usage, spent) = shared.bill();
-        let cost_microdollars = spent.saturating_sub(spent_before);
-        let _ = actor.cast(SessionMessage::Bill { usage, cost_microdollars });
+        let after = shared.bill();
+        let spent = Spent {
+            by: Spender::SubAgent { session: shared.id.to_string() },
+            usage: after.usage.since(&before.usage),
+            cost_microdollars: Some(after.cost_microdollars.saturating_sub(before.cost_microdollars)),
+        };
+        let _ = actor.cast(SessionMessage::Spent(spent).into());
     }
     result
 }
@@ -121,7 +126,7 @@ async fn find(deps: &Deps, id: &Arc<str>) -> Result<Option<Arc<SessionShared>>> 
 /// The agent, with no more to spend than its caller has left.
 fn within_budget(agent: &Arc<Agent>, caller: Option<&SessionShared>) -> Arc<Agent> {
     let left = caller.and_then(|caller| {
-        let (_, spent) = caller.bill();
+        let spent = caller.bill().cost_microdollars;
         Some(caller.agent().cost_microdollars_max?.saturating_sub(spent))
     });
     match left {

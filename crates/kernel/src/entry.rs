@@ -126,6 +126,8 @@ pub enum EntryKind {
     CompactionStarted(CompactionStarted),
     /// Beside the path: a compaction ended, one way or another. Exactly one for every start.
     CompactionEnded(CompactionEnded),
+    /// Beside the path: tokens that were spent for this session by calls that are not its own answers.
+    Spent(Spent),
     /// Beside the path: the agent's run for a prompt ended. Exactly one for every run.
     RunEnded {
         /// Which run.
@@ -161,6 +163,7 @@ impl EntryKind {
             | Self::LeafMoved { .. }
             | Self::CompactionStarted(_)
             | Self::CompactionEnded(_)
+            | Self::Spent(_)
             | Self::RunEnded { .. } => false,
         }
     }
@@ -382,6 +385,30 @@ pub struct CompactionEnded {
     pub summary_usage: Usage,
     /// What its model calls cost, in micro-dollars; `None` if the price is not known.
     pub cost_microdollars: Option<u64>,
+}
+
+/// Tokens that were spent for a session by calls that are not its own answers. What a compaction's summaries
+/// spent is in its [`CompactionEnded`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spent {
+    /// Who spent them.
+    pub by: Spender,
+    /// The tokens of all its calls together.
+    pub usage: Usage,
+    /// What the calls cost, in micro-dollars; `None` if the price is not known.
+    pub cost_microdollars: Option<u64>,
+}
+
+/// Who spends tokens for a session, besides its own agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spender {
+    /// An agent that was called as a tool.
+    SubAgent {
+        /// The id of its session.
+        session: String,
+    },
+    /// The summary of a branch that was left.
+    BranchSummary,
 }
 
 /// How an agent's run for a prompt ended. In JSON: `outcome`, and `reason` and `failure` where there is one.

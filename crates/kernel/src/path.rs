@@ -146,6 +146,7 @@ pub fn is_message(kind: &EntryKind) -> bool {
         | EntryKind::Inbox { .. }
         | EntryKind::InboxCleared { .. }
         | EntryKind::LeafMoved { .. }
+        | EntryKind::Spent(_)
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
         | EntryKind::RunEnded { .. } => false,

@@ -35,7 +35,7 @@ pub struct CompactionSettings {
     #[serde(alias = "model_auto_compact_token_limit")]
     pub auto_compact_token_limit: Option<u64>,
     /// How much of the newest conversation stays verbatim, in tokens; at most 35 % of the window.
-    /// `null`: a quarter of the window, or 20,000 by hand.
+    /// `null`: a quarter of the window, or 20,000 in a manual compaction.
     pub keep_recent_tokens: Option<u64>,
     /// At least this many of the newest messages stay verbatim.
     pub preserve_messages: Option<u64>,

@@ -95,6 +95,7 @@ pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
         | EntryKind::Inbox { .. }
         | EntryKind::InboxCleared { .. }
         | EntryKind::LeafMoved { .. }
+        | EntryKind::Spent(_)
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
         | EntryKind::RunEnded { .. } => 0,

@@ -279,6 +279,7 @@ fn answer(value: &Value) -> Response {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+#[expect(clippy::wildcard_enum_match_arm, reason = "the library's errors are open-ended")]
 fn refused(error: Error) -> Refusal {
     let (status, class) = match &error {
         Error::Model(failure) => (StatusCode::BAD_GATEWAY, failure.class.as_str()),
@@ -286,6 +287,7 @@ fn refused(error: Error) -> Refusal {
         Error::NotIdle { .. } | Error::DuplicateKey { .. } | Error::Aborted | Error::Stopped { .. } => {
             (StatusCode::CONFLICT, "other")
         }
+        Error::NoSession { .. } => (StatusCode::NOT_FOUND, "other"),
         error if error.is_invalid_request() => (StatusCode::BAD_REQUEST, "other"),
         Error::Closed => (StatusCode::SERVICE_UNAVAILABLE, "other"),
         Error::Store(store) if !store.is_retryable() => (StatusCode::BAD_REQUEST, "other"),

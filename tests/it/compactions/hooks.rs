@@ -70,7 +70,10 @@ async fn a_supplied_summary_that_is_empty_too_large_or_cuts_where_none_may_is_re
         .await;
         let before = session.context().await.unwrap();
         let done = session.compact(keep(300)).await.unwrap();
-        assert!(done.outcome.as_str() == "failed" && done.outcome.reason().unwrap().contains(reason), "{reason}");
+        assert!(
+            done.outcome.as_str() == "failed" && done.outcome.reason().unwrap().contains(reason),
+            "{reason}"
+        );
         assert_eq!(session.context().await.unwrap(), before);
     }
 }

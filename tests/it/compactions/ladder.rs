@@ -124,7 +124,9 @@ async fn after_three_failures_it_pauses_until_a_compaction_by_hand_new_settings_
         );
         broken.store(false, std::sync::atomic::Ordering::Relaxed);
         match change {
-            "by hand" => assert_eq!(session.compact(keep(14_000)).await.unwrap().outcome.as_str(), "completed"),
+            "by hand" => {
+                assert_eq!(session.compact(keep(14_000)).await.unwrap().outcome.as_str(), "completed")
+            }
             "settings" => {
                 runtime.set_compaction(settings(|settings| settings.threshold = Some(0.79))).await.unwrap();
             }
@@ -238,7 +240,10 @@ async fn settings_that_cannot_work_are_refused_with_the_reason() {
     let runtime = runtime(&model).await;
     for bad in bad {
         let refused = runtime.set_compaction(bad.clone()).await.unwrap_err();
-        assert!(matches!(&refused, Error::Config(reason) if reason.to_string().contains("must")), "{refused}");
+        assert!(
+            matches!(&refused, Error::Config(reason) if reason.to_string().contains("must")),
+            "{refused}"
+        );
         assert!(builder(&model).compaction(bad).start().await.is_err());
     }
     let limited = settings(|settings| {

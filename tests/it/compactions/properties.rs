@@ -295,7 +295,10 @@ impl Life {
         assert_eq!(starts, ended.len(), "one end for each start");
         for end in &ended {
             let is_smaller = end.tokens_after < end.tokens_before;
-            assert!(is_smaller || end.outcome.reason().is_some() || end.outcome.as_str() == "superseded", "{end:?}");
+            assert!(
+                is_smaller || end.outcome.reason().is_some() || end.outcome.as_str() == "superseded",
+                "{end:?}"
+            );
         }
         let requests = asked(&self.model);
         let fresh: Vec<String> =

@@ -341,8 +341,9 @@ impl World<'_> {
                     keep_recent: pick(&mut self.random, &[None, Some(500)]),
                     force: once_in(&mut self.random, 2),
                 };
-                let work =
-                    async move { session.compact(options).await.map(|end| Done::Compacted(end.outcome.as_str())) };
+                let work = async move {
+                    session.compact(options).await.map(|end| Done::Compacted(end.outcome.as_str()))
+                };
                 ("compact", work.boxed())
             }
             78..=79 => {

@@ -24,7 +24,9 @@ fn end(outcome: CompactionOutcome) -> Compacted {
 
 #[test]
 fn numbers_have_commas() {
-    for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (142_318, "142,318"), (1_234_567, "1,234,567")] {
+    for (number, text) in
+        [(0, "0"), (999, "999"), (1_000, "1,000"), (142_318, "142,318"), (1_234_567, "1,234,567")]
+    {
         assert_eq!(thousands(number), text);
     }
 }
@@ -36,15 +38,15 @@ fn a_compaction_says_what_it_saved_or_why_there_was_none() {
     for (outcome, text) in [
         (CompactionOutcome::Completed, done),
         (CompactionOutcome::Truncated, done),
-        (CompactionOutcome::Nothing { reason: reason() }, "No compaction needed: everything is recent enough to keep"),
+        (
+            CompactionOutcome::Nothing { reason: reason() },
+            "No compaction needed: everything is recent enough to keep",
+        ),
         (
             CompactionOutcome::Failed { reason: "the disk is full".into() },
             "Compaction failed: the disk is full; the conversation is as it was",
         ),
-        (
-            CompactionOutcome::Superseded,
-            "Compaction superseded: superseded; the conversation is as it was",
-        ),
+        (CompactionOutcome::Superseded, "Compaction superseded: superseded; the conversation is as it was"),
     ] {
         assert_eq!(compacted(&end(outcome)), text);
     }

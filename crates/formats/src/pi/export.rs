@@ -87,6 +87,7 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         EntryKind::Inbox { .. }
         | EntryKind::InboxCleared { .. }
         | EntryKind::LeafMoved { .. }
+        | EntryKind::Spent(_)
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
         | EntryKind::RunEnded { .. } => custom("greenroom.record", &Value::Null),

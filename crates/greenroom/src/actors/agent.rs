@@ -18,7 +18,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::message::{
-    AgentMessage, Answer, BeginRun, ModelOutcome, RunAttempt, SessionMessage, TrackerMessage,
+    AgentMessage, Answer, BeginRun, Measurement, ModelOutcome, RunAttempt, SessionMail, SessionMessage,
+    TrackerMessage,
 };
 use crate::shared::SessionShared;
 
@@ -32,14 +33,14 @@ pub(crate) struct AgentActor;
 pub(crate) struct AgentArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
-    pub(crate) session: ActorRef<SessionMessage>,
+    pub(crate) session: ActorRef<SessionMail>,
 }
 
 /// What it owns.
 pub(crate) struct AgentState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,
-    session: ActorRef<SessionMessage>,
+    session: ActorRef<SessionMail>,
     running: Option<Box<Running>>,
 }
 
@@ -54,6 +55,8 @@ struct Running {
     /// It was told that images of the prompt are not sent.
     media_missed: bool,
     measuring: bool,
+    /// The newest size that it was told.
+    measured: Option<Box<Measurement>>,
     /// The tasks that run: a model call, the tools of one answer.
     model: Option<DropGuard>,
     tools: Option<DropGuard>,
@@ -123,10 +126,11 @@ impl AgentState {
             AgentMessage::Compacted { stamp, installed, floor } => {
                 self.input(myself, stamp, Input::Compacted { installed, floor });
             }
-            AgentMessage::Sized { stamp, size } => {
-                if let Some(running) = self.current(stamp) {
-                    running.measuring = false;
-                }
+            AgentMessage::Sized { stamp, measured } => {
+                let Some(running) = self.current(stamp) else { return };
+                let size = measured.size.clone();
+                running.measuring = false;
+                running.measured = Some(measured);
                 self.input(myself, stamp, Input::Size(size));
             }
             AgentMessage::Context { stamp, messages } => self.ask(myself, stamp, messages),
@@ -159,7 +163,7 @@ impl AgentState {
 
     fn tell_session(&self, message: SessionMessage) {
         // A session that is gone takes its agent with it.
-        let _ = self.session.cast(message);
+        let _ = self.session.cast(message.into());
     }
 
     fn begin(&mut self, myself: &ActorRef<AgentMessage>, begin: BeginRun) {
@@ -175,6 +179,7 @@ impl AgentState {
             ask: None,
             media_missed: false,
             measuring: false,
+            measured: None,
             model: None,
             tools: None,
             aborting: false,
@@ -209,7 +214,15 @@ impl AgentState {
                 let _ = running.begin.tracker.cast(TrackerMessage::Measure { stamp, reply_to });
             }
             Effect::Compact { trigger, at_window, failed_attempts } => {
-                self.tell_session(SessionMessage::Compact { stamp, trigger, at_window, failed_attempts });
+                let measured = self.current(stamp).and_then(|running| running.measured.clone());
+                let measured = measured.expect("a run compacts only after it was told its size");
+                self.tell_session(SessionMessage::Compact {
+                    stamp,
+                    trigger,
+                    at_window,
+                    failed_attempts,
+                    measured,
+                });
             }
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };

@@ -9,20 +9,18 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use greenroom_kernel::compacting::{Compacting, Effect, Input, SummaryRequest};
+use greenroom_kernel::compacting::{Compacting, Effect, HookDecision, Input, SummaryRequest};
+use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{BACKOFF_MS_MAX, is_full};
 use greenroom_kernel::usage::Ratio;
-use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Usage, compacting, summary};
-use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
+use greenroom_kernel::{AssistantMessage, EntryId, Failure, FailureClass, Usage};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio::time::Instant;
 
 use crate::deps::{Deps, model_info};
 use crate::event::EventKind;
-use crate::lane::Lane;
-use crate::message::{CompactionOrder, CompactorMessage, SessionMessage, Summariser};
+use crate::message::{CompactionOrder, CompactorMessage, SessionMail, SessionMessage, Summariser};
 use crate::shared::SessionShared;
+use crate::summary_call;
 
 /// The most questions that are asked at the same time.
 const CHILDREN_MAX: usize = 4;
@@ -34,24 +32,23 @@ pub(crate) struct Compactor;
 pub(crate) struct CompactorArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
-    pub(crate) session: ActorRef<SessionMessage>,
+    pub(crate) session: ActorRef<SessionMail>,
 }
 
 /// What it owns.
 pub(crate) struct CompactorState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,
-    session: ActorRef<SessionMessage>,
-    /// Which compaction this is: news of an earlier one is late.
-    run: u64,
+    session: ActorRef<SessionMail>,
     running: Option<Box<Running>>,
 }
 
 struct Running {
+    /// The entry of its start: news of another compaction is late.
+    id: EntryId,
     compacting: Compacting,
     summariser: Summariser,
     fallback: Summariser,
-    began: Instant,
     /// Questions that wait for a child.
     queue: VecDeque<SummaryRequest>,
     /// Questions that wait for their time.
@@ -83,7 +80,7 @@ impl Actor for Compactor {
     ) -> Result<Self::State, ActorProcessingErr> {
         let CompactorArguments { deps, shared, session } = arguments;
         deps.at(&shared.id, "compactor/starts");
-        Ok(CompactorState { deps, shared, session, run: 0, running: None })
+        Ok(CompactorState { deps, shared, session, running: None })
     }
 
     async fn handle(
@@ -95,27 +92,23 @@ impl Actor for Compactor {
         state.deps.at(&state.shared.id, message.point());
         match message {
             CompactorMessage::Begin(order) => state.begin(&myself, *order).await,
-            CompactorMessage::HooksDecided { run, word } => {
-                state.input(&myself, run, Input::Hooks(word)).await
+            CompactorMessage::HooksDecided { compaction, decision } => {
+                state.input(&myself, compaction, Input::Hooks(decision)).await;
             }
-            CompactorMessage::Answered { run, id, answer } => {
-                state.answered(&myself, run, id, answer).await;
+            CompactorMessage::Answered { compaction, id, answer } => {
+                state.answered(&myself, compaction, id, answer).await;
             }
-            CompactorMessage::AskNow { run, id } => {
-                if run == state.run {
-                    if let Some(running) = &mut state.running {
-                        running.queue.extend(running.delayed.remove(&id));
-                    }
+            CompactorMessage::AskNow { compaction, id } => {
+                if let Some(running) = state.current(compaction) {
+                    running.queue.extend(running.delayed.remove(&id));
                     state.start_children(&myself).await;
                 }
             }
-            CompactorMessage::Installed { installed } => {
-                let run = state.run;
-                state.input(&myself, run, Input::Installed(installed)).await;
+            CompactorMessage::Installed { compaction, installed } => {
+                state.input(&myself, compaction, Input::Installed(installed)).await;
             }
-            CompactorMessage::Cancel { reason } => {
-                let run = state.run;
-                state.input(&myself, run, Input::Cancelled { reason }).await;
+            CompactorMessage::Cancel { compaction, reason } => {
+                state.input(&myself, compaction, Input::Cancelled { reason }).await;
             }
         }
         Ok(())
@@ -130,13 +123,12 @@ impl Actor for Compactor {
         match event {
             // The question of a child that panicked is asked again; its siblings go on.
             SupervisionEvent::ActorFailed(child, reason) => {
-                let asked =
-                    state.running.as_mut().and_then(|running| running.children.remove(&child.get_id()));
-                if let Some(Child { id, .. }) = asked {
+                let Some(running) = &mut state.running else { return Ok(()) };
+                let compaction = running.id;
+                if let Some(Child { id, .. }) = running.children.remove(&child.get_id()) {
                     let failure =
                         Failure::new(FailureClass::Other, format!("a summary's call died: {reason}"));
-                    let run = state.run;
-                    state.input(&myself, run, Input::Answered { id, answer: Err(failure) }).await;
+                    state.input(&myself, compaction, Input::Answered { id, answer: Err(failure) }).await;
                 }
             }
             SupervisionEvent::ActorTerminated(..)
@@ -149,14 +141,12 @@ impl Actor for Compactor {
 
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
-        self.run += 1;
-        let ratio = order.params.ratio;
-        let (compacting, effects) = Compacting::begin(order.params);
+        let CompactionOrder { id, compacting, effects, ratio, summariser, fallback } = order;
         self.running = Some(Box::new(Running {
+            id,
             compacting,
-            summariser: order.summariser,
-            fallback: order.fallback,
-            began: Instant::now(),
+            summariser,
+            fallback,
             queue: VecDeque::new(),
             delayed: HashMap::new(),
             children: HashMap::new(),
@@ -170,24 +160,30 @@ impl CompactorState {
     async fn answered(
         &mut self,
         myself: &ActorRef<CompactorMessage>,
-        run: u64,
+        compaction: EntryId,
         id: u32,
         answer: Result<Box<AssistantMessage>, Failure>,
     ) {
-        if let Some(running) = self.running.as_mut().filter(|_| run == self.run) {
+        let session = self.session.clone();
+        if let Some(running) = self.current(compaction) {
             let child = running.children.extract_if(|_, child| child.id == id).next().map(|(_, child)| child);
             match (&answer, child) {
                 (Ok(answer), _) => running.bill(answer),
-                (Err(failure), Some(child)) => refused(&self.session, &child, failure),
+                (Err(failure), Some(child)) => refused(&session, &child, failure),
                 (Err(_), None) => {}
             }
         }
-        self.input(myself, run, Input::Answered { id, answer }).await;
+        self.input(myself, compaction, Input::Answered { id, answer }).await;
         self.start_children(myself).await;
     }
 
-    async fn input(&mut self, myself: &ActorRef<CompactorMessage>, run: u64, input: Input) {
-        let Some(running) = self.running.as_mut().filter(|_| run == self.run) else { return };
+    /// The compaction in progress, if it is this one. Late news ends here.
+    fn current(&mut self, compaction: EntryId) -> Option<&mut Running> {
+        self.running.as_deref_mut().filter(|running| running.id == compaction)
+    }
+
+    async fn input(&mut self, myself: &ActorRef<CompactorMessage>, compaction: EntryId, input: Input) {
+        let Some(running) = self.current(compaction) else { return };
         let effects = running.compacting.on(input);
         self.perform(myself, effects).await;
     }
@@ -196,26 +192,27 @@ impl CompactorState {
         for effect in effects {
             let Some(running) = &mut self.running else { return };
             match effect {
-                Effect::Consult(plan) => self.consult(myself, *plan),
+                Effect::Consult(plan) => {
+                    let compaction = running.id;
+                    self.consult(myself, compaction, *plan);
+                }
                 Effect::Ask(question) if question.after_ms > 0 => {
-                    let (id, run, compactor) = (question.id, self.run, myself.clone());
+                    let (id, compaction, compactor) = (question.id, running.id, myself.clone());
                     let delay = Duration::from_millis(question.after_ms);
                     running.delayed.insert(id, question);
-                    compactor.send_after(delay, move || CompactorMessage::AskNow { run, id });
+                    compactor.send_after(delay, move || CompactorMessage::AskNow { compaction, id });
                 }
                 Effect::Ask(question) => running.queue.push_back(question),
                 Effect::Withdraw(ids) => running.withdraw(&ids),
                 Effect::Install(segment) => {
-                    let duration_ms = running.duration_ms();
-                    let cost_microdollars = running.cost_microdollars;
+                    let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
                     let message =
-                        SessionMessage::ReplacePathSegment { segment, duration_ms, cost_microdollars };
-                    let _ = self.session.cast(message);
+                        SessionMessage::ReplacePathSegment { compaction, segment, cost_microdollars };
+                    let _ = self.session.cast(message.into());
                 }
-                Effect::End(end) => {
-                    let mut end = end;
+                Effect::End(mut end) => {
                     end.usage = running.usage;
-                    let cost_microdollars = running.cost_microdollars;
+                    let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
                     for child in running.children.values() {
                         // Nobody waits for it any more; its call is dropped with it.
                         child.actor.kill();
@@ -223,8 +220,8 @@ impl CompactorState {
                     self.running = None;
                     if !end.outcome.is_installed() {
                         let end = Box::new(end);
-                        let over = SessionMessage::CompactionOver { end, cost_microdollars };
-                        let _ = self.session.cast(over);
+                        let over = SessionMessage::CompactionOver { compaction, end, cost_microdollars };
+                        let _ = self.session.cast(over.into());
                     }
                     return;
                 }
@@ -233,26 +230,26 @@ impl CompactorState {
         self.start_children(myself).await;
     }
 
-    fn consult(&self, myself: &ActorRef<CompactorMessage>, plan: greenroom_kernel::plan::Plan) {
-        let (run, compactor) = (self.run, myself.clone());
+    fn consult(&self, myself: &ActorRef<CompactorMessage>, compaction: EntryId, plan: Plan) {
+        let compactor = myself.clone();
         if self.deps.hooks.is_empty() {
-            let _ = compactor
-                .cast(CompactorMessage::HooksDecided { run, word: compacting::HookDecision::Continue });
+            let decision = HookDecision::Continue;
+            let _ = compactor.cast(CompactorMessage::HooksDecided { compaction, decision });
             return;
         }
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         tokio::spawn(async move {
-            let (word, warnings) = deps.hooks.before(&shared.id, plan).await;
+            let (decision, warnings) = deps.hooks.before(&shared.id, plan).await;
             for message in warnings {
                 shared.publish(&deps.bus, EventKind::Warning { message });
             }
-            let _ = compactor.cast(CompactorMessage::HooksDecided { run, word });
+            let _ = compactor.cast(CompactorMessage::HooksDecided { compaction, decision });
         });
     }
 
     async fn start_children(&mut self, myself: &ActorRef<CompactorMessage>) {
-        let run = self.run;
         let Some(running) = &mut self.running else { return };
+        let compaction = running.id;
         while running.children.len() < CHILDREN_MAX {
             let Some(question) = running.queue.pop_front() else { return };
             // A model that failed at it is not asked again: the session's own is.
@@ -262,7 +259,7 @@ impl CompactorState {
             let arguments = SummaryArguments {
                 compactor: myself.clone(),
                 summariser: summariser.clone(),
-                run,
+                compaction,
                 session: self.shared.id.to_string(),
                 fills_window: is_full(tokens, running.compacting.summariser_window()),
             };
@@ -274,7 +271,7 @@ impl CompactorState {
                 Err(error) => {
                     let failure =
                         Failure::new(FailureClass::Other, format!("a summary could not be started: {error}"));
-                    let _ = myself.cast(CompactorMessage::Answered { run, id, answer: Err(failure) });
+                    let _ = myself.cast(CompactorMessage::Answered { compaction, id, answer: Err(failure) });
                 }
             }
         }
@@ -282,10 +279,6 @@ impl CompactorState {
 }
 
 impl Running {
-    fn duration_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
     /// Forgets these questions. Killing a child drops its call.
     fn withdraw(&mut self, ids: &[u32]) {
         self.queue.retain(|question| !ids.contains(&question.id));
@@ -307,14 +300,15 @@ impl Running {
 }
 
 /// What a refusal says of the summariser for all who use it: how long to wait, and how much it takes.
-fn refused(session: &ActorRef<SessionMessage>, child: &Child, failure: &Failure) {
+fn refused(session: &ActorRef<SessionMail>, child: &Child, failure: &Failure) {
     let Summariser { lane, model } = &child.summariser;
     if let Some(wait_ms) = failure.retry_after_ms.filter(|_| failure.class.is_retryable()) {
         lane.pause_ms(wait_ms.min(BACKOFF_MS_MAX));
     }
     if let Some(limit) = failure.limit.filter(|_| failure.class == FailureClass::ContextOverflow) {
         let (provider, model) = (lane.provider.name().to_owned(), model.clone());
-        let _ = session.cast(SessionMessage::LimitLearned { provider, model, limit, sent: child.tokens });
+        let learned = SessionMessage::LimitLearned { provider, model, limit, sent: child.tokens };
+        let _ = session.cast(learned.into());
     }
 }
 
@@ -325,7 +319,7 @@ struct SummaryActor;
 struct SummaryArguments {
     compactor: ActorRef<CompactorMessage>,
     summariser: Summariser,
-    run: u64,
+    compaction: EntryId,
     session: String,
     fills_window: bool,
 }
@@ -351,14 +345,14 @@ impl Actor for SummaryActor {
     ) -> Result<(), ActorProcessingErr> {
         let id = question.id;
         let Summariser { lane, model } = &state.summariser;
-        let answer = ask(lane, model, &state.session, question.text, question.cap_tokens);
+        let answer = summary_call::ask(lane, model, &state.session, question.text, question.cap_tokens);
         let answer = Box::pin(answer).await.map_err(|error| {
             // As in a run: who says nothing at all to what fills its window says that it is too large.
             let is_overflow = state.fills_window && error.is_overflow_candidate();
             let class = if is_overflow { FailureClass::ContextOverflow } else { error.failure.class };
             Failure { class, ..error.failure }
         });
-        let _ = state.compactor.cast(CompactorMessage::Answered { run: state.run, id, answer });
+        let _ = state.compactor.cast(CompactorMessage::Answered { compaction: state.compaction, id, answer });
         myself.stop(None);
         Ok(())
     }
@@ -372,34 +366,4 @@ impl Actor for SummaryActor {
         // It has no children.
         Ok(())
     }
-}
-
-/// Asks a summariser once.
-pub(crate) async fn ask(
-    lane: &Lane,
-    model: &str,
-    session: &str,
-    text: String,
-    cap_tokens: u64,
-) -> Result<Box<AssistantMessage>, ProviderError> {
-    let silent = |failure| ProviderError::new(failure, "");
-    let request = Request {
-        model: model.to_owned(),
-        system: Some(summary::SYSTEM.to_owned()),
-        messages: vec![Arc::new(Message::user(text))],
-        tools: Arc::from([]),
-        output_tokens_max: Some(cap_tokens + cap_tokens / 4),
-        output_schema: None,
-        purpose: Purpose::Summary,
-        session: session.to_owned(),
-    };
-    let _place = lane.enter(Purpose::Summary).await;
-    let mut stream = lane.unless_silent(lane.provider.stream(request)).await.map_err(silent)??;
-    while let Some(event) = lane.unless_silent(stream.next()).await.map_err(silent)? {
-        if let ReplyEvent::Done(answer) = event? {
-            return Ok(answer);
-        }
-    }
-    let text = "the summariser's stream ended before the answer was complete";
-    Err(silent(Failure::new(FailureClass::Malformed, text)))
 }

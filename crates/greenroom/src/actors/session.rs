@@ -8,51 +8,43 @@
 //! one run and one compaction are open; what a crash left open is closed before anything else is written; only
 //! this actor waits for the disk.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use greenroom_kernel::compacting::CompactionParams;
-use greenroom_kernel::entry::{
-    CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, EntryKind, Trigger,
-};
-use greenroom_kernel::message::{Block, Message};
-use greenroom_kernel::path::Live;
-use greenroom_kernel::plan::{Plan, PlanOptions, plan};
-use greenroom_kernel::run::{Boundary, Size};
-use greenroom_kernel::settings::{CompactionSettings, Occasion};
-use greenroom_kernel::size::{Estimator, text_tokens};
-use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Window, WindowSource};
-use greenroom_kernel::{Entry, EntryId, Failure, RunOutcome, Usage};
-use greenroom_store::{Appended, Batch, SessionState as StoredState};
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+use greenroom_kernel::entry::{EntryKind, Spent, Trigger};
+use greenroom_kernel::usage::{ContextUsage, Measured};
+use greenroom_store::{Appended, Batch};
+use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-use crate::actors::agent::{AgentActor, AgentArguments};
-use crate::actors::compactor::{Compactor, CompactorArguments};
-use crate::actors::usage_tracker::{ContextLimits, TrackerArguments, UsageTracker};
+use crate::actors::usage_tracker::ContextLimits;
 use crate::agent::Agent;
-use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{self, Event, EventKind};
-use crate::lane::Lane;
-use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
+use crate::log::{Draft, Log};
 use crate::message::{
-    AgentMessage, Answer, BeginRun, CompactionOrder, CompactorMessage, MeasureFor, PromptOptions, ReplyTo,
-    RunAttempt, RunCompletion, SessionMessage, Summariser, SupervisorMessage, TrackerMessage,
+    AgentMessage, CompactorMessage, MeasureFor, RunCompletion, SessionMail, SessionMessage,
+    SupervisorMessage, TrackerMessage,
 };
 use crate::restarts::Restarts;
-use crate::session::{Reply, State, Status};
+use crate::session::{State, Status};
 use crate::shared::SessionShared;
 
 mod compaction;
+mod definition;
 mod first_reply;
+mod inbox;
 mod manual;
+mod open_compaction;
 mod opening;
 mod runs;
 
-use opening::{fixed_tokens, model_warnings};
+use definition::{Definition, SessionLimits};
+use inbox::Inbox;
+use open_compaction::{CompactionRequest, Leaving, OpenCompaction};
+use runs::OpenRun;
 
 /// The session actor.
 pub(crate) struct Session;
@@ -69,111 +61,30 @@ pub(crate) struct SessionState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,
     supervisor: ActorRef<SupervisorMessage>,
-    myself: ActorRef<SessionMessage>,
-    definition: Arc<Agent>,
-    lane: Arc<Lane>,
-    tools: greenroom_tools::Registry,
-    settings: Arc<CompactionSettings>,
-    window: Window,
-    fixed_tokens: u64,
-    log: Log,
+    myself: ActorRef<SessionMail>,
     agent: ActorRef<AgentMessage>,
     tracker: ActorRef<TrackerMessage>,
     compactor: Option<ActorRef<CompactorMessage>>,
+    restarts: Restarts,
+    definition: Definition,
+    log: Log,
+    inbox: Inbox,
     run: Option<OpenRun>,
-    /// Prompts in the inbox, and who waits for them.
-    waiting: HashMap<EntryId, (PromptOptions, ReplyTo<Reply>)>,
-    compaction: Option<OpenCompaction>,
+    /// How many runs its agents began or went on with: the number of the newest attempt.
+    attempts: u32,
+    compaction: OpenCompaction,
     /// Durable events that the agent may not have broadcast yet.
     outgoing: VecDeque<Arc<Event>>,
-    restarts: Restarts,
-    attempts: u32,
-    only_at_window: bool,
-    /// A compaction that was asked for while a run was running.
-    requested: Option<CompactOptions>,
-    /// Whether a message was recorded since the last automatic compaction ended.
-    message_since_compaction: bool,
+    /// The end of the newest run, until the agent broadcast it.
+    completion: Option<RunCompletion>,
+    /// Warnings about the model, given once, when a run begins.
+    model_warnings: Vec<String>,
     /// It is to end as soon as nothing is under way.
     is_stopping: bool,
-    /// The end of the newest run, until the agent said it.
-    completion: Option<RunCompletion>,
-    /// Prompts in the inbox whose callers were told that they failed: they never begin, and leave it with the next
-    /// append.
-    refused: Vec<EntryId>,
-    /// The store refused what waits in the inbox: it is tried again after a while, or with the next request.
-    is_held: bool,
-    /// Whether the timer for that runs.
-    tries_again: bool,
-    /// How often it was refused one after another.
-    refusals: u32,
-    /// What nobody knows of the model: said once, when a run begins.
-    model_warnings: Vec<String>,
-}
-
-/// The run in progress.
-struct OpenRun {
-    stamp: RunAttempt,
-    options: PromptOptions,
-    reply: Option<ReplyTo<Reply>>,
-    told: Told,
-    /// How it ended, while its end is not yet recorded.
-    closing: Option<RunOutcome>,
-}
-
-/// What a run said so far: what its reply will tell.
-#[derive(Default)]
-struct Told {
-    text: String,
-    usage: Usage,
-    steps: u32,
-}
-
-/// The kind of the note with which a run goes on; its data is the run's id.
-const RUN_RESUMED: &str = "run_resumed";
-
-/// The compaction in progress.
-struct OpenCompaction {
-    trigger: Trigger,
-    at_window: bool,
-    failed_attempts: u32,
-    options: CompactOptions,
-    /// The run that waits for it.
-    stamp: Option<RunAttempt>,
-    /// What that run needs if nothing comes of this one: it was asked for less, by an agent that died.
-    or_else: Option<(Trigger, u32)>,
-    /// The caller that waits for it.
-    reply: Option<ReplyTo<Compacted>>,
-    started: Option<EntryId>,
-    began: tokio::time::Instant,
-    leaving: Option<Leaving>,
-}
-
-/// The model that is being left, and its window: it writes the summary.
-struct Leaving {
-    summariser: Summariser,
-    window: u64,
-}
-
-impl OpenCompaction {
-    /// One that nobody waits for yet.
-    fn new(trigger: Trigger) -> Self {
-        Self {
-            trigger,
-            at_window: false,
-            failed_attempts: 0,
-            options: CompactOptions::default(),
-            stamp: None,
-            or_else: None,
-            reply: None,
-            started: None,
-            began: tokio::time::Instant::now(),
-            leaving: None,
-        }
-    }
 }
 
 impl Actor for Session {
-    type Msg = SessionMessage;
+    type Msg = SessionMail;
     type State = SessionState;
     type Arguments = SessionArguments;
 
@@ -203,17 +114,13 @@ impl Actor for Session {
     async fn handle(
         &self,
         _myself: ActorRef<Self::Msg>,
-        message: Self::Msg,
+        mail: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         state.shared.activity.fetch_add(1, Ordering::Relaxed);
-        let message = if let SessionMessage::Admitted { message, place } = message {
-            // It is free again: the message is no longer in the mailbox.
-            drop(place);
-            *message
-        } else {
-            message
-        };
+        let SessionMail { message, place } = mail;
+        // The message is no longer in the mailbox, so its place is free again.
+        drop(place);
         state.deps.at(&state.shared.id, message.point());
         // The branches are boxed: an idle actor must not hold the largest handler's future.
         Box::pin(async {
@@ -264,9 +171,7 @@ impl SessionState {
             SessionMessage::Input { content, delivery, reply } => self.input(content, delivery, reply).await,
             SessionMessage::Withdraw { ticket } => self.withdraw(ticket).await,
             SessionMessage::CompactManually { options, reply } => self.compact_manually(options, reply),
-            SessionMessage::CompactAfterRun { options } => {
-                self.requested = Some(options);
-            }
+            SessionMessage::CompactAfterRun { options } => self.compaction.request_later(options),
             SessionMessage::PlanManually { options, reply } => {
                 let _ = reply.send(Ok(self.plan_manually(&options).map(Box::new)));
             }
@@ -279,10 +184,7 @@ impl SessionState {
             SessionMessage::LeftBranch { to, reply } => {
                 let _ = reply.send(self.left_branch(to).await);
             }
-            SessionMessage::Bill { usage, cost_microdollars } => {
-                let cost_microdollars = Some(cost_microdollars);
-                let _ = self.tracker.cast(TrackerMessage::SummaryCalls { usage, cost_microdollars });
-            }
+            SessionMessage::Spent(spent) => self.spent(spent).await,
             SessionMessage::Pin { entry, pinned, reply } => {
                 let _ = reply.send(self.pin(entry, pinned).await);
             }
@@ -295,16 +197,13 @@ impl SessionState {
             SessionMessage::Context(reply) => {
                 let _ = reply.send(self.log.context());
             }
-            SessionMessage::Admitted { message, .. } => Box::pin(self.on(*message)).await,
-            SessionMessage::Configure(definition) => {
-                self.configure(definition);
-            }
+            SessionMessage::Configure(definition) => self.configure(definition),
             SessionMessage::AbortCompaction => {
                 self.shared.abort_is_heard();
                 self.abort_compaction();
             }
             SessionMessage::Stop => self.stop(),
-            SessionMessage::TryAgain => (self.is_held, self.tries_again) = (false, false),
+            SessionMessage::TryAgain => self.inbox.timer_fired(),
             SessionMessage::IdleCheck { activity } => self.idle_check(activity),
             SessionMessage::Record { stamp, messages, boundary } => {
                 self.record(stamp, messages, boundary).await
@@ -314,8 +213,8 @@ impl SessionState {
                 let messages = self.log.context();
                 self.tell_agent(AgentMessage::Context { stamp, messages });
             }
-            SessionMessage::Compact { stamp, trigger, at_window, failed_attempts } => {
-                self.compact_for_run(stamp, trigger, at_window, failed_attempts);
+            SessionMessage::Compact { stamp, trigger, at_window, failed_attempts, measured } => {
+                self.compact_for_run(stamp, trigger, at_window, failed_attempts, &measured).await;
             }
             SessionMessage::EventsFlushed => self.stop_now(),
             SessionMessage::LimitLearned { provider, model, limit, sent } => {
@@ -326,17 +225,15 @@ impl SessionState {
                     self.limits_changed();
                 }
             }
-            SessionMessage::Measured { purpose: MeasureFor::RunEnd, size, usage, .. } => {
-                self.close_run(&size, usage).await;
+            SessionMessage::Measured { purpose, measured } => match purpose {
+                MeasureFor::RunEnd => self.close_run(&measured).await,
+                MeasureFor::Compaction(number) => self.measured_for_compaction(number, &measured).await,
+            },
+            SessionMessage::ReplacePathSegment { compaction, segment, cost_microdollars } => {
+                self.replace_path_segment(compaction, *segment, cost_microdollars).await;
             }
-            SessionMessage::Measured { purpose: MeasureFor::Compaction, size, usage, ratio } => {
-                self.start_compaction(&size, usage, ratio).await;
-            }
-            SessionMessage::ReplacePathSegment { segment, duration_ms, cost_microdollars } => {
-                self.replace_path_segment(*segment, duration_ms, cost_microdollars).await;
-            }
-            SessionMessage::CompactionOver { end, cost_microdollars } => {
-                self.compaction_over(*end, cost_microdollars).await;
+            SessionMessage::CompactionOver { compaction, end, cost_microdollars } => {
+                self.compaction_over(compaction, *end, cost_microdollars).await;
             }
         }
     }
@@ -352,19 +249,16 @@ impl SessionState {
         key: Option<String>,
         then: &mut Option<RunCompletion>,
     ) -> Result<()> {
-        let (total_usage, cost) = self.shared.bill();
-        draft.head.total_usage = total_usage;
-        draft.head.cost_microdollars = cost;
         if self.log.is_empty() {
             draft.head.created_at_ms = draft.head.updated_at_ms;
-            self.provider().clone_into(&mut draft.head.provider);
-            draft.head.model.clone_from(&self.definition.model);
+            self.definition.provider().clone_into(&mut draft.head.provider);
+            self.definition.model().clone_into(&mut draft.head.model);
             draft.head.parent_session = self.shared.parent.as_deref().map(str::to_owned);
         }
-        draft.head.window = self.window.tokens;
+        draft.head.window = self.definition.window.tokens;
         let entries = draft.entries.clone();
         let batch = Batch {
-            entries: entries.iter().map(|entry| Entry::clone(entry)).collect(),
+            entries: entries.iter().map(|entry| greenroom_kernel::Entry::clone(entry)).collect(),
             head: draft.head.clone(),
             key,
             epoch: 0,
@@ -376,15 +270,21 @@ impl SessionState {
                 return Err(Error::DuplicateKey { session, first, outcome: None });
             }
         }
+        let bill_before = self.log.bill();
         self.log.commit(draft);
+        let bill = self.log.bill();
+        self.shared.set_bill(bill);
+        if bill != bill_before {
+            let _ = self.tracker.cast(TrackerMessage::Billed(bill));
+        }
         for entry in &entries {
             if greenroom_kernel::path::is_message(&entry.kind) {
-                self.message_since_compaction = true;
+                self.compaction.message_recorded();
                 let _ = self.tracker.cast(TrackerMessage::Appended(Arc::clone(entry)));
             }
         }
+        self.inbox.committed(&self.log);
         let parent = self.shared.parent.as_ref();
-        self.refused.retain(|id| self.log.inbox().iter().any(|item| item.id == *id));
         let events: Vec<Arc<Event>> =
             entries.iter().map(|entry| Arc::new(event::durable(&self.shared.id, parent, entry))).collect();
         let below = self.shared.broadcast_below();
@@ -395,11 +295,6 @@ impl SessionState {
         }
         self.tell_agent(AgentMessage::Broadcast { events, then: then.take() });
         Ok(())
-    }
-
-    /// The name of the provider that is asked.
-    fn provider(&self) -> &str {
-        self.lane.provider.name()
     }
 
     fn tell_agent(&self, message: AgentMessage) {
@@ -414,112 +309,87 @@ impl SessionState {
 
     /// The fixed part of every request, in estimated tokens.
     fn overhead(&self) -> u64 {
-        self.fixed_tokens + self.log.pinned_tokens()
+        self.definition.overhead(self.log.pinned_tokens())
     }
 
     fn limits(&self) -> ContextLimits {
-        ContextLimits {
-            provider: self.provider().to_owned(),
-            model: self.definition.model.clone(),
-            window: self.window,
-            overhead: self.overhead(),
-            settings: Arc::clone(&self.settings),
-            output_tokens_max: self.deps.output_tokens_max(&self.definition),
-            cost_microdollars_max: self.definition.cost_microdollars_max,
-            resends_reasoning: self.lane.provider.resends_reasoning(),
+        let session = SessionLimits {
+            pinned_tokens: self.log.pinned_tokens(),
             is_sub_agent: self.shared.parent.is_some(),
             is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
-            only_at_window: self.only_at_window,
-        }
+            only_at_window: self.compaction.only_at_window,
+        };
+        self.definition.limits(&self.deps, session)
     }
 
-    /// Tells the tracker what is measured by now.
+    /// Tells the tracker by what the context is measured from now on.
     fn limits_changed(&mut self) {
-        self.window = self.deps.window(
-            &self.definition,
-            self.provider(),
-            &self.definition.model,
-            &self.settings,
-            self.overhead(),
-        );
+        self.definition.refresh_window(&self.deps, self.log.pinned_tokens());
         let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.limits())));
     }
 
     /// Takes over a changed definition, or changed settings.
-    fn configure(&mut self, definition: Arc<Agent>) {
-        let Some(lane) = self.deps.lane(&definition).cloned() else {
-            let error = self.deps.unknown_provider(&definition);
-            self.warn(format!("the changed agent is not used: {error}"));
-            return;
-        };
-        let provider = lane.provider.name().to_owned();
-        let tools = match crate::sub_agent::tools_of(&self.deps, &definition) {
-            Ok(tools) => tools,
+    fn configure(&mut self, agent: Arc<Agent>) {
+        let new = match Definition::resolve(&self.deps, agent, self.log.pinned_tokens()) {
+            Ok(new) => new,
             Err(error) => {
                 self.warn(format!("the changed agent is not used: {error}"));
                 return;
             }
         };
-        let settings = self.deps.settings(&definition);
-        let fixed_tokens = fixed_tokens(&definition, &tools);
-        let window = self.deps.window(&definition, &provider, &definition.model, &settings, fixed_tokens);
-        let feasible = window
-            .tokens
-            .map_or(Ok(()), |window| settings.feasible(window, fixed_tokens + self.log.pinned_tokens()));
-        if let Err(error) = feasible {
-            self.warn(format!("the changed settings are not used: {error}"));
-            return;
-        }
-        let smaller = window.tokens.zip(self.window.tokens).filter(|(new, old)| new < old);
-        let leaving = smaller.map(|(_, window)| {
-            let summariser =
-                Summariser { lane: Arc::clone(&self.lane), model: self.definition.model.clone() };
-            Leaving { summariser, window }
-        });
-        let is_switch = (provider.as_str(), &definition.model) != (self.provider(), &self.definition.model);
-        if is_switch || *settings != *self.settings {
+        let old = std::mem::replace(&mut self.definition, new);
+        let new = &self.definition;
+        let is_switch = !new.is_same_model(&old);
+        let smaller = new.window.tokens.zip(old.window.tokens).filter(|(new, old)| new < old);
+        let leaving = smaller.map(|(_, window)| Leaving { summariser: old.own_summariser(), window });
+        if is_switch || *new.settings != *old.settings {
             // What failed three times may work now.
             self.log.reset_failures();
         }
-        self.lane = lane;
-        self.tools = tools;
-        self.settings = settings;
-        self.fixed_tokens = fixed_tokens;
-        self.definition = definition;
         self.limits_changed();
         if is_switch {
-            self.model_warnings = model_warnings(&self.limits());
+            self.model_warnings = self.definition.warnings();
         }
         // What the old model could hold may be too much for the new one; the old one can still summarise it.
-        if is_switch && leaving.is_some() && self.settings.enabled && self.is_idle() && !self.log.is_empty() {
-            self.open_compaction(OpenCompaction { leaving, ..OpenCompaction::new(Trigger::ModelSwitch) });
+        let may_compact = self.definition.settings.enabled && self.is_idle() && !self.log.is_empty();
+        if is_switch && leaving.is_some() && may_compact {
+            self.measure_for(CompactionRequest { leaving, ..CompactionRequest::new(Trigger::ModelSwitch) });
+        }
+    }
+
+    /// Records what was spent for this session by calls that are not its own answers.
+    async fn spent(&mut self, spent: Spent) {
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::Spent(spent));
+        if let Err(error) = self.append(draft, None).await {
+            self.warn(format!("what was spent for this session could not be recorded: {error}"));
         }
     }
 
     fn state(&self) -> State {
-        let (usage, cost_microdollars) = self.shared.bill();
         let context = self.shared.context();
+        let bill = self.log.bill();
         State {
             id: self.shared.id.to_string(),
-            model: self.definition.model.clone(),
+            model: self.definition.model().to_owned(),
             entries: self.log.head().entries,
             context,
             context_window: context.window,
             compactions: self.log.head().compactions,
-            total_tokens: usage.total_tokens(),
-            cost_microdollars,
-            status: match (&self.compaction, &self.run) {
-                (Some(_), _) => Status::Compacting,
-                (None, Some(_)) => Status::Working,
-                (None, None) => Status::Idle,
+            total_tokens: bill.usage.total_tokens(),
+            cost_microdollars: bill.cost_microdollars,
+            status: match (self.compaction.is_idle(), &self.run) {
+                (false, _) => Status::Compacting,
+                (true, Some(_)) => Status::Working,
+                (true, None) => Status::Idle,
             },
-            waiting: self.inbox().count(),
+            waiting: self.inbox.waiting(&self.log).count(),
             is_unanswered: self.run.is_none() && runs::unanswered(&self.log).is_some(),
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.run.is_none() && self.compaction.is_none()
+        self.run.is_none() && self.compaction.is_idle()
     }
 
     fn check_idle(&self, what: &'static str) -> Result<()> {
@@ -543,7 +413,7 @@ impl SessionState {
     /// The context's size by the log alone.
     fn estimate(&self) -> ContextUsage {
         let measured = Measured { usage_tokens: 0, trailing_tokens: self.log.head().context_tokens };
-        ContextUsage::new(measured, self.window)
+        ContextUsage::new(measured, self.definition.window)
     }
 
     /// Whatever was handled: a session with nothing under way ends if it is to end, or goes on with what waits.
@@ -559,11 +429,6 @@ impl SessionState {
         }
         self.compact_if_requested();
         self.next_prompt().await;
-    }
-
-    /// Input that waits, without what was refused.
-    fn inbox(&self) -> impl Iterator<Item = &InboxItem> {
-        self.log.inbox().iter().filter(|item| !self.refused.contains(&item.id))
     }
 
     /// Ends in order: the run is interrupted, and the log is whole.
@@ -586,15 +451,16 @@ impl SessionState {
         let after = self.deps.idle_after_ms;
         if after > 0 {
             let activity = self.shared.activity.load(Ordering::Relaxed);
-            self.myself
-                .send_after(Duration::from_millis(after), move || SessionMessage::IdleCheck { activity });
+            self.myself.send_after(Duration::from_millis(after), move || {
+                SessionMessage::IdleCheck { activity }.into()
+            });
         }
     }
 
     fn idle_check(&self, activity: u64) {
         // This look itself counts as one.
         let now = self.shared.activity.load(Ordering::Relaxed);
-        if self.is_idle() && self.inbox().next().is_none() && now <= activity + 1 {
+        if self.is_idle() && self.inbox.is_empty(&self.log) && now <= activity + 1 {
             let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
         } else {
             self.watch_idleness();

@@ -14,7 +14,7 @@ use crate::actors::session::{Session, SessionArguments};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::EventKind;
-use crate::message::{OpenRequest, ReplyTo, SessionMessage, SupervisorMessage};
+use crate::message::{OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage};
 use crate::restarts::{RESTARTS_MAX, Restarts};
 use crate::shared::SessionShared;
 
@@ -51,7 +51,7 @@ enum Phase {
     /// It is being started.
     Starting(Wanted),
     /// It runs.
-    Live(ActorRef<SessionMessage>),
+    Live(ActorRef<SessionMail>),
     /// It ends in order.
     Closing(Wanted),
     /// It died too often.
@@ -145,7 +145,7 @@ impl SupervisorState {
             SupervisorMessage::Reconfigure(done) => {
                 for session in self.sessions.values() {
                     if let Phase::Live(actor) = &session.phase {
-                        let _ = actor.cast(SessionMessage::Configure(session.shared.agent()));
+                        let _ = actor.cast(SessionMessage::Configure(session.shared.agent()).into());
                     }
                 }
                 let _ = done.send(());
@@ -180,7 +180,7 @@ impl SupervisorState {
                 Phase::Live(actor) => {
                     if !Arc::ptr_eq(&session.shared.agent(), &agent) {
                         session.shared.set_agent(Arc::clone(&agent));
-                        let _ = actor.cast(SessionMessage::Configure(agent));
+                        let _ = actor.cast(SessionMessage::Configure(agent).into());
                     }
                     let _ = reply.send(Ok(Arc::clone(&session.shared)));
                 }
@@ -246,7 +246,7 @@ impl SupervisorState {
         myself: &ActorRef<SupervisorMessage>,
         id: &Arc<str>,
         generation: u64,
-        result: Result<ActorRef<SessionMessage>>,
+        result: Result<ActorRef<SessionMail>>,
     ) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.generation == generation)
         else {
@@ -380,7 +380,7 @@ impl SupervisorState {
                 let wanted = Wanted { live: Vec::new(), closed: done.into_iter().collect() };
                 if let Phase::Live(actor) = std::mem::replace(phase, Phase::Closing(wanted)) {
                     // One that is dead already is closed by the word of its death.
-                    let _ = actor.cast(SessionMessage::Stop);
+                    let _ = actor.cast(SessionMessage::Stop.into());
                 }
             }
             // One that is being started is closed when it is up.

@@ -1,21 +1,20 @@
-//! The usage tracker: the ledger, the learned ratio and the context's size; it decides whether a compaction is
-//! due.
+//! The usage tracker: the learned ratio and the context's size, and with them whether a compaction is due.
 //!
 //! Invariants: what it holds is rebuilt from the live path when it is restarted, and it hears of every entry
 //! from the session, in order, after it is durable. Every message costs O(1), whatever the history.
 
 use std::sync::Arc;
 
+use greenroom_kernel::Entry;
 use greenroom_kernel::message::Message;
 use greenroom_kernel::run::Size;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{ContextUsage, Tracker, Trust, Window, WindowSource};
-use greenroom_kernel::{Entry, Usage};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use crate::deps::{Deps, model_info};
+use crate::deps::Deps;
 use crate::event::EventKind;
-use crate::message::{AgentMessage, SessionMessage, TrackerMessage};
+use crate::message::{AgentMessage, Bill, Measurement, SessionMail, SessionMessage, TrackerMessage};
 use crate::shared::SessionShared;
 
 /// By what a context is measured: the model, its window, the fixed part, the settings and the budget.
@@ -78,21 +77,19 @@ pub(crate) struct UsageTracker;
 pub(crate) struct TrackerArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
-    pub(crate) session: ActorRef<SessionMessage>,
+    pub(crate) session: ActorRef<SessionMail>,
     pub(crate) limits: ContextLimits,
     pub(crate) path: Vec<Arc<Entry>>,
-    pub(crate) total_usage: Usage,
-    pub(crate) cost_microdollars: u64,
+    pub(crate) bill: Bill,
 }
 
 pub(crate) struct TrackerState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,
-    session: ActorRef<SessionMessage>,
+    session: ActorRef<SessionMail>,
     limits: ContextLimits,
     tracker: Tracker,
-    total_usage: Usage,
-    cost_microdollars: u64,
+    bill: Bill,
 }
 
 impl TrackerState {
@@ -104,11 +101,6 @@ impl TrackerState {
         self.tracker.appended(entry.tokens);
         let Some(message) = entry.kind.as_message() else { return };
         let Message::Assistant(answer) = &**message else { return };
-        if let Some(usage) = &answer.usage {
-            let cost =
-                model_info(&answer.provider, &answer.model).and_then(|info| info.cost_microdollars(usage));
-            self.bill(usage, cost);
-        }
         match self.tracker.reported(message, entry.tokens, self.limits.resends_reasoning) {
             Trust::Used => {
                 let learned = &self.deps.learned;
@@ -129,10 +121,10 @@ impl TrackerState {
         self.announce();
     }
 
-    fn bill(&mut self, usage: &Usage, cost_microdollars: Option<u64>) {
-        self.total_usage.add(usage);
-        self.cost_microdollars += cost_microdollars.unwrap_or(0);
-        self.shared.set_bill(self.total_usage, self.cost_microdollars);
+    fn measurement(&self) -> Box<Measurement> {
+        let usage = self.context();
+        let size = self.limits.size(usage.tokens, self.bill.cost_microdollars);
+        Box::new(Measurement { size, usage, ratio: self.tracker.ratio() })
     }
 
     fn announce(&self) {
@@ -143,8 +135,8 @@ impl TrackerState {
             EventKind::UsageUpdate {
                 context,
                 context_window: context.window,
-                total_tokens: self.total_usage.total_tokens(),
-                cost_microdollars: self.cost_microdollars,
+                total_tokens: self.bill.usage.total_tokens(),
+                cost_microdollars: self.bill.cost_microdollars,
             },
         );
     }
@@ -160,14 +152,12 @@ impl Actor for UsageTracker {
         _myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        let TrackerArguments { deps, shared, session, limits, path, total_usage, cost_microdollars } =
-            *arguments;
+        let TrackerArguments { deps, shared, session, limits, path, bill } = *arguments;
         deps.at(&shared.id, "usage_tracker/starts");
         let ratio = deps.learned.ratio(&limits.provider, &limits.model);
         let tracker = Tracker::open(&path, limits.overhead, ratio);
-        let state = TrackerState { deps, shared, session, limits, tracker, total_usage, cost_microdollars };
+        let state = TrackerState { deps, shared, session, limits, tracker, bill };
         state.shared.set_context(state.context());
-        state.shared.set_bill(total_usage, cost_microdollars);
         Ok(state)
     }
 
@@ -192,18 +182,13 @@ impl Actor for UsageTracker {
                 state.limits = *limits;
                 state.shared.set_context(state.context());
             }
-            TrackerMessage::SummaryCalls { usage, cost_microdollars } => {
-                state.bill(&usage, cost_microdollars)
-            }
+            TrackerMessage::Billed(bill) => state.bill = bill,
             TrackerMessage::Measure { stamp, reply_to } => {
-                let size = state.limits.size(state.context().tokens, state.cost_microdollars);
-                let _ = reply_to.cast(AgentMessage::Sized { stamp, size });
+                let _ = reply_to.cast(AgentMessage::Sized { stamp, measured: state.measurement() });
             }
             TrackerMessage::MeasureFor(purpose) => {
-                let usage = state.context();
-                let size = state.limits.size(usage.tokens, state.cost_microdollars);
-                let ratio = state.tracker.ratio();
-                let _ = state.session.cast(SessionMessage::Measured { purpose, size, usage, ratio });
+                let measured = state.measurement();
+                let _ = state.session.cast(SessionMessage::Measured { purpose, measured }.into());
             }
         }
         Ok(())

@@ -1,4 +1,5 @@
 //! Events as JSON: what programs read, and that it reads back.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;
 
@@ -68,7 +69,12 @@ fn all() -> Vec<EventKind> {
             total_tokens: 1_300,
             cost_microdollars: 12,
         },
-        EventKind::CompactionStart { entry_id, trigger: Trigger::Manual, tokens_before: 9, messages_before: 2 },
+        EventKind::CompactionStart {
+            entry_id,
+            trigger: Trigger::Manual,
+            tokens_before: 9,
+            messages_before: 2,
+        },
         EventKind::SessionCompacted { entry_id, tokens_saved: 810 },
         EventKind::CompactionUndone { compaction: entry_id },
         EventKind::InputQueued { entry_id, delivery: Delivery::FollowUp },

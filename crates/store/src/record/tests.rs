@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{
-    CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, Shell, Trigger,
+    CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::usage::{ContextUsage, WindowSource};
 use greenroom_kernel::{
@@ -149,6 +149,7 @@ fn kind_name(kind: &EntryKind) -> &'static str {
         EntryKind::Inbox { .. } => "inbox",
         EntryKind::InboxCleared { .. } => "inbox_cleared",
         EntryKind::LeafMoved { .. } => "leaf_moved",
+        EntryKind::Spent(_) => "spent",
         EntryKind::CompactionStarted(_) => "compaction_started",
         EntryKind::CompactionEnded(_) => "compaction_ended",
         EntryKind::RunEnded { .. } => "run_ended",
@@ -267,6 +268,10 @@ fn kinds() -> Vec<EntryKind> {
             WindowSource::Unknown,
         ]
         .map(|source| run_ended_in(RunOutcome::Completed, source)),
+    );
+    kinds.extend(
+        [Spender::SubAgent { session: "s".to_owned() }, Spender::BranchSummary]
+            .map(|by| EntryKind::Spent(Spent { by, usage: usage(), cost_microdollars: Some(9) })),
     );
     kinds
 }

@@ -87,6 +87,13 @@ enum Kind {
     CompactionStarted { trigger: Trigger, tokens_before: u64, messages_before: u64 },
     CompactionEnded(Box<CompactionEnded>),
     RunEnded { run: u64, outcome: RunOutcome, context: ContextUsage },
+    Spent { by: Spender, usage: Usage, cost_microdollars: Option<u64> },
+}
+
+#[derive(Encode, Decode)]
+enum Spender {
+    SubAgent { session: String },
+    BranchSummary,
 }
 
 #[derive(Encode, Decode)]
@@ -554,6 +561,14 @@ impl From<&k::EntryKind> for Kind {
             From::RunEnded { run, outcome, context } => {
                 Self::RunEnded { run: run.0, outcome: outcome.into(), context: context.into() }
             }
+            From::Spent(kernel::Spent { by, usage, cost_microdollars }) => Self::Spent {
+                by: match by {
+                    kernel::Spender::SubAgent { session } => Spender::SubAgent { session: session.clone() },
+                    kernel::Spender::BranchSummary => Spender::BranchSummary,
+                },
+                usage: usage.into(),
+                cost_microdollars: *cost_microdollars,
+            },
         }
     }
 }
@@ -597,6 +612,14 @@ impl From<Kind> for k::EntryKind {
             Kind::RunEnded { run, outcome, context } => {
                 Self::RunEnded { run: EntryId(run), outcome: outcome.into(), context: context.into() }
             }
+            Kind::Spent { by, usage, cost_microdollars } => Self::Spent(kernel::Spent {
+                by: match by {
+                    Spender::SubAgent { session } => kernel::Spender::SubAgent { session },
+                    Spender::BranchSummary => kernel::Spender::BranchSummary,
+                },
+                usage: usage.into(),
+                cost_microdollars,
+            }),
         }
     }
 }

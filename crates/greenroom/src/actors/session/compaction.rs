@@ -1,172 +1,193 @@
-//! Compactions, as the session sees them: started, installed by compare-and-swap, ended exactly once.
+//! Compactions, as the session sees them: begun, installed by compare-and-swap, ended exactly once.
+//!
+//! Invariants: a compaction is planned once, before its start is recorded; one that finds nothing to do is not
+//! recorded at all; one that began has exactly one end in the log.
 
-use greenroom_kernel::compacting::{End, Segment};
+use std::sync::Arc;
 
-use super::*;
+use greenroom_kernel::compacting::{Compacting, CompactionParams, Effect, End, Segment};
+use greenroom_kernel::entry::{
+    CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
+};
+use greenroom_kernel::path::Live;
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::{EntryId, Failure, Usage};
+use ractor::{Actor, ActorRef};
+
+use super::open_compaction::{CompactionRequest, OverflowRequest};
+use super::{PAUSE_AFTER_FAILURES, SessionState};
+use crate::actors::compactor::{Compactor, CompactorArguments};
+use crate::agent::Agent;
+use crate::compaction::Compacted;
+use crate::error::Result;
+use crate::event::EventKind;
+use crate::message::{
+    AgentMessage, CompactionOrder, CompactorMessage, MeasureFor, Measurement, RunAttempt, Summariser,
+    TrackerMessage,
+};
 
 /// Whether a segment may be replaced: its base is still the newest active compaction, it begins with the first
-/// live entry, and it ends directly before the first kept one.
+/// active entry, and it ends directly before the first kept one.
 pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
-    let live = Live::of(path);
-    let place = |id: EntryId| live.entries().iter().position(|entry| entry.id == id);
-    live.compaction_id() == segment.base
+    let active = Live::of(path);
+    let place = |id: EntryId| active.entries().iter().position(|entry| entry.id == id);
+    active.compaction_id() == segment.base
         && place(segment.first) == Some(0)
         && place(segment.last).is_some_and(|last| place(segment.first_kept) == Some(last + 1))
 }
 
-/// Why a compaction was cancelled by whoever works with the session.
+/// The reason of a compaction that was aborted by the session's user.
 const ABORTED: &str = "it was aborted";
 
+/// What the calls of a compaction cost.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spending {
+    usage: Usage,
+    cost_microdollars: Option<u64>,
+}
+
 impl SessionState {
-    /// The run needs a compaction. One that runs for an agent that died is waited for.
-    pub(super) fn compact_for_run(
+    /// The run needs a compaction. It joins one that is open since an agent that died asked for it.
+    pub(super) async fn compact_for_run(
         &mut self,
         stamp: RunAttempt,
         trigger: Trigger,
         at_window: bool,
         failed_attempts: u32,
+        measured: &Measurement,
     ) {
-        if let Some(running) = &mut self.compaction {
-            running.stamp = Some(stamp);
-            running.or_else = (at_window && !running.at_window).then_some((trigger, failed_attempts));
+        if self.current(stamp).is_none() {
             return;
         }
-        if trigger == Trigger::Threshold && !self.message_since_compaction {
+        let overflow = at_window.then_some(OverflowRequest { trigger, failed_attempts });
+        if self.compaction.join(stamp, overflow) {
+            return;
+        }
+        if trigger == Trigger::Threshold && !self.compaction.has_message_since() {
             self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
             return;
         }
-        let stamp = Some(stamp);
-        self.open_compaction(OpenCompaction {
-            at_window,
-            failed_attempts,
-            stamp,
-            ..OpenCompaction::new(trigger)
-        });
+        let run = Some(stamp);
+        let request =
+            CompactionRequest { at_window, failed_attempts, run, ..CompactionRequest::new(trigger) };
+        self.start_compaction(request, measured).await;
     }
 
-    /// Begins the compaction that was asked for while a run was running, if it can begin now.
+    /// Begins the compaction that was asked for during a run, if it can begin now.
     pub(super) fn compact_if_requested(&mut self) {
         if self.is_idle()
             && !self.is_stopping
-            && let Some(options) = self.requested.take()
+            && let Some(options) = self.compaction.take_requested()
         {
-            self.open_compaction(OpenCompaction { options, ..OpenCompaction::new(Trigger::Hook) });
+            self.measure_for(CompactionRequest { options, ..CompactionRequest::new(Trigger::Hook) });
         }
     }
 
     /// After a run: compacts if that is due, so that the next prompt need not wait for it.
-    pub(super) fn compact_if_due(&mut self, size: &Size) {
-        let is_free = self.is_idle() && !self.is_stopping && self.inbox().next().is_none();
-        if size.is_due && is_free && self.message_since_compaction {
-            self.open_compaction(OpenCompaction::new(Trigger::Threshold));
+    pub(super) async fn compact_if_due(&mut self, measured: &Measurement) {
+        let is_free = self.is_idle() && !self.is_stopping && self.inbox.is_empty(&self.log);
+        if measured.size.is_due && is_free && self.compaction.has_message_since() {
+            self.start_compaction(CompactionRequest::new(Trigger::Threshold), measured).await;
         }
     }
 
-    pub(super) fn open_compaction(&mut self, compaction: OpenCompaction) {
-        self.compaction = Some(compaction);
-        let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction));
+    /// Asks for the size of the context; the compaction begins when it comes.
+    pub(super) fn measure_for(&mut self, request: CompactionRequest) {
+        let measurement = self.compaction.measure(request);
+        let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction(measurement)));
     }
 
-    fn params(&self, compaction: &OpenCompaction, size: &Size, ratio: Ratio) -> CompactionParams {
-        let mut window = self.window.tokens.unwrap_or(size.tokens.max(1));
-        if compaction.trigger == Trigger::Overflow {
+    /// The size came that a compaction waits for.
+    pub(super) async fn measured_for_compaction(&mut self, measurement: u64, measured: &Measurement) {
+        let Some(request) = self.compaction.measured(measurement) else { return };
+        // The run that asked may be over, and a switch may be to a window that is large enough.
+        let is_wanted = request.run.is_none_or(|stamp| self.current(stamp).is_some());
+        let is_needless = request.trigger == Trigger::ModelSwitch && !measured.size.is_due;
+        if is_wanted && !is_needless && !self.is_stopping {
+            self.start_compaction(request, measured).await;
+        }
+    }
+
+    fn compaction_params(&self, request: &CompactionRequest, measured: &Measurement) -> CompactionParams {
+        let size = &measured.size;
+        let (provider, model) = (self.definition.provider(), self.definition.model());
+        let mut window = self.definition.window.tokens.unwrap_or(size.tokens.max(1));
+        if request.trigger == Trigger::Overflow {
             // Whatever was set: the provider says what fits.
-            window = window
-                .min(self.deps.learned.limit(self.provider(), &self.definition.model).unwrap_or(window));
+            window = window.min(self.deps.learned.limit(provider, model).unwrap_or(window));
         }
         // The summariser's own window: that of the chosen model, of the one that is being left, or of ours; and what
         // its provider said of it, whatever was set.
-        let (Summariser { lane, model }, _) = self.summarisers(compaction);
-        let summariser = if self.settings.summary_model.is_some() {
+        let (Summariser { lane, model }, _) = self.summarisers(request);
+        let summariser = if self.definition.settings.summary_model.is_some() {
             let settings = CompactionSettings::default();
-            self.deps.window(&Agent::new(model.clone()), self.provider(), &model, &settings, 0).tokens
+            self.deps.window(&Agent::new(model.clone()), provider, &model, &settings, 0).tokens
         } else {
-            let own = compaction.leaving.as_ref().map_or(window, |leaving| leaving.window);
+            let own = request.leaving.as_ref().map_or(window, |leaving| leaving.window);
             Some(self.deps.learned.limit(lane.provider.name(), &model).map_or(own, |limit| limit.min(own)))
         };
         CompactionParams {
             path: self.log.path().to_vec(),
-            settings: CompactionSettings::clone(&self.settings),
-            trigger: compaction.trigger,
+            settings: CompactionSettings::clone(&self.definition.settings),
+            trigger: request.trigger,
             window,
             summariser_window: summariser.unwrap_or(window),
             overhead: self.overhead(),
             tokens_before: size.tokens,
-            ratio,
-            at_window: compaction.at_window || (size.at_window && compaction.trigger != Trigger::Manual),
-            keep_recent: compaction.options.keep_recent,
-            force: compaction.options.force,
-            focus: compaction.options.focus.clone(),
-            failed_attempts: compaction.failed_attempts,
+            ratio: measured.ratio,
+            at_window: request.at_window || (size.at_window && request.trigger != Trigger::Manual),
+            keep_recent: request.options.keep_recent,
+            force: request.options.force,
+            focus: request.options.focus.clone(),
+            failed_attempts: request.failed_attempts,
         }
     }
 
     /// Who writes the summaries: the chosen model, the one that is being left, or ours; and ours, where that fails.
-    fn summarisers(&self, compaction: &OpenCompaction) -> (Summariser, Summariser) {
-        let ours = |model: &String| Summariser { lane: Arc::clone(&self.lane), model: model.clone() };
-        let leaving = compaction.leaving.as_ref().map(|leaving| leaving.summariser.clone());
-        let chosen = self.settings.summary_model.as_ref().map(ours).or(leaving);
-        (chosen.unwrap_or_else(|| ours(&self.definition.model)), ours(&self.definition.model))
+    fn summarisers(&self, request: &CompactionRequest) -> (Summariser, Summariser) {
+        let own = self.definition.own_summariser();
+        let chosen = self.definition.settings.summary_model.as_ref();
+        let chosen = chosen.map(|model| Summariser { model: model.clone(), ..own.clone() });
+        let leaving = request.leaving.as_ref().map(|leaving| leaving.summariser.clone());
+        (chosen.or(leaving).unwrap_or_else(|| own.clone()), own)
     }
 
-    /// The size is known: says that it begins, and lets the compactor begin.
-    pub(super) async fn start_compaction(&mut self, size: &Size, usage: ContextUsage, ratio: Ratio) {
-        let Some(compaction) = self.compaction.take_if(|compaction| compaction.started.is_none()) else {
+    /// The size is known: plans, records the start, and lets the compactor go on with the plan.
+    async fn start_compaction(&mut self, request: CompactionRequest, measured: &Measurement) {
+        let params = self.compaction_params(&request, measured);
+        let tokens = measured.size.tokens;
+        let (compacting, effects) = Compacting::begin(params);
+        if let [Effect::End(end)] = effects.as_slice()
+            && let CompactionOutcome::Nothing { .. } = end.outcome
+        {
+            let told = self.unchanged(&request, end.outcome.clone(), tokens);
+            self.tell_compacted(request, told, None);
             return;
-        };
-        // Whoever asked for it is gone while its size was measured.
-        let is_over = |stamp: RunAttempt| {
-            self.run.as_ref().is_none_or(|run| run.stamp != stamp || run.closing.is_some())
-        };
-        if compaction.stamp.is_some_and(is_over) || self.is_stopping {
-            return;
-        }
-        let params = self.params(&compaction, size, ratio);
-        // A switch to a window that is large enough all the same.
-        if params.trigger == Trigger::ModelSwitch && !size.is_due {
-            return;
-        }
-        // Nothing to do, and nothing that must be done: no start, no end.
-        if !params.at_window {
-            let occasion =
-                if params.trigger == Trigger::Manual { Occasion::Manual } else { Occasion::Automatic };
-            let mut options =
-                PlanOptions::new(&self.settings, params.window, occasion, usage.tokens, params.overhead);
-            options.force |= params.force;
-            if let Some(keep) = params.keep_recent {
-                options.keep_recent = keep.max(1);
-            }
-            if let Err(nothing) = plan(&params.path, &options) {
-                self.compaction = Some(compaction);
-                let reason = nothing.to_string();
-                let ended = self.ended(CompactionOutcome::Nothing { reason }, None, usage.tokens);
-                self.finish_compaction(&ended, None);
-                return;
-            }
         }
         let mut draft = self.log.draft(self.deps.now_ms());
         // One whose end the store refused.
         draft.close_compaction(&self.log);
-        let started = draft.push(EntryKind::CompactionStarted(CompactionStarted {
-            trigger: compaction.trigger,
-            tokens_before: size.tokens,
+        let id = draft.push(EntryKind::CompactionStarted(CompactionStarted {
+            trigger: request.trigger,
+            tokens_before: tokens,
             messages_before: self.log.messages(),
         }));
-        let (summariser, fallback) = self.summarisers(&compaction);
-        self.compaction = Some(OpenCompaction { started: Some(started), ..compaction });
         if let Err(error) = self.append(draft, None).await {
-            let reason = error.to_string();
-            let ended = self.ended(CompactionOutcome::Failed { reason }, None, size.tokens);
-            self.finish_compaction(&ended, None);
+            let outcome = CompactionOutcome::Failed { reason: error.to_string() };
+            let told = self.unchanged(&request, outcome, tokens);
+            self.tell_compacted(request, told, None);
             return;
         }
-        let order = CompactionOrder { params, summariser, fallback };
+        let (summariser, fallback) = self.summarisers(&request);
+        self.compaction.begin(id, request);
+        let order = CompactionOrder { id, compacting, effects, ratio: measured.ratio, summariser, fallback };
         match self.compactor().await {
             Ok(compactor) => {
                 let _ = compactor.cast(CompactorMessage::Begin(Box::new(order)));
             }
             Err(error) => {
-                self.end_compaction(CompactionOutcome::Failed { reason: error.to_string() }, None).await
+                let outcome = CompactionOutcome::Failed { reason: error.to_string() };
+                self.end_compaction(id, outcome, None, Spending::default()).await;
             }
         }
     }
@@ -183,7 +204,7 @@ impl SessionState {
         };
         let (compactor, _) = Actor::spawn_linked(None, Compactor, arguments, self.myself.get_cell())
             .await
-            .map_err(|error| Error::internal("starting the compactor", error))?;
+            .map_err(|error| super::opening::not_started(&self.shared, "compactor", &error))?;
         self.compactor = Some(compactor.clone());
         Ok(compactor)
     }
@@ -191,125 +212,127 @@ impl SessionState {
     /// Replaces a segment of the path, in the model's view, by its summary: compare, then one atomic append.
     pub(super) async fn replace_path_segment(
         &mut self,
+        id: EntryId,
         mut segment: Segment,
-        duration_ms: u64,
         cost_microdollars: Option<u64>,
     ) {
-        let Some(open) = self.compaction.as_ref().filter(|open| open.started.is_some()) else {
-            self.tell_compactor(false);
+        let request = self.compaction.of(id).filter(|_| accepts(self.log.path(), &segment));
+        let Some(request) = request else {
+            self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
             return;
         };
-        if !accepts(self.log.path(), &segment) {
-            self.tell_compactor(false);
-            return;
-        }
+        let (trigger, duration_ms) = (request.trigger, request.duration_ms());
         self.deps.at(&self.shared.id, "install/1_accepted");
         segment.compaction.previous = self.log.head().last_compaction;
         segment.compaction.duration_ms = duration_ms;
         segment.compaction.cost_microdollars = cost_microdollars;
         let compaction = &segment.compaction;
-        let usage = compaction.usage;
         let mut draft = self.log.draft(self.deps.now_ms());
         let path = self.log.path();
         let start = path.iter().position(|entry| Some(entry.id) == compaction.first_kept);
         let after = Live { path, compaction: Some(0), start: start.unwrap_or(path.len()) };
+        // The end comes first, so that the start's end is told before what follows from it.
+        let entry = EntryId(draft.next_id().0 + 1);
         let ended = CompactionEnded {
-            started: open.started.unwrap_or(EntryId(0)),
-            trigger: open.trigger,
+            started: id,
+            trigger,
             outcome: if compaction.truncated {
                 CompactionOutcome::Truncated
             } else {
                 CompactionOutcome::Completed
             },
-            // The end comes first, so that the start's end is told before what follows from it.
-            entry: Some(EntryId(self.log.head().entries + 1)),
+            entry: Some(entry),
             tokens_before: compaction.tokens_before,
             tokens_after: compaction.tokens_after,
             messages_before: compaction.messages_before,
             messages_after: after.messages(),
             messages_removed: compaction.messages_removed,
             duration_ms,
-            summary_usage: usage,
+            summary_usage: compaction.usage,
             cost_microdollars,
         };
         draft.push(EntryKind::CompactionEnded(ended.clone()));
-        draft.push(EntryKind::Compaction(Box::new(segment.compaction)));
-        let _ = self.tracker.cast(TrackerMessage::SummaryCalls { usage, cost_microdollars });
+        let pushed = draft.push(EntryKind::Compaction(Box::new(segment.compaction)));
+        assert_eq!(pushed, entry, "the end names the compaction's entry");
         self.deps.at(&self.shared.id, "install/2_drafted");
         if let Err(error) = self.append(draft, None).await {
-            self.tell_compactor(false);
-            let reason = error.to_string();
-            let ended = self.ended(CompactionOutcome::Failed { reason }, None, ended.tokens_before);
-            self.finish_compaction(&ended, None);
+            self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
+            let outcome = CompactionOutcome::Failed { reason: error.to_string() };
+            if let Some(request) = self.compaction.end(id) {
+                let told = self.unchanged(&request, outcome, ended.tokens_before);
+                self.tell_compacted(request, told, None);
+            }
             return;
         }
         self.deps.at(&self.shared.id, "install/3_durable");
-        self.only_at_window = false;
+        self.compaction.only_at_window = false;
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.limits_changed();
         self.deps.at(&self.shared.id, "install/4_measured");
-        self.tell_compactor(true);
-        self.finish_compaction(&ended, None);
+        self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: true });
+        if let Some(request) = self.compaction.end(id) {
+            self.tell_compacted(request, Compacted::from(&ended), None);
+        }
     }
 
-    /// Whoever works with the session wants no compaction now. One that a run waits for goes with its run.
+    /// The session's user wants no compaction now. One that a run waits for goes with its run.
     pub(super) fn abort_compaction(&mut self) {
-        let Some(compaction) = self.compaction.as_ref().filter(|compaction| compaction.stamp.is_none())
-        else {
+        if self.compaction.has_run() {
             return;
-        };
-        if compaction.started.is_some() {
-            return self.cancel_compaction(ABORTED);
         }
-        let outcome = CompactionOutcome::Cancelled { reason: ABORTED.into() };
-        let ended = self.ended(outcome, None, self.shared.context().tokens);
-        self.finish_compaction(&ended, None);
+        if let Some(request) = self.compaction.give_up_measuring() {
+            let outcome = CompactionOutcome::Cancelled { reason: ABORTED.into() };
+            let told = self.unchanged(&request, outcome, self.shared.context().tokens);
+            self.tell_compacted(request, told, None);
+        } else {
+            self.cancel_compaction(ABORTED);
+        }
     }
 
+    /// Cancels the compaction that runs. Its end comes as a message.
     pub(super) fn cancel_compaction(&self, reason: &str) {
-        if let (Some(_), Some(compactor)) = (&self.compaction, &self.compactor) {
-            let _ = compactor.cast(CompactorMessage::Cancel { reason: reason.to_owned() });
+        if let Some(compaction) = self.compaction.running() {
+            self.tell_compactor(CompactorMessage::Cancel { compaction, reason: reason.to_owned() });
         }
     }
 
-    fn tell_compactor(&self, installed: bool) {
+    fn tell_compactor(&self, message: CompactorMessage) {
         if let Some(compactor) = &self.compactor {
-            let _ = compactor.cast(CompactorMessage::Installed { installed });
+            // A compactor that died is noticed by `child_failed`, which ends its compaction.
+            let _ = compactor.cast(message);
         }
     }
 
-    /// The compactor is done; where nothing was installed, that is recorded.
-    pub(super) async fn compaction_over(&mut self, end: End, cost_microdollars: Option<u64>) {
-        if self.compaction.is_none() {
-            return;
-        }
-        let usage = end.usage;
-        let _ = self.tracker.cast(TrackerMessage::SummaryCalls { usage, cost_microdollars });
-        self.end_compaction_with(end.outcome, end.floor, usage, cost_microdollars).await;
+    /// The compactor is done with a compaction, and nothing was installed.
+    pub(super) async fn compaction_over(&mut self, id: EntryId, end: End, cost_microdollars: Option<u64>) {
+        let spending = Spending { usage: end.usage, cost_microdollars };
+        self.end_compaction(id, end.outcome, end.floor, spending).await;
     }
 
+    /// The compactor died, and with it the compaction that ran.
     pub(super) async fn compactor_died(&mut self, reason: &str) {
-        if self.compaction.is_some() {
+        if let Some(id) = self.compaction.running() {
             tracing::warn!(session = %self.shared.id, reason, "the compaction was interrupted");
-            self.end_compaction(CompactionOutcome::Interrupted, None).await;
+            self.end_compaction(id, CompactionOutcome::Interrupted, None, Spending::default()).await;
         }
     }
 
-    async fn end_compaction(&mut self, outcome: CompactionOutcome, floor: Option<Failure>) {
-        self.end_compaction_with(outcome, floor, Usage::default(), None).await;
-    }
-
-    async fn end_compaction_with(
+    /// Records the end of the compaction that runs, which installed nothing.
+    async fn end_compaction(
         &mut self,
+        id: EntryId,
         outcome: CompactionOutcome,
         floor: Option<Failure>,
-        usage: Usage,
-        cost_microdollars: Option<u64>,
+        spending: Spending,
     ) {
-        let tokens = self.log.open_compaction().map_or(0, |(_, started)| started.tokens_before);
-        let mut ended = self.ended(outcome, None, tokens);
-        ended.summary_usage = usage;
-        ended.cost_microdollars = cost_microdollars;
+        let Some(request) = self.compaction.end(id) else { return };
+        let ended = CompactionEnded {
+            outcome,
+            duration_ms: request.duration_ms(),
+            summary_usage: spending.usage,
+            cost_microdollars: spending.cost_microdollars,
+            ..self.log.interrupted_compaction().expect("a compaction that runs is open in the log")
+        };
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::CompactionEnded(ended.clone()));
         if let Err(error) = self.append(draft, None).await {
@@ -318,49 +341,52 @@ impl SessionState {
         let is_automatic = ended.trigger != Trigger::Manual;
         if is_automatic && self.log.head().automatic_compaction_failures == PAUSE_AFTER_FAILURES {
             self.warn(format!(
-                "{PAUSE_AFTER_FAILURES} compactions in a row failed; none is tried by itself until one by hand works, \
-                 or the model or the settings change"
+                "{PAUSE_AFTER_FAILURES} compactions in a row failed; automatic compaction is paused until a manual one \
+                 works, or the model or the settings change"
             ));
         }
         self.limits_changed();
-        self.finish_compaction(&ended, floor);
+        self.tell_compacted(request, Compacted::from(&ended), floor);
     }
 
-    fn ended(&self, outcome: CompactionOutcome, entry: Option<EntryId>, tokens: u64) -> CompactionEnded {
-        let open = self.compaction.as_ref();
+    /// The result of a compaction that changed nothing and recorded no end.
+    fn unchanged(&self, request: &CompactionRequest, outcome: CompactionOutcome, tokens: u64) -> Compacted {
         let messages = self.log.messages();
-        let duration = open.map_or(std::time::Duration::ZERO, |open| open.began.elapsed());
-        CompactionEnded {
-            started: open.and_then(|open| open.started).unwrap_or(EntryId(0)),
-            trigger: open.map_or(Trigger::Threshold, |open| open.trigger),
+        Compacted {
+            started: None,
+            trigger: request.trigger,
             outcome,
-            entry,
+            entry_id: None,
             tokens_before: tokens,
             tokens_after: tokens,
             messages_before: messages,
             messages_after: messages,
             messages_removed: 0,
-            duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+            duration_ms: 0,
             summary_usage: Usage::default(),
             cost_microdollars: None,
         }
     }
 
-    /// Tells whoever waits.
-    fn finish_compaction(&mut self, ended: &CompactionEnded, floor: Option<Failure>) {
-        let Some(open) = self.compaction.take() else { return };
-        self.message_since_compaction = false;
-        if let Some(stamp) = open.stamp {
-            let installed = ended.outcome.is_installed();
-            match open.or_else.filter(|_| !installed && self.current(stamp).is_some()) {
-                Some((trigger, failed_attempts)) => {
-                    self.compact_for_run(stamp, trigger, true, failed_attempts)
+    /// Tells the run, the hooks and the caller that a compaction ended.
+    fn tell_compacted(&mut self, request: CompactionRequest, told: Compacted, floor: Option<Failure>) {
+        self.compaction.ended();
+        if let Some(stamp) = request.run {
+            let installed = told.entry_id.is_some();
+            match request.or_else.filter(|_| !installed && self.current(stamp).is_some()) {
+                Some(OverflowRequest { trigger, failed_attempts }) => {
+                    let run = Some(stamp);
+                    self.measure_for(CompactionRequest {
+                        at_window: true,
+                        failed_attempts,
+                        run,
+                        ..CompactionRequest::new(trigger)
+                    });
                 }
                 None => self.tell_agent(AgentMessage::Compacted { stamp, installed, floor }),
             }
         }
-        let told = Compacted::new(ended, open.started);
-        if !self.deps.hooks.is_empty() && !matches!(ended.outcome, CompactionOutcome::Nothing { .. }) {
+        if !self.deps.hooks.is_empty() && !matches!(told.outcome, CompactionOutcome::Nothing { .. }) {
             let (deps, shared, told) = (Arc::clone(&self.deps), Arc::clone(&self.shared), told.clone());
             tokio::spawn(async move {
                 for message in deps.hooks.ended(&shared.id, told).await {
@@ -368,7 +394,7 @@ impl SessionState {
                 }
             });
         }
-        if let Some(reply) = open.reply {
+        if let Some(reply) = request.reply {
             let _ = reply.send(Ok(told));
         }
     }

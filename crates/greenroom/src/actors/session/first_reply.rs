@@ -3,17 +3,26 @@
 //! Invariants: it is read from the log alone, so it is the same after a restart; a prompt that has no reply is an
 //! error which says how its run ended, or that it has not.
 
-use greenroom_kernel::RunId;
+use std::sync::Arc;
 
+use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::usage::ContextUsage;
+use greenroom_kernel::{Entry, EntryId, RunId, RunOutcome};
+
+use super::SessionState;
 use super::opening::blocking;
-use super::*;
+use super::runs::{RUN_RESUMED, Told};
+use crate::error::{Error, Result};
+use crate::message::ReplyTo;
+use crate::session::Reply;
 
 impl SessionState {
     /// Tells the caller of a prompt why it was not taken. One that was said before gets the reply that it had.
     pub(super) async fn refuse_prompt(&self, reply: ReplyTo<Reply>, error: Error) {
-        let told = match error {
-            Error::DuplicateKey { first, .. } => self.first_reply(first).await,
-            other => Err(other),
+        let told = if let Error::DuplicateKey { first, .. } = error {
+            self.first_reply(first).await
+        } else {
+            Err(error)
         };
         let _ = reply.send(told);
     }
@@ -38,7 +47,10 @@ impl SessionState {
 struct FirstRun {
     /// The prompt's first entry: its message, or its place in the inbox.
     first: EntryId,
+    /// The run that answers it: the first, or one that goes on with it.
     run: Option<RunId>,
+    /// Whether the conversation went on without an answer to it.
+    is_left: bool,
     told: Told,
     end: Option<(RunOutcome, Option<ContextUsage>)>,
 }
@@ -54,8 +66,9 @@ impl FirstRun {
             EntryKind::Message { inbox, .. } if entry.id == self.first || *inbox == Some(self.first) => {
                 self.run = Some(entry.id);
             }
-            EntryKind::Message { message, .. } if self.run.is_some() && self.end.is_none() => {
+            EntryKind::Message { message, .. } if self.run.is_some() => {
                 self.told.note(message);
+                self.is_left |= self.end.is_some();
             }
             EntryKind::InboxCleared { items } if items.contains(&self.first) => {
                 self.end = Some((RunOutcome::Aborted, None));
@@ -63,9 +76,8 @@ impl FirstRun {
             EntryKind::RunEnded { run, outcome, context } if Some(*run) == self.run => {
                 self.end = Some((outcome.clone(), Some(*context)));
             }
-            EntryKind::Note { kind, data }
-                if kind == RUN_RESUMED && self.run.is_some_and(|run| *data == run.to_string()) =>
-            {
+            EntryKind::Note { kind, data } if kind == RUN_RESUMED && self.run.is_some() && !self.is_left => {
+                self.run = data.parse().ok().map(EntryId);
                 (self.told, self.end) = (Told::default(), None);
             }
             _ => {}

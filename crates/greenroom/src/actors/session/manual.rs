@@ -1,18 +1,33 @@
-//! What programs and people ask of a session besides prompts: compact, plan, undo, branch, pin, adopt.
+//! What programs and people ask of a session besides prompts: compact, plan, undo, branch, pin, import.
+//!
+//! Invariants: each of these happens while nothing else is under way, plans and pins apart; one that is refused changed
+//! nothing.
 
-use greenroom_kernel::plan::Nothing;
+use std::collections::HashSet;
+use std::sync::Arc;
 
+use greenroom_kernel::EntryId;
+use greenroom_kernel::entry::{Entry, EntryKind, Trigger};
+use greenroom_kernel::message::{Block, Message};
+use greenroom_kernel::path::Live;
+use greenroom_kernel::plan::{Nothing, Plan, PlanOptions, plan};
+use greenroom_kernel::settings::Occasion;
+use greenroom_kernel::size::Estimator;
+use greenroom_kernel::usage::{ContextUsage, Measured};
+
+use super::SessionState;
+use super::open_compaction::CompactionRequest;
 use super::opening::{blocking, shared};
-use super::*;
-use crate::error::{BranchPointError, PinError};
-use crate::message::{BranchSummary, LeftBranch};
+use crate::compaction::{CompactOptions, Compacted};
+use crate::error::{BranchPointError, Error, PinError, Result};
+use crate::message::{BranchSummary, LeftBranch, ReplyTo, TrackerMessage};
 
 /// The most that may be pinned, as a share of the window: one part in this many.
 const PIN_SHARE: u64 = 8;
 /// The most entries of an import that are appended at once: half of what the store takes.
-const ADOPTED_ENTRIES_MAX: usize = 8_192;
+const IMPORTED_ENTRIES_MAX: usize = 8_192;
 /// The most bytes, about, that are appended at once: half of what the store takes (16 MiB).
-const ADOPTED_BYTES_MAX: u64 = 16 << 20;
+const IMPORTED_BYTES_MAX: u64 = 16 << 20;
 
 impl SessionState {
     pub(super) fn compact_manually(&mut self, options: CompactOptions, reply: ReplyTo<Compacted>) {
@@ -21,14 +36,19 @@ impl SessionState {
             return;
         }
         let reply = Some(reply);
-        self.open_compaction(OpenCompaction { options, reply, ..OpenCompaction::new(Trigger::Manual) });
+        self.measure_for(CompactionRequest { options, reply, ..CompactionRequest::new(Trigger::Manual) });
     }
 
     pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, Nothing> {
         let context = self.shared.context();
-        let window = self.window.tokens.unwrap_or(context.tokens.max(1));
-        let mut wanted =
-            PlanOptions::new(&self.settings, window, Occasion::Manual, context.tokens, self.overhead());
+        let window = self.definition.window.tokens.unwrap_or(context.tokens.max(1));
+        let mut wanted = PlanOptions::new(
+            &self.definition.settings,
+            window,
+            Occasion::Manual,
+            context.tokens,
+            self.overhead(),
+        );
         wanted.force |= options.force;
         if let Some(keep) = options.keep_recent {
             wanted.keep_recent = keep.max(1);
@@ -50,28 +70,16 @@ impl SessionState {
         let path = self.read_path(undone.parent).await?;
         let mut after = path;
         after.push(Arc::clone(&undone));
-        let live = Live::of(&after);
-        let size = greenroom_kernel::usage::measure(
-            &after,
-            Estimator::Classes,
-            self.overhead(),
-            self.deps.learned.ratio(self.provider(), &self.definition.model),
-        );
-        if let Some(window) = self.window.tokens.filter(|window| size.tokens() > *window) {
+        let size = self.measure_path(&after);
+        if let Some(window) = self.definition.window.tokens.filter(|window| size.tokens() > *window) {
             return Err(Error::UndoTooLarge { tokens: size.tokens(), window });
         }
-        draft.head.active_compaction = live.compaction_id();
-        draft.head.live_from = live.entries().first().map_or(EntryId(0), |entry| entry.id);
-        if let Some(compaction) = live.compaction_id() {
-            draft.head.live_from = draft.head.live_from.min(compaction);
-        }
-        draft.head.context_tokens = size.tokens();
+        draft.follow_path(&after, size.tokens());
         self.append(draft, None).await?;
-        self.log.replace_path(after);
-        self.only_at_window = true;
-        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.take_path(after);
+        self.compaction.only_at_window = true;
         self.limits_changed();
-        Ok(ContextUsage::new(size, self.window))
+        Ok(ContextUsage::new(size, self.definition.window))
     }
 
     pub(super) async fn branch(&mut self, to: Option<EntryId>, summary: Option<BranchSummary>) -> Result<()> {
@@ -87,41 +95,50 @@ impl SessionState {
         if !greenroom_kernel::path::open_calls(&path).is_empty() {
             return Err(Error::BranchPoint(BranchPointError::InsideCall));
         }
-        let live = Live::of(&path);
         let left = self.log.head().leaf;
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::LeafMoved { to });
-        draft.head.active_compaction = live.compaction_id();
-        draft.head.live_from = live
-            .entries()
-            .first()
-            .map_or(EntryId(draft.head.entries), |entry| entry.id)
-            .min(live.compaction_id().unwrap_or(EntryId(u64::MAX)));
         let mut path = path;
         if let (Some(BranchSummary { summary, files }), Some(from)) = (summary, left) {
             draft.push(EntryKind::BranchSummary { from, summary, files });
             path.extend(draft.entries.last().map(Arc::clone));
         }
+        draft.follow_path(&path, self.measure_path(&path).tokens());
         self.append(draft, None).await?;
-        self.log.replace_path(path);
-        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.take_path(path);
         self.limits_changed();
         Ok(())
+    }
+
+    /// The size of a path that is not the session's yet.
+    fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
+        let ratio = self.deps.learned.ratio(self.definition.provider(), self.definition.model());
+        greenroom_kernel::usage::measure(path, Estimator::Classes, self.overhead(), ratio)
+    }
+
+    /// The context is another path's from now on.
+    fn take_path(&mut self, path: Vec<Arc<Entry>>) {
+        self.log.replace_path(path);
+        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
     }
 
     /// What stands on the path now and would not, if it ended at `to`.
     pub(super) async fn left_branch(&mut self, to: Option<EntryId>) -> Result<LeftBranch> {
         self.check_idle("branch it")?;
-        let kept: std::collections::HashSet<EntryId> =
-            self.read_path(to).await?.iter().map(|entry| entry.id).collect();
+        let kept: HashSet<EntryId> = self.read_path(to).await?.iter().map(|entry| entry.id).collect();
         let entries = self.log.path().iter().filter(|entry| !kept.contains(&entry.id)).cloned().collect();
-        let window = self.window.tokens.unwrap_or(128_000);
+        let window = self.definition.window.tokens.unwrap_or(128_000);
         Ok(LeftBranch {
             entries,
-            model: self.settings.summary_model.clone().unwrap_or_else(|| self.definition.model.clone()),
-            cap_tokens: self.settings.prefix_cap(window),
+            model: self
+                .definition
+                .settings
+                .summary_model
+                .clone()
+                .unwrap_or_else(|| self.definition.model().to_owned()),
+            cap_tokens: self.definition.settings.prefix_cap(window),
             summariser_window: window,
-            definition: Arc::clone(&self.definition),
+            definition: Arc::clone(&self.definition.agent),
         })
     }
 
@@ -148,7 +165,7 @@ impl SessionState {
             if !stands_alone {
                 return Err(Error::Pin(PinError::NotAlone { entry }));
             }
-            let tokens_max = self.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
+            let tokens_max = self.definition.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
             let tokens = self.log.pins_tokens() + found.tokens;
             if tokens > tokens_max {
                 return Err(Error::Pin(PinError::TooLarge { tokens, tokens_max }));
@@ -163,45 +180,38 @@ impl SessionState {
 
     pub(super) async fn import(&mut self, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<()> {
         self.check_idle("import into it")?;
-        let begun = self.adopted_before(entries).await?;
-        let mut adopted = entries[..begun].to_vec();
+        let begun = self.imported_before(entries).await?;
+        let mut imported = entries[..begun].to_vec();
         let mut rest = &entries[begun..];
         // Until the last batch there is no leaf: a crash leaves an empty path, and the import can be done again.
         while let Some(batch) = first_batch(rest).filter(|batch| *batch < rest.len()) {
             let mut draft = self.log.draft(self.deps.now_ms());
             rest[..batch].iter().for_each(|entry| draft.import(entry));
-            adopted.extend(draft.entries.iter().cloned());
+            imported.extend(draft.entries.iter().cloned());
             draft.head.leaf = None;
-            draft.head.active_compaction = None;
-            draft.head.live_from = EntryId(draft.head.entries);
+            draft.follow_path(&[], 0);
             self.append(draft, None).await?;
             self.log.replace_path(Vec::new());
             rest = &rest[batch..];
         }
         let mut draft = self.log.draft(self.deps.now_ms());
         rest.iter().for_each(|entry| draft.import(entry));
-        adopted.extend(draft.entries.iter().cloned());
+        imported.extend(draft.entries.iter().cloned());
         draft.head.leaf = leaf;
-        let path = crate::log::path_within(&adopted, leaf);
-        let live = Live::of(&path);
-        draft.head.active_compaction = live.compaction_id();
-        draft.head.live_from = live
-            .entries()
-            .first()
-            .map_or(EntryId(0), |entry| entry.id)
-            .min(live.compaction_id().unwrap_or(EntryId(u64::MAX)));
-        let ratio = self.deps.learned.ratio(self.provider(), &self.definition.model);
-        let size = greenroom_kernel::usage::measure(&path, Estimator::Classes, self.overhead(), ratio);
-        draft.head.context_tokens = size.tokens();
+        let path = crate::log::path_within(&imported, leaf);
+        let begins = path.first().and_then(|entry| entry.parent);
+        if let Some(missing) = begins.filter(|_| Live::of(&path).compaction_id().is_none()) {
+            return Err(Error::BranchPoint(BranchPointError::MissingParent { entry: missing }));
+        }
+        draft.follow_path(&path, self.measure_path(&path).tokens());
         self.append(draft, None).await?;
-        self.log.replace_path(path);
-        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.take_path(path);
         self.limits_changed();
         Ok(())
     }
 
     /// How many of these entries an import that was broken off left here.
-    async fn adopted_before(&self, entries: &[Arc<Entry>]) -> Result<usize> {
+    async fn imported_before(&self, entries: &[Arc<Entry>]) -> Result<usize> {
         let refused = || Error::NotEmpty { session: self.shared.id.to_string() };
         if self.log.is_empty() {
             return Ok(0);
@@ -223,9 +233,9 @@ impl SessionState {
 /// How many of these entries fit into one batch of the store; `None` if there are none.
 fn first_batch(entries: &[Arc<Entry>]) -> Option<usize> {
     let mut bytes = 0;
-    let fits = entries.iter().take(ADOPTED_ENTRIES_MAX).take_while(|entry| {
+    let fits = entries.iter().take(IMPORTED_ENTRIES_MAX).take_while(|entry| {
         bytes += weight(entry);
-        bytes <= ADOPTED_BYTES_MAX
+        bytes <= IMPORTED_BYTES_MAX
     });
     // One that is too large by itself is the store's to refuse.
     (!entries.is_empty()).then(|| fits.count().max(1))

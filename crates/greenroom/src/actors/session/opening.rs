@@ -3,44 +3,55 @@
 //! Invariants: what a session knows is read from its log or asked of the store; an actor that cannot be started is
 //! the session's failure, with its reason, and not a fault of the configuration.
 
-use super::*;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use greenroom_kernel::{Entry, EntryId};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
+
+use super::definition::{Definition, SessionLimits};
+use super::inbox::Inbox;
+use super::open_compaction::OpenCompaction;
+use super::{PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
+use crate::actors::agent::{AgentActor, AgentArguments};
+use crate::actors::usage_tracker::{ContextLimits, TrackerArguments, UsageTracker};
+use crate::deps::Deps;
+use crate::error::{Error, Result};
+use crate::event::{self, Event};
+use crate::log::Log;
+use crate::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
+use crate::restarts::Restarts;
+use crate::shared::SessionShared;
 
 impl SessionState {
     /// Reads the log and starts the children.
-    pub(super) async fn open(myself: ActorRef<SessionMessage>, arguments: SessionArguments) -> Result<Self> {
+    pub(super) async fn open(myself: ActorRef<SessionMail>, arguments: SessionArguments) -> Result<Self> {
         let SessionArguments { deps, shared, supervisor } = arguments;
         let log = read_log(&deps, &shared.id).await?;
-        let definition = shared.agent();
-        let lane = deps.lane(&definition).cloned().ok_or_else(|| deps.unknown_provider(&definition))?;
-        let provider = lane.provider.name().to_owned();
-        let model = definition.model.clone();
-        let tools = crate::sub_agent::tools_of(&deps, &definition)?;
-        let settings = deps.settings(&definition);
-        let fixed_tokens = fixed_tokens(&definition, &tools);
-        let window = deps.window(&definition, &provider, &model, &settings, fixed_tokens);
-        if let Some(window) = window.tokens {
-            // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
-            settings.feasible(window, fixed_tokens)?;
-        }
+        log.check().map_err(|problem| Error::SessionFailed {
+            session: shared.id.to_string(),
+            reason: format!(
+                "its log contradicts itself: {problem}; it can still be shown and exported, and a fork of it goes on"
+            ),
+        })?;
+        // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
+        let definition = Definition::resolve(&deps, shared.agent(), 0)?;
         let outgoing = match shared.start_broadcast(log.head().entries) {
             Some(from) => missed_events(&deps, &shared, from).await?,
             None => VecDeque::new(),
         };
-        let limits = ContextLimits {
-            provider: provider.clone(),
-            model: model.clone(),
-            window,
-            overhead: fixed_tokens + log.pinned_tokens(),
-            settings: Arc::clone(&settings),
-            output_tokens_max: deps.output_tokens_max(&definition),
-            cost_microdollars_max: definition.cost_microdollars_max,
-            resends_reasoning: lane.provider.resends_reasoning(),
-            is_sub_agent: shared.parent.is_some(),
-            is_paused: log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
-            only_at_window: log.was_undone(),
-        };
-        let only_at_window = limits.only_at_window;
-        let model_warnings = model_warnings(&limits);
+        let only_at_window = log.was_undone();
+        let limits = definition.limits(
+            &deps,
+            SessionLimits {
+                pinned_tokens: log.pinned_tokens(),
+                is_sub_agent: shared.parent.is_some(),
+                is_paused: log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
+                only_at_window,
+            },
+        );
+        shared.set_bill(log.bill());
+        let model_warnings = definition.warnings();
         let tracker = spawn_tracker(&deps, &shared, &myself, limits, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
         Ok(Self {
@@ -48,32 +59,20 @@ impl SessionState {
             shared,
             supervisor,
             myself,
-            definition,
-            lane,
-            tools,
-            settings,
-            window,
-            fixed_tokens,
-            log,
             agent,
             tracker,
             compactor: None,
-            run: None,
-            waiting: HashMap::new(),
-            compaction: None,
-            outgoing,
             restarts: Restarts::default(),
+            definition,
+            log,
+            inbox: Inbox::default(),
+            run: None,
             attempts: 0,
-            model_warnings,
-            only_at_window,
-            requested: None,
-            message_since_compaction: true,
-            is_stopping: false,
+            compaction: OpenCompaction::new(only_at_window),
+            outgoing,
             completion: None,
-            refused: Vec::new(),
-            is_held: false,
-            tries_again: false,
-            refusals: 0,
+            model_warnings,
+            is_stopping: false,
         })
     }
 
@@ -101,11 +100,11 @@ impl SessionState {
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
             self.tell_agent(AgentMessage::TrackerRestarted { tracker: self.tracker.clone() });
             // Questions of our own that it took with it.
-            if self.run.as_ref().is_some_and(|run| run.closing.is_some()) {
+            if self.is_closing() {
                 let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
             }
-            if self.compaction.as_ref().is_some_and(|compaction| compaction.started.is_none()) {
-                let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction));
+            if let Some(measurement) = self.compaction.awaited_measurement() {
+                let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction(measurement)));
             }
         } else if self.compactor.as_ref().is_some_and(|compactor| child.get_id() == compactor.get_id()) {
             self.compactor = None;
@@ -114,55 +113,6 @@ impl SessionState {
         }
         Ok(())
     }
-}
-
-/// What nobody knows of the model, and what that means.
-pub(super) fn model_warnings(limits: &ContextLimits) -> Vec<String> {
-    let (model, provider) = (&limits.model, &limits.provider);
-    let mut model_warnings = Vec::new();
-    match (limits.window.source, limits.window.tokens) {
-        (WindowSource::Assumed, Some(tokens)) => model_warnings.push(format!(
-            "nothing knows the window of {model} at {provider}: {tokens} tokens are assumed; set context_window to \
-             what it takes"
-        )),
-        (WindowSource::Unknown, _) | (WindowSource::Assumed, None) => model_warnings.push(format!(
-            "nothing knows the window of {model} at {provider}: nothing is compacted before the provider refuses; \
-             set context_window to what it takes"
-        )),
-        (
-            WindowSource::CompactionSetting
-            | WindowSource::Setting
-            | WindowSource::Catalog
-            | WindowSource::Learned,
-            _,
-        ) => {}
-    }
-    let has_price = || {
-        let info = crate::deps::model_info(provider, model);
-        info.is_some_and(|info| info.prices.is_some())
-    };
-    if limits.cost_microdollars_max.is_some() && !has_price() {
-        model_warnings.push(format!(
-            "nothing knows the price of {model} at {provider}: its calls do not count towards the cost limit"
-        ));
-    }
-    model_warnings
-}
-
-/// The system prompt and the tools, in estimated tokens.
-pub(super) fn fixed_tokens(definition: &Agent, tools: &greenroom_tools::Registry) -> u64 {
-    let specs: u64 = tools
-        .specs()
-        .iter()
-        .map(|spec| {
-            let schema = spec.parameters.to_string();
-            [&spec.name, &spec.description, &schema]
-                .iter()
-                .map(|text| text_tokens(text, Estimator::Classes))
-                .sum::<u64>()
-        })
-        .sum();
-    text_tokens(&definition.instructions, Estimator::Classes) + specs
 }
 
 /// The events of entries that an earlier actor made durable and did not live to broadcast.
@@ -186,7 +136,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
     match tokio::task::spawn_blocking(read).await {
         Ok(result) => result,
-        Err(panic) => Err(Error::internal("reading the log", panic)),
+        Err(panic) => Err(Error::internal("reading the log", &panic)),
     }
 }
 
@@ -212,7 +162,7 @@ pub(super) fn shared(entries: Vec<Entry>) -> Vec<Arc<Entry>> {
 async fn spawn_agent(
     deps: &Arc<Deps>,
     shared: &Arc<SessionShared>,
-    session: &ActorRef<SessionMessage>,
+    session: &ActorRef<SessionMail>,
 ) -> Result<ActorRef<AgentMessage>> {
     let arguments =
         AgentArguments { deps: Arc::clone(deps), shared: Arc::clone(shared), session: session.clone() };
@@ -225,7 +175,7 @@ async fn spawn_agent(
 async fn spawn_tracker(
     deps: &Arc<Deps>,
     shared: &Arc<SessionShared>,
-    session: &ActorRef<SessionMessage>,
+    session: &ActorRef<SessionMail>,
     limits: ContextLimits,
     log: &Log,
 ) -> Result<ActorRef<TrackerMessage>> {
@@ -235,8 +185,7 @@ async fn spawn_tracker(
         session: session.clone(),
         limits,
         path: log.path().to_vec(),
-        total_usage: log.head().total_usage,
-        cost_microdollars: log.head().cost_microdollars,
+        bill: log.bill(),
     });
     let (actor, _) = Actor::spawn_linked(None, UsageTracker, arguments, session.get_cell())
         .await
@@ -244,7 +193,7 @@ async fn spawn_tracker(
     Ok(actor)
 }
 
-fn not_started(shared: &SessionShared, actor: &str, error: &ractor::SpawnErr) -> Error {
+pub(super) fn not_started(shared: &SessionShared, actor: &str, error: &ractor::SpawnErr) -> Error {
     let reason = format!("its {actor} could not be started: {error}");
     Error::SessionFailed { session: shared.id.to_string(), reason }
 }

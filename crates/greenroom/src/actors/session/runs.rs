@@ -1,6 +1,26 @@
-//! Turns, as the session sees them: prompts that begin or wait, records, boundaries and ends.
+//! Runs, as the session sees them: prompts that begin or wait, records, boundaries and ends.
+//!
+//! Invariants: one run at a time; what arrives during it waits in the durable inbox; the run's end is recorded once,
+//! with the size that the tracker measured.
 
-use super::*;
+use std::sync::Arc;
+
+use greenroom_kernel::entry::{Delivery, EntryKind};
+use greenroom_kernel::message::{Block, Message};
+use greenroom_kernel::run::Boundary;
+use greenroom_kernel::usage::ContextUsage;
+use greenroom_kernel::{EntryId, RunOutcome, Usage};
+use greenroom_store::SessionState as StoredState;
+
+use super::SessionState;
+use super::inbox::{Caller, tell_all};
+use crate::error::{Error, Result};
+use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
+use crate::message::{
+    AgentMessage, Answer, BeginRun, MeasureFor, Measurement, PromptOptions, ReplyTo, RunAttempt,
+    RunCompletion, SessionMessage, TrackerMessage,
+};
+use crate::session::Reply;
 
 /// The newest message of the path, if the agent owes an answer to it: a user's message, or tool results.
 pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
@@ -15,9 +35,27 @@ pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
     (!is_answer).then_some(newest.id)
 }
 
-/// How long after the store refused something it is tried again by itself: at first, and at most.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
-const TRY_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The run in progress.
+pub(super) struct OpenRun {
+    stamp: RunAttempt,
+    options: PromptOptions,
+    reply: Option<ReplyTo<Reply>>,
+    told: Told,
+    /// How the run ended, while its end is not yet recorded.
+    closing: Option<RunOutcome>,
+}
+
+/// What a run said so far: what its reply will tell.
+#[derive(Default)]
+pub(super) struct Told {
+    /// The text of the newest answer.
+    text: String,
+    usage: Usage,
+    steps: u32,
+}
+
+/// The kind of the note with which a run goes on; its data is the run's id.
+pub(super) const RUN_RESUMED: &str = "run_resumed";
 
 impl SessionState {
     pub(super) async fn prompt(
@@ -30,15 +68,15 @@ impl SessionState {
             let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
             return;
         }
-        self.is_held = false;
-        if self.is_idle() && self.inbox().next().is_none() {
+        self.inbox.release();
+        if self.is_idle() && self.inbox.is_empty(&self.log) {
             // A failure is the reply.
             let _ = self.begin(content, options, Some(reply)).await;
             return;
         }
         match self.queue(content, Delivery::Prompt, options.key.clone()).await {
             Ok(id) => {
-                self.waiting.insert(id, (options, reply));
+                self.inbox.wait_for(id, Caller { options, reply });
             }
             Err(error) => self.refuse_prompt(reply, error).await,
         }
@@ -49,8 +87,8 @@ impl SessionState {
             let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
             return;
         }
-        self.is_held = false;
-        if self.is_idle() && self.inbox().next().is_none() {
+        self.inbox.release();
+        if self.is_idle() && self.inbox.is_empty(&self.log) {
             let _ = reply.send(self.begin(content, PromptOptions::default(), None).await);
             return;
         }
@@ -64,12 +102,12 @@ impl SessionState {
         delivery: Delivery,
         key: Option<String>,
     ) -> Result<EntryId> {
-        let waiting = self.inbox().count();
+        let waiting = self.inbox.waiting(&self.log).count();
         if waiting >= INBOX_MAX {
             return Err(Error::Busy { session: self.shared.id.to_string(), waiting });
         }
         let mut draft = self.log.draft(self.deps.now_ms());
-        self.clear_refused(&mut draft);
+        self.inbox.clear_refused(&mut draft);
         let id = draft.push(EntryKind::Inbox { delivery, content, key: key.clone() });
         self.append(draft, key).await?;
         Ok(id)
@@ -83,22 +121,12 @@ impl SessionState {
             self.shared.cancel_run();
             return;
         }
-        let found = self.waiting.iter().find(|(_, (options, _))| options.ticket == ticket).map(|(id, _)| *id);
-        if let Some(id) = found {
-            self.waiting.remove(&id);
-            self.refused.push(id);
+        if self.inbox.withdraw(ticket) {
             let mut draft = self.log.draft(self.deps.now_ms());
-            self.clear_refused(&mut draft);
+            self.inbox.clear_refused(&mut draft);
             if let Err(error) = self.append(draft, None).await {
                 self.warn(format!("a withdrawn prompt leaves the inbox later: {error}"));
             }
-        }
-    }
-
-    /// Takes out of the inbox what nobody waits for any more.
-    fn clear_refused(&self, draft: &mut Draft) {
-        if !self.refused.is_empty() {
-            draft.push(EntryKind::InboxCleared { items: self.refused.clone() });
         }
     }
 
@@ -108,14 +136,15 @@ impl SessionState {
         let mut draft = self.log.recovery(at_ms, self.estimate()).unwrap_or_else(|| self.log.draft(at_ms));
         let head = self.log.head();
         if !self.log.is_empty()
-            && (head.provider.as_str(), &head.model) != (self.provider(), &self.definition.model)
+            && (head.provider.as_str(), head.model.as_str())
+                != (self.definition.provider(), self.definition.model())
         {
             draft.push(EntryKind::ModelChange {
-                provider: self.provider().to_owned(),
-                model: self.definition.model.clone(),
+                provider: self.definition.provider().to_owned(),
+                model: self.definition.model().to_owned(),
             });
         }
-        self.clear_refused(&mut draft);
+        self.inbox.clear_refused(&mut draft);
         draft
     }
 
@@ -135,33 +164,23 @@ impl SessionState {
     /// Begins with what waits first. Where the store refuses that, all who wait are told, and what nobody waits for
     /// is tried again later.
     pub(super) async fn next_prompt(&mut self) {
-        if self.is_held {
-            return;
-        }
-        let Some(item) = self.inbox().next().cloned() else { return };
-        let (options, reply) = match self.waiting.remove(&item.id) {
-            Some((options, reply)) => (options, Some(reply)),
+        let Some(item) = self.inbox.next(&self.log) else { return };
+        let (options, reply) = match self.inbox.take_caller(item.id) {
+            Some(Caller { options, reply }) => (options, Some(reply)),
             None => (PromptOptions::default(), None),
         };
         let is_awaited = reply.is_some();
         let Err(error) = self.begin_delivered(&item, options, reply).await else {
-            self.refusals = 0;
+            self.inbox.delivered();
             return;
         };
         self.warn(format!("input that waits could not be delivered: {error}"));
         if is_awaited {
-            self.refused.push(item.id);
+            self.inbox.refuse(item.id);
         }
-        for (id, (_, reply)) in std::mem::take(&mut self.waiting) {
-            self.refused.push(id);
-            let _ = reply.send(Err(error.clone()));
-        }
-        let waits = self.inbox().next().is_some();
-        self.is_held = waits;
-        if waits && !std::mem::replace(&mut self.tries_again, true) {
-            let wait = (TRY_AGAIN_AFTER * 2_u32.saturating_pow(self.refusals)).min(TRY_AGAIN_AFTER_MAX);
-            self.refusals = (self.refusals + 1).min(6);
-            self.myself.send_after(wait, || SessionMessage::TryAgain);
+        tell_all(self.inbox.refuse_all_callers(), || Err(error.clone()));
+        if let Some(wait) = self.inbox.hold(&self.log) {
+            self.myself.send_after(wait, || SessionMessage::TryAgain.into());
         }
     }
 
@@ -212,13 +231,7 @@ impl SessionState {
         let cancel = options.cancel.clone();
         self.shared.set_run(cancel);
         let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
-        self.run = Some(OpenRun {
-            stamp,
-            options,
-            reply,
-            told: Told::default(),
-            closing: None,
-        });
+        self.run = Some(OpenRun { stamp, options, reply, told: Told::default(), closing: None });
         if gone {
             self.shared.cancel_run();
         }
@@ -233,14 +246,14 @@ impl SessionState {
         let Some(run) = &self.run else { return };
         self.tell_agent(AgentMessage::Begin(Box::new(BeginRun {
             stamp: run.stamp,
-            agent: Arc::clone(&self.definition),
-            model: self.definition.model.clone(),
-            tools: self.tools.clone(),
+            agent: Arc::clone(&self.definition.agent),
+            model: self.definition.model().to_owned(),
+            tools: self.definition.tools.clone(),
             schema: run.options.schema.clone(),
             cancel: run.options.cancel.clone(),
             tracker: self.tracker.clone(),
-            may_compact: self.settings.enabled,
-            max_request_bytes: self.settings.max_request_bytes,
+            may_compact: self.definition.settings.enabled,
+            max_request_bytes: self.definition.settings.max_request_bytes,
         })));
     }
 
@@ -250,23 +263,21 @@ impl SessionState {
         if run.closing.is_some() {
             return;
         }
-        let mut draft = self.log.draft(self.deps.now_ms());
-        draft.close_calls(self.log.path());
-        if !draft.entries.is_empty()
-            && let Err(error) = self.append(draft, None).await
-        {
-            self.run_broken(error);
+        if !self.close_open_calls().await {
             return;
         }
         // A compaction that ran for the dead agent goes on; the new one waits for it when it needs one.
-        if let Some(compaction) = &mut self.compaction {
-            compaction.stamp = None;
-        }
+        self.compaction.detach_run();
         self.attempts += 1;
         if let Some(run) = &mut self.run {
             run.stamp.attempt = self.attempts;
         }
         self.tell_agent_to_begin();
+    }
+
+    /// Whether the run's end waits for the size that the tracker measures.
+    pub(super) fn is_closing(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.closing.is_some())
     }
 
     /// The open run, if this is about it. Late news ends here.
@@ -291,8 +302,7 @@ impl SessionState {
             draft.deliver(item);
         }
         let delivered = u32::try_from(items.len()).unwrap_or(u32::MAX);
-        if let Err(error) = self.append(draft, None).await {
-            self.run_broken(error);
+        if !self.append_for_run(draft).await {
             return;
         }
         self.tell_agent(AgentMessage::Recorded { stamp, delivered });
@@ -308,22 +318,27 @@ impl SessionState {
         for message in messages {
             draft.message(message);
         }
-        if !draft.entries.is_empty()
-            && let Err(error) = self.append(draft, None).await
-        {
-            self.run_broken(error);
-            return;
+        if (draft.entries.is_empty() || self.append_for_run(draft).await) && self.close_open_calls().await {
+            self.start_closing(outcome);
         }
-        // Whatever the agent forgot: no call stays open.
+    }
+
+    /// Appends what belongs to the run. Where the store refuses it, the run is given up; gives whether it goes on.
+    async fn append_for_run(&mut self, draft: Draft) -> bool {
+        match self.append(draft, None).await {
+            Ok(()) => true,
+            Err(error) => {
+                self.run_broken(error);
+                false
+            }
+        }
+    }
+
+    /// Gives each call on the path that has no result an interrupted one. Gives whether the run goes on.
+    async fn close_open_calls(&mut self) -> bool {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.close_calls(self.log.path());
-        if !draft.entries.is_empty()
-            && let Err(error) = self.append(draft, None).await
-        {
-            self.run_broken(error);
-            return;
-        }
-        self.start_closing(outcome);
+        draft.entries.is_empty() || self.append_for_run(draft).await
     }
 
     /// The run is over; its end is recorded with the size that the tracker measures.
@@ -336,15 +351,14 @@ impl SessionState {
         self.cancel_compaction("the run ended");
     }
 
-    pub(super) async fn close_run(&mut self, size: &Size, context: ContextUsage) {
+    pub(super) async fn close_run(&mut self, measured: &Measurement) {
+        let context = measured.usage;
         let Some(mut run) = self.run.take_if(|run| run.closing.is_some()) else { return };
         let outcome = run.closing.take().unwrap_or(RunOutcome::Interrupted);
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::RunEnded { run: run.stamp.run, outcome: outcome.clone(), context });
         let result = match &outcome {
-            RunOutcome::Completed => {
-                Ok(run.told.reply(run.stamp.run, context))
-            }
+            RunOutcome::Completed => Ok(run.told.reply(run.stamp.run, context)),
             RunOutcome::Aborted => Err(Error::Aborted),
             RunOutcome::Failed(failure) => Err(Error::Model(failure.clone())),
             RunOutcome::Stopped { reason } => Err(Error::Stopped { reason: reason.clone() }),
@@ -365,7 +379,7 @@ impl SessionState {
             }
         }
         self.compact_if_requested();
-        self.compact_if_due(size);
+        self.compact_if_due(measured).await;
     }
 
     /// The store refused: the run cannot go on. What was acknowledged is there.

@@ -1,0 +1,149 @@
+//! An agent's definition as one session uses it: resolved against the runtime's providers, tools and settings.
+//!
+//! Invariants: it is resolved as a whole, so a session never works with half of a definition; the window is the one
+//! that is known now.
+
+use std::sync::Arc;
+
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::size::{Estimator, text_tokens};
+use greenroom_kernel::usage::{Window, WindowSource};
+use greenroom_tools::Registry;
+
+use crate::actors::usage_tracker::ContextLimits;
+use crate::agent::Agent;
+use crate::deps::{Deps, model_info};
+use crate::error::Result;
+use crate::lane::Lane;
+use crate::message::Summariser;
+
+/// A resolved definition.
+pub(super) struct Definition {
+    pub(super) agent: Arc<Agent>,
+    pub(super) lane: Arc<Lane>,
+    pub(super) tools: Registry,
+    pub(super) settings: Arc<CompactionSettings>,
+    pub(super) window: Window,
+    /// The system prompt and the tools, in estimated tokens.
+    fixed_tokens: u64,
+}
+
+/// What a session adds to its definition when its context is measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionLimits {
+    /// What is pinned outside the active path, in estimated tokens.
+    pub(super) pinned_tokens: u64,
+    /// Whether another session's call started it.
+    pub(super) is_sub_agent: bool,
+    /// Whether automatic compactions are paused after failures.
+    pub(super) is_paused: bool,
+    /// Whether a compaction was undone, so that the next one waits for the window.
+    pub(super) only_at_window: bool,
+}
+
+impl Definition {
+    /// Resolves an agent whose session has so many tokens pinned.
+    ///
+    /// # Errors
+    /// An unknown provider, a tool that cannot be used, or settings in which nothing could work.
+    pub(super) fn resolve(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
+        let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
+        let tools = crate::sub_agent::tools_of(deps, &agent)?;
+        let settings = deps.settings(&agent);
+        let fixed_tokens = fixed_tokens(&agent, &tools);
+        let window = deps.window(&agent, lane.provider.name(), &agent.model, &settings, fixed_tokens);
+        if let Some(window) = window.tokens {
+            settings.feasible(window, fixed_tokens + pinned_tokens)?;
+        }
+        Ok(Self { agent, lane, tools, settings, window, fixed_tokens })
+    }
+
+    /// The name of the provider that is asked.
+    pub(super) fn provider(&self) -> &str {
+        self.lane.provider.name()
+    }
+
+    /// The name of the model that answers.
+    pub(super) fn model(&self) -> &str {
+        &self.agent.model
+    }
+
+    /// The model that answers, as a summariser.
+    pub(super) fn own_summariser(&self) -> Summariser {
+        Summariser { lane: Arc::clone(&self.lane), model: self.agent.model.clone() }
+    }
+
+    /// Whether the same model of the same provider answers.
+    pub(super) fn is_same_model(&self, other: &Self) -> bool {
+        (self.provider(), self.model()) == (other.provider(), other.model())
+    }
+
+    /// The fixed part of every request, in estimated tokens.
+    pub(super) fn overhead(&self, pinned_tokens: u64) -> u64 {
+        self.fixed_tokens + pinned_tokens
+    }
+
+    /// Looks the window up again: a limit was learned, or more is pinned.
+    pub(super) fn refresh_window(&mut self, deps: &Deps, pinned_tokens: u64) {
+        let overhead = self.overhead(pinned_tokens);
+        self.window = deps.window(&self.agent, self.provider(), self.model(), &self.settings, overhead);
+    }
+
+    /// By what the session's context is measured.
+    pub(super) fn limits(&self, deps: &Deps, session: SessionLimits) -> ContextLimits {
+        ContextLimits {
+            provider: self.provider().to_owned(),
+            model: self.model().to_owned(),
+            window: self.window,
+            overhead: self.overhead(session.pinned_tokens),
+            settings: Arc::clone(&self.settings),
+            output_tokens_max: deps.output_tokens_max(&self.agent),
+            cost_microdollars_max: self.agent.cost_microdollars_max,
+            resends_reasoning: self.lane.provider.resends_reasoning(),
+            is_sub_agent: session.is_sub_agent,
+            is_paused: session.is_paused,
+            only_at_window: session.only_at_window,
+        }
+    }
+
+    /// Warnings about an unknown window or price.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let (model, provider) = (self.model(), self.provider());
+        let mut warnings = Vec::new();
+        match (self.window.source, self.window.tokens) {
+            (WindowSource::Assumed, Some(tokens)) => warnings.push(format!(
+                "nothing knows the window of {model} at {provider}: {tokens} tokens are assumed; set context_window to \
+                 what it takes"
+            )),
+            (WindowSource::Unknown, _) | (WindowSource::Assumed, None) => warnings.push(format!(
+                "nothing knows the window of {model} at {provider}: nothing is compacted before the provider refuses; \
+                 set context_window to what it takes"
+            )),
+            (
+                WindowSource::CompactionSetting
+                | WindowSource::Setting
+                | WindowSource::Catalog
+                | WindowSource::Learned,
+                _,
+            ) => {}
+        }
+        let has_price = || model_info(provider, model).is_some_and(|info| info.prices.is_some());
+        if self.agent.cost_microdollars_max.is_some() && !has_price() {
+            warnings.push(format!(
+                "nothing knows the price of {model} at {provider}: its calls do not count towards the cost limit"
+            ));
+        }
+        warnings
+    }
+}
+
+/// The system prompt and the tools, in estimated tokens.
+fn fixed_tokens(agent: &Agent, tools: &Registry) -> u64 {
+    let of = |text: &str| text_tokens(text, Estimator::Classes);
+    let specs = tools.specs();
+    let specs = specs
+        .iter()
+        .map(|spec| of(&spec.name) + of(&spec.description) + of(&spec.parameters.to_string()))
+        .sum::<u64>();
+    of(&agent.instructions) + specs
+}

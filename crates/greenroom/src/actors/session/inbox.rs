@@ -1,0 +1,140 @@
+//! Who waits for the prompts in a session's durable inbox, and what becomes of input that the store refuses.
+//!
+//! Invariants: the inbox's items are in the log; only their callers are here. An item is refused once, never begins
+//! after that, and leaves the log with the next append. Refused input is tried again after a wait that doubles, by
+//! one timer at a time.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use greenroom_kernel::EntryId;
+use greenroom_kernel::entry::EntryKind;
+
+use crate::error::Result;
+use crate::log::{Draft, InboxItem, Log};
+use crate::message::{PromptOptions, ReplyTo};
+use crate::session::Reply;
+
+#[cfg(test)]
+mod tests;
+
+/// The first wait before input that the store refused is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The longest such wait.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The waits double at most this often.
+const DOUBLINGS_MAX: u32 = 6;
+
+/// The caller of a prompt that waits in the inbox.
+pub(super) struct Caller {
+    pub(super) options: PromptOptions,
+    pub(super) reply: ReplyTo<Reply>,
+}
+
+/// The callers of what waits, and the retries after refusals.
+#[derive(Default)]
+pub(super) struct Inbox {
+    callers: HashMap<EntryId, Caller>,
+    /// Items whose callers were told that they failed, or went away.
+    refused: Vec<EntryId>,
+    /// The store refused what waits: nothing begins before the timer fires or the next request comes.
+    is_held: bool,
+    /// A timer that ends the hold is running.
+    has_timer: bool,
+    /// How often the store refused in a row.
+    refusals: u32,
+}
+
+impl Inbox {
+    /// The items that wait, oldest first.
+    pub(super) fn waiting<'a>(&'a self, log: &'a Log) -> impl Iterator<Item = &'a InboxItem> {
+        log.inbox().iter().filter(|item| !self.refused.contains(&item.id))
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self, log: &Log) -> bool {
+        self.waiting(log).next().is_none()
+    }
+
+    /// The item that may begin now.
+    pub(super) fn next(&self, log: &Log) -> Option<InboxItem> {
+        if self.is_held { None } else { self.waiting(log).next().cloned() }
+    }
+
+    /// A caller waits for the answer to this item.
+    pub(super) fn wait_for(&mut self, item: EntryId, caller: Caller) {
+        self.callers.insert(item, caller);
+    }
+
+    /// The caller of an item that begins, if one waits for it.
+    pub(super) fn take_caller(&mut self, item: EntryId) -> Option<Caller> {
+        self.callers.remove(&item)
+    }
+
+    /// The caller with this ticket went away: its item is refused. Gives whether there was one.
+    pub(super) fn withdraw(&mut self, ticket: u64) -> bool {
+        let found = self.callers.extract_if(|_, caller| caller.options.ticket == ticket).next();
+        if let Some((item, _)) = &found {
+            self.refused.push(*item);
+        }
+        found.is_some()
+    }
+
+    /// This item never begins.
+    pub(super) fn refuse(&mut self, item: EntryId) {
+        self.refused.push(item);
+    }
+
+    /// No item that a caller waits for begins. Gives the callers, who must be told.
+    pub(super) fn refuse_all_callers(&mut self) -> Vec<ReplyTo<Reply>> {
+        let callers = std::mem::take(&mut self.callers);
+        self.refused.extend(callers.keys());
+        callers.into_values().map(|caller| caller.reply).collect()
+    }
+
+    /// Adds to a draft that the refused items leave the inbox.
+    pub(super) fn clear_refused(&self, draft: &mut Draft) {
+        if !self.refused.is_empty() {
+            draft.push(EntryKind::InboxCleared { items: self.refused.clone() });
+        }
+    }
+
+    /// A draft was committed: forgets the refused items that left the inbox.
+    pub(super) fn committed(&mut self, log: &Log) {
+        self.refused.retain(|id| log.inbox().iter().any(|item| item.id == *id));
+    }
+
+    /// A request came, so the store is tried again at once.
+    pub(super) fn release(&mut self) {
+        self.is_held = false;
+    }
+
+    /// The timer fired.
+    pub(super) fn timer_fired(&mut self) {
+        (self.is_held, self.has_timer) = (false, false);
+    }
+
+    /// The store took what waited.
+    pub(super) fn delivered(&mut self) {
+        self.refusals = 0;
+    }
+
+    /// The store refused what waited. Gives how long a new timer must wait; `None` if nothing is left to try, or a
+    /// timer is running.
+    pub(super) fn hold(&mut self, log: &Log) -> Option<Duration> {
+        self.is_held = !self.is_empty(log);
+        if !self.is_held || std::mem::replace(&mut self.has_timer, true) {
+            return None;
+        }
+        let wait = (RETRY_AFTER * 2_u32.pow(self.refusals)).min(RETRY_AFTER_MAX);
+        self.refusals = (self.refusals + 1).min(DOUBLINGS_MAX);
+        Some(wait)
+    }
+}
+
+/// Tells callers that their prompts failed.
+pub(super) fn tell_all<T>(callers: Vec<ReplyTo<T>>, result: impl Fn() -> Result<T>) {
+    for reply in callers {
+        let _ = reply.send(result());
+    }
+}

@@ -1,0 +1,92 @@
+//! Callers of what waits: told once, refused once, retried with growing waits.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use greenroom_kernel::entry::Delivery;
+use greenroom_kernel::message::Block;
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::error::Error;
+
+/// A log in whose inbox so many prompts wait, as entries 0, 1, ….
+fn log(items: u64) -> Log {
+    let mut log = Log::default();
+    let mut draft = log.draft(1);
+    for item in 0..items {
+        let content = vec![Block::Text(item.to_string())];
+        draft.push(EntryKind::Inbox { delivery: Delivery::Prompt, content, key: None });
+    }
+    log.commit(draft);
+    log
+}
+
+fn caller(ticket: u64) -> (Caller, oneshot::Receiver<Result<Reply>>) {
+    let (reply, answer) = oneshot::channel();
+    (Caller { options: PromptOptions { ticket, ..PromptOptions::default() }, reply }, answer)
+}
+
+fn waiting(inbox: &Inbox, log: &Log) -> Vec<u64> {
+    inbox.waiting(log).map(|item| item.id.0).collect()
+}
+
+#[test]
+fn a_withdrawn_item_never_begins_and_leaves_the_log_with_the_next_append() {
+    let (mut log, mut inbox) = (log(2), Inbox::default());
+    let (first, _answer) = caller(7);
+    inbox.wait_for(EntryId(0), first);
+    assert!(!inbox.withdraw(8), "nobody has this ticket");
+    assert!(inbox.withdraw(7));
+    assert!(!inbox.withdraw(7), "it is gone");
+    assert_eq!(waiting(&inbox, &log), [1]);
+    assert_eq!(inbox.next(&log).unwrap().id, EntryId(1));
+
+    let mut draft = log.draft(2);
+    inbox.clear_refused(&mut draft);
+    log.commit(draft);
+    inbox.committed(&log);
+    assert_eq!(log.inbox().len(), 1);
+    let mut draft = log.draft(3);
+    inbox.clear_refused(&mut draft);
+    assert!(draft.entries.is_empty(), "it is cleared once");
+}
+
+#[test]
+fn all_callers_are_told_and_items_without_a_caller_stay() {
+    let (log, mut inbox) = (log(3), Inbox::default());
+    let (one, mut first) = caller(1);
+    let (two, mut second) = caller(2);
+    inbox.wait_for(EntryId(0), one);
+    inbox.wait_for(EntryId(2), two);
+    tell_all(inbox.refuse_all_callers(), || Err(Error::Aborted));
+    assert!(first.try_recv().unwrap().is_err() && second.try_recv().unwrap().is_err());
+    assert_eq!(waiting(&inbox, &log), [1]);
+    assert!(inbox.take_caller(EntryId(0)).is_none());
+}
+
+#[test]
+fn refused_input_is_held_and_the_waits_double_to_a_minute() {
+    let (log, mut inbox) = (log(1), Inbox::default());
+    let mut waits = Vec::new();
+    for _ in 0..9 {
+        waits.push(inbox.hold(&log).unwrap().as_secs());
+        assert!(inbox.next(&log).is_none(), "it is held");
+        assert_eq!(inbox.hold(&log), None, "one timer at a time");
+        inbox.timer_fired();
+        assert!(inbox.next(&log).is_some());
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    inbox.delivered();
+    assert_eq!(inbox.hold(&log).unwrap().as_secs(), 1, "it begins anew after a success");
+    inbox.release();
+    assert!(inbox.next(&log).is_some(), "a request tries at once");
+}
+
+#[test]
+fn nothing_is_held_where_nothing_waits() {
+    let (log, mut inbox) = (log(1), Inbox::default());
+    inbox.refuse(EntryId(0));
+    assert!(inbox.is_empty(&log));
+    assert_eq!(inbox.hold(&log), None);
+    assert!(!inbox.is_held && !inbox.has_timer);
+}

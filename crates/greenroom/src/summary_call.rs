@@ -1,0 +1,41 @@
+//! One call to a model that writes a summary: of a conversation's older part, or of a branch.
+//!
+//! Invariants: the call holds a place in its provider's lane; dropping the future drops the call.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, summary};
+use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
+
+use crate::lane::Lane;
+
+/// Asks a summariser once.
+pub(crate) async fn ask(
+    lane: &Lane,
+    model: &str,
+    session: &str,
+    text: String,
+    cap_tokens: u64,
+) -> Result<Box<AssistantMessage>, ProviderError> {
+    let silent = |failure| ProviderError::new(failure, "");
+    let request = Request {
+        model: model.to_owned(),
+        system: Some(summary::SYSTEM.to_owned()),
+        messages: vec![Arc::new(Message::user(text))],
+        tools: Arc::from([]),
+        output_tokens_max: Some(cap_tokens + cap_tokens / 4),
+        output_schema: None,
+        purpose: Purpose::Summary,
+        session: session.to_owned(),
+    };
+    let _place = lane.enter(Purpose::Summary).await;
+    let mut stream = lane.unless_silent(lane.provider.stream(request)).await.map_err(silent)??;
+    while let Some(event) = lane.unless_silent(stream.next()).await.map_err(silent)? {
+        if let ReplyEvent::Done(answer) = event? {
+            return Ok(answer);
+        }
+    }
+    let text = "the summariser's stream ended before the answer was complete";
+    Err(silent(Failure::new(FailureClass::Malformed, text)))
+}

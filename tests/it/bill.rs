@@ -1,0 +1,199 @@
+//! What a session has spent: a fold of its log, which no crash and no sleep forgets.
+//!
+//! Invariants: after whatever happened, the bill of a session is the sum of what its log says was spent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use greenroom::kernel::entry::{EntryKind, Spender};
+use greenroom::kernel::message::Message;
+use greenroom::prelude::*;
+use greenroom_kernel::{EntryId, Usage};
+use greenroom_provider::Catalog;
+use greenroom_simulator::{
+    ByPurpose, CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions, Summariser,
+};
+
+use crate::compaction_fixtures::{keep, text};
+use crate::support::{builder, quiet_injected_panics};
+
+/// A model whose price the catalogue knows.
+const MODEL: &str = "gpt-4o";
+
+/// Counts.
+#[derive(Deserialize, JsonSchema)]
+struct Count {
+    /// The next number.
+    number: u32,
+}
+
+/// Calls a tool once in each run that says so, and talks.
+fn model() -> Simulator {
+    let talk = Function(|request: &SeenRequest, info: CallInfo| {
+        let has_result = request.messages.last().is_some_and(|message| message.role() == "tool");
+        match request.last_user_text().split(' ').next() {
+            Some("count") if !has_result => Said::call("count", &serde_json::json!({ "number": 1 })),
+            Some("delegate") if !has_result => Said::call("helper", &serde_json::json!({ "task": "help" })),
+            _ => Said::text(text(&format!("answer {}.", info.session_call), 200)),
+        }
+    });
+    Simulator::new(SimulatorOptions {
+        window: 100_000,
+        provider_name: "openai".to_owned(),
+        ..SimulatorOptions::new(ByPurpose::new(talk, Summariser::Obedient))
+    })
+}
+
+fn agent() -> Agent {
+    let helper = Agent::new(MODEL).context_window(100_000);
+    Agent::new(MODEL)
+        .context_window(100_000)
+        .tool("count", |count: Count| async move { Ok(count.number.to_string()) })
+        .sub_agent("helper", "Helps.", helper)
+}
+
+fn cost(usage: &Usage) -> u64 {
+    Catalog::bundled().find("openai", MODEL).unwrap().cost_microdollars(usage).unwrap()
+}
+
+/// What the log of a session says was spent: tokens and micro-dollars.
+async fn logged(runtime: &Runtime, id: &str) -> (u64, u64) {
+    let mut sum = (0, 0);
+    for entry in runtime.entries(id, EntryId(0)).await.unwrap() {
+        let (usage, cost) = match &entry.kind {
+            EntryKind::Message { message, .. } => match &**message {
+                Message::Assistant(answer) => {
+                    let usage = answer.usage.unwrap_or_default();
+                    (usage, cost(&usage))
+                }
+                _ => continue,
+            },
+            EntryKind::CompactionEnded(ended) => (ended.summary_usage, ended.cost_microdollars.unwrap_or(0)),
+            EntryKind::Spent(spent) => (spent.usage, spent.cost_microdollars.unwrap_or(0)),
+            _ => continue,
+        };
+        sum = (sum.0 + usage.total_tokens(), sum.1 + cost);
+    }
+    sum
+}
+
+async fn billed(session: &SessionHandle) -> (u64, u64) {
+    let state = session.state().await.unwrap();
+    (state.total_tokens, state.cost_microdollars)
+}
+
+/// An actor dies at each of these points, each time that it comes there. No answer's cost is forgotten.
+#[tokio::test(start_paused = true)]
+async fn a_crash_forgets_no_answer_s_cost() {
+    quiet_injected_panics();
+    let points = [
+        "session/record",
+        "session/project",
+        "session/measured",
+        "usage_tracker/appended",
+        "usage_tracker/measure",
+        "agent/recorded",
+        "agent/tool_over",
+    ];
+    let mut crashes = 0;
+    for point in points {
+        for nth in 0..4 {
+            let model = model();
+            let hits = Arc::new(AtomicU32::new(0));
+            let probe = Arc::clone(&hits);
+            let runtime = builder(&model)
+                .probe(move |_, at| {
+                    assert!(at != point || probe.fetch_add(1, Ordering::Relaxed) != nth, "injected at {at}");
+                })
+                .start()
+                .await
+                .unwrap();
+            let session = runtime.open("s", &agent()).await.unwrap();
+            for prompt in ["hello", "count it", "and on"] {
+                // It may be interrupted.
+                let _ = session.prompt(prompt).await;
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+            crashes += u32::from(hits.load(Ordering::Relaxed) > nth);
+            let logged = logged(&runtime, "s").await;
+            assert!(logged.0 > 0 && logged.1 > 0, "{point} {nth}: {logged:?}");
+            assert_eq!(billed(&session).await, logged, "{point} {nth}: live");
+            runtime.close("s").await.unwrap();
+            let head = runtime.store().head("s").unwrap().unwrap();
+            assert_eq!(
+                (head.total_usage.total_tokens(), head.cost_microdollars),
+                logged,
+                "{point} {nth}: stored"
+            );
+            assert_eq!(billed(&session).await, logged, "{point} {nth}: reopened");
+        }
+    }
+    assert!(crashes >= 20, "only {crashes} crashes");
+}
+
+/// What a summary cost is known after the session slept right after it.
+#[tokio::test(start_paused = true)]
+async fn what_a_summary_cost_is_not_forgotten_when_the_session_is_closed() {
+    let model = model();
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("s", &agent()).await.unwrap();
+    for number in 0..8 {
+        session.prompt(format!("question {number}")).await.unwrap();
+    }
+    let before = billed(&session).await;
+    assert!(session.compact(keep(300)).await.unwrap().entry_id.is_some());
+    let after = billed(&session).await;
+    assert!(after.0 > before.0 && after.1 > before.1, "the summary is billed: {before:?} {after:?}");
+    runtime.close("s").await.unwrap();
+    assert_eq!(billed(&session).await, after);
+    assert_eq!(after, logged(&runtime, "s").await);
+    model.assert_clean();
+}
+
+/// What the summary of a branch that was left cost is an entry too.
+#[tokio::test(start_paused = true)]
+async fn what_a_branch_s_summary_cost_is_billed() {
+    let model = model();
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("s", &agent()).await.unwrap();
+    session.prompt("hello").await.unwrap();
+    session.prompt("and on").await.unwrap();
+    let before = billed(&session).await;
+    session.branch_with_summary(Some(EntryId(1))).await.unwrap();
+    let after = billed(&session).await;
+    assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
+    assert_eq!(after, logged(&runtime, "s").await);
+    model.assert_clean();
+}
+
+/// What an agent spent that was called as a tool is an entry of its caller's log, once for each call.
+#[tokio::test(start_paused = true)]
+async fn what_a_sub_agent_spent_is_an_entry_of_its_caller() {
+    let model = model();
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("s", &agent()).await.unwrap();
+    for prompt in ["delegate it", "delegate it again"] {
+        session.prompt(prompt).await.unwrap();
+    }
+    let entries = runtime.entries("s", EntryId(0)).await.unwrap();
+    let mut children = Vec::new();
+    for entry in &entries {
+        if let EntryKind::Spent(spent) = &entry.kind
+            && let Spender::SubAgent { session: child } = &spent.by
+        {
+            let own = logged(&runtime, child).await;
+            assert_eq!(
+                (spent.usage.total_tokens(), spent.cost_microdollars),
+                (own.0, Some(own.1)),
+                "{child}"
+            );
+            assert!(own.1 > 0);
+            children.push(child.clone());
+        }
+    }
+    assert_eq!(children.len(), 2, "one entry a call");
+    assert_ne!(children[0], children[1]);
+    assert_eq!(billed(&session).await, logged(&runtime, "s").await);
+    model.assert_clean();
+}
