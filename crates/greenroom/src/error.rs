@@ -228,6 +228,14 @@ pub enum ConfigError {
         "a runtime needs a store: call `data_dir(…)`, or `in_memory()` for sessions that end with the process"
     )]
     NoStore,
+    /// A variable of the environment that cannot be used as it is.
+    #[error("{name}: {reason}")]
+    Variable {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Nothing says where the user's data is.
     #[error("there is no home directory: set GREENROOM_DATA_DIR to where sessions are to be kept")]
     NoDataDir,
@@ -246,6 +254,10 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    pub(crate) fn variable(name: &'static str, error: &impl ToString) -> Self {
+        Self::Variable { name, reason: error.to_string() }
+    }
+
     pub(crate) fn tool(error: &impl ToString) -> Self {
         Self::Tool { reason: error.to_string() }
     }

@@ -435,7 +435,7 @@ impl SessionHandle {
 
     /// A place in the mailbox for a question, as soon as there is one.
     async fn question(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.shared.questions).acquire_owned().await.map_err(|_| Error::Closed)
+        Arc::clone(&self.shared.queries).acquire_owned().await.map_err(|_| Error::Closed)
     }
 
     fn send(

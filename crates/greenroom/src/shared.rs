@@ -1,7 +1,7 @@
 //! What a session's actors, its handles and the supervisor share.
 //!
-//! Invariants: everything here is a small copy for others to read, or a way to reach the owner; the owner of each
-//! fact is an actor. A durable event is published once, in the log's order, whoever asks for it.
+//! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
+//! event is published once, in the order of the log.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,30 +33,32 @@ pub(crate) struct SessionShared {
     broadcast: Mutex<Broadcast>,
     /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
-    /// Whether its actor ended with every event broadcast.
+    /// Whether the session's actor ended with every event broadcast.
     is_flushed: AtomicBool,
-    /// Whether a wish to leave the compaction is on its way: one is enough.
+    /// Whether a request to abort the compaction is in the mailbox: one is enough.
     abort_asked: AtomicBool,
     pub(crate) activity: AtomicU64,
     /// Places for requests in the actor's mailbox, which has no bound of its own.
     pub(crate) requests: Arc<Semaphore>,
-    /// Places for questions how it stands, which wait instead of being refused.
-    pub(crate) questions: Arc<Semaphore>,
+    /// Places for queries of the session's state, which wait instead of being refused.
+    pub(crate) queries: Arc<Semaphore>,
 }
 
 /// How far a session's events were broadcast.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Broadcast {
-    /// The next sequence number: everything below it was broadcast.
+    /// The sequence number of the next durable event.
     next: u64,
-    /// How many events beside the log followed the last one.
-    beside: u64,
+    /// How many transient events followed the last durable one.
+    transient: u64,
+    /// What began and has not ended.
     pairs: Pairs,
 }
 
 impl Broadcast {
-    fn goes_on_at(&mut self, seq: u64) {
-        (self.next, self.beside) = (seq, 0);
+    /// Everything below `next` was broadcast.
+    fn goes_on_at(&mut self, next: u64) {
+        (self.next, self.transient) = (next, 0);
     }
 }
 
@@ -86,7 +88,7 @@ impl SessionShared {
             abort_asked: AtomicBool::new(false),
             activity: AtomicU64::new(0),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
-            questions: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            queries: Arc::new(Semaphore::new(REQUESTS_MAX)),
         }
     }
 
@@ -124,7 +126,7 @@ impl SessionShared {
         }
     }
 
-    /// The wish to leave the compaction came: the next one is another.
+    /// The request to abort the compaction was taken up; the next one is another.
     pub(crate) fn abort_is_heard(&self) {
         self.abort_asked.store(false, Ordering::Relaxed);
     }
@@ -165,27 +167,24 @@ impl SessionShared {
     /// broadcast, if an actor before this one died before it could be.
     pub(crate) fn start_broadcast(&self, entries: u64) -> Option<u64> {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        // A wish that its last actor did not live to hear is void.
+        // A request that the last actor did not live to take up is void.
         self.abort_is_heard();
-        let was_all_said = self.is_flushed.swap(false, Ordering::Relaxed);
-        // Fewer entries than were broadcast: the session was deleted, and this is another of the same name.
-        let goes_on = !was_all_said && broadcast.next <= entries;
+        let was_flushed = self.is_flushed.swap(false, Ordering::Relaxed);
+        // Fewer entries than were broadcast: the session was deleted, and this is another one of the same id.
+        let goes_on = !was_flushed && broadcast.next <= entries;
         if self.was_opened.swap(true, Ordering::Relaxed) && goes_on {
-            return Some(broadcast.next).filter(|below| *below < entries);
+            return Some(broadcast.next).filter(|next| *next < entries);
         }
         broadcast.goes_on_at(entries);
         None
     }
 
-    /// Publishes an event beside the log.
+    /// Publishes a transient event.
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
         let admitted = broadcast.pairs.admit(&kind);
-        self.publish_beside(
-            bus,
-            &mut broadcast,
-            admitted.first.into_iter().chain(admitted.itself.then_some(kind)),
-        );
+        let kinds = admitted.first.into_iter().chain(admitted.itself.then_some(kind));
+        self.publish_transient(bus, &mut broadcast, kinds);
     }
 
     /// Publishes a durable event, once.
@@ -193,24 +192,24 @@ impl SessionShared {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
         if event.seq >= broadcast.next {
             let first = broadcast.pairs.admit(&event.kind).first;
-            self.publish_beside(bus, &mut broadcast, first);
+            self.publish_transient(bus, &mut broadcast, first);
             broadcast.goes_on_at(event.seq + 1);
             bus.publish(event);
         }
     }
 
-    fn publish_beside(
+    fn publish_transient(
         &self,
         bus: &Bus,
         broadcast: &mut Broadcast,
         kinds: impl IntoIterator<Item = EventKind>,
     ) {
         for kind in kinds {
-            broadcast.beside += 1;
+            broadcast.transient += 1;
             bus.publish(&Arc::new(Event {
                 session: Arc::clone(&self.id),
                 seq: broadcast.next.saturating_sub(1),
-                n: Some(broadcast.beside),
+                n: Some(broadcast.transient),
                 parent: self.parent.clone(),
                 kind,
             }));

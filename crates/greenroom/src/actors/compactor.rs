@@ -79,7 +79,7 @@ impl Actor for Compactor {
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
         let CompactorArguments { deps, shared, session } = arguments;
-        deps.at(&shared.id, "compactor/starts");
+        deps.probe(&shared.id, "compactor/starts");
         Ok(CompactorState { deps, shared, session, running: None })
     }
 
@@ -89,7 +89,7 @@ impl Actor for Compactor {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.shared.id, message.point());
+        state.deps.probe(&state.shared.id, message.point());
         match message {
             CompactorMessage::Begin(order) => state.begin(&myself, *order).await,
             CompactorMessage::HooksDecided { compaction, decision } => {

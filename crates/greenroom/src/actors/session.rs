@@ -93,7 +93,7 @@ impl Actor for Session {
         myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        arguments.deps.at(&arguments.shared.id, "session/starts");
+        arguments.deps.probe(&arguments.shared.id, "session/starts");
         Ok(SessionState::open(myself, arguments).await?)
     }
 
@@ -102,7 +102,7 @@ impl Actor for Session {
         _myself: ActorRef<Self::Msg>,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.shared.id, "session/started");
+        state.deps.probe(&state.shared.id, "session/started");
         let events: Vec<Arc<Event>> = state.outgoing.iter().cloned().collect();
         state.tell_agent(AgentMessage::Broadcast { events, then: None });
         state.recover().await;
@@ -121,7 +121,7 @@ impl Actor for Session {
         let SessionMail { message, place } = mail;
         // The message is no longer in the mailbox, so its place is free again.
         drop(place);
-        state.deps.at(&state.shared.id, message.point());
+        state.deps.probe(&state.shared.id, message.point());
         // The branches are boxed: an idle actor must not hold the largest handler's future.
         Box::pin(async {
             state.on(message).await;
@@ -261,7 +261,6 @@ impl SessionState {
             entries: entries.iter().map(|entry| greenroom_kernel::Entry::clone(entry)).collect(),
             head: draft.head.clone(),
             key,
-            epoch: 0,
         };
         match self.deps.store.append(&self.shared.id, batch).await? {
             Appended::Written { .. } => {}

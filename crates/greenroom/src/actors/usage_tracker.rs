@@ -153,7 +153,7 @@ impl Actor for UsageTracker {
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
         let TrackerArguments { deps, shared, session, limits, path, bill } = *arguments;
-        deps.at(&shared.id, "usage_tracker/starts");
+        deps.probe(&shared.id, "usage_tracker/starts");
         let ratio = deps.learned.ratio(&limits.provider, &limits.model);
         let tracker = Tracker::open(&path, limits.overhead, ratio);
         let state = TrackerState { deps, shared, session, limits, tracker, bill };
@@ -167,7 +167,7 @@ impl Actor for UsageTracker {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.shared.id, message.point());
+        state.deps.probe(&state.shared.id, message.point());
         match message {
             TrackerMessage::Appended(entry) => state.appended(&entry),
             TrackerMessage::Rewritten(path) => {

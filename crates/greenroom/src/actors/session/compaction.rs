@@ -222,7 +222,7 @@ impl SessionState {
             return;
         };
         let (trigger, duration_ms) = (request.trigger, request.duration_ms());
-        self.deps.at(&self.shared.id, "install/1_accepted");
+        self.deps.probe(&self.shared.id, "install/1_accepted");
         segment.compaction.previous = self.log.head().last_compaction;
         segment.compaction.duration_ms = duration_ms;
         segment.compaction.cost_microdollars = cost_microdollars;
@@ -254,7 +254,7 @@ impl SessionState {
         draft.push(EntryKind::CompactionEnded(ended.clone()));
         let pushed = draft.push(EntryKind::Compaction(Box::new(segment.compaction)));
         assert_eq!(pushed, entry, "the end names the compaction's entry");
-        self.deps.at(&self.shared.id, "install/2_drafted");
+        self.deps.probe(&self.shared.id, "install/2_drafted");
         if let Err(error) = self.append(draft, None).await {
             self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
             let outcome = CompactionOutcome::Failed { reason: error.to_string() };
@@ -264,11 +264,11 @@ impl SessionState {
             }
             return;
         }
-        self.deps.at(&self.shared.id, "install/3_durable");
+        self.deps.probe(&self.shared.id, "install/3_durable");
         self.compaction.only_at_window = false;
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.limits_changed();
-        self.deps.at(&self.shared.id, "install/4_measured");
+        self.deps.probe(&self.shared.id, "install/4_measured");
         self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: true });
         if let Some(request) = self.compaction.end(id) {
             self.tell_compacted(request, Compacted::from(&ended), None);
