@@ -4,6 +4,7 @@ use greenroom_kernel::EntryId;
 
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::Fault;
+use crate::journal::manifest::{Manifest, State};
 use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
 use crate::record::{self, StoredRecord};
 use crate::{Batch, Notice, StoreError};
@@ -328,5 +329,54 @@ fn an_index_of_another_journal_is_built_again_even_if_something_else_is_damaged(
         assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
         let others = texts(&store, "three", 0).map_or(0, |texts| texts.len());
         assert_eq!(others, if damages == Some(1) { 3 } else { 4 });
+    }
+}
+
+#[test]
+fn a_damaged_sealed_segment_is_listed_as_abandoned_and_the_others_stay_sealed() {
+    let world = World { segment_bytes: 400, ..World::new() };
+    let store = world.open_quiet();
+    for id in 0..5 {
+        append(&store, "one", batch(id, &[&"x".repeat(300)])).unwrap();
+    }
+    drop(store);
+    // The segment's ends are as they should be: only reading it shows the damage.
+    world.memory.damage(&world.segment(2), |bytes| bytes[200] ^= 1).unwrap();
+    drop(world.open_quiet());
+    lose_index(&world);
+    let (store, notices) = world.open();
+    let lost = |notice: &Notice| matches!(notice, Notice::Damaged { segment: 2, others_possible: false, .. });
+    assert!(notices.iter().any(lost), "{notices:?}");
+    assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
+    let manifest = Manifest::load(&world.memory, &world.dir.path().join("journal")).unwrap().unwrap();
+    let states = manifest.segments.iter().map(|listed| (listed.id, listed.state));
+    for (id, state) in states.filter(|(_, state)| !matches!(state, State::Active { .. })) {
+        assert_eq!(matches!(state, State::Abandoned { .. }), id == 2, "segment {id}: {state:?}");
+    }
+    assert!(manifest.segments.len() > 4, "{manifest:?}");
+    drop(store);
+    drop(world.open_quiet());
+}
+
+#[test]
+fn a_damaged_deletion_takes_effect_where_it_stood_and_only_once() {
+    for loses_index in [false, true] {
+        let world = alternating();
+        let store = world.open_quiet();
+        wait(store.delete("two")).unwrap();
+        append(&store, "two", batch(0, &["new"])).unwrap();
+        drop(store);
+        let is_deletion = |frame: &&Frame| frame.kind == FrameKind::Deleted;
+        let scanned = scan_of(&world, 1);
+        let deletion = scanned.frames.iter().map(|(frame, _)| frame).find(is_deletion).unwrap();
+        let end = usize::try_from(deletion.end()).unwrap();
+        flip_last_byte(&world, &(0..end));
+        if loses_index {
+            lose_index(&world);
+        }
+        let (store, notices) = world.open();
+        assert!(notices.iter().any(|notice| matches!(notice, Notice::Damaged { .. })), "{notices:?}");
+        assert_eq!(texts(&store, "two", 0).unwrap(), ["new"], "index lost: {loses_index}");
+        assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
     }
 }
