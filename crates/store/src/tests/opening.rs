@@ -380,3 +380,34 @@ fn a_damaged_deletion_takes_effect_where_it_stood_and_only_once() {
         assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
     }
 }
+
+#[test]
+fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
+    // With its header, a damaged frame is still known; without it, only the gap in its session tells.
+    for has_header in [true, false] {
+        let world = alternating();
+        let damaged = [frame_of(&world, "one", 1), frame_of(&world, "two", 3)];
+        let damage =
+            |frame: &std::ops::Range<usize>| if has_header { frame.end - 1 } else { frame.start + 20 };
+        let at = damaged.each_ref().map(damage);
+        world.memory.damage(&world.segment(1), |bytes| at.iter().for_each(|at| bytes[*at] ^= 1)).unwrap();
+        lose_index(&world);
+        let (store, notices) = world.open();
+        let found: Vec<(u64, &[String])> = notices
+            .iter()
+            .filter_map(|notice| match notice {
+                Notice::Damaged { offset, sessions, .. } => Some((*offset, sessions.as_slice())),
+                Notice::TailLost { .. }
+                | Notice::TailCut { .. }
+                | Notice::IndexRebuilt { .. }
+                | Notice::IndexInMemory { .. }
+                | Notice::ManifestRebuilt { .. } => None,
+            })
+            .collect();
+        let (one, two) = (vec!["one".to_owned()], vec!["two".to_owned()]);
+        let starts = damaged.map(|frame| frame.start as u64);
+        assert_eq!(found, [(starts[0], one.as_slice()), (starts[1], two.as_slice())], "header: {has_header}");
+        assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
+        assert_eq!(store.salvage("two").unwrap().lost, [(EntryId(3), EntryId(4))]);
+    }
+}
