@@ -377,6 +377,7 @@ fn a_damaged_deletion_takes_effect_where_it_stood_and_only_once() {
         let (store, notices) = world.open();
         assert!(notices.iter().any(|notice| matches!(notice, Notice::Damaged { .. })), "{notices:?}");
         assert_eq!(texts(&store, "two", 0).unwrap(), ["new"], "index lost: {loses_index}");
+        assert_eq!(store.head("two").unwrap().unwrap().lost_from, None, "index lost: {loses_index}");
         assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
     }
 }
