@@ -121,7 +121,11 @@ async fn a_crash_forgets_no_answer_s_cost() {
             assert_eq!(billed(&session).await, logged, "{point} {nth}: live");
             runtime.close("s").await.unwrap();
             let head = runtime.head("s").await.unwrap().unwrap();
-            assert_eq!((head.total_usage.total_tokens(), head.cost_microdollars), logged, "{point} {nth}: stored");
+            assert_eq!(
+                (head.total_usage.total_tokens(), head.cost_microdollars),
+                logged,
+                "{point} {nth}: stored"
+            );
             assert_eq!(billed(&session).await, logged, "{point} {nth}: reopened");
         }
     }
@@ -179,7 +183,11 @@ async fn what_a_sub_agent_spent_is_an_entry_of_its_caller() {
             && let Spender::SubAgent { session: child } = &spent.by
         {
             let own = logged(&runtime, child).await;
-            assert_eq!((spent.usage.total_tokens(), spent.cost_microdollars), (own.0, Some(own.1)), "{child}");
+            assert_eq!(
+                (spent.usage.total_tokens(), spent.cost_microdollars),
+                (own.0, Some(own.1)),
+                "{child}"
+            );
             assert!(own.1 > 0);
             children.push(child.clone());
         }

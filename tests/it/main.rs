@@ -1,10 +1,10 @@
 //! Integration tests, one module a subject. All models are simulated, and every request is checked.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-/// What tests of compactions share: conversations of known sizes, and looks into what happened.
-mod compaction_fixtures;
 /// What a session has spent.
 mod bill;
+/// What tests of compactions share: conversations of known sizes, and looks into what happened.
+mod compaction_fixtures;
 /// Compactions through the actors.
 mod compactions;
 /// A real process, killed again and again.
@@ -23,5 +23,7 @@ mod seeds;
 mod simulation;
 /// The workspace as a whole: who may know whom, and what every file owes its reader.
 mod structure;
+/// An agent as a tool of another.
+mod sub_agents;
 /// What the tests share: runtimes over a simulator.
 mod support;

@@ -218,7 +218,7 @@ fn catalog_name(configured: &str, base_url: &str) -> String {
 
 fn registry(workspace: Workspace, args: &ModelArgs) -> greenroom::tools::Registry {
     if args.allow_shell {
-        builtin::all(workspace, builtin::Options { shell: true, ..builtin::Options::default() })
+        builtin::files_and_shell(workspace, builtin::bash::Options::default())
     } else if args.allow_write {
         builtin::files(workspace)
     } else {

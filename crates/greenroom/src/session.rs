@@ -198,7 +198,12 @@ impl SessionHandle {
     /// [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
     /// [`Error::Busy`] when too much waits already, [`Error::Store`].
     pub async fn prompt(&self, prompt: impl Into<Prompt>) -> Result<Reply> {
-        self.prompt_with(prompt.into(), None, None).await
+        self.prompt_with(prompt.into(), None, None, CancellationToken::new()).await
+    }
+
+    /// As [`Self::prompt`], until `cancel` fires: then the run ends as aborted, and this with it.
+    pub(crate) async fn prompt_until(&self, prompt: String, cancel: CancellationToken) -> Result<Reply> {
+        self.prompt_with(prompt.into(), None, None, cancel).await
     }
 
     /// As [`Self::prompt`], once: a second prompt with the same key gives [`Error::Invalid`] and changes nothing.
@@ -206,7 +211,7 @@ impl SessionHandle {
     /// # Errors
     /// As [`Self::prompt`].
     pub async fn prompt_once(&self, key: impl Into<String>, prompt: impl Into<Prompt>) -> Result<Reply> {
-        self.prompt_with(prompt.into(), Some(key.into()), None).await
+        self.prompt_with(prompt.into(), Some(key.into()), None, CancellationToken::new()).await
     }
 
     /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it.
@@ -218,7 +223,8 @@ impl SessionHandle {
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {
         let schema = OutputSchema { name: type_name::<T>(), schema: greenroom_tools::schema_of::<T>() };
-        let reply = self.prompt_with(prompt.into(), None, Some(Arc::new(schema))).await?;
+        let schema = Some(Arc::new(schema));
+        let reply = self.prompt_with(prompt.into(), None, schema, CancellationToken::new()).await?;
         read_output(&reply.text)
     }
 
@@ -227,12 +233,12 @@ impl SessionHandle {
         prompt: Prompt,
         key: Option<String>,
         schema: Option<Arc<OutputSchema>>,
+        cancel: CancellationToken,
     ) -> Result<Reply> {
         if prompt.0.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty())) {
             return Err(Error::Invalid("a prompt must not be empty".into()));
         }
-        let options =
-            PromptOptions { ticket: self.deps.ticket(), key, schema, cancel: CancellationToken::new() };
+        let options = PromptOptions { ticket: self.deps.ticket(), key, schema, cancel };
         let mut guard = WithdrawOnDrop { handle: Some(self.clone()), ticket: options.ticket };
         let reply = self.ask(move |reply| SessionMessage::Prompt { content: prompt.0, options, reply }).await;
         guard.handle = None;
@@ -255,7 +261,8 @@ impl SessionHandle {
     pub fn stream(&self, prompt: impl Into<Prompt>) -> RunStream {
         let events = self.subscribe();
         let (handle, prompt) = (self.clone(), prompt.into());
-        let reply = Box::pin(async move { handle.prompt_with(prompt, None, None).await });
+        let reply =
+            Box::pin(async move { handle.prompt_with(prompt, None, None, CancellationToken::new()).await });
         RunStream { events, reply: Some(reply), result: None }
     }
 

@@ -3,7 +3,7 @@
 //! Invariants: everything here is a small copy for others to read, or a way to reach the owner; the owner of each
 //! fact is an actor. A durable event is published once, in the log's order, whoever asks for it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
@@ -23,6 +23,8 @@ pub(crate) const REQUESTS_MAX: usize = 1_024;
 pub(crate) struct SessionShared {
     pub(crate) id: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
+    /// How many calls of agents by agents lie above it: 0 for a session that a program opened first.
+    depth: AtomicU8,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
     agent: Mutex<Arc<Agent>>,
     /// Cancels the current run.
@@ -56,6 +58,7 @@ impl SessionShared {
         Self {
             id,
             parent,
+            depth: AtomicU8::new(0),
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
             run: Mutex::new(CancellationToken::new()),
@@ -72,6 +75,15 @@ impl SessionShared {
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             questions: Arc::new(Semaphore::new(REQUESTS_MAX)),
         }
+    }
+
+    /// How many calls of agents by agents lie above it.
+    pub(crate) fn depth(&self) -> u8 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_depth(&self, depth: u8) {
+        self.depth.store(depth, Ordering::Relaxed);
     }
 
     pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {
