@@ -2,7 +2,7 @@
 //!
 //! Invariants: everything that was said is in the log before it is answered, so leaving in any way loses nothing.
 
-use std::io::{BufRead, IsTerminal};
+use std::io::IsTerminal;
 
 use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
@@ -12,12 +12,16 @@ use greenroom::session::{RunStream, thousands};
 use greenroom::{CompactOptions, Error, SessionHandle};
 use tokio::sync::mpsc;
 
+use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
 use crate::options::{ChatArgs, Global};
 use crate::setup::{self, Setup};
 use crate::terminal::{Screen, Style, one_line};
 use crate::view::View;
 use crate::{errors, picture, run_view};
+
+/// The longest line that is taken from standard input, in bytes.
+const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 const HELP: &str = "\
   /compact [focus]   replace the older part of the conversation by a summary
@@ -83,6 +87,7 @@ impl Chat {
                 // The user's own Enter has ended the line.
                 self.view.text.forget_text();
             }
+            let line = line.map_err(|error| errors::usage(format!("read standard input: {error}")))?;
             let line = line.trim();
             if line.is_empty() {
                 continue;
@@ -171,9 +176,15 @@ impl Chat {
         self.status_line().await
     }
 
+    /// Where a compaction triggers, in tokens.
+    fn trigger(&self, context: &ContextUsage) -> u64 {
+        let window = context.window.unwrap_or(0);
+        self.compaction.trigger_tokens(window).unwrap_or(window)
+    }
+
     async fn status_line(&mut self) -> Result<()> {
         let state = self.session.state().await?;
-        let trigger = self.compaction.trigger_tokens(state.context_window).unwrap_or(state.context_window);
+        let trigger = self.trigger(&state.context);
         let mut parts = vec![
             picture::context(&state.context, trigger, 16),
             format!("{} tokens in all", picture::short(state.total_tokens)),
@@ -245,7 +256,7 @@ impl Chat {
                 None => by_role.push((role, 1, tokens)),
             }
         }
-        let trigger = self.compaction.trigger_tokens(state.context_window).unwrap_or(state.context_window);
+        let trigger = self.trigger(&state.context);
         let mut text = format!("  {}\n", picture::context(&state.context, trigger, 40));
         for (role, count, tokens) in by_role {
             text.push_str(&format!(
@@ -286,14 +297,16 @@ impl Chat {
 
 /// The window, and where it is known from.
 fn window(context: &ContextUsage) -> String {
+    const UNKNOWN: &str = "a window that nothing knows (--window says it)";
+    let Some(window) = context.window else { return UNKNOWN.to_owned() };
     let source = match context.window_source {
         WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
         WindowSource::Catalog => "from the model catalogue",
         WindowSource::Learned => "as the provider said",
         WindowSource::Assumed => "assumed: nothing knows this model; --window says it",
-        WindowSource::Unknown => return "a window that nothing knows (--window says it)".to_owned(),
+        WindowSource::Unknown => return UNKNOWN.to_owned(),
     };
-    format!("a window of {} tokens ({source})", thousands(context.window))
+    format!("a window of {} tokens ({source})", thousands(window))
 }
 
 fn indent(text: &str) -> String {
@@ -301,12 +314,13 @@ fn indent(text: &str) -> String {
 }
 
 /// Lines from standard input, read by a thread that ends with the process.
-fn lines() -> mpsc::Receiver<String> {
+fn lines() -> mpsc::Receiver<Result<String, FileError>> {
     let (sender, receiver) = mpsc::channel(64);
     std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            let Ok(line) = line else { return };
-            if sender.blocking_send(line).is_err() {
+        let mut input = std::io::stdin().lock();
+        while let Some(line) = files::read_line(&mut input, LINE_BYTES_MAX).transpose() {
+            let is_last = line.is_err();
+            if sender.blocking_send(line).is_err() || is_last {
                 return;
             }
         }

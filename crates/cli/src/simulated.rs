@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use greenroom::kernel::Message;
-use greenroom::kernel::path::SUMMARY_LEAD;
+use greenroom::kernel::render::SUMMARY_LEAD;
 use greenroom::provider::{OpenAi, OpenAiOptions, Purpose};
 use greenroom_simulator::{
     CallInfo, CodingAgent, Pace, Reply, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
@@ -55,7 +55,7 @@ impl Simulated {
 
     /// Where it listens.
     pub(crate) fn address(&self) -> String {
-        self.server.base_url()
+        self.server.base_url().to_string()
     }
 
     /// The rules of the protocol that requests broke; none, if the runtime does its work.

@@ -1,5 +1,5 @@
-//! What all actors of one runtime share: the store, the bus, the providers' lanes, the settings, what was
-//! learned, the hooks and the clock.
+//! What all actors of one runtime share: the store, the bus, the providers' lanes, the settings, learned facts about
+//! models, the hooks and the clock.
 //!
 //! Invariants: nothing here belongs to one session, and nothing here is global to the process.
 
@@ -31,13 +31,14 @@ pub(crate) struct Deps {
     pub(crate) clock: Clock,
     pub(crate) idle_after_ms: u64,
     pub(crate) supervisor: OnceLock<ractor::ActorRef<SupervisorMessage>>,
+    /// The number of the next request that may be withdrawn.
     pub(crate) tickets: AtomicU64,
-    /// Places for requests to open a session: the supervisor's mailbox has no bound of its own.
+    /// Places for requests to open a session. The supervisor's mailbox has no bound of its own.
     pub(crate) opens: tokio::sync::Semaphore,
     pub(crate) probe: Option<Probe>,
 }
 
-/// What a test is told of: a session, and the point that its actors have come to.
+/// Called with a session's id and the point that one of its actors has come to. For tests.
 pub(crate) type Probe = Arc<dyn Fn(&str, &'static str) + Send + Sync>;
 
 impl Deps {
@@ -79,8 +80,8 @@ impl Deps {
         agent.max_output_tokens.or_else(of_provider)
     }
 
-    /// Tells the probe, if there is one.
-    pub(crate) fn at(&self, session: &str, point: &'static str) {
+    /// Tells the test's probe, if there is one, that a session's actor has come to this point.
+    pub(crate) fn probe(&self, session: &str, point: &'static str) {
         if let Some(probe) = &self.probe {
             probe(session, point);
         }
@@ -100,7 +101,7 @@ pub(crate) fn model_info(provider: &str, model: &str) -> Option<ModelInfo> {
     Catalog::bundled().find(provider, model)
 }
 
-/// The time, by tokio's clock, so that a paused one holds it still.
+/// The time in unix milliseconds, by tokio's clock: it stands still while that one is paused.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     base_ms: u64,
@@ -122,13 +123,21 @@ impl Clock {
     }
 }
 
-/// What was learned of models: limits that providers named, and ratios. Kept in the store.
+/// What was learned about models: limits that providers named, and token ratios. Kept in the store.
 pub(crate) struct Learned {
     store: Store,
     facts: Mutex<HashMap<String, Option<f64>>>,
-    /// What is known of models in this process: the largest request that was taken, and a limit that was named and
-    /// not believed.
-    seen: Mutex<HashMap<String, (u64, Option<u64>)>>,
+    /// What this process has seen of each model.
+    seen: Mutex<HashMap<String, SeenLimits>>,
+}
+
+/// What one process has seen of a model's limits.
+#[derive(Debug, Clone, Copy, Default)]
+struct SeenLimits {
+    /// The largest request that the provider accepted, in tokens.
+    accepted: u64,
+    /// The limit that it named last, believed or not.
+    named: Option<u64>,
 }
 
 impl Learned {
@@ -142,8 +151,8 @@ impl Learned {
         self.get(&key("limit", provider, model)).map(|limit| limit as u64).filter(|limit| *limit > 0)
     }
 
-    /// Remembers a limit that a provider named when it refused `sent` tokens, if it is to be believed; gives whether
-    /// it is news.
+    /// Remembers a limit that a provider named when it refused `sent` tokens, if the limit is believable. Gives whether
+    /// the limit is a new one.
     #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^52 tokens")]
     pub(crate) fn learn_limit(&self, provider: &str, model: &str, limit: u64, sent: u64) -> bool {
         let key = key("limit", provider, model);
@@ -152,7 +161,7 @@ impl Learned {
         }
         let evidence = {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let (accepted, named) = seen.entry(key.clone()).or_default();
+            let SeenLimits { accepted, named } = seen.entry(key.clone()).or_default();
             LimitEvidence { sent, accepted: *accepted, named_before: named.replace(limit) }
         };
         if !is_believable_limit(limit, evidence) {
@@ -169,13 +178,13 @@ impl Learned {
         true
     }
 
-    /// The provider took a request of so many tokens, by a report that is trusted: a smaller limit no longer holds.
+    /// The provider accepted a request of so many tokens, by a report that is trusted. A smaller limit no longer holds.
     pub(crate) fn accepted(&self, provider: &str, model: &str, tokens: u64) {
         let key = key("limit", provider, model);
         {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let (accepted, _) = seen.entry(key.clone()).or_default();
-            *accepted = tokens.max(*accepted);
+            let seen = seen.entry(key.clone()).or_default();
+            seen.accepted = tokens.max(seen.accepted);
         }
         if self.limit(provider, model).is_some_and(|limit| limit < tokens) {
             self.put(key, 0.0);
@@ -186,7 +195,7 @@ impl Learned {
         self.get(&key("ratio", provider, model)).map(Ratio::new).unwrap_or_default()
     }
 
-    /// Remembers a ratio, where it moved by a hundredth or more.
+    /// Remembers a ratio if it moved by 0.01 or more.
     pub(crate) fn learn_ratio(&self, provider: &str, model: &str, ratio: Ratio) {
         let known = self.get(&key("ratio", provider, model)).unwrap_or(1.0);
         if (known - ratio.value()).abs() >= 0.01 {

@@ -1,7 +1,7 @@
 //! What a session's actors, its handles and the supervisor share.
 //!
-//! Invariants: everything here is a small copy for others to read, or a way to reach the owner; the owner of each
-//! fact is an actor. A durable event is published once, in the log's order, whoever asks for it.
+//! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
+//! event is published once, in the order of the log.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,19 +31,27 @@ pub(crate) struct SessionShared {
     run: Mutex<CancellationToken>,
     context: Mutex<ContextUsage>,
     bill: Mutex<Bill>,
-    /// The next sequence number to be broadcast, and how many events beside the log followed the last one.
-    broadcast: Mutex<(u64, u64)>,
+    broadcast: Mutex<Broadcast>,
     /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
-    /// Whether its actor ended with every event broadcast.
+    /// Whether the session's actor ended with every event broadcast.
     is_flushed: AtomicBool,
-    /// Whether a wish to leave the compaction is on its way: one is enough.
+    /// Whether a request to abort the compaction is in the mailbox: one is enough.
     abort_asked: AtomicBool,
     pub(crate) activity: AtomicU64,
     /// Places for requests in the actor's mailbox, which has no bound of its own.
     pub(crate) requests: Arc<Semaphore>,
-    /// Places for questions how it stands, which wait instead of being refused.
-    pub(crate) questions: Arc<Semaphore>,
+    /// Places for queries of the session's state, which wait instead of being refused.
+    pub(crate) queries: Arc<Semaphore>,
+}
+
+/// How far a session's events were broadcast.
+#[derive(Debug, Clone, Copy, Default)]
+struct Broadcast {
+    /// The sequence number of the next durable event.
+    next: u64,
+    /// How many transient events followed the last durable one.
+    transient: u64,
 }
 
 impl SessionShared {
@@ -67,13 +75,13 @@ impl SessionShared {
                 Window { tokens: None, source: WindowSource::Unknown },
             )),
             bill: Mutex::default(),
-            broadcast: Mutex::new((unpublished.unwrap_or(0), 0)),
+            broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), transient: 0 }),
             was_opened: AtomicBool::new(unpublished.is_some()),
             is_flushed: AtomicBool::new(false),
             abort_asked: AtomicBool::new(false),
             activity: AtomicU64::new(0),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
-            questions: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            queries: Arc::new(Semaphore::new(REQUESTS_MAX)),
         }
     }
 
@@ -120,7 +128,7 @@ impl SessionShared {
         }
     }
 
-    /// The wish to leave the compaction came: the next one is another.
+    /// The request to abort the compaction was taken up; the next one is another.
     pub(crate) fn abort_is_heard(&self) {
         self.abort_asked.store(false, Ordering::Relaxed);
     }
@@ -143,7 +151,7 @@ impl SessionShared {
 
     /// The next sequence number to be broadcast: everything below it was.
     pub(crate) fn broadcast_below(&self) -> u64 {
-        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).0
+        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).next
     }
 
     /// The first durable event that may still be due; `None` where all were broadcast, or nothing was ever read.
@@ -161,26 +169,26 @@ impl SessionShared {
     /// broadcast, if an actor before this one died before it could be.
     pub(crate) fn start_broadcast(&self, entries: u64) -> Option<u64> {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        // A wish that its last actor did not live to hear is void.
+        // A request that the last actor did not live to take up is void.
         self.abort_is_heard();
-        let was_all_said = self.is_flushed.swap(false, Ordering::Relaxed);
-        // Fewer entries than were broadcast: the session was deleted, and this is another of the same name.
-        let goes_on = !was_all_said && broadcast.0 <= entries;
+        let was_flushed = self.is_flushed.swap(false, Ordering::Relaxed);
+        // Fewer entries than were broadcast: the session was deleted, and this is another one of the same id.
+        let goes_on = !was_flushed && broadcast.next <= entries;
         if self.was_opened.swap(true, Ordering::Relaxed) && goes_on {
-            return Some(broadcast.0).filter(|below| *below < entries);
+            return Some(broadcast.next).filter(|next| *next < entries);
         }
-        *broadcast = (entries, 0);
+        *broadcast = Broadcast { next: entries, transient: 0 };
         None
     }
 
-    /// Publishes an event beside the log.
+    /// Publishes a transient event.
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        broadcast.1 += 1;
+        broadcast.transient += 1;
         bus.publish(&Arc::new(Event {
             session: Arc::clone(&self.id),
-            seq: broadcast.0.saturating_sub(1),
-            n: Some(broadcast.1),
+            seq: broadcast.next.saturating_sub(1),
+            n: Some(broadcast.transient),
             parent: self.parent.clone(),
             kind,
         }));
@@ -189,8 +197,8 @@ impl SessionShared {
     /// Publishes a durable event, once.
     pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        if event.seq >= broadcast.0 {
-            *broadcast = (event.seq + 1, 0);
+        if event.seq >= broadcast.next {
+            *broadcast = Broadcast { next: event.seq + 1, transient: 0 };
             bus.publish(event);
         }
     }

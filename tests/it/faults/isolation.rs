@@ -47,11 +47,11 @@ const SOURCES: [&str; 6] = [
 /// What is called by the actors and is not ours.
 const OUTSIDE: [&str; 6] = ["provider", "summary", "tool", "hook/before", "hook/after", "hook/failed"];
 
-/// All points, as the code names them: `=> "session/prompt"`, `at(…, "install/1_accepted")`.
+/// All points, as the code names them: `=> "session/prompt"`, `probe(…, "install/1_accepted")`.
 fn points() -> BTreeSet<&'static str> {
     let actors = ["session/", "agent/", "usage_tracker/", "compactor/", "install/"];
     let named = SOURCES.iter().flat_map(|source| source.lines()).filter_map(|line| {
-        let is_point = line.contains("=> \"") || line.contains(".at(");
+        let is_point = line.contains("=> \"") || line.contains(".probe(");
         let name = line.split('"').nth(1).filter(|_| is_point)?;
         actors.iter().any(|actor| name.starts_with(actor)).then_some(name)
     });

@@ -1,16 +1,16 @@
 //! The agent: the run in progress. It drives `Run`, starts the model's and the tools' tasks, and broadcasts
 //! the session's events.
 //!
-//! Invariants: it waits for nothing in a handler: model calls, tools and waits run in tasks with a cancellation
-//! token, and each task ends with exactly one message; what it holds is in the log, so that another can take its
-//! place; when it goes, its tasks are cancelled with it.
+//! Invariants: no handler waits: model calls, tools and waits run in tasks with a cancellation token, and each task ends
+//! with exactly one message. What the agent holds is in the log, so that another can take its place. When it ends, its
+//! tasks are cancelled with it.
 
 use std::sync::Arc;
 
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::path::Media;
 use greenroom_kernel::run::{Effect, Input, Run};
-use greenroom_kernel::{AssistantMessage, Message, StopReason};
+use greenroom_kernel::{AssistantMessage, Message};
 use greenroom_provider::{Purpose, Request};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -48,25 +48,32 @@ pub(crate) struct AgentState {
 struct Running {
     begin: BeginRun,
     run: Run,
-    /// The number of the newest model call or wait: news of earlier ones is late.
+    /// The number of the newest model call or wait. Messages about earlier ones are late.
     call: u64,
-    /// What the next request is to be like, while the context is on its way.
-    ask: Option<(Option<u64>, Media)>,
-    /// It was told that images of the prompt are not sent.
+    /// The form of the next request, while the context for it is on its way.
+    next_request: Option<RequestForm>,
+    /// The user was warned that images of the prompt are not sent.
     media_missed: bool,
     measuring: bool,
     /// The newest size that it was told.
     measured: Option<Box<Measurement>>,
-    /// The tasks that run: a model call, the tools of one answer.
+    /// Cancels the task of the model call under way.
     model: Option<DropGuard>,
+    /// Cancels the task of the tool calls under way.
     tools: Option<DropGuard>,
-    /// The user interrupts; the run hears of it when the tasks have ended.
+    /// The user aborts the run; the machine is told when the tasks have ended.
     aborting: bool,
-    /// What had come of an answer when it was cancelled.
+    /// The part of an answer that was there when it was cancelled.
     partial: Option<Box<AssistantMessage>>,
-    /// Ends the watcher and the waits.
-    _over: DropGuard,
+    /// Cancelled when the run is over: it ends the abort's watcher and the waits.
     over: CancellationToken,
+    _cancels_over: DropGuard,
+}
+
+/// The form of a request.
+struct RequestForm {
+    output_tokens_max: Option<u64>,
+    media: Media,
 }
 
 impl Actor for AgentActor {
@@ -80,7 +87,7 @@ impl Actor for AgentActor {
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
         let AgentArguments { deps, shared, session } = arguments;
-        deps.at(&shared.id, "agent/starts");
+        deps.probe(&shared.id, "agent/starts");
         Ok(AgentState { deps, shared, session, running: None })
     }
 
@@ -90,7 +97,7 @@ impl Actor for AgentActor {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.shared.id, message.point());
+        state.deps.probe(&state.shared.id, message.point());
         state.on(&myself, message);
         Ok(())
     }
@@ -184,7 +191,7 @@ impl AgentState {
         self.running = Some(Box::new(Running {
             run,
             call: 0,
-            ask: None,
+            next_request: None,
             media_missed: false,
             measuring: false,
             measured: None,
@@ -192,7 +199,7 @@ impl AgentState {
             tools: None,
             aborting: false,
             partial: None,
-            _over: over.clone().drop_guard(),
+            _cancels_over: over.clone().drop_guard(),
             over,
             begin,
         }));
@@ -234,7 +241,7 @@ impl AgentState {
             }
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
-                running.ask = Some((output_tokens_max, media));
+                running.next_request = Some(RequestForm { output_tokens_max, media });
                 self.tell_session(SessionMessage::Project { stamp });
             }
             Effect::Record { messages, boundary } => {
@@ -281,7 +288,7 @@ impl AgentState {
         failure: Failure,
     ) {
         if failure.retry_after_ms.is_some() {
-            // It is meant for all who use this provider with this key.
+            // The wait is meant for all who use this provider with this key.
             let agent = self.current(stamp).map(|running| Arc::clone(&running.begin.agent));
             if let Some(lane) = agent.and_then(|agent| self.deps.lane(&agent)) {
                 lane.pause_ms(delay_ms);
@@ -301,7 +308,7 @@ impl AgentState {
         });
     }
 
-    /// The context is here: asks the model.
+    /// The context came: asks the model.
     fn ask(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt, mut messages: Vec<Arc<Message>>) {
         // A run that is resumed after an abort is answered anew; a provider refuses a request that ends with an
         // answer.
@@ -310,7 +317,7 @@ impl AgentState {
         }
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         let Some(running) = self.current(stamp) else { return };
-        let Some((output_tokens_max, media)) = running.ask.take() else { return };
+        let Some(RequestForm { output_tokens_max, media }) = running.next_request.take() else { return };
         let begin = &running.begin;
         let (messages, missing) =
             greenroom_kernel::path::limit_media(messages, media, begin.max_request_bytes);
@@ -360,7 +367,10 @@ impl AgentState {
                 running.partial = Some(partial);
                 self.abort_when_quiet(myself, stamp);
             }
-            ModelOutcome::Answered(answer) => self.input(myself, stamp, Input::Answered(answer)),
+            ModelOutcome::Answered(answer) => {
+                let jitter = jitter(&self.shared.id, stamp.run.0, call);
+                self.input(myself, stamp, Input::Answered { answer, jitter });
+            }
             ModelOutcome::Failed(error) => {
                 let wordless = error.is_overflow_candidate();
                 if let Some(limit) = error
@@ -407,7 +417,7 @@ impl AgentState {
     fn abort_when_quiet(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt) {
         let Some(running) = self.current(stamp) else { return };
         if running.aborting && running.model.is_none() && running.tools.is_none() {
-            running.ask = None;
+            running.next_request = None;
             let partial = running.partial.take();
             self.input(myself, stamp, Input::Abort { partial });
         }
@@ -433,7 +443,7 @@ fn watch_for_abort(
 /// Whether it is an answer of which only a part had come.
 fn is_cut_off(message: &Message) -> bool {
     match message {
-        Message::Assistant(answer) => matches!(answer.stop, StopReason::Aborted | StopReason::Error),
+        Message::Assistant(answer) => answer.stop.is_partial(),
         Message::User(_) | Message::ToolResult(_) => false,
     }
 }

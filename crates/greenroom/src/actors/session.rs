@@ -18,7 +18,7 @@ use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-use crate::actors::usage_tracker::ContextLimits;
+use crate::actors::usage_tracker::TrackerConfig;
 use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
@@ -94,7 +94,7 @@ impl Actor for Session {
         myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        arguments.deps.at(&arguments.shared.id, "session/starts");
+        arguments.deps.probe(&arguments.shared.id, "session/starts");
         Ok(SessionState::open(myself, arguments).await?)
     }
 
@@ -103,7 +103,7 @@ impl Actor for Session {
         _myself: ActorRef<Self::Msg>,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.at(&state.shared.id, "session/started");
+        state.deps.probe(&state.shared.id, "session/started");
         let events: Vec<Arc<Event>> = state.outgoing.iter().cloned().collect();
         state.tell_agent(AgentMessage::Broadcast { events, then: None });
         state.recover().await;
@@ -122,7 +122,7 @@ impl Actor for Session {
         let SessionMail { message, place } = mail;
         // The message is no longer in the mailbox, so its place is free again.
         drop(place);
-        state.deps.at(&state.shared.id, message.point());
+        state.deps.probe(&state.shared.id, message.point());
         // The branches are boxed: an idle actor must not hold the largest handler's future.
         Box::pin(async {
             state.on(message).await;
@@ -262,7 +262,6 @@ impl SessionState {
             entries: entries.iter().map(|entry| greenroom_kernel::Entry::clone(entry)).collect(),
             head: draft.head.clone(),
             key,
-            epoch: 0,
         };
         match self.deps.store.append(&self.shared.id, batch).await? {
             Appended::Written { .. } => {}
@@ -314,20 +313,20 @@ impl SessionState {
         self.definition.overhead(self.log.pinned_tokens())
     }
 
-    fn limits(&self) -> ContextLimits {
+    fn tracker_config(&self) -> TrackerConfig {
         let session = SessionLimits {
             pinned_tokens: self.log.pinned_tokens(),
             is_sub_agent: self.shared.parent.is_some(),
             is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
             only_at_window: self.compaction.only_at_window,
         };
-        self.definition.limits(&self.deps, session)
+        self.definition.tracker_config(&self.deps, session)
     }
 
     /// Tells the tracker by what the context is measured from now on.
     fn limits_changed(&mut self) {
         self.definition.refresh_window(&self.deps, self.log.pinned_tokens());
-        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.limits())));
+        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.tracker_config())));
     }
 
     /// Takes over a changed definition, or changed settings.

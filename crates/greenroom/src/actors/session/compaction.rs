@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::compacting::{Compacting, CompactionParams, Effect, End, Segment};
+use greenroom_kernel::due;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
 };
@@ -63,7 +64,7 @@ impl SessionState {
         if self.compaction.join(stamp, overflow) {
             return;
         }
-        if trigger == Trigger::Threshold && !self.compaction.has_message_since() {
+        if !due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
             self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
             return;
         }
@@ -86,8 +87,9 @@ impl SessionState {
     /// After a run: compacts if that is due, so that the next prompt need not wait for it.
     pub(super) async fn compact_if_due(&mut self, measured: &Measurement) {
         let is_free = self.is_idle() && !self.is_stopping && self.inbox.is_empty(&self.log);
-        if measured.size.is_due && is_free && self.compaction.has_message_since() {
-            self.start_compaction(CompactionRequest::new(Trigger::Threshold), measured).await;
+        let trigger = Trigger::Threshold;
+        if is_free && due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
+            self.start_compaction(CompactionRequest::new(trigger), measured).await;
         }
     }
 
@@ -102,13 +104,17 @@ impl SessionState {
         let Some(request) = self.compaction.measured(measurement) else { return };
         // The run that asked may be over, and a switch may be to a window that is large enough.
         let is_wanted = request.run.is_none_or(|stamp| self.current(stamp).is_some());
-        let is_needless = request.trigger == Trigger::ModelSwitch && !measured.size.is_due;
-        if is_wanted && !is_needless && !self.is_stopping {
+        let is_due = due::is_due(request.trigger, &measured.size, self.compaction.has_message_since());
+        if is_wanted && is_due && !self.is_stopping {
             self.start_compaction(request, measured).await;
         }
     }
 
-    fn compaction_params(&self, request: &CompactionRequest, measured: &Measurement) -> CompactionParams {
+    pub(super) fn compaction_params(
+        &self,
+        request: &CompactionRequest,
+        measured: &Measurement,
+    ) -> CompactionParams {
         let size = &measured.size;
         let (provider, model) = (self.definition.provider(), self.definition.model());
         let mut window = self.definition.window.tokens.unwrap_or(size.tokens.max(1));
@@ -220,7 +226,7 @@ impl SessionState {
             return;
         };
         let (trigger, duration_ms) = (request.trigger, request.duration_ms());
-        self.deps.at(&self.shared.id, "install/1_accepted");
+        self.deps.probe(&self.shared.id, "install/1_accepted");
         segment.compaction.previous = self.log.head().last_compaction;
         segment.compaction.duration_ms = duration_ms;
         segment.compaction.cost_microdollars = cost_microdollars;
@@ -252,7 +258,7 @@ impl SessionState {
         draft.push(EntryKind::CompactionEnded(ended.clone()));
         let pushed = draft.push(EntryKind::Compaction(Box::new(segment.compaction)));
         assert_eq!(pushed, entry, "the end names the compaction's entry");
-        self.deps.at(&self.shared.id, "install/2_drafted");
+        self.deps.probe(&self.shared.id, "install/2_drafted");
         if let Err(error) = self.append(draft, None).await {
             self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
             let outcome = CompactionOutcome::Failed { reason: error.to_string() };
@@ -262,11 +268,11 @@ impl SessionState {
             }
             return;
         }
-        self.deps.at(&self.shared.id, "install/3_durable");
+        self.deps.probe(&self.shared.id, "install/3_durable");
         self.compaction.only_at_window = false;
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.limits_changed();
-        self.deps.at(&self.shared.id, "install/4_measured");
+        self.deps.probe(&self.shared.id, "install/4_measured");
         self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: true });
         if let Some(request) = self.compaction.end(id) {
             self.tell_compacted(request, compacted(&ended), None);
