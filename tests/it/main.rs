@@ -27,5 +27,7 @@ mod seeds;
 mod simulation;
 /// The workspace as a whole: who may know whom, and what every file owes its reader.
 mod structure;
+/// An agent as a tool of another.
+mod sub_agents;
 /// What the tests share: runtimes over a simulator.
 mod support;
