@@ -253,7 +253,7 @@ fn is_frame_only(line: &str) -> bool {
 
 /// An error in the place of a chunk: classified by what it says, and malformed if it says nothing known.
 fn error_in_stream(body: &str) -> ProviderError {
-    let body = crate::classify::cut(body, super::ERROR_BODY_BYTES_MAX);
+    let body = &body[..body.floor_char_boundary(super::ERROR_BODY_BYTES_MAX)];
     let mut failure = classify(Some(200), body, None);
     if failure.class == FailureClass::Other {
         failure.class = FailureClass::Malformed;
