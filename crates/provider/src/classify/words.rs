@@ -1,7 +1,6 @@
 //! The words and error codes that tell the classes apart, and predicates over them.
 //!
-//! Invariants: no list names a provider's host or product, except where a product's name is a part of the error's own
-//! wording. Phrases are compared with `Digest::text` (lower case, `_` and `-` as spaces, no quotation marks), codes
+//! Invariants: no list names a provider. Phrases are compared with `Digest::text` (lower case, `_` and `-` as spaces, no quotation marks), codes
 //! with `Digest::codes` (lower case letters and digits only). A phrase that starts or ends with a space matches only
 //! at a word boundary.
 
