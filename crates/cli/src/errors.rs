@@ -138,6 +138,7 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
                 | StoreError::Version { .. }
                 | StoreError::Record { .. }
                 | StoreError::Index { .. }
+                | StoreError::Invariant { .. }
                 | StoreError::Closed => None,
             };
         }

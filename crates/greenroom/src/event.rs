@@ -118,8 +118,9 @@ pub enum EventKind {
     UsageUpdate {
         /// The context's size, which decides about compaction.
         context: ContextUsage,
-        /// The model's window in tokens.
-        context_window: u64,
+        /// The model's window in tokens; absent where nothing knows it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        context_window: Option<u64>,
         /// All tokens of all calls of this session so far: what is billed.
         total_tokens: u64,
         /// What they cost so far, in micro-dollars, as far as prices are known.
@@ -146,8 +147,9 @@ pub enum EventKind {
         run: RunId,
         /// How it ended.
         outcome: &'static str,
-        /// The model's window in tokens.
-        context_window: u64,
+        /// The model's window in tokens; absent where nothing knows it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        context_window: Option<u64>,
         /// The context's size then.
         context: ContextUsage,
     },
@@ -357,7 +359,7 @@ pub struct CompactionEndView {
     pub started: EntryId,
     /// Why it was asked for.
     pub trigger: Trigger,
-    /// `completed`, `truncated`, `pruned`, `nothing`, `failed`, `cancelled`, `superseded` or `interrupted`.
+    /// `completed`, `truncated`, `nothing`, `failed`, `cancelled`, `superseded` or `interrupted`.
     pub outcome: &'static str,
     /// Why, where nothing was installed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, RunId, Spender, Spent};
 use greenroom_kernel::message::{Block, Image, Message};
-use greenroom_kernel::plan::{Nothing, Plan};
+use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, Usage};
 use greenroom_provider::OutputSchema;
@@ -94,8 +94,9 @@ pub struct State {
     pub entries: u64,
     /// The context's size.
     pub context: ContextUsage,
-    /// The model's window in tokens; 0 where nothing knows it.
-    pub context_window: u64,
+    /// The model's window in tokens; absent where nothing knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_window: Option<u64>,
     /// How many compactions were installed.
     pub compactions: u64,
     /// All tokens of all its calls: what is billed.
@@ -308,7 +309,7 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::Invalid`] with the reason if there is nothing to compact.
     pub async fn plan(&self, options: CompactOptions) -> Result<Plan> {
-        let plan: Result<Box<Plan>, Nothing> =
+        let plan: Result<Box<Plan>, NothingToCompact> =
             self.ask(|reply| SessionMessage::PlanManually { options, reply }).await?;
         plan.map(|plan| *plan).map_err(|nothing| Error::Invalid(format!("no compaction needed: {nothing}")))
     }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, FailureClass};
+use crate::context_usage::ContextUsage;
+use crate::failure::Failure;
 use crate::files::FileOps;
 use crate::message::{Block, Message, Usage};
-use crate::usage::ContextUsage;
 
 /// The position of an entry in its session's log: dense, from 0. Also the sequence number of its event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -242,8 +242,6 @@ pub enum CompactionOutcome {
     Completed,
     /// A model's summary could not be had, and the truncate fallback was installed.
     Truncated,
-    /// Old tool results became placeholders, and that was enough.
-    Pruned,
     /// There was nothing to compact; the history is as it was.
     Nothing {
         /// Why.
@@ -271,7 +269,6 @@ impl CompactionOutcome {
         match self {
             Self::Completed => "completed",
             Self::Truncated => "truncated",
-            Self::Pruned => "pruned",
             Self::Nothing { .. } => "nothing",
             Self::Failed { .. } => "failed",
             Self::Cancelled { .. } => "cancelled",
@@ -284,13 +281,13 @@ impl CompactionOutcome {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Nothing { reason } | Self::Failed { reason } | Self::Cancelled { reason } => Some(reason),
-            Self::Completed | Self::Truncated | Self::Pruned | Self::Superseded | Self::Interrupted => None,
+            Self::Completed | Self::Truncated | Self::Superseded | Self::Interrupted => None,
         }
     }
 
     /// Whether the context changed.
     pub fn is_installed(&self) -> bool {
-        matches!(self, Self::Completed | Self::Truncated | Self::Pruned)
+        matches!(self, Self::Completed | Self::Truncated)
     }
 }
 
@@ -432,10 +429,5 @@ impl RunOutcome {
             Self::Interrupted => "interrupted",
             Self::Stopped { .. } => "stopped",
         }
-    }
-
-    /// A failure of class [`FailureClass::Other`] with a message.
-    pub fn failed(message: impl Into<String>) -> Self {
-        Self::Failed(Failure::new(FailureClass::Other, message))
     }
 }
