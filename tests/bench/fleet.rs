@@ -76,7 +76,7 @@ async fn measured(way: &str, agents: usize) -> Figures {
     let server = model.serve().await.expect("a port");
     let (began, cpu) = (Instant::now(), cpu_s());
     let rss_mib = match way {
-        "bare" => bare_calls(server.base_url(), agents).await,
+        "bare" => bare_calls(server.base_url().to_string(), agents).await,
         "http" => {
             let options = OpenAiOptions {
                 base_url: server.base_url(),

@@ -60,7 +60,7 @@ pub async fn append(store: &Store, id: &str, entries: &[Entry], head: &Head) {
         } else {
             Head { entries: next, leaf: entries.last().map(|entry| entry.id), ..Head::default() }
         };
-        let batch = Batch { entries, head, key: None, epoch: 0 };
+        let batch = Batch { entries, head, key: None };
         store.append(id, batch).await.expect("the store takes a session");
     }
 }

@@ -70,7 +70,7 @@ async fn store_appends(store: &Store, name: &str, writers: usize, each: usize) -
                 let id = EntryId(number);
                 let entry = Entry { id, parent, at_ms: 1, tokens: 300, origin: None, kind };
                 let head = Head { entries: number + 1, leaf: Some(id), ..Head::default() };
-                let batch = Batch { entries: vec![entry], head, key: None, epoch: 0 };
+                let batch = Batch { entries: vec![entry], head, key: None };
                 store.append(&session, batch).await.expect("an acknowledgement");
             }
         })

@@ -2,7 +2,7 @@
 //!
 //! Invariants: everything that was said is in the log before it is answered, so leaving in any way loses nothing.
 
-use std::io::{BufRead, IsTerminal};
+use std::io::IsTerminal;
 
 use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
@@ -12,12 +12,16 @@ use greenroom::session::{RunStream, thousands};
 use greenroom::{CompactOptions, Error, SessionHandle};
 use tokio::sync::mpsc;
 
+use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
 use crate::options::{ChatArgs, Global};
 use crate::setup::{self, Setup};
 use crate::terminal::{Screen, Style, one_line};
 use crate::view::View;
 use crate::{errors, picture, run_view};
+
+/// The longest line that is taken from standard input, in bytes.
+const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 const HELP: &str = "\
   /compact [focus]   replace the older part of the conversation by a summary
@@ -83,6 +87,7 @@ impl Chat {
                 // The user's own Enter has ended the line.
                 self.view.text.forget_text();
             }
+            let line = line.map_err(|error| errors::usage(format!("read standard input: {error}")))?;
             let line = line.trim();
             if line.is_empty() {
                 continue;
@@ -309,12 +314,13 @@ fn indent(text: &str) -> String {
 }
 
 /// Lines from standard input, read by a thread that ends with the process.
-fn lines() -> mpsc::Receiver<String> {
+fn lines() -> mpsc::Receiver<Result<String, FileError>> {
     let (sender, receiver) = mpsc::channel(64);
     std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            let Ok(line) = line else { return };
-            if sender.blocking_send(line).is_err() {
+        let mut input = std::io::stdin().lock();
+        while let Some(line) = files::read_line(&mut input, LINE_BYTES_MAX).transpose() {
+            let is_last = line.is_err();
+            if sender.blocking_send(line).is_err() || is_last {
                 return;
             }
         }

@@ -1,25 +1,31 @@
-//! The configuration: the project's `greenroom.yaml` over the user's own, over the defaults.
+//! The configuration: what can be set, what is checked, and how it is shown. Which file may set what is in `layers`.
 //!
-//! Invariants: an unknown key or a bad value is an error that names the file, the line and the key; and a file
-//! that merely lies in the current folder cannot send the user's key to another machine, nor raise what the user
-//! said a session may cost.
+//! Invariants: an unknown key or a bad value is an error that names the file, the line and the key; a provider's
+//! address is parsed when its file is read, and only the parsed one is used; nothing shows an address's query.
 
-use std::path::{Path, PathBuf};
+mod layers;
+
+use std::collections::BTreeMap;
 
 use anyhow::Result;
 use greenroom::kernel::run::RunLimits;
 use greenroom::kernel::settings::CompactionSettings;
-use serde::{Deserialize, Serialize};
-use serde_norway::Value;
+use greenroom::provider::{BaseUrl, Catalog};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub(crate) use self::layers::{Loaded, load};
 use crate::errors::usage;
 use crate::options::{ConfigArgs, Global};
-use crate::terminal::{Screen, variable};
+use crate::terminal::Screen;
 
 /// The file's name, in the project and in the user's folder.
-const FILE_NAME: &str = "greenroom.yaml";
+pub(crate) const FILE_NAME: &str = "greenroom.yaml";
 /// The model where nothing names one.
 pub(crate) const DEFAULT_MODEL: &str = "gpt-5.5";
+/// The provider that is always there.
+pub(crate) const OPENAI: &str = "openai";
+/// The variable that holds the key of [`OPENAI`], and of an address that no file names.
+pub(crate) const OPENAI_KEY: &str = "OPENAI_API_KEY";
 
 /// What can be configured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,36 +35,68 @@ pub(crate) struct Config {
     pub(crate) model: String,
     /// Its window in tokens, where the catalogue does not know it or is wrong.
     pub(crate) context_window: Option<u64>,
-    /// Which server to ask.
-    pub(crate) provider: ProviderConfig,
+    /// Which of `providers` to ask.
+    pub(crate) provider: String,
+    /// The servers that can be asked, by names of the user's own.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) providers: BTreeMap<String, ProviderConfig>,
     /// What runs and sessions may take.
+    #[serde(deserialize_with = "or_default")]
     pub(crate) limits: LimitsConfig,
     /// When and how to compact.
+    #[serde(deserialize_with = "or_default")]
     pub(crate) compaction: CompactionSettings,
+    /// Folders whose `greenroom.yaml` may put text before the model.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) trusted_folders: Vec<String>,
 }
 
 impl Default for Config {
     fn default() -> Self {
+        let openai = ProviderConfig {
+            base_url: greenroom::provider::openai::OPENAI_BASE_URL.parse().ok(),
+            api_key_env: Some(OPENAI_KEY.to_owned()),
+            ..ProviderConfig::default()
+        };
         Self {
             model: DEFAULT_MODEL.to_owned(),
             context_window: None,
-            provider: ProviderConfig::default(),
+            provider: OPENAI.to_owned(),
+            providers: BTreeMap::from([(OPENAI.to_owned(), openai)]),
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
+            trusted_folders: Vec::new(),
         }
     }
 }
 
-/// Which server to ask.
+impl Config {
+    /// The provider of this name, and where it is.
+    pub(crate) fn provider(&self, name: &str) -> Result<(&ProviderConfig, &BaseUrl)> {
+        let found = self.providers.get(name).and_then(|found| Some((found, found.base_url.as_ref()?)));
+        found.ok_or_else(|| {
+            let known: Vec<&str> = self.providers.keys().map(String::as_str).collect();
+            usage(format!(
+                "there is no provider {name:?}; there are {}; add `providers: {{ {name}: {{ base_url: \"https://…\" }} }}` to \
+                 {}, or name a file that has it with --config",
+                known.join(", "),
+                layers::own_file_shown()
+            ))
+        })
+    }
+}
+
+/// A server that can be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ProviderConfig {
-    /// Where the API is, up to and without `/chat/completions`.
-    pub(crate) base_url: String,
-    /// The environment variable that holds the key.
-    pub(crate) api_key_env: String,
-    /// The provider's name in the model catalogue.
-    pub(crate) catalog: String,
+    /// Where the API is, up to and without `/chat/completions`. Only the built-in provider may leave it out.
+    #[serde(deserialize_with = "parse_url", serialize_with = "show_url")]
+    pub(crate) base_url: Option<BaseUrl>,
+    /// The environment variable that holds the key; without one no key is sent.
+    pub(crate) api_key_env: Option<String>,
+    /// The provider's name in the model catalogue; found by the address or its own name where there is none.
+    pub(crate) catalog: Option<String>,
     /// How many calls may be under way at a time.
     pub(crate) max_in_flight: usize,
     /// How long the first piece of an answer may take, in seconds.
@@ -70,13 +108,27 @@ pub(crate) struct ProviderConfig {
 impl Default for ProviderConfig {
     fn default() -> Self {
         Self {
-            base_url: greenroom::provider::openai::OPENAI_BASE_URL.to_owned(),
-            api_key_env: "OPENAI_API_KEY".to_owned(),
-            catalog: "openai".to_owned(),
+            base_url: None,
+            api_key_env: None,
+            catalog: None,
             max_in_flight: 16,
             first_event_timeout_s: 300,
             idle_timeout_s: 120,
         }
+    }
+}
+
+impl ProviderConfig {
+    /// The name in the model catalogue: the configured one, else that of the provider known to be at `url`, else
+    /// `name`.
+    pub(crate) fn catalog_name(&self, name: &str, url: &BaseUrl) -> String {
+        let is_there = |known: &str| known.parse::<BaseUrl>().is_ok_and(|known| known == *url);
+        let by_url = || {
+            let providers = Catalog::bundled().providers();
+            let known = providers.iter().find(|provider| provider.base_url.is_some_and(is_there));
+            known.map(|provider| provider.id.to_owned())
+        };
+        self.catalog.clone().or_else(by_url).unwrap_or_else(|| name.to_owned())
     }
 }
 
@@ -125,191 +177,118 @@ impl LimitsConfig {
     }
 }
 
-/// One file, and whether the user chose it.
-struct Source {
-    path: PathBuf,
-    text: String,
-    is_trusted: bool,
+/// Whether a text can be an environment variable's name. Who writes the key itself there is told, and the key is not
+/// shown.
+pub(crate) fn check_variable(name: &str) -> Result<(), &'static str> {
+    let mut chars = name.chars();
+    let is_name = chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if is_name {
+        Ok(())
+    } else {
+        Err("must be the name of an environment variable that holds the key, not the key")
+    }
 }
 
-/// The configuration that holds here: `explicit` alone, or the user's file with the project's over it. Gives the
-/// files that were read, too.
-pub(crate) fn load(explicit: Option<&Path>) -> Result<(Config, Vec<PathBuf>)> {
-    let mut sources = Vec::new();
-    if let Some(path) = explicit {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| usage(format!("cannot read the configuration {}: {error}", path.display())))?;
-        sources.push(Source { path: path.to_owned(), text, is_trusted: true });
-    } else {
-        let own = user_file();
-        for (path, is_trusted) in [(own, true), (Some(PathBuf::from(FILE_NAME)), false)] {
-            let Some(path) = path else { continue };
-            match std::fs::read_to_string(&path) {
-                Ok(text) => sources.push(Source { path, text, is_trusted }),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    return Err(usage(format!("cannot read the configuration {}: {error}", path.display())));
-                }
-            }
-        }
-    }
-    let mut merged = Value::Null;
-    let mut own_cost: Option<f64> = None;
-    for source in &sources {
-        let checked = check(source)?;
-        if source.is_trusted {
-            own_cost = checked.limits.cost_usd_max;
-        }
-        let value: Value = serde_norway::from_str(&source.text).map_err(|error| wrong(source, &error))?;
-        merge(&mut merged, value);
-    }
-    let mut config = if merged == Value::Null {
-        Config::default()
-    } else {
-        serde_norway::from_value(merged).map_err(|error| usage(format!("the configuration: {error}")))?
-    };
-    if let Some(own) = own_cost {
-        config.limits.cost_usd_max = Some(config.limits.cost_usd_max.map_or(own, |cost| cost.min(own)));
-    }
-    Ok((config, sources.into_iter().map(|source| source.path).collect()))
-}
-
-/// Checks one file alone, so that what is wrong can be shown where it stands.
-fn check(source: &Source) -> Result<Config> {
-    let path = &source.path;
-    let config: Option<Config> =
-        serde_norway::from_str(&source.text).map_err(|error| wrong(source, &error))?;
-    let Some(config) = config else { return Ok(Config::default()) };
-    let at = |key: &str, reason: &str| {
-        let line = line_of(&source.text, key).map(|line| format!(", line {line}")).unwrap_or_default();
-        usage(format!("{}{line}: {key}: {reason}", path.display()))
-    };
+/// Checks the values of one file; gives the first that is wrong: its key and what it must be.
+fn check(config: &Config) -> Result<(), (String, String)> {
+    let wrong = |key: &str, reason: &str| Err((key.to_owned(), reason.to_owned()));
     if let Err(error) = config.compaction.check() {
         let text = error.to_string();
         let (key, reason) = text.split_once(": ").unwrap_or(("compaction", &text));
-        return Err(at(key, reason));
+        return wrong(key, reason);
     }
     if config.model.trim().is_empty() {
-        return Err(at("model", "must not be empty"));
+        return wrong("model", "must not be empty");
     }
     if config.context_window == Some(0) {
-        return Err(at("context_window", "must be at least 1 token, or null"));
+        return wrong("context_window", "must be at least 1 token, or null");
+    }
+    let not_a_name = "must be a name of letters, digits, dots, hyphens and underscores";
+    if !is_name(&config.provider) {
+        return wrong("provider", not_a_name);
+    }
+    for (name, provider) in &config.providers {
+        if !is_name(name) {
+            return wrong("providers", not_a_name);
+        }
+        if provider.base_url.is_none() && name != OPENAI {
+            return wrong(name, "its base_url is missing");
+        }
+        if let Some(Err(reason)) = provider.api_key_env.as_deref().map(check_variable) {
+            return wrong("api_key_env", reason);
+        }
+        for (key, value) in [
+            ("max_in_flight", provider.max_in_flight as u64),
+            ("first_event_timeout_s", provider.first_event_timeout_s),
+            ("idle_timeout_s", provider.idle_timeout_s),
+        ] {
+            if value == 0 {
+                return wrong(key, "must be at least 1");
+            }
+        }
     }
     for (key, value) in [
-        ("max_in_flight", config.provider.max_in_flight as u64),
-        ("first_event_timeout_s", config.provider.first_event_timeout_s),
-        ("idle_timeout_s", config.provider.idle_timeout_s),
         ("steps_max", config.limits.steps_max.into()),
         ("repeats_max", config.limits.repeats_max.into()),
         ("tool_timeout_s", config.limits.tool_timeout_s.unwrap_or(1)),
     ] {
         if value == 0 {
-            return Err(at(key, "must be at least 1"));
+            return wrong(key, "must be at least 1");
         }
     }
     if config.limits.cost_usd_max.is_some_and(|dollars| !dollars.is_finite() || dollars < 0.0) {
-        return Err(at("cost_usd_max", "must be an amount of US dollars, or null"));
+        return wrong("cost_usd_max", "must be an amount of US dollars, or null");
     }
-    let default = ProviderConfig::default();
-    if !source.is_trusted
-        && !is_local(&config.provider.base_url)
-        && config.provider.base_url != default.base_url
-    {
-        return Err(at(
-            "base_url",
-            &format!(
-                "would send what you say, and your key, to {}; if you trust this file, pass --config {}",
-                config.provider.base_url,
-                path.display()
-            ),
-        ));
+    if config.trusted_folders.iter().any(|folder| layers::expanded(folder).is_none()) {
+        return wrong("trusted_folders", "each must be an absolute path, or begin with ~/");
     }
-    if !source.is_trusted && config.provider.api_key_env != default.api_key_env {
-        return Err(at(
-            "api_key_env",
-            &format!(
-                "would send the variable {} as a key; if you trust this file, pass --config {}",
-                config.provider.api_key_env,
-                path.display()
-            ),
-        ));
-    }
-    Ok(config)
+    Ok(())
 }
 
-/// What the parser said, with the line: at the top level it names the key alone.
-fn wrong(source: &Source, error: &serde_norway::Error) -> anyhow::Error {
-    let text = error.to_string();
-    let key = if text.contains(" at line ") { None } else { text.split('`').nth(1) };
-    let line = key.and_then(|key| line_of(&source.text, key));
-    let line = line.map(|line| format!(", line {line}")).unwrap_or_default();
-    usage(format!("{}{line}: {text}", source.path.display()))
+fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
 }
 
-/// Whether a URL leads to this machine.
-fn is_local(url: &str) -> bool {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if authority.contains('@') {
-        return false;
-    }
-    let host = if let Some(rest) = authority.strip_prefix('[') {
-        rest.split(']').next().unwrap_or_default()
-    } else {
-        authority.split(':').next().unwrap_or_default()
-    };
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+/// What is not there, or empty, is the default: `limits:` with everything below it commented out.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// The line on which a key stands, from 1.
-fn line_of(text: &str, key: &str) -> Option<usize> {
-    let is_key = |line: &str| {
-        line.split([',', '{']).any(|part| {
-            part.trim().split_once(':').is_some_and(|(name, _)| name.trim().trim_matches(['"', '\'']) == key)
-        })
-    };
-    text.lines().position(is_key).map(|index| index + 1)
+fn parse_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BaseUrl>, D::Error> {
+    let text: Option<String> = Option::deserialize(from)?;
+    text.map(|text| text.parse().map_err(serde::de::Error::custom)).transpose()
 }
 
-/// Puts `over` on top of `base`, key by key.
-fn merge(base: &mut Value, over: Value) {
-    match (base, over) {
-        (Value::Mapping(base), Value::Mapping(over)) => {
-            for (key, value) in over {
-                match base.get_mut(&key) {
-                    Some(known) => merge(known, value),
-                    None => {
-                        base.insert(key, value);
-                    }
-                }
-            }
-        }
-        (_, Value::Null) => {}
-        (base, over) => *base = over,
-    }
-}
-
-fn user_file() -> Option<PathBuf> {
-    let base = variable("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".config")))?;
-    Some(base.join("greenroom").join(FILE_NAME))
+fn show_url<S: Serializer>(url: &Option<BaseUrl>, to: S) -> Result<S::Ok, S::Error> {
+    let shown = url.as_ref().map(|url| format!("{url}{}", if url.has_query() { "?***" } else { "" }));
+    shown.serialize(to)
 }
 
 /// `greenroom config`: the configuration that holds here, or the defaults, as a file's text.
 pub(crate) fn show(global: &Global, args: &ConfigArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
-    let (config, files) =
-        if args.default { (Config::default(), Vec::new()) } else { load(global.config.as_deref())? };
-    let names: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
-    screen.line(&match (args.default, names.is_empty()) {
-        (true, _) => {
-            format!("# The defaults. Put what you change into ./{FILE_NAME}, or name a file with --config.")
-        }
-        (false, true) => "# The defaults: there is no configuration file here.".to_owned(),
-        (false, false) => format!("# From {}; the rest are the defaults.", names.join(" and ")),
+    if args.default {
+        screen.line(&format!(
+            "# The defaults. Put what you change into {}, or name a file with --config; ./{FILE_NAME} can choose and \
+             tighten.",
+            layers::own_file_shown()
+        ))?;
+        screen.line(to_yaml(&Config::default())?.trim_end())?;
+        return Ok(0);
+    }
+    let loaded = crate::setup::config(global)?;
+    let names: Vec<String> = loaded.files.iter().map(|path| path.display().to_string()).collect();
+    screen.line(&if names.is_empty() {
+        "# The defaults: there is no configuration file here.".to_owned()
+    } else {
+        format!("# From {}; the rest are the defaults.", names.join(" and "))
     })?;
-    screen.line(to_yaml(&config)?.trim_end())?;
+    for note in &loaded.notes {
+        screen.line(&format!("# {note}"))?;
+    }
+    screen.line(to_yaml(&loaded.config)?.trim_end())?;
     Ok(0)
 }
 

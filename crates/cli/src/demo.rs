@@ -15,7 +15,7 @@ use greenroom::tools::{Workspace, builtin};
 use greenroom::{Agent, Delivery, Event, Runtime, SessionHandle};
 use greenroom_simulator::Pace;
 
-use crate::config::Config;
+use crate::config::{Config, ProviderConfig};
 use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
 use crate::simulated::{MODEL, Simulated};
@@ -53,7 +53,9 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     let workspace = Workspace::open(&args.workspace)?;
     let pace = if args.fast { Pace::default() } else { WATCHABLE };
     let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
-    let runtime = setup::runtime(global, simulated.provider()?, &Config::default()).await?;
+    let compaction = Config::default().compaction;
+    let runtime =
+        setup::runtime(global, simulated.provider()?, &ProviderConfig::default(), &compaction).await?;
     let agent = Agent::new(MODEL)
         .instructions(INSTRUCTIONS)
         .tools(&builtin::read_only(workspace.clone()))

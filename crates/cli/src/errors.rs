@@ -87,11 +87,29 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
         }
         text
     });
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = harmless(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     match advice(error) {
         Some(advice) if !text.contains(advice) => format!("{text}; {advice}"),
         Some(_) | None => text,
     }
+}
+
+/// Text that may come from a file or a server, with escapes for all that would steer a terminal or run the direction
+/// of the text around it.
+pub(crate) fn harmless(text: &str) -> String {
+    let steers = |c: char| {
+        let is_direction = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        c.is_control() || is_direction
+    };
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if steers(c) {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 fn advice(error: &anyhow::Error) -> Option<&'static str> {
@@ -120,6 +138,7 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
                 | StoreError::Version { .. }
                 | StoreError::Record { .. }
                 | StoreError::Index { .. }
+                | StoreError::Invariant { .. }
                 | StoreError::Closed => None,
             };
         }
@@ -129,9 +148,11 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
 
 fn advice_for(class: FailureClass) -> Option<&'static str> {
     match class {
-        FailureClass::Auth => Some("check the key (OPENAI_API_KEY, or the variable --api-key-env names)"),
+        FailureClass::Auth => Some(
+            "check the key (OPENAI_API_KEY, or the variable that --api-key-env or the provider's api_key_env names)",
+        ),
         FailureClass::Timeout => {
-            Some("check that the server runs and that --base-url is right, then try again")
+            Some("check that the server runs and that its base URL is right, then try again")
         }
         FailureClass::Quota => Some("check the account's credit, or use another model or server"),
         FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),

@@ -4,13 +4,14 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use greenroom::{Agent, Runtime};
-use greenroom_formats::{ImportOptions, Imported, import};
+use greenroom_formats::{FILE_BYTES_MAX, ImportOptions, Imported, import};
 use greenroom_simulator::{Echo, Simulator, SimulatorOptions};
 use serde_json::json;
 
 use crate::errors;
+use crate::files;
 use crate::options::{Global, ImportArgs};
 use crate::setup;
 use crate::terminal::Screen;
@@ -22,7 +23,9 @@ const ID_CHARS_MAX: usize = 64;
 pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
     // Nothing is asked of a model; a runtime wants one all the same.
     let model = Simulator::new(SimulatorOptions::new(Echo));
-    let runtime = setup::runtime(global, model.provider(), &setup::config(global)?).await?;
+    let config = setup::config(global)?.config;
+    let (settings, _) = config.provider(&config.provider)?;
+    let runtime = setup::runtime(global, model.provider(), settings, &config.compaction).await?;
     let mut screen = Screen::stdout(global.color);
     for file in &args.files {
         let (id, imported) = one(&runtime, file).await?;
@@ -52,7 +55,7 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
 }
 
 async fn one(runtime: &Runtime, file: &Path) -> Result<(String, Imported)> {
-    let bytes = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    let bytes = read(file)?;
     let imported = import(&String::from_utf8_lossy(&bytes), ImportOptions::default())
         .map_err(|error| errors::usage(format!("{}: {error}", file.display())))?;
     let id = session_id(file, &imported);
@@ -64,6 +67,12 @@ async fn one(runtime: &Runtime, file: &Path) -> Result<(String, Imported)> {
     let session = runtime.open(&id, &Agent::new("imported")).await?;
     session.import(imported.entries.clone(), imported.leaf).await?;
     Ok((id, imported))
+}
+
+/// A session file's bytes: of a regular file that is no larger than what the formats take.
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
+    let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX);
+    files::read(file, bytes_max).map_err(|error| errors::usage(format!("read {}: {error}", file.display())))
 }
 
 /// The session's own id where it can be one of ours, else the file's name.

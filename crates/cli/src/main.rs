@@ -4,7 +4,8 @@
 //! using the library could want; that is in `greenroom`.
 //!
 //! Reading order: `options` (what can be said), a module for each command, `setup` and `config` (what they run
-//! on), `view` and `picture` and `terminal` (what is seen), `errors` (what is said when something fails).
+//! on), `view` and `picture` and `terminal` (what is seen), `errors` (what is said when something fails), `files`
+//! (how files are read).
 
 mod options;
 
@@ -28,6 +29,7 @@ mod run_view;
 mod view;
 
 mod errors;
+mod files;
 mod moment;
 mod picture;
 mod terminal;

@@ -164,10 +164,13 @@ pub(crate) struct ModelArgs {
     /// The model that answers [default: the configuration's, else gpt-5.5]
     #[arg(long, env = "GREENROOM_MODEL", value_name = "NAME")]
     pub(crate) model: Option<String>,
-    /// Where the API is, up to and without /chat/completions [default: OpenAI's own]
-    #[arg(long, env = "OPENAI_BASE_URL", value_name = "URL")]
+    /// Which of the configuration's providers to ask [default: the configuration's choice, else openai]
+    #[arg(long, value_name = "NAME", conflicts_with = "base_url")]
+    pub(crate) provider: Option<String>,
+    /// Where the API is, up to and without /chat/completions [default: OPENAI_BASE_URL, else the provider's]
+    #[arg(long, value_name = "URL")]
     pub(crate) base_url: Option<String>,
-    /// The environment variable that holds the key [default: OPENAI_API_KEY]
+    /// The environment variable that holds the key [default: the provider's; with --base-url OPENAI_API_KEY]
     #[arg(long, value_name = "VARIABLE")]
     pub(crate) api_key_env: Option<String>,
     /// The model's window in tokens, where the catalogue does not know it or is wrong
@@ -186,7 +189,7 @@ pub(crate) struct ModelArgs {
     #[arg(long)]
     pub(crate) allow_shell: bool,
     /// Use a simulated model inside this process, over HTTP: no key, no server, no cost
-    #[arg(long, conflicts_with_all = ["base_url", "api_key_env"])]
+    #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env"])]
     pub(crate) simulate: bool,
 }
 

@@ -96,7 +96,6 @@ pub(crate) fn compaction(end: &CompactionEndView) -> String {
     let verb = match end.outcome {
         "completed" => "compacted",
         "truncated" => "truncated",
-        "pruned" => "pruned",
         outcome => {
             let reason = end.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
             return format!("compaction {outcome}{reason}; the conversation is as it was");

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use greenroom::kernel::entry::{Entry, EntryId};
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::plan::{FileRule, PlanOptions};
@@ -28,7 +28,7 @@ const FILES_SHOWN: usize = 8;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
-    let settings = setup::config(global)?.compaction;
+    let settings = setup::config(global)?.config.compaction;
     let file = Path::new(&args.source);
     let is_file = file.is_file();
     let report =
@@ -43,7 +43,7 @@ pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
 }
 
 fn of_file(path: &Path, args: &PlanArgs, settings: &CompactionSettings) -> Result<PlanReport> {
-    let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let bytes = crate::import::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
     // As it was read: a plan shows the file that there is, not the one that an import would make of it.
     let imported = import(&text, ImportOptions { repair: false })

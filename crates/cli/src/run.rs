@@ -3,16 +3,17 @@
 //! Invariants: standard output carries the answer (or the events) and nothing else; the exit code says how it
 //! went; whatever happens, what had come is in the session's log.
 
-use std::io::{BufRead, IsTerminal, Read};
+use std::io::{BufRead, IsTerminal};
 use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use greenroom::event::EventKind;
 use greenroom::{Delivery, Error, Reply, Runtime};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
 use crate::options::{Color, Global, RunArgs};
 use crate::setup::{self, Setup};
@@ -22,6 +23,8 @@ use crate::{errors, picture, run_view};
 
 /// How long standard input may take to begin.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The most that is read from standard input, in bytes: about what the store takes as one entry.
+const INPUT_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
@@ -106,15 +109,14 @@ async fn standard_input(may_do_without: bool) -> Result<Vec<u8>> {
         let mut input = std::io::stdin().lock();
         let first = input.fill_buf().map(<[u8]>::len);
         let _ = begun.send(());
-        let mut bytes = Vec::new();
-        first.and_then(|_| input.read_to_end(&mut bytes)).map(|_| bytes)
+        first.map_err(FileError::Io).and_then(|_| files::read_all(input, INPUT_BYTES_MAX))
     });
     if may_do_without && tokio::time::timeout(PATIENCE, has_begun).await.is_err() {
         let mut notes = Screen::stderr(Color::Never);
         notes.line("greenroom: nothing came on standard input for 3 s; going on without it")?;
         return Ok(Vec::new());
     }
-    reading.await?.context("read standard input")
+    reading.await?.map_err(|error| errors::usage(format!("read standard input: {error}")))
 }
 
 /// Events as lines of JSON.

@@ -3,7 +3,7 @@
 //! Invariants: it listens on the loopback interface unless another address is named; every request must bear the
 //! token, which is made at the first start and kept in a file that only its owner can read.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use greenroom_server::{HttpOptions, HttpServer};
 
+use crate::files;
 use crate::interrupt::Interrupts;
 use crate::options::{Global, ServeArgs};
 use crate::setup::{self, Setup};
@@ -18,6 +19,8 @@ use crate::terminal::Screen;
 
 /// The token's file in the store's directory.
 const TOKEN_FILE: &str = "token";
+/// The longest token, in bytes.
+const TOKEN_BYTES_MAX: u64 = 4 * 1024;
 
 /// Runs it, until it is interrupted.
 pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
@@ -47,12 +50,13 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
 
 /// The token in this file; one of 256 bits is made where there is none.
 fn token(path: &Path) -> Result<String> {
-    let read = || std::fs::read_to_string(path).map(|text| text.trim().to_owned());
     let context = || format!("keep the token in {}", path.display());
-    match read() {
-        Ok(token) if !token.is_empty() => return Ok(token),
-        Ok(_) => std::fs::remove_file(path).with_context(context)?,
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
+    match files::read(path, TOKEN_BYTES_MAX) {
+        Ok(bytes) => match String::from_utf8_lossy(&bytes).trim() {
+            "" => std::fs::remove_file(path).with_context(context)?,
+            token => return Ok(token.to_owned()),
+        },
+        Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error).with_context(context),
     }
     let mut bytes = [0u8; 32];

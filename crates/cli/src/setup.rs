@@ -10,18 +10,19 @@ use std::time::Duration;
 use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::{Failure, FailureClass};
-use greenroom::provider::{Catalog, OpenAi, OpenAiOptions, Provider};
+use greenroom::provider::catalog::Prices;
+use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Provider};
 use greenroom::store::{Store, StoreOptions};
 use greenroom::tools::{Workspace, builtin};
 use greenroom::{Agent, Runtime};
 use greenroom_simulator::Pace;
 
-use crate::config::{Config, load};
-use crate::errors::usage;
+use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable, load};
+use crate::errors::{harmless, usage};
 use crate::moment;
 use crate::options::{Global, ModelArgs};
 use crate::simulated::{MODEL, Simulated};
-use crate::terminal::variable;
+use crate::terminal::{Screen, variable};
 
 /// How long a first connection may take before it is left to the first call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -38,7 +39,7 @@ pub(crate) struct Setup {
     pub(crate) compaction: CompactionSettings,
     /// The simulated model, where there is one; it ends with this.
     pub(crate) simulated: Option<Simulated>,
-    base_url: String,
+    base_url: BaseUrl,
 }
 
 /// The store's directory.
@@ -71,16 +72,17 @@ pub(crate) async fn store(global: &Global) -> Result<Store> {
 pub(crate) async fn runtime(
     global: &Global,
     provider: Arc<dyn Provider>,
-    config: &Config,
+    settings: &ProviderConfig,
+    compaction: &CompactionSettings,
 ) -> Result<Runtime> {
     // The provider's own limits are the nearer ones; this one holds for what they do not see.
-    let silence_s = config.provider.first_event_timeout_s.max(config.provider.idle_timeout_s);
+    let silence_s = settings.first_event_timeout_s.max(settings.idle_timeout_s);
     let builder = Runtime::builder()
         .provider(provider)
         .data_dir(data_dir(global)?)
-        .max_in_flight(config.provider.max_in_flight)
+        .max_in_flight(settings.max_in_flight)
         .silence_max(Duration::from_secs(silence_s))
-        .compaction(config.compaction.clone());
+        .compaction(compaction.clone());
     Ok(builder.start().await?)
 }
 
@@ -96,15 +98,25 @@ pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String>
     Ok(name)
 }
 
-/// The configuration that holds here.
-pub(crate) fn config(global: &Global) -> Result<Config> {
-    load(global.config.as_deref()).map(|(config, _)| config)
+/// The configuration that holds here. What the user must know of it is said on standard error.
+pub(crate) fn config(global: &Global) -> Result<Loaded> {
+    let loaded = load(global.config.as_deref())?;
+    for warning in &loaded.warnings {
+        warn(global, warning)?;
+    }
+    Ok(loaded)
+}
+
+fn warn(global: &Global, text: &str) -> Result<()> {
+    Ok(Screen::stderr(global.color).line(&format!("greenroom: warning: {}", harmless(text)))?)
 }
 
 impl Setup {
     /// Puts together what `args` ask for.
     pub(crate) async fn new(global: &Global, args: &ModelArgs) -> Result<Self> {
-        let config = config(global)?;
+        let loaded = config(global)?;
+        let config = &loaded.config;
+        let server = Server::chosen(config, args)?;
         let tools = if args.no_tools { None } else { Some(Workspace::open(&args.workspace)?) };
         let window = args.window.or(config.context_window);
         let simulated = if args.simulate {
@@ -115,7 +127,12 @@ impl Setup {
         };
         let provider = match &simulated {
             Some(simulated) => simulated.provider()?,
-            None => provider(&config, args)?,
+            None => {
+                if let Some(warning) = check_cost(&loaded, &server, args)? {
+                    warn(global, &warning)?;
+                }
+                server.provider(args)?
+            }
         };
         let base_url = provider.options().base_url.clone();
         let (model, window) = if simulated.is_some() {
@@ -140,8 +157,8 @@ impl Setup {
         if let Some(seconds) = config.limits.tool_timeout_s {
             agent = agent.tool_timeout_ms(seconds.saturating_mul(1_000));
         }
-        let runtime = runtime(global, provider, &config).await?;
-        Ok(Self { runtime, agent, compaction: config.compaction, simulated, base_url })
+        let runtime = runtime(global, provider, &server.settings, &config.compaction).await?;
+        Ok(Self { runtime, agent, compaction: loaded.config.compaction, simulated, base_url })
     }
 
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the
@@ -150,12 +167,14 @@ impl Setup {
         let is_proxied = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]
             .iter()
             .any(|name| variable(name).is_some());
-        let Some(address) = address(&self.base_url).filter(|_| !is_proxied) else { return Ok(()) };
+        if is_proxied {
+            return Ok(());
+        }
+        let address = (self.base_url.host(), self.base_url.port());
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(address)).await;
         match connected {
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                let shown = self.base_url.split(['?', '#']).next().unwrap_or_default();
-                let text = format!("cannot reach {shown}: connection refused");
+                let text = format!("cannot reach {}: connection refused", self.base_url);
                 Err(greenroom::Error::Model(Failure::new(FailureClass::Timeout, text)).into())
             }
             Ok(_) | Err(_) => Ok(()),
@@ -163,57 +182,131 @@ impl Setup {
     }
 }
 
-/// The host and the port of a URL, as a socket wants them.
-fn address(url: &str) -> Option<String> {
-    let (scheme, rest) = url.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next()?;
-    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    match scheme {
-        _ if has_port => Some(authority.to_owned()),
-        "http" => Some(format!("{authority}:80")),
-        "https" => Some(format!("{authority}:443")),
-        _ => None,
+/// The server that is asked.
+struct Server {
+    /// Its name in the configuration; `None` for an address that the user gave without one.
+    name: Option<String>,
+    settings: ProviderConfig,
+    base_url: BaseUrl,
+}
+
+impl Server {
+    /// The one that was asked for: by a flag, else by the environment, else by the configuration.
+    fn chosen(config: &Config, args: &ModelArgs) -> Result<Self> {
+        let name = args.provider.as_deref().unwrap_or(&config.provider);
+        let (settings, base_url) = config.provider(name)?;
+        let given = args.base_url.clone().filter(|url| !url.trim().is_empty());
+        let may_ask_environment = given.is_none() && args.provider.is_none() && !args.simulate;
+        let (given, what) = match given {
+            None if may_ask_environment => (variable("OPENAI_BASE_URL"), "OPENAI_BASE_URL"),
+            given => (given, "--base-url"),
+        };
+        let Some(given) = given else {
+            return Ok(Self {
+                name: Some(name.to_owned()),
+                settings: settings.clone(),
+                base_url: base_url.clone(),
+            });
+        };
+        let base_url = given.parse().map_err(|error| usage(format!("{what}: {error}")))?;
+        // The key of a configured provider goes to its own address only, whoever chose that provider.
+        let settings =
+            ProviderConfig { api_key_env: Some(OPENAI_KEY.to_owned()), catalog: None, ..settings.clone() };
+        Ok(Self { name: None, settings, base_url })
+    }
+
+    fn catalog_name(&self) -> String {
+        self.settings.catalog_name(self.name.as_deref().unwrap_or(OPENAI), &self.base_url)
+    }
+
+    fn provider(&self, args: &ModelArgs) -> Result<Arc<OpenAi>> {
+        if let Some(name) = &args.api_key_env {
+            check_variable(name).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
+        }
+        let key_variable = args.api_key_env.as_deref().or(self.settings.api_key_env.as_deref());
+        let api_key = key_variable.and_then(variable);
+        if let Some(key_variable) = key_variable.filter(|_| api_key.is_none()) {
+            let asks_openai = self.base_url == OpenAiOptions::default().base_url;
+            match &self.name {
+                _ if args.api_key_env.is_some() => {
+                    return Err(usage(format!(
+                        "the variable {key_variable}, which --api-key-env names, is not set"
+                    )));
+                }
+                _ if asks_openai => {
+                    return Err(usage(format!(
+                        "there is no API key: set {key_variable}, or name another server with --base-url, or try \
+                         --simulate, which needs neither"
+                    )));
+                }
+                Some(name) if name != OPENAI => {
+                    return Err(usage(format!(
+                        "the variable {key_variable}, which the provider {name} names, is not set"
+                    )));
+                }
+                Some(_) | None => {}
+            }
+        }
+        let options = OpenAiOptions {
+            name: self.catalog_name(),
+            base_url: self.base_url.clone(),
+            api_key: api_key.map(Into::into),
+            first_event_timeout_ms: self.settings.first_event_timeout_s.saturating_mul(1_000),
+            idle_timeout_ms: self.settings.idle_timeout_s.saturating_mul(1_000),
+            ..OpenAiOptions::default()
+        };
+        OpenAi::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))
     }
 }
 
-/// The server that was asked for.
-fn provider(config: &Config, args: &ModelArgs) -> Result<Arc<OpenAi>> {
-    let key_variable = args.api_key_env.as_deref().unwrap_or(&config.provider.api_key_env);
-    let base_url = args.base_url.as_deref().filter(|url| !url.trim().is_empty());
-    let base_url = base_url.unwrap_or(&config.provider.base_url);
-    let api_key = variable(key_variable);
-    if api_key.is_none() && args.api_key_env.is_some() {
-        return Err(usage(format!("the variable {key_variable}, which --api-key-env names, is not set")));
-    }
-    if api_key.is_none() && base_url == greenroom::provider::openai::OPENAI_BASE_URL {
-        return Err(usage(format!(
-            "there is no API key: set {key_variable}, or name another server with --base-url, or try --simulate, \
-             which needs neither"
-        )));
-    }
-    let options = OpenAiOptions {
-        name: catalog_name(&config.provider.catalog, base_url),
-        base_url: base_url.to_owned(),
-        api_key: api_key.map(Into::into),
-        first_event_timeout_ms: config.provider.first_event_timeout_s.saturating_mul(1_000),
-        idle_timeout_ms: config.provider.idle_timeout_s.saturating_mul(1_000),
-        ..OpenAiOptions::default()
+/// What a project's file chose must not get around the limit of cost that the user set: it would, with a model whose
+/// price nobody knows. Where the user set none, a dearer model than theirs is worth a line, which is given.
+fn check_cost(loaded: &Loaded, server: &Server, args: &ModelArgs) -> Result<Option<String>> {
+    let (own, config) = (&loaded.own, &loaded.config);
+    let catalog = server.catalog_name();
+    let own_catalog = match &server.name {
+        Some(_) if args.provider.is_none() => {
+            let (settings, url) = own.provider(&own.provider)?;
+            settings.catalog_name(&own.provider, url)
+        }
+        Some(_) | None => catalog.clone(),
     };
-    OpenAi::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))
+    let main = |config: &Config| args.model.clone().unwrap_or_else(|| config.model.clone());
+    let summaries = |config: &Config| config.compaction.summary_model.clone().unwrap_or_else(|| main(config));
+    let prices = |catalog: &str, model: &str| Catalog::bundled().lookup(catalog, model)?.prices;
+    for (theirs, ours) in [(main(config), main(own)), (summaries(config), summaries(own))] {
+        if (&theirs, &catalog) == (&ours, &own_catalog) {
+            continue;
+        }
+        match (prices(&catalog, &theirs), prices(&own_catalog, &ours)) {
+            (None, Some(_)) if own.limits.cost_usd_max.is_some() => {
+                return Err(usage(format!(
+                    "{FILE_NAME} chooses the model {theirs} at {catalog}, whose price is not known, so that your \
+                     limits.cost_usd_max would not hold; pass --model and --provider, or choose it in your own file"
+                )));
+            }
+            (Some(new), Some(old)) if config.limits.cost_usd_max.is_none() && is_dearer(&new, &old) => {
+                return Ok(Some(format!(
+                    "{FILE_NAME} chooses the model {theirs}, which costs {} for a million tokens in and out, where \
+                     yours, {ours}, costs {}; limits.cost_usd_max bounds what a session may cost",
+                    shown(&new),
+                    shown(&old)
+                )));
+            }
+            (Some(_) | None, Some(_) | None) => {}
+        }
+    }
+    Ok(None)
 }
 
-/// The provider's name in the catalogue: the configured one, unless the URL is known as another's.
-fn catalog_name(configured: &str, base_url: &str) -> String {
-    if configured != "openai" {
-        return configured.to_owned();
-    }
-    let base_url = base_url.trim_end_matches('/');
-    let known = Catalog::bundled()
-        .providers()
-        .iter()
-        .find(|provider| provider.base_url.is_some_and(|url| url.trim_end_matches('/') == base_url));
-    known.map_or_else(|| configured.to_owned(), |provider| provider.id.to_owned())
+fn is_dearer(new: &Prices, old: &Prices) -> bool {
+    new.input > old.input || new.output > old.output
+}
+
+/// Prices in dollars.
+#[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 microdollars")]
+fn shown(prices: &Prices) -> String {
+    format!("${:.2} and ${:.2}", prices.input as f64 / 1e6, prices.output as f64 / 1e6)
 }
 
 fn registry(workspace: Workspace, args: &ModelArgs) -> greenroom::tools::Registry {

@@ -55,7 +55,7 @@ impl Simulated {
 
     /// Where it listens.
     pub(crate) fn address(&self) -> String {
-        self.server.base_url()
+        self.server.base_url().to_string()
     }
 
     /// The rules of the protocol that requests broke; none, if the runtime does its work.

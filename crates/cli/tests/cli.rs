@@ -1,5 +1,6 @@
 //! The binary, run as a user runs it, against simulated models over real HTTP:
 //!
+//! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `process`: asked to end; no file descriptors left
 //! - `refusals`: every way a provider refuses ends with its class
@@ -11,6 +12,7 @@
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
 mod cli {
+    pub(crate) mod configuration;
     pub(crate) mod demo;
     pub(crate) mod process;
     pub(crate) mod refusals;

@@ -27,7 +27,8 @@ impl RuntimeBuilder {
     pub fn from_env() -> Result<Self> {
         let mut options = OpenAiOptions::default();
         if let Some(url) = variable("OPENAI_BASE_URL") {
-            options.base_url = url;
+            let not_usable = |error| Error::Config(format!("OPENAI_BASE_URL: {error}"));
+            options.base_url = url.parse().map_err(not_usable)?;
         }
         options.api_key = variable("OPENAI_API_KEY").map(Into::into);
         let provider = OpenAi::new(options).map_err(|error| Error::Config(error.to_string()))?;

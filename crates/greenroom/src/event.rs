@@ -359,7 +359,7 @@ pub struct CompactionEndView {
     pub started: EntryId,
     /// Why it was asked for.
     pub trigger: Trigger,
-    /// `completed`, `truncated`, `pruned`, `nothing`, `failed`, `cancelled`, `superseded` or `interrupted`.
+    /// `completed`, `truncated`, `nothing`, `failed`, `cancelled`, `superseded` or `interrupted`.
     pub outcome: &'static str,
     /// Why, where nothing was installed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -242,8 +242,6 @@ pub enum CompactionOutcome {
     Completed,
     /// A model's summary could not be had, and the truncate fallback was installed.
     Truncated,
-    /// Old tool results became placeholders, and that was enough.
-    Pruned,
     /// There was nothing to compact; the history is as it was.
     Nothing {
         /// Why.
@@ -271,7 +269,6 @@ impl CompactionOutcome {
         match self {
             Self::Completed => "completed",
             Self::Truncated => "truncated",
-            Self::Pruned => "pruned",
             Self::Nothing { .. } => "nothing",
             Self::Failed { .. } => "failed",
             Self::Cancelled { .. } => "cancelled",
@@ -284,13 +281,13 @@ impl CompactionOutcome {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Nothing { reason } | Self::Failed { reason } | Self::Cancelled { reason } => Some(reason),
-            Self::Completed | Self::Truncated | Self::Pruned | Self::Superseded | Self::Interrupted => None,
+            Self::Completed | Self::Truncated | Self::Superseded | Self::Interrupted => None,
         }
     }
 
     /// Whether the context changed.
     pub fn is_installed(&self) -> bool {
-        matches!(self, Self::Completed | Self::Truncated | Self::Pruned)
+        matches!(self, Self::Completed | Self::Truncated)
     }
 }
 

@@ -5,6 +5,7 @@
 //! only crate that knows async-openai, and none of its types are public. What is absent: sessions, actors,
 //! retries (the run decides about those), and any knowledge of compaction.
 
+mod base_url;
 pub mod catalog;
 pub mod classify;
 pub mod openai;
@@ -13,6 +14,7 @@ pub mod retry_after;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+pub use self::base_url::{BaseUrl, BaseUrlError};
 pub use self::catalog::{Catalog, ModelInfo};
 pub use self::classify::classify;
 pub use self::openai::{ApiKey, MaxTokensField, OpenAi, OpenAiOptions, OptionsError, ResendReasoning};

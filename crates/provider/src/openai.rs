@@ -21,7 +21,7 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
 
 pub(crate) use self::transport::ERROR_BODY_BYTES_MAX;
-use crate::{Provider, ProviderError, ReplyStream, Request};
+use crate::{BaseUrl, Provider, ProviderError, ReplyStream, Request};
 
 /// Where OpenAI's own API is.
 pub const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
@@ -80,8 +80,8 @@ pub enum ResendReasoning {
 pub struct OpenAiOptions {
     /// The provider's name in the model catalogue.
     pub name: String,
-    /// Where the API is, up to and without `/chat/completions`. A query in it goes with every request.
-    pub base_url: String,
+    /// Where the API is.
+    pub base_url: BaseUrl,
     /// The key, sent as a bearer token; local servers need none.
     pub api_key: Option<ApiKey>,
     /// More headers; one that is named here replaces ours.
@@ -112,7 +112,7 @@ impl Default for OpenAiOptions {
     fn default() -> Self {
         Self {
             name: "openai".to_owned(),
-            base_url: OPENAI_BASE_URL.to_owned(),
+            base_url: OPENAI_BASE_URL.parse().expect("it is a constant, and a test parses it"),
             api_key: None,
             headers: Vec::new(),
             connect_timeout_ms: 10_000,
@@ -133,7 +133,7 @@ impl fmt::Debug for OpenAiOptions {
         let header_names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("OpenAiOptions")
             .field("name", &self.name)
-            .field("base_url", &self.base_url.split(['?', '#']).next())
+            .field("base_url", &self.base_url)
             .field("api_key", &self.api_key)
             .field("header_names", &header_names)
             .field("connect_timeout_ms", &self.connect_timeout_ms)
@@ -151,14 +151,6 @@ impl fmt::Debug for OpenAiOptions {
 /// Options that no request can be made with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// The base URL is no http or https URL.
-    #[error("the base URL {url:?} is not usable: {reason}")]
-    BaseUrl {
-        /// The URL as it was given, without its query.
-        url: String,
-        /// What is wrong with it.
-        reason: String,
-    },
     /// The key holds characters that no header can carry, such as a line break.
     #[error("the API key holds characters that a header cannot carry")]
     ApiKey,
@@ -193,13 +185,20 @@ struct Server {
 }
 
 /// Where requests go. Written by hand instead of taken from async-openai, whose own reads the environment.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Endpoint {
     base: String,
     query: Vec<(String, String)>,
     headers: HeaderMap,
     // The trait asks for one; the real key is in `headers`, marked as sensitive.
     no_key: SecretString,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The query may carry a key too.
+        f.debug_struct("Endpoint").field("base", &self.base).finish_non_exhaustive()
+    }
 }
 
 impl Config for Endpoint {
@@ -230,24 +229,23 @@ impl OpenAi {
     /// # Errors
     /// If no request could ever be made: see [`OptionsError`].
     pub fn new(options: OpenAiOptions) -> Result<Self, OptionsError> {
-        let url = checked_url(&options.base_url)?;
         let mut client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
             .connect_timeout(Duration::from_millis(options.connect_timeout_ms))
             .pool_max_idle_per_host(64)
             .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")));
-        if url.scheme() == "http" {
+        if !options.base_url.is_encrypted() {
             // No certificate is ever looked at: a machine that has none installed still reaches its own server.
             client = client.tls_certs_only([]);
         }
         let client =
             client.build().map_err(|error| OptionsError::Client { reason: transport::root_cause(&error) })?;
-        let host = url.host_str().unwrap_or_default();
+        let host = options.base_url.host();
         let is_openai = host == "api.openai.com" || host.ends_with(".openai.azure.com");
         let server = Server {
             client,
-            endpoint: endpoint(&url, &options)?,
+            endpoint: endpoint(&options)?,
             max_tokens_field: options.max_tokens_field.unwrap_or(if is_openai {
                 MaxTokensField::MaxCompletionTokens
             } else {
@@ -319,27 +317,7 @@ fn call_ids(request: &Request) -> std::collections::HashSet<String> {
         .collect()
 }
 
-fn checked_url(base_url: &str) -> Result<reqwest::Url, OptionsError> {
-    let unusable = |reason: &str| OptionsError::BaseUrl {
-        url: base_url.split(['?', '#']).next().unwrap_or_default().to_owned(),
-        reason: reason.to_owned(),
-    };
-    let url = reqwest::Url::parse(base_url.trim()).map_err(|error| unusable(&error.to_string()))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(unusable("it must begin with http:// or https://"));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        // It would show in every error message.
-        let hidden = "it holds a user name or a password; use the key or a header instead";
-        return Err(OptionsError::BaseUrl {
-            url: url.host_str().unwrap_or_default().to_owned(),
-            reason: hidden.to_owned(),
-        });
-    }
-    Ok(url)
-}
-
-fn endpoint(url: &reqwest::Url, options: &OpenAiOptions) -> Result<Endpoint, OptionsError> {
+fn endpoint(options: &OpenAiOptions) -> Result<Endpoint, OptionsError> {
     let mut headers = HeaderMap::new();
     if let Some(key) = options.api_key.as_ref().filter(|key| !key.expose().is_empty()) {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose().trim()))
@@ -354,12 +332,9 @@ fn endpoint(url: &reqwest::Url, options: &OpenAiOptions) -> Result<Endpoint, Opt
         value.set_sensitive(true);
         headers.insert(header, value);
     }
-    let mut base = url.clone();
-    base.set_query(None);
-    base.set_fragment(None);
     Ok(Endpoint {
-        base: base.as_str().trim_end_matches('/').to_owned(),
-        query: url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect(),
+        base: options.base_url.to_string(),
+        query: options.base_url.query(),
         headers,
         no_key: SecretString::from(String::new()),
     })

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use greenroom_provider::Purpose;
+use greenroom_provider::{BaseUrl, Purpose};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -65,8 +65,8 @@ impl SimulatorServer {
     }
 
     /// The base URL for OpenAI clients: `http://127.0.0.1:PORT/v1`.
-    pub fn base_url(&self) -> String {
-        format!("http://{}/v1", self.address)
+    pub fn base_url(&self) -> BaseUrl {
+        format!("http://{}/v1", self.address).parse().expect("an address is a host and a port")
     }
 
     /// Closes the port and every connection, and waits until all are gone.

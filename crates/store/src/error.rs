@@ -1,7 +1,7 @@
-//! Everything that can go wrong with a store, and what it has to say when it is opened.
+//! Everything that can go wrong with a store, and the notices that it gives when it is opened.
 //!
-//! Invariants: an error's text is a lower-case fragment that fits after "failed to …", and where a person can do
-//! something, it says what.
+//! Invariants: an error's text is a lower-case fragment that can follow a colon. Where a person can do something
+//! about it, it says what.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
 
-/// Why the store could not do what it was asked to. Cloned for every append of a group that failed together.
+/// Why the store did not do what it was asked to do. If a whole group fails, each of its callers gets a clone.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Another process, or another store in this one, has the directory open.
@@ -17,43 +17,43 @@ pub enum StoreError {
     InUse {
         /// The store's directory.
         dir: PathBuf,
-        /// The process that has it open, where its lock file says so.
+        /// The id of the process that has it open, if the lock file names it.
         pid: Option<u32>,
     },
-    /// No space is left (or a quota is used up). The store can be read; appends work again once there is room.
+    /// No space is left, or a quota is used up. The store can be read, and appends work again once there is room.
     #[error("no space is left to {action} {}; free some space and try again", path.display())]
     Full {
-        /// What was tried.
+        /// The operation, as a verb: "write", "create" and so on.
         action: &'static str,
-        /// On which file or directory.
+        /// The file or directory that it concerned.
         path: PathBuf,
     },
-    /// The user may not do this to the file.
+    /// The process has no permission to do this to the file.
     #[error("not permitted to {action} {}; check who owns it and its mode", path.display())]
     NotPermitted {
-        /// What was tried.
+        /// The operation, as a verb: "write", "create" and so on.
         action: &'static str,
-        /// On which file or directory.
+        /// The file or directory that it concerned.
         path: PathBuf,
     },
     /// The file system failed in another way.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation, as a verb: "write", "create" and so on.
         action: &'static str,
-        /// On which file or directory.
+        /// The file or directory that it concerned.
         path: PathBuf,
         /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// The batch does not continue the session: someone else appended, or an entry was left out.
+    /// The batch does not follow the session's last entry: something else was appended, or an entry was left out.
     #[error("session {session} goes on with entry {expected}, not {got}; load it again and retry")]
     Sequence {
         /// The session.
         session: String,
-        /// The entry that comes next.
+        /// The id that the batch's first entry must have.
         expected: EntryId,
-        /// The first entry that does not fit.
+        /// The id that it has.
         got: EntryId,
     },
     /// The batch's head does not count its entries.
@@ -61,25 +61,25 @@ pub enum StoreError {
     Head {
         /// The session.
         session: String,
-        /// How many there will be.
+        /// How many entries the session will have.
         expected: u64,
-        /// What the head says.
+        /// How many entries the head counts.
         got: u64,
     },
-    /// The session's id cannot be one.
+    /// The string cannot be a session's id.
     #[error("{session:?} cannot be a session's id: 1 to 64 of A-Z a-z 0-9 . _ - and not a dot in front")]
     SessionId {
-        /// What was given.
+        /// The string, cut to 80 characters.
         session: String,
     },
-    /// The batch, or a key or value, is larger than the store takes.
+    /// A batch, key or value is larger than the store accepts.
     #[error("{what} has {size}, and the store takes at most {limit} at once; split it")]
     TooLarge {
-        /// What is too large, with its unit.
+        /// What is too large, and the unit of the two numbers.
         what: &'static str,
-        /// Its size.
+        /// The size that it has.
         size: u64,
-        /// The limit.
+        /// The size that it may have at most.
         limit: u64,
     },
     /// There is no such session.
@@ -88,7 +88,8 @@ pub enum StoreError {
         /// The session.
         session: String,
     },
-    /// Entries of the session were lost, and nothing may be appended until a person has accepted that.
+    /// Entries of the session were lost. Nothing may be appended until a person accepts that
+    /// ([`crate::Store::accept_loss`]).
     #[error("session {session} lost entries from {from} on and takes no more until the loss is accepted")]
     Quarantined {
         /// The session.
@@ -96,7 +97,7 @@ pub enum StoreError {
         /// The first entry that was lost.
         from: EntryId,
     },
-    /// An entry cannot be read: its bytes are damaged or gone. The others can ([`crate::Store::salvage`]).
+    /// An entry cannot be read, because its bytes are damaged or gone. [`crate::Store::salvage`] reads the others.
     #[error("entry {entry} of session {session} is damaged or lost; the entries around it can be salvaged")]
     Damaged {
         /// The session.
@@ -107,24 +108,31 @@ pub enum StoreError {
     /// A file was written by a newer version.
     #[error("{what} has format version {found}, and this version reads up to {supported}; use a newer one")]
     Version {
-        /// What was read.
+        /// What was read: a record, a head, a journal segment or the manifest.
         what: &'static str,
-        /// Its version.
+        /// The version that it was written in.
         found: u32,
         /// The newest version that can be read.
         supported: u32,
     },
-    /// A record's bytes do not decode though their checksum is right.
+    /// A record's bytes cannot be decoded, although their checksum is valid.
     #[error("a record does not decode: {detail}")]
     Record {
-        /// What is wrong with it.
+        /// What is wrong with the bytes.
         detail: String,
     },
-    /// The index failed; the journal is whole.
-    #[error("the index failed ({detail}); open the store again to build it anew from the journal")]
+    /// The index failed. The journal is not affected.
+    #[error("the index failed ({detail}); open the store again to build it again from the journal")]
     Index {
-        /// What failed.
+        /// The failure, in words.
         detail: String,
+    },
+    /// The store found that its own books are wrong, and refused the operation. This is a bug, or something else
+    /// changed the store's files. What was acknowledged is not affected, and the next append begins a new segment.
+    #[error("the store's books do not balance: {invariant} does not hold; the operation was refused")]
+    Invariant {
+        /// The statement that should hold.
+        invariant: &'static str,
     },
     /// The store was closed.
     #[error("the store is closed")]
@@ -136,11 +144,11 @@ fn owner(pid: Option<u32>) -> String {
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later, unchanged: once there is room, the other process has ended, or the
-    /// device works again.
+    /// Whether the same call may succeed later: once there is room, the other process has ended, the device works
+    /// again, or a new segment was begun.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::InUse { .. } | Self::Full { .. } | Self::Io { .. } => true,
+            Self::InUse { .. } | Self::Full { .. } | Self::Io { .. } | Self::Invariant { .. } => true,
             Self::NotPermitted { .. }
             | Self::Sequence { .. }
             | Self::Head { .. }
@@ -156,7 +164,12 @@ impl StoreError {
         }
     }
 
-    /// Sorts an I/O error into its class.
+    /// [`Self::Invariant`] unless the condition holds. `invariant` is the statement in words.
+    pub(crate) fn ensure(holds: bool, invariant: &'static str) -> Result<(), Self> {
+        if holds { Ok(()) } else { Err(Self::Invariant { invariant }) }
+    }
+
+    /// The error for a failed operation on a file. `action` is a verb that fits after "cannot".
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         let kind = source.kind();
@@ -170,50 +183,51 @@ impl StoreError {
     }
 }
 
-/// What a person should know about a store that was opened: what was lost, and what was mended.
+/// What a person should know about a store that was opened: what was lost, and what was repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Entries at the end of the session that had been acknowledged are gone. The session is quarantined: it can be
-    /// read up to `from`, and takes no more until [`crate::Store::accept_loss`].
+    /// Acknowledged entries at the end of the session are gone. The session is quarantined: it can be read up to
+    /// `from`, and nothing can be appended until [`crate::Store::accept_loss`].
     TailLost {
         /// The session.
         session: String,
         /// The first entry that was lost.
         from: EntryId,
     },
-    /// A part of the journal is damaged or gone; everything else can be read.
+    /// A part of the journal is damaged or gone. Everything else can be read.
     Damaged {
         /// The segment's number.
         segment: u64,
-        /// Where in it the damage begins, in bytes.
+        /// The offset in the segment where the damage begins, in bytes.
         offset: u64,
-        /// The sessions known to have lost entries. They are quarantined.
+        /// The sessions that are known to have lost entries. They are quarantined.
         sessions: Vec<String>,
-        /// Whether there may be others, because nothing tells what stood there.
+        /// Whether other sessions may have lost entries too, because nothing tells what the damaged part held.
         others_possible: bool,
     },
-    /// The journal's end was a write that never finished, and was cut off. Nothing acknowledged is known to be lost.
+    /// The journal ended with a write that never finished, and that write was cut off. As far as is known, nothing
+    /// acknowledged is lost.
     TailCut {
         /// The segment's number.
         segment: u64,
-        /// Where it was cut, in bytes.
+        /// The offset in the segment at which it was cut, in bytes.
         offset: u64,
         /// How many bytes were cut off.
         bytes: u64,
     },
-    /// The index was unusable and was built anew from the journal.
+    /// The index was unusable and was built again from the journal.
     IndexRebuilt {
-        /// What was wrong with it.
+        /// Why the old index was unusable.
         reason: String,
     },
-    /// The index can neither be opened nor built; it is kept in memory until the store is opened again.
+    /// The index can be neither opened nor built. It is kept in memory until the store is opened again.
     IndexInMemory {
-        /// Why.
+        /// Why it cannot be opened, and why it cannot be built.
         reason: String,
     },
-    /// The list of segments was unusable and was made anew from the segments that were found.
+    /// The list of segments was unusable and was made again from the segments that were found.
     ManifestRebuilt {
-        /// What was wrong with it.
+        /// Why the old list was unusable.
         reason: String,
     },
 }
@@ -242,9 +256,11 @@ impl std::fmt::Display for Notice {
                     "an unfinished write of {bytes} bytes was cut off segment {segment} at byte {offset}"
                 )
             }
-            Self::IndexRebuilt { reason } => write!(f, "the index was built anew from the journal: {reason}"),
+            Self::IndexRebuilt { reason } => {
+                write!(f, "the index was built again from the journal: {reason}")
+            }
             Self::IndexInMemory { reason } => write!(f, "the index is kept in memory: {reason}"),
-            Self::ManifestRebuilt { reason } => write!(f, "the list of segments was made anew: {reason}"),
+            Self::ManifestRebuilt { reason } => write!(f, "the list of segments was made again: {reason}"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Disks that fail, for tests: [`FaultyFiles`] makes a chosen operation go wrong, [`MemoryFiles`] forgets at a
-//! power cut what was not synced.
+//! Disks that fail, for tests: [`FaultyFiles`] makes a chosen operation go wrong, and [`MemoryFiles`] loses what was
+//! not synced when the power is cut.
 //!
-//! Invariants: a fault that fired is counted ([`FaultyFiles::fired`]), so that a test can assert that it did.
+//! Invariants: every fault that fires is counted ([`FaultyFiles::fired`]), so that a test can assert that it did.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,41 +17,46 @@ pub const ENOSPC: i32 = 28;
 pub const EIO: i32 = 5;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these locks guard is whole after any panic: each change is one assignment.
+    // A panic cannot leave the guarded values half changed, because each change is one assignment.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What goes wrong, and at which operation. Only operations that change something count (create, write, sync,
-/// truncate, rename, remove), from 1.
+/// What goes wrong, and at which operation. Operations are numbered from 1. Only those that change something count:
+/// create, write, sync, truncate, rename and remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// Everything works.
     None,
     /// Operation `at` fails with `errno`; the others work.
     FailOnce {
-        /// Which operation.
+        /// The number of the operation.
         at: u64,
         /// The operating system's error number, such as [`ENOSPC`].
         errno: i32,
     },
     /// Operation `at` and all later ones fail with `errno`, until another fault is set.
     FailFrom {
-        /// Which operation.
+        /// The number of the operation.
         at: u64,
         /// The operating system's error number, such as [`EIO`].
         errno: i32,
     },
-    /// If operation `at` is a write, only its first half is written, and it says so.
+    /// If operation `at` is a write, it writes only the first half and reports that number of bytes.
     ShortWrite {
-        /// Which operation.
+        /// The number of the operation.
         at: u64,
     },
-    /// If operation `at` is a write, its first half is written, and it fails with [`EIO`].
+    /// If operation `at` is a write, it writes only the first half and fails with [`EIO`].
     TornWrite {
-        /// Which operation.
+        /// The number of the operation.
         at: u64,
     },
-    /// The process aborts at this operation, before it takes effect.
+    /// If operation `at` is a write, it writes only the first half but reports that everything was written.
+    LostWrite {
+        /// The number of the operation.
+        at: u64,
+    },
+    /// The process aborts at the operation with this number, before the operation takes effect.
     AbortAt(u64),
 }
 
@@ -65,6 +70,7 @@ struct Plan {
 enum Verdict {
     Go,
     Half,
+    HalfAsAll,
     HalfThenFail,
 }
 
@@ -72,42 +78,28 @@ impl Plan {
     fn next(&self, is_write: bool) -> io::Result<Verdict> {
         let now = self.operations.fetch_add(1, Ordering::SeqCst) + 1;
         let fault = *lock(&self.fault);
-        let fails = match fault {
-            Fault::None => None,
-            Fault::FailOnce { at, errno } => (now == at).then_some(errno),
-            Fault::FailFrom { at, errno } => (now >= at).then_some(errno),
-            Fault::AbortAt(at) => {
-                if now == at {
-                    std::process::abort();
-                }
-                None
-            }
-            Fault::ShortWrite { at } => {
-                if now == at && is_write {
-                    self.fired.fetch_add(1, Ordering::SeqCst);
-                    return Ok(Verdict::Half);
-                }
-                None
-            }
-            Fault::TornWrite { at } => {
-                if now == at && is_write {
-                    self.fired.fetch_add(1, Ordering::SeqCst);
-                    return Ok(Verdict::HalfThenFail);
-                }
-                None
-            }
+        let hits = |at: u64, verdict: Verdict| (now == at && is_write).then_some(verdict);
+        let (errno, verdict) = match fault {
+            Fault::None => (None, None),
+            Fault::FailOnce { at, errno } => ((now == at).then_some(errno), None),
+            Fault::FailFrom { at, errno } => ((now >= at).then_some(errno), None),
+            Fault::AbortAt(at) if now == at => std::process::abort(),
+            Fault::AbortAt(_) => (None, None),
+            Fault::ShortWrite { at } => (None, hits(at, Verdict::Half)),
+            Fault::LostWrite { at } => (None, hits(at, Verdict::HalfAsAll)),
+            Fault::TornWrite { at } => (None, hits(at, Verdict::HalfThenFail)),
         };
-        match fails {
-            None => Ok(Verdict::Go),
-            Some(errno) => {
-                self.fired.fetch_add(1, Ordering::SeqCst);
-                Err(io::Error::from_raw_os_error(errno))
-            }
+        if errno.is_some() || verdict.is_some() {
+            self.fired.fetch_add(1, Ordering::SeqCst);
+        }
+        match errno {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Ok(verdict.unwrap_or(Verdict::Go)),
         }
     }
 }
 
-/// Files of which a chosen operation goes wrong.
+/// Files on which a chosen operation goes wrong.
 #[derive(Debug, Clone)]
 pub struct FaultyFiles {
     inner: Arc<dyn Files>,
@@ -115,14 +107,14 @@ pub struct FaultyFiles {
 }
 
 impl FaultyFiles {
-    /// Wraps `inner`, with nothing wrong yet.
+    /// Wraps `inner`. No fault is set.
     pub fn new(inner: Arc<dyn Files>) -> Self {
         let plan =
             Plan { fault: Mutex::new(Fault::None), operations: AtomicU64::new(0), fired: AtomicU64::new(0) };
         Self { inner, plan: Arc::new(plan) }
     }
 
-    /// Sets the fault, and counts operations from 0 again.
+    /// Sets the fault. The next operation is number 1.
     pub fn set(&self, fault: Fault) {
         let mut current = lock(&self.plan.fault);
         self.plan.operations.store(0, Ordering::SeqCst);
@@ -130,12 +122,12 @@ impl FaultyFiles {
         *current = fault;
     }
 
-    /// How many changing operations there were since the fault was set.
+    /// The number of operations that counted since the fault was set.
     pub fn operations(&self) -> u64 {
         self.plan.operations.load(Ordering::SeqCst)
     }
 
-    /// How often the fault fired since it was set.
+    /// The number of times that the fault fired since it was set.
     pub fn fired(&self) -> u64 {
         self.plan.fired.load(Ordering::SeqCst)
     }
@@ -190,6 +182,10 @@ impl File for FaultyFile {
         match self.plan.next(true)? {
             Verdict::Go => self.inner.write_at(bytes, offset),
             Verdict::Half => self.inner.write_at(&bytes[..half], offset),
+            Verdict::HalfAsAll => {
+                self.inner.write_at(&bytes[..half], offset)?;
+                Ok(bytes.len())
+            }
             Verdict::HalfThenFail => {
                 self.inner.write_at(&bytes[..half], offset)?;
                 Err(io::Error::from_raw_os_error(EIO))
@@ -212,17 +208,17 @@ impl File for FaultyFile {
     }
 }
 
-/// A small random generator (splitmix64): the same seed gives the same numbers for ever.
+/// A small random generator (splitmix64). The same seed always gives the same numbers.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// The next random number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -231,14 +227,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, which must not be 0.
+    /// A random number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number() % limit
     }
 }
 
-/// Files in memory that know what a power cut would leave of them: what was synced, and by chance parts of what
-/// was not.
+/// Files in memory that can simulate a power cut: what was synced survives, and parts of the rest may.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryFiles {
     names: Arc<Mutex<Names>>,
@@ -260,13 +255,13 @@ struct Bytes {
 }
 
 impl MemoryFiles {
-    /// No files yet.
+    /// An empty file system.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The power is cut: what was not synced is gone; where `random` is given, parts of it survive by chance, page
-    /// by page, as a disk may have written them in any order. Stop everything that uses the files before.
+    /// Cuts the power. What was not synced is gone. With `random`, each page of it survives or not by chance, because
+    /// a disk may write pages in any order. Nothing may use the files meanwhile.
     pub fn power_cut(&self, mut random: Option<&mut Random>) {
         const PAGE: usize = 64;
         let mut names = lock(&self.names);
@@ -296,12 +291,12 @@ impl MemoryFiles {
         }
     }
 
-    /// The names of all files.
+    /// The paths of all files.
     pub fn paths(&self) -> Vec<PathBuf> {
         lock(&self.names).current.keys().cloned().collect()
     }
 
-    /// Changes a file's bytes behind everyone's back, durably: damage.
+    /// Damages a file: changes its bytes durably, unnoticed by those who have it open.
     pub fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let file = self.find(path)?;
         let mut bytes = lock(&file.0);
@@ -310,7 +305,7 @@ impl MemoryFiles {
         Ok(())
     }
 
-    /// Loses a file, durably.
+    /// Removes a file durably, as if the disk had lost it.
     pub fn lose(&self, path: &Path) {
         let mut names = lock(&self.names);
         names.current.remove(path);

@@ -1,7 +1,8 @@
-//! The one way to the disk: every journal file is reached through [`Files`], so that tests can make it fail.
+//! Access to the disk. Every journal file is reached through [`Files`], so that tests can make it fail.
 //!
-//! Invariants: nothing here retries or hides an error; a write may be short, as the operating system's may.
-//! (sled reaches its own files by itself; the index can always be built again, the journal cannot.)
+//! Invariants: no error is hidden, and nothing is tried again except a call that a signal interrupted. A single read or
+//! write may be short, as those of the operating system may. (sled accesses its own files by itself: the index can
+//! always be built again, the journal cannot.)
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -9,44 +10,44 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What an [`Files::open`] is for.
+/// What a file is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// An existing file, to read.
+    /// To read an existing file.
     Read,
-    /// An existing file, to read and write.
+    /// To read and write an existing file.
     Write,
-    /// A file that does not exist yet, to read and write.
+    /// To create a file that does not exist yet, and to read and write it.
     Create,
 }
 
 /// A directory tree of files.
 pub trait Files: Send + Sync + fmt::Debug {
-    /// Makes the directory and those above it, open to their owner only (mode 0700). It may exist already.
+    /// Creates the directory and those above it, with access for their owner only (mode 0700). It may exist already.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
     /// The names of the files in a directory, in no particular order.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
-    /// Gives a file another name, replacing what had it; atomic.
+    /// Gives a file another name, atomically. A file that had that name is replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes the directory's names durable: what was created, renamed and removed in it.
+    /// Makes durable which files were created, renamed and removed in the directory.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 }
 
-/// One open file. Positions are explicit, so that readers and the writer can share it.
+/// An open file. Every read and write names its offset, so that readers and the writer can share the file.
 pub trait File: Send + Sync + fmt::Debug {
-    /// Reads at most `buffer.len()` bytes from `offset`; 0 is the end.
+    /// Reads at most `buffer.len()` bytes from `offset`, and returns how many. 0 means that the file ends there.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes at most `bytes.len()` bytes at `offset`, and says how many.
+    /// Writes at most `bytes.len()` bytes at `offset`, and returns how many.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
     /// Cuts the file to `length` bytes.
     fn truncate(&self, length: u64) -> io::Result<()>;
-    /// Makes its bytes and its length durable.
+    /// Makes the file's bytes and its length durable.
     fn sync(&self) -> io::Result<()>;
-    /// Its length in bytes.
+    /// The file's length in bytes.
     fn length(&self) -> io::Result<u64>;
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn write_all_at(file: &dyn File, mut bytes: &[u8], mut offset: u64) -
     Ok(())
 }
 
-/// Reads up to `length` bytes from `offset`; fewer only where the file ends.
+/// Reads `length` bytes from `offset`; fewer if the file ends before.
 pub(crate) fn read_at(file: &dyn File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; length];
     let mut filled = 0;
@@ -104,7 +105,7 @@ impl Files for RealFiles {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir)? {
-            // A name that is not UTF-8 is none of ours.
+            // Our own names are UTF-8, so other names can be ignored.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }
@@ -138,7 +139,7 @@ impl Files for RealFiles {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        // Only unix can, and needs to, sync a directory.
+        // Only unix can sync a directory, and only there it is needed.
         if cfg!(unix) { fs::File::open(dir)?.sync_all() } else { Ok(()) }
     }
 }
@@ -182,7 +183,7 @@ impl File for RealFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // fdatasync: the length is written with the data where it changed.
+        // This is fdatasync. It writes the length too, if that has changed.
         self.0.sync_data()
     }
 

@@ -1,32 +1,32 @@
 //! What is known of a session without reading its log.
 //!
-//! Invariants: a head is stored with every append, as it is after it, so that the newest record gives it back.
+//! Invariants: every append stores the head as it is after the append, so the newest record of a session has its head.
 
 use greenroom_kernel::{EntryId, RunId, Usage};
 
-/// The state of a session after its newest entry. What the fields mean is decided above; the store counts
-/// `entries` and sets `lost_from`, and keeps the rest as it is given.
+/// The state of a session after its newest entry. The store checks `entries` and sets `lost_from`; it stores the other
+/// fields without knowing what they mean.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
-    /// How many entries it has, which is also the next entry's sequence number.
+    /// The number of entries, which is also the id of the next entry.
     pub entries: u64,
-    /// The entry at which its path ends; `None` for the empty path.
+    /// The entry at which the session's path ends; `None` for the empty path.
     pub leaf: Option<EntryId>,
-    /// The lowest entry that is needed to rebuild the context.
+    /// The first entry that is needed to rebuild the context.
     pub live_from: EntryId,
-    /// The newest compaction that counts.
+    /// The newest compaction that is active: that was not undone.
     pub active_compaction: Option<EntryId>,
-    /// The newest compaction in the log, whether it counts or not.
+    /// The newest compaction in the log, active or not.
     pub last_compaction: Option<EntryId>,
-    /// How many compactions were installed.
+    /// The number of compactions that were installed.
     pub compactions: u64,
-    /// Input that waits for its boundary, oldest first.
+    /// The inbox entries that are not delivered yet, oldest first.
     pub inbox: Vec<EntryId>,
-    /// The run that has not ended.
+    /// The run that has begun and not ended.
     pub open_run: Option<RunId>,
-    /// The start of a compaction that has not ended.
+    /// The start of the compaction that has begun and not ended.
     pub open_compaction: Option<EntryId>,
-    /// Entries that every compaction keeps verbatim.
+    /// The pinned entries, which every compaction keeps verbatim.
     pub pins: Vec<EntryId>,
     /// The provider's name.
     pub provider: String,
@@ -34,40 +34,40 @@ pub struct Head {
     pub model: String,
     /// The size of the context, in tokens.
     pub context_tokens: u64,
-    /// The model's context window, in tokens, where it is known.
+    /// The model's context window, in tokens; `None` if it is not known.
     pub window: Option<u64>,
-    /// What all its model calls used, together.
+    /// The tokens of all model calls together.
     pub total_usage: Usage,
-    /// What they cost, in micro-dollars, where the prices were known.
+    /// The cost of all model calls whose price is known, in micro-dollars.
     pub cost_microdollars: u64,
-    /// How many automatic compactions failed in a row.
+    /// The number of automatic compactions that failed in a row.
     pub automatic_compaction_failures: u32,
-    /// When it was created, in unix milliseconds.
+    /// When the session was created, in unix milliseconds.
     pub created_at_ms: u64,
-    /// When it was last appended to, in unix milliseconds.
+    /// When the session was last appended to, in unix milliseconds.
     pub updated_at_ms: u64,
-    /// Its name, for people.
+    /// The session's name, for people.
     pub title: Option<String>,
-    /// The session that it was started by or branched from.
+    /// The session that started this one, or that this one was branched from.
     pub parent_session: Option<String>,
-    /// What it is doing.
+    /// What the session is doing.
     pub state: SessionState,
-    /// The first entry that was lost with a damaged disk; the session is then quarantined. Set and cleared by the
-    /// store alone, ignored in an append.
+    /// The first entry that was lost with a damaged disk. The session is then quarantined. Only the store sets and
+    /// clears it; an append ignores it.
     pub lost_from: Option<EntryId>,
 }
 
 /// What a session is doing, as far as its log tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SessionState {
-    /// It waits for input.
+    /// The session waits for input.
     #[default]
     Idle,
-    /// A run is going on, or was when the process ended.
+    /// A run has begun and not ended. Perhaps the process ended meanwhile.
     Working,
-    /// It cannot go on.
+    /// The session cannot go on.
     Failed {
-        /// Why.
+        /// Why it cannot, in a sentence for people.
         reason: String,
     },
 }

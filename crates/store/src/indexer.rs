@@ -1,7 +1,8 @@
-//! Turns the journal's frames into changes of the index; the same for a frame just written and for one read again.
+//! Turns the journal's frames into changes of the index: the frames that were just written, and the frames that are
+//! read again when a store is opened.
 //!
-//! Invariants: applying all frames in the order of their segments gives the same index, whenever it is done. A
-//! session whose frames do not follow one another is quarantined, not mended.
+//! Invariants: applying all frames in the order of their segments always gives the same index. A session whose frames
+//! do not follow one another is quarantined. Nothing else changes the index.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,25 +12,53 @@ use greenroom_kernel::EntryId;
 use crate::error::StoreError;
 use crate::head::{Head, SessionState};
 use crate::index::{
-    Change, Checkpoint, Index, Location, Row, RowPlace, SegmentRow, encode_learned, encode_location,
-    encode_used_key, key, row_sum,
+    Change, Checkpoint, Index, Location, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key,
+    row_sum,
 };
 use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES};
 use crate::record::{self, StoredRecord};
 
-/// What a frame does, apart from its place.
+/// What a frame changes in the index, apart from where the frame lies.
 #[derive(Debug, Clone)]
 pub(crate) enum Effect {
-    /// Entries and a head.
+    /// The session has more entries, or a new head.
     Append { key: Option<String>, head: Box<Head> },
-    /// The session is gone.
+    /// The session was deleted.
     Deleted,
-    /// A fact is known.
+    /// A fact was learned.
     Learned { key: String, value: Vec<u8> },
-    /// The session lost entries.
+    /// The session lost entries, and has this head since.
     Quarantined { head: Box<Head> },
-    /// The session goes on from this head.
+    /// The session goes on from this head, without the entries that were lost.
     LossAccepted { head: Box<Head> },
+}
+
+impl Effect {
+    /// What a record that was read from `frame` changes; an error if the two contradict each other. The writer checked
+    /// the same before it wrote them.
+    pub(crate) fn of(frame: &Frame, record: StoredRecord) -> Result<Self, StoreError> {
+        let is_of_kind = kind_of(&record) == frame.kind;
+        let fits = match &record {
+            StoredRecord::Append { entries, head, .. } => {
+                let ids = entries.iter().map(|entry| entry.id.0);
+                entries.len() as u64 == u64::from(frame.count)
+                    && ids.eq(frame.sequence..frame.sequence.saturating_add(u64::from(frame.count)))
+                    && frame.sequence.checked_add(u64::from(frame.count)) == Some(head.entries)
+            }
+            StoredRecord::Quarantined { head } | StoredRecord::LossAccepted { head } => {
+                frame.sequence == head.entries
+            }
+            StoredRecord::Deleted | StoredRecord::Learned { .. } => true,
+        };
+        if is_of_kind && fits {
+            Ok(record.into())
+        } else {
+            let (session, sequence) = (&frame.session, frame.sequence);
+            let detail =
+                format!("it is not what the header of {session}'s frame at entry {sequence} announces");
+            Err(StoreError::Record { detail })
+        }
+    }
 }
 
 impl From<StoredRecord> for Effect {
@@ -38,37 +67,45 @@ impl From<StoredRecord> for Effect {
             StoredRecord::Append { key, head, .. } => Self::Append { key, head },
             StoredRecord::Deleted => Self::Deleted,
             StoredRecord::Learned { key, value } => Self::Learned { key, value },
-            StoredRecord::Quarantined { head, .. } => Self::Quarantined { head },
+            StoredRecord::Quarantined { head } => Self::Quarantined { head },
             StoredRecord::LossAccepted { head } => Self::LossAccepted { head },
         }
     }
 }
 
-/// What is kept in memory of a session that is in use.
+/// The part of a session's row that appends need. It is kept in memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct CachedRow {
+    /// How many entries the session has.
     pub(crate) entries: u64,
+    /// The first entry that was lost, if the session is quarantined.
     pub(crate) lost_from: Option<EntryId>,
     place: RowPlace,
+    /// What the row adds to the checkpoint's sum.
     sum: u64,
 }
 
-/// How many sessions are kept in memory; beyond that they are read from the index again.
-const KNOWN_MAX: usize = 65_536;
+/// For so many sessions the row is kept in memory. When there are more, all are read from the index again.
+const CACHED_ROWS_MAX: usize = 65_536;
 
-/// The only one that changes the index.
+/// Changes the index.
 #[derive(Debug)]
 pub(crate) struct Indexer {
     index: Arc<Index>,
-    known: HashMap<String, Option<Known>>,
+    /// `None` for a session that does not exist.
+    cache: HashMap<String, Option<CachedRow>>,
+    /// The checkpoint after all frames that were applied.
     pub(crate) checkpoint: Checkpoint,
+    /// The rows of all segments, by number.
     pub(crate) segments: BTreeMap<u64, SegmentRow>,
+    /// The changes that readers do not see yet.
     changes: Vec<Change>,
-    /// Sessions found to have lost entries, of which the journal does not know yet.
+    /// The sessions that were found to have lost entries, and the first lost entry of each. The journal does not
+    /// record these losses yet.
     pub(crate) newly_lost: BTreeMap<String, EntryId>,
 }
 
-/// The head of a session that lost entries.
+/// The head of a session that lost its entries from `from` on.
 pub(crate) fn lost_head(mut head: Head, from: EntryId) -> Head {
     head.lost_from = Some(from);
     head.state =
@@ -83,42 +120,43 @@ impl Indexer {
         segments: BTreeMap<u64, SegmentRow>,
     ) -> Self {
         let newly_lost = BTreeMap::new();
-        Self { index, known: HashMap::new(), checkpoint, segments, changes: Vec::new(), newly_lost }
+        Self { index, cache: HashMap::new(), checkpoint, segments, changes: Vec::new(), newly_lost }
     }
 
-    /// The index that it changes.
+    /// The index that is changed.
     pub(crate) fn index(&self) -> Arc<Index> {
         Arc::clone(&self.index)
     }
 
-    /// A session's state after all that was applied.
-    pub(crate) fn known(&mut self, session: &str) -> Result<Option<Known>, StoreError> {
-        if let Some(known) = self.known.get(session) {
+    /// The session's row after everything that was applied, in short; `None` if there is no such session.
+    pub(crate) fn known(&mut self, session: &str) -> Result<Option<CachedRow>, StoreError> {
+        if let Some(known) = self.cache.get(session) {
             return Ok(*known);
         }
         let known = match self.index.row(session)? {
             None => None,
             Some(Row { head, place }) => {
-                // Keys that vanished from the index would let an append happen twice.
+                // If the index lost a key, the append that used it could happen twice.
                 let keys = self.index.used_keys(session)?.len();
                 if place.keys != keys as u64 {
-                    self.index.suspect("idempotency keys are missing");
+                    self.index.mark_suspect("idempotency keys are missing");
                     let detail = format!("session {session} has {keys} idempotency keys of {}", place.keys);
                     return Err(StoreError::Index { detail });
                 }
                 let row = place.encode(&record::encode_head(&head)?);
                 let sum = row_sum(session, &row);
-                Some(Known { entries: head.entries, lost_from: head.lost_from, place, sum })
+                Some(CachedRow { entries: head.entries, lost_from: head.lost_from, place, sum })
             }
         };
-        if self.known.len() >= KNOWN_MAX && self.changes.is_empty() {
-            self.known.clear();
+        if self.cache.len() >= CACHED_ROWS_MAX && self.changes.is_empty() {
+            self.cache.clear();
         }
-        self.known.insert(session.to_owned(), known);
+        self.cache.insert(session.to_owned(), known);
         Ok(known)
     }
 
-    fn set_row(&mut self, session: &str, head: &Head, place: RowPlace) -> Result<(), StoreError> {
+    /// Replaces a session's row.
+    pub(crate) fn set_row(&mut self, session: &str, head: &Head, place: RowPlace) -> Result<(), StoreError> {
         let row = place.encode(&record::encode_head(head)?);
         let sum = row_sum(session, &row);
         match self.known(session)? {
@@ -126,13 +164,13 @@ impl Indexer {
             None => self.checkpoint.rows += 1,
         }
         self.checkpoint.sum = self.checkpoint.sum.wrapping_add(sum);
-        let known = Known { entries: head.entries, lost_from: head.lost_from, place, sum };
-        self.known.insert(session.to_owned(), Some(known));
+        let known = CachedRow { entries: head.entries, lost_from: head.lost_from, place, sum };
+        self.cache.insert(session.to_owned(), Some(known));
         self.changes.push((key::row(session), Some(row)));
         Ok(())
     }
 
-    /// Makes a new segment known.
+    /// Adds a segment that holds no frame yet. `digest` is its first chain.
     pub(crate) fn begin_segment(&mut self, id: u64, order: u64, seed: u32, digest: u32) {
         let row = SegmentRow { order, seed, digest, ..SegmentRow::default() };
         self.segments.insert(id, row);
@@ -142,14 +180,15 @@ impl Indexer {
         self.checkpoint.chain = digest;
     }
 
-    fn kill(&mut self, location: Location) {
+    /// Counts the frame at `location` as dead.
+    fn count_dead(&mut self, location: Location) {
         if let Some(row) = self.segments.get_mut(&location.segment) {
             row.dead += u64::from(location.length);
             self.changes.push((key::segment(location.segment), Some(row.encode())));
         }
     }
 
-    /// Applies the next frame of a segment.
+    /// Applies the next frame of a segment. `chain` is the chain after the frame.
     pub(crate) fn apply(
         &mut self,
         segment: u64,
@@ -167,30 +206,29 @@ impl Indexer {
             Effect::Append { key, head } => self.append(frame, location, key, *head)?,
             Effect::Deleted => {
                 self.delete(&frame.session)?;
-                self.kill(location);
+                self.count_dead(location);
             }
             Effect::Learned { key, value } => {
                 if let Some((old, _)) = self.learned(&key)? {
-                    self.kill(old);
+                    self.count_dead(old);
                 }
                 self.changes.push((key::learned(&key), Some(encode_learned(location, &value))));
-                // Read back by the next one of the same name.
+                // The next fact of the same name reads this one back.
                 self.stage();
             }
             Effect::Quarantined { head } | Effect::LossAccepted { head } => {
                 self.newly_lost.remove(frame.session.as_ref());
                 let mut keys = self.known(&frame.session)?.map_or(0, |known| known.place.keys);
                 self.stage();
-                // A key whose entries are gone may be used again.
+                // The caller of a lost batch may send it again with the same key.
                 for (raw, first) in self.index.used_keys_from(&frame.session, head.entries)? {
                     tracing::debug!(session = %frame.session, first, "an idempotency key went with its entries");
                     self.changes.push((raw, None));
                     keys -= 1;
                 }
-                let until = u64::MAX;
-                for (sequence, old) in self.index.entries(&frame.session, head.entries, until)? {
+                for (sequence, old) in self.index.entries(&frame.session, head.entries, u64::MAX)? {
                     self.changes.push((key::entry(&frame.session, sequence), None));
-                    self.kill(old);
+                    self.count_dead(old);
                 }
                 let place = RowPlace { newest: location, mark: Some(location), keys };
                 self.set_row(&frame.session, &head, place)?;
@@ -229,7 +267,7 @@ impl Indexer {
         for sequence in
             (frame.sequence..).take(usize::try_from(frame.count).expect("a count fits an address"))
         {
-            self.changes.push((key::entry(session, sequence), Some(encode_location(location))));
+            self.changes.push((key::entry(session, sequence), Some(location.encode())));
         }
         let mut keys = known.map_or(0, |known| known.place.keys);
         if let Some(key) = key {
@@ -241,16 +279,16 @@ impl Indexer {
         self.set_row(session, &head, RowPlace { newest: location, mark, keys })
     }
 
-    /// Removes all that is known of a session.
+    /// Removes everything about a session.
     pub(crate) fn delete(&mut self, session: &str) -> Result<(), StoreError> {
         let Some(known) = self.known(session)? else { return Ok(()) };
-        // What this group added must be seen to be removed.
+        // The changes of this group are staged first: only staged changes are found below and removed.
         self.stage();
         let mut last = None;
         for (sequence, location) in self.index.entries(session, 0, u64::MAX)? {
             self.changes.push((key::entry(session, sequence), None));
             if last != Some(location) {
-                self.kill(location);
+                self.count_dead(location);
             }
             last = Some(location);
         }
@@ -260,12 +298,12 @@ impl Indexer {
         self.changes.push((key::row(session), None));
         self.checkpoint.rows -= 1;
         self.checkpoint.sum = self.checkpoint.sum.wrapping_sub(known.sum);
-        self.known.insert(session.to_owned(), None);
+        self.cache.insert(session.to_owned(), None);
         self.newly_lost.remove(session);
         Ok(())
     }
 
-    /// Entries of the session that a damaged part of the journal held.
+    /// Quarantines the session, because a damaged part of the journal held its entries from `from` on.
     pub(crate) fn lose(&mut self, session: &str, from: EntryId) -> Result<(), StoreError> {
         let row = match self.row(session)? {
             Some(row) => row,
@@ -279,35 +317,26 @@ impl Indexer {
         self.set_row(session, &lost_head(row.head, from), row.place)
     }
 
-    /// A session's row after all that was applied.
+    /// The session's row after everything that was applied.
     pub(crate) fn row(&mut self, session: &str) -> Result<Option<Row>, StoreError> {
         self.stage();
         self.index.row(session)
     }
 
-    /// Replaces a session's row after a loss.
-    pub(crate) fn replace_row(
-        &mut self,
-        session: &str,
-        head: &Head,
-        place: RowPlace,
-    ) -> Result<(), StoreError> {
-        self.set_row(session, head, place)
-    }
-
-    /// Removes an entry whose frame is gone.
+    /// Removes an entry whose frame is lost.
     pub(crate) fn forget_entry(&mut self, session: &str, sequence: u64) {
         self.changes.push((key::entry(session, sequence), None));
     }
 
-    /// Forgets a segment that is not there any more.
+    /// Removes a segment that was reclaimed or lost.
     pub(crate) fn drop_segment(&mut self, id: u64) {
         self.segments.remove(&id);
         self.changes.push((key::segment(id), None));
     }
 
-    /// Whether anybody needs the frame at `location`. Tombstones are the caller's to judge.
-    pub(crate) fn is_live(
+    /// Whether the frame at `location` is still needed. For the record of a deletion the answer is always no: only
+    /// the caller knows whether older segments hold frames of the deleted session.
+    pub(crate) fn is_needed(
         &self,
         frame: &Frame,
         location: Location,
@@ -336,7 +365,7 @@ impl Indexer {
         }
     }
 
-    /// A live frame was copied to another place.
+    /// Records that a needed frame was copied to another place.
     pub(crate) fn relocate(
         &mut self,
         frame: &Frame,
@@ -353,7 +382,7 @@ impl Indexer {
             Effect::Append { key, .. } => {
                 for sequence in frame.sequence..frame.sequence + u64::from(frame.count) {
                     if self.index.entry(&frame.session, sequence)? == Some(from) {
-                        self.changes.push((key::entry(&frame.session, sequence), Some(encode_location(to))));
+                        self.changes.push((key::entry(&frame.session, sequence), Some(to.encode())));
                     }
                 }
                 if let Some(key) = key
@@ -376,7 +405,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// The row with the changes of this group, which readers do not see yet.
+    /// The session's row with the changes of this group, which readers do not see yet.
     fn row_unpublished(&mut self, session: &str) -> Result<Option<Row>, StoreError> {
         let Some(mut row) = self.index.row(session)? else { return Ok(None) };
         if let Some(known) = self.known(session)? {
@@ -385,18 +414,18 @@ impl Indexer {
         Ok(Some(row))
     }
 
-    /// Records a rewritten segment.
+    /// Adds a segment that a reclaim has written.
     pub(crate) fn put_segment(&mut self, id: u64, row: SegmentRow) {
         self.segments.insert(id, row);
         self.changes.push((key::segment(id), Some(row.encode())));
     }
 
-    /// Makes the changes so far visible, in the middle of a frame: the checkpoint stays before it.
+    /// Makes the changes so far visible in the middle of a frame. The checkpoint stays before that frame.
     fn stage(&mut self) {
         self.index.stage(std::mem::take(&mut self.changes));
     }
 
-    /// Makes what was applied visible to readers, with the checkpoint.
+    /// Makes everything that was applied visible to readers, together with the checkpoint.
     pub(crate) fn publish(&mut self) {
         if let Some(row) = self.segments.get(&self.checkpoint.segment) {
             self.changes.push((key::segment(self.checkpoint.segment), Some(row.encode())));
@@ -406,7 +435,7 @@ impl Indexer {
     }
 }
 
-/// The kind of frame that a record is written in.
+/// The kind of the frame that holds this record.
 pub(crate) fn kind_of(record: &StoredRecord) -> FrameKind {
     match record {
         StoredRecord::Append { .. } => FrameKind::Append,

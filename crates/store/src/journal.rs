@@ -5,15 +5,19 @@
 //! header   magic · format version · segment id · order · seed · crc
 //! frame    magic · header crc · payload crc · length · chain · count · sequence · group · kind · session · payload
 //! footer   (offset · length · sequence · count · kind · session) of each frame
-//! trailer  magic · version · frames · digest · footer's offset · footer's crc · crc
+//! trailer  magic · version · frames · digest · footer offset · footer crc · crc
 //! ```
 //!
-//! Invariants: a frame holds a whole batch, so that a batch is there entirely or not at all. Each frame's `chain` is
-//! the header crc of the frame before it (the first one's is derived from the segment's id), so that no frame can
-//! vanish unseen between two others. All crcs begin with the segment's random seed, so that no text inside a payload
-//! can look like a frame. `group` is where the write began that this frame was part of: a frame of a later group
-//! proves that all before it was synced, and that tells damage from a write that never finished. Numbers are little
-//! endian.
+//! Numbers are little-endian. Four fields of a frame need an explanation:
+//!
+//! - `chain` is the header crc of the previous frame (of the first frame: a crc of the segment's id). A frame that
+//!   vanished between two others is noticed, because the chain does not continue.
+//! - The two crcs start from the segment's random seed, so that no text inside a payload can pass for a frame.
+//! - `group` is the offset at which the write that contained this frame began. A frame of a later group proves that
+//!   everything before that group had been synced, which tells damage from a write that never finished.
+//!
+//! Invariants: a frame holds a whole batch, so a batch is in the journal entirely or not at all. Frames follow one
+//! another without a gap. What is read here is checked before it is used, and nothing here panics over it.
 
 pub(crate) mod manifest;
 pub(crate) mod segments;
@@ -21,44 +25,32 @@ pub(crate) mod segments;
 #[cfg(test)]
 mod tests;
 
+use crate::bytes::{Cursor, checked, seal, to_u64, to_usize};
 use crate::error::StoreError;
 
+/// The version of the journal's own bytes: of segments and of the manifest. Records have versions of their own.
 pub(crate) const FORMAT_VERSION: u32 = 1;
+/// The length of a segment's header, which is also the offset of its first frame.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 40;
+/// The length of a sealed segment's trailer.
 pub(crate) const TRAILER_BYTES: u64 = 44;
+/// The length of a frame's header without the session's id.
 const FRAME_HEADER_BYTES: usize = 44;
+const FRAME_PADDING: [u8; 2] = [0; 2];
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"GRS1");
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"GRF1");
 const TRAILER_MAGIC: u32 = u32::from_le_bytes(*b"GRT1");
 /// The longest session id, in bytes.
 pub(crate) const SESSION_BYTES_MAX: usize = 64;
 
-/// Lengths here are bounded by the size of a segment in memory.
-fn to_u64(length: usize) -> u64 {
-    length as u64
-}
-
-/// Offsets here come from a buffer in memory, or were compared with its length.
-fn to_usize(offset: u64) -> usize {
-    usize::try_from(offset).expect("an offset into a buffer in memory")
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
-
-/// What a segment's header says.
+/// A segment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// Its number, which is also its file's name; never used again.
+    /// The segment's number, which is also its file's name. A number is never used twice.
     pub(crate) id: u64,
-    /// Its place among the segments: its own id, or that of the segment that it was rewritten from.
+    /// The segment's place among the others. A segment that was rewritten keeps the place of the old one.
     pub(crate) order: u64,
-    /// Where all its crcs begin.
+    /// The start value of all crcs in the segment.
     pub(crate) seed: u32,
 }
 
@@ -71,44 +63,49 @@ impl SegmentHeader {
         bytes.extend(self.order.to_le_bytes());
         bytes.extend(self.seed.to_le_bytes());
         bytes.extend([0; 8]);
-        let crc = crc32c::crc32c(&bytes);
-        bytes.extend(crc.to_le_bytes());
+        seal(&mut bytes, 0);
         bytes
     }
 
-    /// The header in front of `bytes`; `Ok(None)` if it is damaged.
+    /// Reads the header at the start of `bytes`; `Ok(None)` if it is damaged.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, StoreError> {
-        let length = to_usize(SEGMENT_HEADER_BYTES);
-        if bytes.len() < length
-            || u32_at(bytes, 0) != SEGMENT_MAGIC
-            || u32_at(bytes, length - 4) != crc32c::crc32c(&bytes[..length - 4])
-        {
-            return Ok(None);
+        let read = || {
+            let mut cursor = Cursor::new(checked(bytes.get(..to_usize(SEGMENT_HEADER_BYTES))?)?);
+            (cursor.u32()? == SEGMENT_MAGIC).then_some(())?;
+            let version = cursor.u32()?;
+            Some((version, Self { id: cursor.u64()?, order: cursor.u64()?, seed: cursor.u32()? }))
+        };
+        match read() {
+            Some((found, _)) if found > FORMAT_VERSION => {
+                Err(StoreError::Version { what: "a journal segment", found, supported: FORMAT_VERSION })
+            }
+            found => Ok(found.map(|(_, header)| header)),
         }
-        let found = u32_at(bytes, 4);
-        if found > FORMAT_VERSION {
-            return Err(StoreError::Version { what: "a journal segment", found, supported: FORMAT_VERSION });
-        }
-        Ok(Some(Self { id: u64_at(bytes, 8), order: u64_at(bytes, 16), seed: u32_at(bytes, 24) }))
     }
 
-    /// The chain value of the first frame.
+    /// The `chain` of the segment's first frame.
     pub(crate) fn chain(&self) -> u32 {
         first_chain(self.id, self.seed)
     }
 }
 
+/// The `chain` of the first frame of the segment with this id and seed.
 pub(crate) fn first_chain(id: u64, seed: u32) -> u32 {
     crc32c::crc32c_append(seed, &id.to_le_bytes())
 }
 
-/// What a frame holds; its number on disk.
+/// What a frame holds. The numbers are those on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
+    /// Entries of a session and the head after them.
     Append = 1,
+    /// The session was deleted.
     Deleted = 2,
+    /// A learned fact, of no session.
     Learned = 3,
+    /// Entries of the session were found lost.
     Quarantined = 4,
+    /// A person accepted the loss.
     LossAccepted = 5,
 }
 
@@ -123,26 +120,27 @@ impl FrameKind {
 /// A frame's place and header, without its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Where it begins in its segment.
+    /// Where the frame begins in its segment, in bytes.
     pub(crate) offset: u64,
-    /// Its length, header included.
+    /// The frame's length in bytes, header included.
     pub(crate) length: u32,
-    /// The first entry's sequence number (the next one's, where it holds none).
+    /// The sequence number of the frame's first entry; of the session's next entry where the frame holds none.
     pub(crate) sequence: u64,
-    /// How many entries it holds.
+    /// The number of entries in the frame.
     pub(crate) count: u32,
     pub(crate) kind: FrameKind,
-    /// Whose it is; empty for what belongs to no session.
+    /// The session that the frame belongs to; empty for a learned fact.
     pub(crate) session: Box<str>,
 }
 
 impl Frame {
+    /// Where the next frame begins.
     pub(crate) fn end(&self) -> u64 {
         self.offset + u64::from(self.length)
     }
 }
 
-/// A frame about to be written.
+/// A frame that is about to be written. The fields mean the same as in [`Frame`].
 #[derive(Debug, Clone)]
 pub(crate) struct NewFrame {
     pub(crate) kind: FrameKind,
@@ -153,12 +151,13 @@ pub(crate) struct NewFrame {
 }
 
 impl NewFrame {
+    /// The length of the encoded frame, in bytes.
     pub(crate) fn length(&self) -> u64 {
         to_u64(FRAME_HEADER_BYTES + self.session.len() + self.payload.len())
     }
 
-    /// Appends the frame's bytes to `buffer`, which will be written at `group` in a segment with this `seed`; gives
-    /// its place and the next frame's chain.
+    /// Appends the frame's bytes to `buffer`, which will be written at the offset `group` of a segment with this
+    /// `seed`. Returns the frame's place and the chain of the next frame.
     pub(crate) fn encode(&self, buffer: &mut Vec<u8>, group: u64, seed: u32, chain: u32) -> (Frame, u32) {
         let start = buffer.len();
         let length = u32::try_from(self.length()).expect("payloads are limited to far less than 4 GiB");
@@ -171,7 +170,8 @@ impl NewFrame {
         buffer.extend(self.count.to_le_bytes());
         buffer.extend(self.sequence.to_le_bytes());
         buffer.extend(group.to_le_bytes());
-        buffer.extend([self.kind as u8, session_length, 0, 0]);
+        buffer.extend([self.kind as u8, session_length]);
+        buffer.extend(FRAME_PADDING);
         buffer.extend(self.session.as_bytes());
         let crc = crc32c::crc32c_append(seed, &buffer[start + 8..]);
         buffer[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
@@ -188,79 +188,95 @@ impl NewFrame {
     }
 }
 
-/// A frame whose header was read and is right.
+/// A frame whose header was read and is valid.
 #[derive(Debug, Clone)]
 pub(crate) struct Parsed<'a> {
     pub(crate) frame: Frame,
     pub(crate) payload: &'a [u8],
-    /// Whether the payload is right too.
+    /// Whether the payload is complete and valid too.
     pub(crate) is_whole: bool,
-    /// What its header says of the frame before it.
+    /// The chain in the frame's header: it must be the `next_chain` of the frame before it.
     pub(crate) chain: u32,
-    /// What the next frame's header has to say of it.
+    /// The chain that the next frame's header must have.
     pub(crate) next_chain: u32,
-    /// Where the write that it was part of began.
+    /// The offset at which the write that contained this frame began.
     pub(crate) group: u64,
 }
 
-/// The frame at `bytes[at..]`, if its header is right; `base` is the offset of `bytes` in the segment.
+/// Reads the frame at `bytes[at..]`, if its header is valid. `base` is the offset of `bytes` in the segment.
 pub(crate) fn parse(bytes: &[u8], at: usize, base: u64, seed: u32) -> Option<Parsed<'_>> {
     let bytes = bytes.get(at..)?;
-    if bytes.len() < FRAME_HEADER_BYTES || u32_at(bytes, 0) != FRAME_MAGIC {
-        return None;
-    }
-    let session_end = FRAME_HEADER_BYTES + usize::from(bytes[41]);
-    let header = bytes.get(8..session_end)?;
-    let next_chain = crc32c::crc32c_append(seed, header);
-    if u32_at(bytes, 4) != next_chain {
-        return None;
-    }
-    let length = u32_at(bytes, 12);
+    let mut cursor = Cursor::new(bytes);
+    (cursor.u32()? == FRAME_MAGIC).then_some(())?;
+    let header_crc = cursor.u32()?;
+    let crc_start = bytes.len() - cursor.rest().len();
+    let payload_crc = cursor.u32()?;
+    let length = cursor.u32()?;
+    let chain = cursor.u32()?;
+    let count = cursor.u32()?;
+    let sequence = cursor.u64()?;
+    let group = cursor.u64()?;
+    let kind = cursor.u8()?;
+    let session_length = cursor.u8()?;
+    cursor.take(FRAME_PADDING.len())?;
+    let session = cursor.take(usize::from(session_length))?;
+    let header_length = bytes.len() - cursor.rest().len();
+    let next_chain = crc32c::crc32c_append(seed, &bytes[crc_start..header_length]);
+    (header_crc == next_chain).then_some(())?;
     let frame = Frame {
         offset: base + to_u64(at),
         length,
-        sequence: u64_at(bytes, 24),
-        count: u32_at(bytes, 20),
-        kind: FrameKind::from_number(bytes[40])?,
-        session: std::str::from_utf8(&bytes[FRAME_HEADER_BYTES..session_end]).ok()?.into(),
+        sequence,
+        count,
+        kind: FrameKind::from_number(kind)?,
+        session: std::str::from_utf8(session).ok()?.into(),
     };
-    let end = to_usize(u64::from(length)).min(bytes.len());
-    let payload = bytes.get(session_end..end)?;
-    let is_whole =
-        end == to_usize(u64::from(length)) && u32_at(bytes, 8) == crc32c::crc32c_append(seed, payload);
-    Some(Parsed { frame, payload, is_whole, chain: u32_at(bytes, 16), next_chain, group: u64_at(bytes, 32) })
+    let payload_length = to_usize(u64::from(length)).checked_sub(header_length)?;
+    let rest = cursor.rest();
+    let payload = rest.get(..payload_length).unwrap_or(rest);
+    let is_whole = payload.len() == payload_length && payload_crc == crc32c::crc32c_append(seed, payload);
+    Some(Parsed { frame, payload, is_whole, chain, next_chain, group })
 }
 
-/// A part of a segment that holds no valid frame though it should.
+/// A range of a segment in which there should be frames, but no valid one is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bad {
-    /// Where it begins.
+pub(crate) struct BadRange {
+    /// The offset of its first byte.
     pub(crate) from: u64,
-    /// Where it ends; the same as `from` where frames were cut out between two others.
+    /// The offset after its last byte. Equal to `from` where frames were cut out between two others.
     pub(crate) until: u64,
-    /// The frames in it whose header can still be read.
+    /// The frames in the range whose headers can still be read.
     pub(crate) legible: Vec<Frame>,
+    /// Whether a later group proves that the range had been written and synced: then it is damage. Otherwise it may
+    /// be a write that never finished.
+    pub(crate) was_synced: bool,
+}
+
+impl BadRange {
+    fn starting_at(from: usize) -> Self {
+        Self { from: to_u64(from), until: to_u64(from), legible: Vec::new(), was_synced: false }
+    }
 }
 
 /// What a segment holds.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    /// The whole frames, in order, each with the chain after it.
+    /// The whole frames in order, each with the chain that the next frame must have.
     pub(crate) frames: Vec<(Frame, u32)>,
-    /// What is bad between them, and whether a later group proves that it had been written whole.
-    pub(crate) bad: Vec<(Bad, bool)>,
-    /// What is bad after the last of them.
-    pub(crate) tail: Option<Bad>,
-    /// The end of the last whole frame (or of the header).
+    /// The bad ranges between whole frames.
+    pub(crate) bad: Vec<BadRange>,
+    /// The bad range after the last whole frame, if there is one.
+    pub(crate) tail: Option<BadRange>,
+    /// Where the last whole frame ends; where the header ends if there is no frame.
     pub(crate) end: u64,
-    /// The chain after it.
+    /// The chain that a frame at `end` must have.
     pub(crate) chain: u32,
-    /// Whether a footer follows.
+    /// The trailer, if the segment has a footer and both are valid.
     pub(crate) trailer: Option<Trailer>,
 }
 
-/// Reads a whole segment's bytes, header included, and never fails: what is not right is reported as bad. With
-/// `until`, nothing beyond it is looked at (and no footer expected).
+/// Reads the bytes of a whole segment, header included. It never fails: what is not valid is reported as bad.
+/// With `until`, it looks at nothing beyond that offset.
 pub(crate) fn scan(bytes: &[u8], id: u64, seed: u32, until: Option<u64>) -> Scan {
     let trailer = Trailer::find(bytes);
     let limit = match (until, &trailer) {
@@ -272,20 +288,19 @@ pub(crate) fn scan(bytes: &[u8], id: u64, seed: u32, until: Option<u64>) -> Scan
     let mut scan =
         Scan { end: SEGMENT_HEADER_BYTES, chain: first_chain(id, seed), trailer, ..Scan::default() };
     let mut at = to_usize(SEGMENT_HEADER_BYTES);
-    let mut pending: Option<Bad> = None;
+    let mut current: Option<BadRange> = None;
     while at < bytes.len() {
         match parse(bytes, at, 0, seed) {
             Some(parsed) if parsed.is_whole => {
-                let gap = (parsed.chain != scan.chain && pending.is_none()).then(|| {
-                    // Valid, but not what stood after the frame before it.
-                    Bad { from: to_u64(at), until: to_u64(at), legible: Vec::new() }
-                });
-                scan.bad.extend(pending.take().or(gap).map(|bad| {
-                    let was_cut_out = bad.from == bad.until;
-                    (bad, was_cut_out)
-                }));
-                for (bad, was_synced) in &mut scan.bad {
-                    *was_synced |= parsed.group > bad.from;
+                if let Some(bad) = current.take() {
+                    scan.bad.push(bad);
+                } else if parsed.chain != scan.chain {
+                    // The frame is valid, but not the one that followed the previous frame: some were cut out, and
+                    // that happens to synced bytes only.
+                    scan.bad.push(BadRange { was_synced: true, ..BadRange::starting_at(at) });
+                }
+                for bad in &mut scan.bad {
+                    bad.was_synced |= parsed.group > bad.from;
                 }
                 scan.end = parsed.frame.end();
                 scan.chain = parsed.next_chain;
@@ -293,25 +308,25 @@ pub(crate) fn scan(bytes: &[u8], id: u64, seed: u32, until: Option<u64>) -> Scan
                 scan.frames.push((parsed.frame, parsed.next_chain));
             }
             Some(parsed) => {
-                // The header is right and tells where the next frame should begin.
-                let bad = pending.get_or_insert(Bad { from: to_u64(at), until: 0, legible: Vec::new() });
-                bad.legible.push(parsed.frame.clone());
+                // Only the payload is damaged: the header tells where the next frame should begin.
+                let bad = current.get_or_insert(BadRange::starting_at(at));
                 let next = usize::try_from(parsed.frame.end()).unwrap_or(usize::MAX);
+                bad.legible.push(parsed.frame);
                 at = if parse(bytes, next, 0, seed).is_some() { next } else { resync(bytes, at + 4, seed) };
                 bad.until = to_u64(at);
             }
             None => {
-                let bad = pending.get_or_insert(Bad { from: to_u64(at), until: 0, legible: Vec::new() });
+                let bad = current.get_or_insert(BadRange::starting_at(at));
                 at = resync(bytes, at + 1, seed);
                 bad.until = to_u64(at);
             }
         }
     }
-    scan.tail = pending;
+    scan.tail = current;
     scan
 }
 
-/// Where the next right frame header begins, from `at` on; the end if there is none.
+/// The offset of the next valid frame header at or after `at`; the length of `bytes` if there is none.
 fn resync(bytes: &[u8], at: usize, seed: u32) -> usize {
     let magic = FRAME_MAGIC.to_le_bytes();
     let mut at = at;
@@ -328,35 +343,31 @@ fn resync(bytes: &[u8], at: usize, seed: u32) -> usize {
     bytes.len()
 }
 
-/// What ends a sealed segment.
+/// The last bytes of a sealed segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trailer {
-    /// How many frames there are.
+    /// The number of frames in the segment.
     pub(crate) frames: u64,
-    /// The last frame's header crc; through the chain it vouches for all of them.
+    /// The header crc of the last frame. Through the chain it vouches for all frames before it.
     pub(crate) digest: u32,
-    /// Where the frames end and the footer begins.
+    /// The offset where the frames end and the footer begins.
     pub(crate) footer_offset: u64,
     footer_crc: u32,
 }
 
 impl Trailer {
-    /// The trailer in the last bytes of `tail`, which are the file's last.
+    /// Reads the trailer from `tail`, which must be the last bytes of the file; `None` if it is not valid.
     pub(crate) fn decode(tail: &[u8]) -> Option<Self> {
-        let bytes = tail.get(tail.len().checked_sub(to_usize(TRAILER_BYTES))?..)?;
-        let crc_at = to_usize(TRAILER_BYTES) - 4;
-        if u32_at(bytes, 0) != TRAILER_MAGIC || u32_at(bytes, crc_at) != crc32c::crc32c(&bytes[..crc_at]) {
-            return None;
-        }
-        Some(Self {
-            frames: u64_at(bytes, 8),
-            digest: u32_at(bytes, 16),
-            footer_offset: u64_at(bytes, 20),
-            footer_crc: u32_at(bytes, 28),
-        })
+        let start = tail.len().checked_sub(to_usize(TRAILER_BYTES))?;
+        let mut cursor = Cursor::new(checked(&tail[start..])?);
+        (cursor.u32()? == TRAILER_MAGIC).then_some(())?;
+        cursor.u32()?; // The format version: the segment's header has told it already.
+        let frames = cursor.u64()?;
+        let digest = cursor.u32()?;
+        Some(Self { frames, digest, footer_offset: cursor.u64()?, footer_crc: cursor.u32()? })
     }
 
-    /// The trailer of a whole segment, if it and its footer are right.
+    /// The trailer of a whole segment, if both it and the footer are valid.
     fn find(bytes: &[u8]) -> Option<Self> {
         let trailer = Self::decode(bytes)?;
         footer_bytes(bytes, &trailer).map(|_| trailer)
@@ -369,29 +380,24 @@ fn footer_bytes<'a>(segment: &'a [u8], trailer: &Trailer) -> Option<&'a [u8]> {
     (crc32c::crc32c(footer) == trailer.footer_crc).then_some(footer)
 }
 
-/// The frames that a sealed segment's footer lists, if the footer is right.
+/// The frames in a sealed segment's footer; `None` if the footer is missing or not valid.
 pub(crate) fn read_footer(segment: &[u8]) -> Option<Vec<Frame>> {
-    const FIXED: usize = 26;
     let trailer = Trailer::decode(segment)?;
-    let mut footer = footer_bytes(segment, &trailer)?;
+    let mut cursor = Cursor::new(footer_bytes(segment, &trailer)?);
     let mut frames = Vec::new();
-    while !footer.is_empty() {
-        let fixed = footer.get(..FIXED)?;
-        let session_end = FIXED + usize::from(fixed[25]);
-        frames.push(Frame {
-            offset: u64_at(fixed, 0),
-            length: u32_at(fixed, 8),
-            sequence: u64_at(fixed, 12),
-            count: u32_at(fixed, 20),
-            kind: FrameKind::from_number(fixed[24])?,
-            session: std::str::from_utf8(footer.get(FIXED..session_end)?).ok()?.into(),
-        });
-        footer = &footer[session_end..];
+    while !cursor.is_empty() {
+        let (offset, length) = (cursor.u64()?, cursor.u32()?);
+        let (sequence, count) = (cursor.u64()?, cursor.u32()?);
+        let kind = FrameKind::from_number(cursor.u8()?)?;
+        let session_length = usize::from(cursor.u8()?);
+        let session = cursor.text(session_length)?.into();
+        frames.push(Frame { offset, length, sequence, count, kind, session });
     }
     Some(frames)
 }
 
-/// The bytes that seal a segment whose frames end at `end`.
+/// The footer and the trailer that seal a segment whose frames end at the offset `end`. `digest` is the chain after
+/// the last frame.
 pub(crate) fn footer(frames: &[Frame], end: u64, digest: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     for frame in frames {
@@ -412,7 +418,12 @@ pub(crate) fn footer(frames: &[Frame], end: u64, digest: u32) -> Vec<u8> {
     bytes.extend(end.to_le_bytes());
     bytes.extend(footer_crc.to_le_bytes());
     bytes.extend([0; 8]);
-    let crc = crc32c::crc32c(&bytes[start..]);
-    bytes.extend(crc.to_le_bytes());
+    seal(&mut bytes, start);
     bytes
+}
+
+/// Whether the frames lie one directly after another, the first behind the header, the last up to `end`.
+pub(crate) fn are_contiguous<'a>(frames: impl IntoIterator<Item = &'a Frame>, end: u64) -> bool {
+    let follow = |at, frame: &Frame| (frame.offset == at).then(|| frame.end());
+    frames.into_iter().try_fold(SEGMENT_HEADER_BYTES, follow) == Some(end)
 }

@@ -1,28 +1,30 @@
 //! Append-only session logs.
 //!
-//! The one key decision: **the journal is the truth, sled is the index.** An append is written to the journal
-//! ([segment files of checksummed frames](StoreOptions::segment_bytes)), synced together with whatever else waits, and
-//! only then acknowledged. sled says where each entry lies, so that a session opens without reading its history; it
-//! is never waited for, and is built again from the journal whenever it is lost, damaged or does not fit.
+//! The key decision is that **the journal is the truth and sled is the index.** An append is written to the journal
+//! ([segment files of checksummed frames](StoreOptions::segment_bytes)), synced together with all other appends that
+//! wait, and only then acknowledged. sled records where each entry lies, so that a session opens without reading its
+//! whole history. An append never waits for sled, and the index is built again from the journal whenever it is lost,
+//! damaged or does not fit.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! - What was acknowledged survives the end of the process and a power cut, in order; a batch is there entirely or
-//!   not at all.
-//! - What a disk loses all the same is said: a [`Notice`] at the start or a typed error, and the session is
+//! - An acknowledged append survives the end of the process and a power cut, and the order of appends is kept. A batch
+//!   is there entirely or not at all.
+//! - If a disk loses something all the same, a [`Notice`] at the start or a typed error says so, and the session is
 //!   quarantined until [`Store::accept_loss`]. Everything else can be read.
-//! - Entries are dense from 0 and never change; an idempotency key gives one batch.
-//! - One store at a time has a directory.
+//! - A session's entries have dense ids from 0 and never change. An idempotency key writes one batch.
+//! - Only one store at a time has a directory open.
 //!
-//! What is absent, and stays so: ractor, the network, clocks, the meaning of a head's fields.
+//! This crate does not know, and will not: ractor, the network, clocks, the meaning of a head's fields.
 //!
-//! Reading order: `head`, `record` (what is stored), `journal` (its bytes), `writer` (who writes them), `index` and
-//! `indexer` (what sled holds), `reader`, `recovery` (opening), `reclaim`, `memory`; [`files`] is the way to the
-//! disk, and [`faults`] makes that fail in tests.
+//! Reading order: `head` and `record` (what is stored), `journal` (how it is laid out), `writer` (how it is written),
+//! `index` and `indexer` (what sled holds), `reader`, `recovery` (how a store is opened), `reclaim`, `memory`. All
+//! journal files are reached through [`files`], and [`faults`] makes those fail in tests.
 
 pub mod faults;
 pub mod files;
 
+mod bytes;
 mod error;
 mod head;
 mod index;
@@ -57,68 +59,66 @@ use memory::Memory;
 use record::StoredRecord;
 use writer::{AppendCommand, Command};
 
-/// A batch holds no more encoded bytes than this (32 MiB).
+/// The most encoded bytes in a batch (32 MiB).
 pub const BATCH_BYTES_MAX: u64 = 32 << 20;
-/// A batch holds no more entries than this.
+/// The most entries in a batch.
 pub const BATCH_ENTRIES_MAX: u64 = 16_384;
-/// An idempotency key and the name of a learned fact have no more bytes than this.
+/// The most bytes in an idempotency key, and in the name of a learned fact.
 pub const KEY_BYTES_MAX: u64 = 512;
-/// A learned fact has no more bytes than this (1 MiB).
+/// The most bytes in a learned fact (1 MiB).
 pub const LEARNED_BYTES_MAX: u64 = 1 << 20;
-/// So many appends may wait for the writer before callers have to wait to hand theirs over.
+/// The length of the writer's queue. When it is full, callers wait until there is room.
 const QUEUE_COMMANDS: usize = 1_024;
 
 /// Where and how a store keeps its files.
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// The store's directory; made if it is not there, open to its owner only.
+    /// The store's directory. It is created if it does not exist, with access for its owner only.
     pub dir: PathBuf,
-    /// A journal segment is sealed at this size, in bytes (64 MiB).
+    /// The size at which a journal segment is sealed, in bytes. The default is 64 MiB.
     pub segment_bytes: u64,
-    /// The index's cache, in bytes (64 MiB).
+    /// The size of the index's cache, in bytes. The default is 64 MiB.
     pub cache_bytes: u64,
-    /// The way to the journal's files.
+    /// How the journal's files are reached. The default is [`RealFiles`].
     pub files: Arc<dyn Files>,
 }
 
 impl StoreOptions {
-    /// The defaults, in this directory.
+    /// The default options for a store in this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), segment_bytes: 64 << 20, cache_bytes: 64 << 20, files: Arc::new(RealFiles) }
     }
 }
 
-/// Entries to be appended together, and the head after them.
+/// Entries that are appended together, and the head after them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
-    /// The entries, with dense ids that continue the session's. None is allowed: then only the head changes.
+    /// The entries. Their ids are dense and continue those of the session. With no entries, only the head changes.
     pub entries: Vec<Entry>,
-    /// The head after them; `head.entries` must count them.
+    /// The head after the entries. `head.entries` must count them.
     pub head: Head,
-    /// The caller's idempotency key: a second batch with it is not written.
+    /// The caller's idempotency key. A second batch with the same key is not written.
     pub key: Option<String>,
-    /// The term of the session's owner; 0 on one machine.
-    pub epoch: u64,
 }
 
-/// What became of a batch. It is durable either way.
+/// What became of a batch. Either way it is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
-    /// It was written.
+    /// The batch was written.
     Written {
-        /// Its first entry (the next one, where it has none).
+        /// The batch's first entry; the same as `next` if the batch has none.
         first: EntryId,
-        /// The entry that the session goes on with.
+        /// The id that the session's next entry will have.
         next: EntryId,
     },
-    /// Its key was used before, and nothing was written.
+    /// A batch with the same key was written before, and this one was not.
     Duplicate {
-        /// The first entry of the batch that used it.
+        /// The first entry of the batch that was written.
         first: EntryId,
     },
 }
 
-/// A store of sessions. Clones are the same store; the last one that is dropped closes it, waiting for the disk.
+/// A store of sessions. All clones are the same store. Dropping the last one closes it, and waits for the disk.
 #[derive(Debug, Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -140,7 +140,7 @@ struct Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // The queue ends, the writer works it off, closes the index and gives the lock back.
+        // This ends the queue. The writer finishes what is in it, closes the index and releases the lock.
         self.commands = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -151,14 +151,15 @@ impl Drop for Disk {
 }
 
 impl Store {
-    /// Opens the store in a directory, and says what a person should know about it.
+    /// Opens the store in a directory. The notices are what a person should know about it.
     ///
-    /// Blocks on the disk: it reads the segment that was written to (at most [`StoreOptions::segment_bytes`]), and
-    /// all of the journal only where the index is lost.
+    /// This blocks on the disk: it reads the active segment (at most [`StoreOptions::segment_bytes`]), and the whole
+    /// journal only if the index is lost.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] at once if another store has the directory; [`StoreError::Version`] if a newer version
-    /// wrote it; [`StoreError::Full`], [`StoreError::NotPermitted`] or [`StoreError::Io`].
+    /// [`StoreError::InUse`] if another store has the directory open, without waiting for it; [`StoreError::Version`]
+    /// if a newer version has written to the store; [`StoreError::Full`], [`StoreError::NotPermitted`] or
+    /// [`StoreError::Io`].
     pub fn open(options: &StoreOptions) -> Result<(Self, Vec<Notice>), StoreError> {
         let created = RealFiles.create_dir(&options.dir);
         created.map_err(|error| StoreError::io("create", &options.dir, error))?;
@@ -176,29 +177,30 @@ impl Store {
         Ok((Self { inner: Arc::new(Inner::Disk(disk)) }, notices))
     }
 
-    /// A store that keeps everything in memory and uses no thread: an append completes at once.
+    /// A store that keeps everything in memory and uses no thread. An append completes at once.
     pub fn memory() -> Self {
         Self { inner: Arc::new(Inner::Memory(Mutex::default())) }
     }
 
-    /// As [`Store::memory`], but an append fails where writing to this file does: for simulations of disks that fail.
+    /// Like [`Store::memory`], but each append is also written to this file, and fails if that fails. This simulates
+    /// disks that fail.
     pub fn memory_on(disk: Arc<dyn files::File>) -> Self {
         Self { inner: Arc::new(Inner::Memory(Mutex::new(Memory::on(disk)))) }
     }
 
-    /// Whether it keeps everything in memory: then nothing of it blocks on a disk.
+    /// Whether the store keeps everything in memory. Then none of its methods blocks on a disk.
     pub fn is_memory(&self) -> bool {
         matches!(self.inner.as_ref(), Inner::Memory(_))
     }
 
-    /// Appends a batch, all of it or nothing. When it answers, the batch is durable, and every reader sees it.
+    /// Appends a batch, all of it or nothing. When this returns, the batch is durable, and every reader sees it.
     ///
-    /// If the future is dropped, the batch may still be written; with a key, asking again is safe.
+    /// If the future is dropped, the batch may still be written. With a key, the same call can be repeated safely.
     ///
     /// # Errors
     /// [`StoreError::Sequence`], [`StoreError::Head`], [`StoreError::SessionId`] and [`StoreError::TooLarge`] for a
-    /// batch that cannot be taken; [`StoreError::Quarantined`]; [`StoreError::Full`] and [`StoreError::Io`] when it
-    /// could not be written, in which case nothing of it remains.
+    /// batch that does not fit; [`StoreError::Quarantined`]; [`StoreError::Full`], [`StoreError::Io`] and
+    /// [`StoreError::Invariant`] if it could not be written, in which case nothing of it remains.
     pub async fn append(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
         let first = check_batch(session, &batch)?;
         match self.inner.as_ref() {
@@ -209,11 +211,11 @@ impl Store {
                 memory.append(session, first, batch)
             }
             Inner::Disk(disk) => {
-                let Batch { entries, mut head, key, epoch } = batch;
+                let Batch { entries, mut head, key } = batch;
                 head.lost_from = None;
                 let count = u32::try_from(entries.len()).expect("checked to be at most 16,384");
-                let boxed = Box::new(head.clone());
-                let record = StoredRecord::Append { epoch, key: key.clone(), entries, head: boxed };
+                let head = Box::new(head);
+                let record = StoredRecord::Append { key: key.clone(), entries, head: head.clone() };
                 let payload = record::encode(&record)?;
                 check_size("the batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
                 let session = session.to_owned();
@@ -224,7 +226,7 @@ impl Store {
         }
     }
 
-    /// The session's head; `None` if there is no such session. Blocks on the disk, briefly.
+    /// The session's head; `None` if there is no such session. This blocks on the disk, briefly.
     ///
     /// # Errors
     /// [`StoreError::SessionId`], [`StoreError::Index`], [`StoreError::Closed`].
@@ -236,10 +238,11 @@ impl Store {
         }
     }
 
-    /// The session's entries from `from` on. Blocks on the disk.
+    /// The session's entries from `from` on. This blocks on the disk.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`]; [`StoreError::Damaged`] if one of them is lost: [`Store::salvage`] gives the others.
+    /// [`StoreError::NotFound`]; [`StoreError::Damaged`] if one of the entries is lost. [`Store::salvage`] returns the
+    /// others.
     pub fn load(&self, session: &str, from: EntryId) -> Result<Vec<Entry>, StoreError> {
         check_session(session)?;
         match self.inner.as_ref() {
@@ -251,10 +254,10 @@ impl Store {
         }
     }
 
-    /// Some of the session's entries, in the order asked for. Blocks on the disk.
+    /// The session's entries with these ids, in the same order. This blocks on the disk.
     ///
     /// # Errors
-    /// As [`Store::load`]; an entry that the session does not have is [`StoreError::Damaged`] too.
+    /// Those of [`Store::load`]. An entry that the session does not have is [`StoreError::Damaged`] too.
     pub fn get(&self, session: &str, entries: &[EntryId]) -> Result<Vec<Entry>, StoreError> {
         check_session(session)?;
         let one = |entry: &EntryId| {
@@ -270,10 +273,10 @@ impl Store {
         entries.iter().map(one).collect()
     }
 
-    /// All of the session that can be read, and what cannot. Blocks on the disk.
+    /// All entries of the session that can be read, and the ids of those that cannot. This blocks on the disk.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] and what the disk says; never because of damage.
+    /// [`StoreError::NotFound`], [`StoreError::Io`]. Damage is not an error here.
     pub fn salvage(&self, session: &str) -> Result<Salvaged, StoreError> {
         check_session(session)?;
         match self.inner.as_ref() {
@@ -288,7 +291,7 @@ impl Store {
         }
     }
 
-    /// All sessions and their heads, by id. Blocks on the disk.
+    /// All sessions and their heads, ordered by id. This blocks on the disk.
     ///
     /// # Errors
     /// [`StoreError::Index`], [`StoreError::Closed`].
@@ -302,7 +305,7 @@ impl Store {
         }
     }
 
-    /// Deletes a session, durably. Its bytes are given back later, in the background. The id may be used again.
+    /// Deletes a session durably. Its space is given back later, in the background. The id can be used again.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
@@ -317,9 +320,10 @@ impl Store {
         }
     }
 
-    /// Lets a quarantined session go on without what it lost, and gives the head that it goes on with: the newest one
-    /// if all that its context needs is whole, else the head before the loss, and everything after is given up
-    /// ([`Store::salvage`] it before). A session that lost nothing is left as it is.
+    /// Lets a quarantined session go on without the entries that it lost, and returns the head that it goes on with.
+    /// That is the newest head if all entries that the context needs can be read. Otherwise it is the head before the
+    /// loss, and everything after the loss is given up: call [`Store::salvage`] first to keep it. A session that lost
+    /// nothing stays as it is.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
@@ -337,10 +341,10 @@ impl Store {
         }
     }
 
-    /// Gives the space of deleted sessions back now; answers how many bytes that freed.
+    /// Gives the space of deleted sessions back now. Returns the number of bytes that this freed.
     ///
     /// # Errors
-    /// [`StoreError::Full`] and [`StoreError::Io`]: nothing is lost then, and it can be tried again.
+    /// [`StoreError::Full`] and [`StoreError::Io`]. Nothing is lost then, and the call can be repeated.
     pub async fn reclaim(&self) -> Result<u64, StoreError> {
         match self.inner.as_ref() {
             Inner::Memory(memory) => open_memory(memory).map(|_| 0),
@@ -351,7 +355,7 @@ impl Store {
         }
     }
 
-    /// A learned fact, such as a model's true window. Blocks on the disk, briefly.
+    /// A learned fact, such as a model's true window; `None` if it is not known. This blocks on the disk, briefly.
     ///
     /// # Errors
     /// [`StoreError::Index`], [`StoreError::Closed`].
@@ -362,7 +366,7 @@ impl Store {
         }
     }
 
-    /// Keeps a learned fact, durably, in the place of what it was.
+    /// Stores a learned fact durably. It replaces the old value of the same key.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
@@ -382,7 +386,7 @@ impl Store {
         }
     }
 
-    /// Writes everything that waits, closes the store and gives its directory free. All clones are closed with it.
+    /// Writes everything that waits, closes the store and releases its directory. All clones are closed too.
     ///
     /// # Errors
     /// [`StoreError::Closed`] if it was closed before.
@@ -401,6 +405,7 @@ impl Store {
 }
 
 impl Disk {
+    /// Sends a command to the writer and waits for its answer.
     async fn ask<T>(
         &self,
         command: Command,
@@ -436,8 +441,8 @@ fn check_session(session: &str) -> Result<(), StoreError> {
     if is_right { Ok(()) } else { Err(StoreError::SessionId { session: session.chars().take(80).collect() }) }
 }
 
-/// Checks what can be checked without the session: its id, the sizes, that the ids are dense and the head counts
-/// them. Gives the batch's first sequence number.
+/// Checks what can be checked without reading the session: its id, the sizes, that the ids are dense and that the head
+/// counts the entries. Returns the batch's first id.
 fn check_batch(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
     check_session(session)?;
     check_size("the batch in entries", batch.entries.len(), BATCH_ENTRIES_MAX)?;

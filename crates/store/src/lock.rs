@@ -1,6 +1,6 @@
-//! One store at a time in a directory.
+//! The lock that lets only one store at a time use a directory.
 //!
-//! Invariants: the lock ends with the process, however that ends; the pid in the file is for people only.
+//! Invariants: the lock ends with the process, however the process ends. The process id in the file is for people only.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::error::StoreError;
 
-/// Held as long as it lives.
+/// The lock on a directory. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     file: File,
@@ -16,8 +16,8 @@ pub(crate) struct DirectoryLock {
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // Closing the file would do, but for a child process that was just forked and holds a copy of it until it
-        // becomes another program.
+        // Closing the file is not enough: a child process that was just forked holds a copy of it until it executes
+        // another program.
         if let Err(error) = self.file.unlock() {
             tracing::debug!(%error, "cannot unlock the store's directory");
         }
@@ -25,7 +25,7 @@ impl Drop for DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Locks the directory, or says at once who has it.
+    /// Locks the directory. If another process has it, this does not wait, and the error names that process.
     pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join("lock");
         let failed = |error| StoreError::io("lock", &path, error);
@@ -43,7 +43,7 @@ impl DirectoryLock {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // On a full disk the pid cannot be noted; the lock holds all the same.
+        // On a full disk the process id cannot be written. The lock is held all the same.
         let noted = file
             .set_len(0)
             .and_then(|()| file.seek(SeekFrom::Start(0)))

@@ -1,7 +1,7 @@
-//! A store in memory: for simulations under a paused clock, and for sessions that need not last.
+//! A store in memory, for simulations under a paused clock and for sessions that need not last.
 //!
-//! Invariants: an append completes at once, on the caller's thread, and means the same as on a disk. Where a test
-//! gives it a file, an append is first written there, and fails where that fails: it changes nothing then.
+//! Invariants: an append completes at once, on the caller's thread, and has the same results as on a disk. If there is
+//! a file to simulate a failing disk, an append is first written to it; if that fails, the append changes nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -27,17 +27,17 @@ pub(crate) struct Memory {
     sessions: BTreeMap<String, Session>,
     learned: HashMap<String, Vec<u8>>,
     pub(crate) is_closed: bool,
-    /// What can fail, in a test.
+    /// A file that simulates a failing disk.
     disk: Option<Arc<dyn File>>,
 }
 
 impl Memory {
-    /// A memory whose appends fail where writing to this file does.
+    /// A store whose appends are also written to this file, and fail if that fails.
     pub(crate) fn on(disk: Arc<dyn File>) -> Self {
         Self { disk: Some(disk), ..Self::default() }
     }
 
-    /// The batch was checked by itself already.
+    /// Appends a batch that was checked already, apart from the session. `first` is its first id.
     pub(crate) fn append(
         &mut self,
         session: &str,

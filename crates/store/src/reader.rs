@@ -1,7 +1,7 @@
-//! Reading entries through the index.
+//! Reading entries through the index. Every function here blocks on the disk.
 //!
-//! Invariants: what is given out was checked against the journal, whole and dense; a hole is a typed error. Every
-//! function here blocks on the disk.
+//! Invariants: an entry that is returned was read from a whole frame of the journal and has the id that was asked for.
+//! A missing entry is a typed error, or is listed as lost.
 
 use greenroom_kernel::{Entry, EntryId};
 
@@ -11,16 +11,16 @@ use crate::index::{Index, Location};
 use crate::journal::segments::Segments;
 use crate::record::{self, StoredRecord};
 
-/// What could be read of a session, and what could not.
+/// The entries of a session that can be read, and the ids of those that cannot.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Salvaged {
-    /// The entries that are whole, in order.
+    /// The entries that can be read, in order.
     pub entries: Vec<Entry>,
-    /// The ranges of sequence numbers that are not: the first, and the one after the last.
+    /// The ranges of lost entries: the id of the first, and the id after the last.
     pub lost: Vec<(EntryId, EntryId)>,
 }
 
-/// The entries of one frame, and the head after them; `None` if it is damaged or gone.
+/// The entries in the frame at `at`, and the head after them; `None` if the frame is damaged or gone.
 fn read_frame(
     segments: &Segments,
     session: &str,
@@ -36,7 +36,7 @@ fn read_frame(
     }
 }
 
-/// Everything from `from` up to but without `until`, whole or not.
+/// Reads the entries in `from..until` as far as possible.
 pub(crate) fn salvage(
     index: &Index,
     segments: &Segments,
@@ -46,8 +46,9 @@ pub(crate) fn salvage(
 ) -> Result<Salvaged, StoreError> {
     let mut salvaged = Salvaged::default();
     let mut next = from;
-    // A segment may be rewritten between the look at the index and the read; the second look finds its new place.
-    let mut is_second_look = false;
+    // A segment may be rewritten after the index was asked and before the frame is read. Asking the index again finds
+    // the new place.
+    let mut is_second_try = false;
     let mut places = index.entries(session, next, until)?.into_iter().peekable();
     while next < until {
         while places.peek().is_some_and(|(sequence, _)| *sequence < next) {
@@ -70,13 +71,13 @@ pub(crate) fn salvage(
             }
         }
         if next > before {
-            is_second_look = false;
-        } else if is_second_look {
+            is_second_try = false;
+        } else if is_second_try {
             lose(&mut salvaged, next, next + 1);
             next += 1;
-            is_second_look = false;
+            is_second_try = false;
         } else {
-            is_second_look = true;
+            is_second_try = true;
             places = index.entries(session, next, until)?.into_iter().peekable();
         }
     }
@@ -90,7 +91,7 @@ fn lose(salvaged: &mut Salvaged, from: u64, until: u64) {
     }
 }
 
-/// The entries from `from` up to but without `until`; a typed error if one of them is lost.
+/// Reads the entries in `from..until`; a typed error if one of them is lost.
 pub(crate) fn load(
     index: &Index,
     segments: &Segments,
@@ -102,18 +103,18 @@ pub(crate) fn load(
     match lost.first() {
         None => Ok(entries),
         Some((entry, _)) => {
-            // A loss that is known needs no second search.
+            // If the loss is on record, building the index again would find nothing new.
             if index.row(session)?.is_some_and(|row| row.place.mark.is_none() && row.head.lost_from.is_none())
             {
-                index.suspect("an entry that it lists cannot be read");
+                index.mark_suspect("an entry that it lists cannot be read");
             }
             Err(StoreError::Damaged { session: session.to_owned(), entry: *entry })
         }
     }
 }
 
-/// The head with which a session goes on after a loss: its newest one if all that its context needs is whole, else
-/// the head at the last entry before the loss.
+/// The head with which a session goes on after a loss. It is the newest head if everything that the context needs can
+/// be read, and the head after the last entry before the loss otherwise.
 pub(crate) fn head_after_loss(
     index: &Index,
     segments: &Segments,
@@ -128,7 +129,8 @@ pub(crate) fn head_after_loss(
     head_at(index, segments, session, lost_from.0, newest)
 }
 
-/// The head after the last readable entry before `until`. What a session is called outlives its entries.
+/// The head after the last readable entry before `until`. If there is none, only the title, the model and the like are
+/// kept from the newest head.
 pub(crate) fn head_at(
     index: &Index,
     segments: &Segments,

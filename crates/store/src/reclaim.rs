@@ -1,8 +1,8 @@
-//! Giving the space of deleted sessions back: mostly dead segments are rewritten without what is dead.
+//! Giving back the space of deleted sessions: a segment that is mostly dead is rewritten without its dead frames.
 //!
-//! Invariants: a crash at any step leaves either the old segment or the new one in the manifest, whole, and the
-//! other one as a leftover that the next start removes. A tombstone stays as long as an older segment could still
-//! hold frames of its session.
+//! Invariants: a crash at any step leaves either the old or the new segment in the manifest, and whole; the next start
+//! removes the other one. The record of a deletion is kept as long as an older segment may hold frames of the deleted
+//! session. A segment that is damaged in any way is left as it is.
 
 use crate::error::StoreError;
 use crate::files::{OpenMode, read_all, write_all_at};
@@ -11,20 +11,22 @@ use crate::indexer::Effect;
 use crate::journal::manifest::{Listed, State};
 use crate::journal::segments::random_seed;
 use crate::journal::{
-    Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, first_chain, footer, parse, scan,
+    Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, are_contiguous, first_chain,
+    footer, parse, read_footer, scan,
 };
 use crate::record;
 use crate::writer::Writer;
 
-/// A frame that somebody still needs.
-struct Live {
+/// A frame that is still needed.
+struct Needed {
+    /// Where the frame lies in the old segment.
     old: Location,
     frame: NewFrame,
     effect: Effect,
 }
 
 impl Writer {
-    /// Rewrites every sealed segment of which more than half is dead; answers how many bytes that freed.
+    /// Rewrites every sealed segment of which more than half is dead. Returns the number of bytes that this freed.
     pub(crate) fn reclaim(&mut self) -> Result<u64, StoreError> {
         self.repair()?;
         let mostly_dead = |listed: &&Listed| {
@@ -39,26 +41,27 @@ impl Writer {
         Ok(freed)
     }
 
+    /// Rewrites one segment. Returns the number of bytes that this freed.
     fn rewrite(&mut self, listed: &Listed) -> Result<u64, StoreError> {
         let path = self.segments.path(listed.id);
         let file = self.segments.files.open(&path, OpenMode::Read);
         let bytes = file.and_then(|file| read_all(file.as_ref()));
         let bytes = bytes.map_err(|error| StoreError::io("read", &path, error))?;
         let scanned = scan(&bytes, listed.id, listed.seed, None);
-        if !scanned.bad.is_empty() || scanned.tail.is_some() || scanned.trailer.is_none() {
-            // What is damaged is kept as it is: a person may want to look at it.
+        if !is_whole(&bytes, &scanned) {
+            // A person may want to look at a damaged segment.
             return Ok(0);
         }
         let is_oldest = self.manifest.segments.iter().all(|other| other.order >= listed.order);
-        let mut live = Vec::new();
+        let mut needed = Vec::new();
         for (frame, _) in &scanned.frames {
             if let Some(kept) = self.keep(&bytes, listed, frame, is_oldest)? {
-                live.push(kept);
+                needed.push(kept);
             }
         }
         let before = self.manifest.clone();
         let (replacement, moved) =
-            if live.is_empty() { (None, Vec::new()) } else { self.copy(listed, &live)? };
+            if needed.is_empty() { (None, Vec::new()) } else { self.copy(listed, &needed)? };
         self.manifest.segments.retain(|other| other.id != listed.id);
         self.manifest.segments.extend(replacement);
         self.manifest.segments.sort_by_key(|listed| listed.order);
@@ -68,10 +71,10 @@ impl Writer {
             return Err(error);
         }
         let mut kept_bytes = 0;
-        for (live, frame) in live.iter().zip(&moved) {
+        for (needed, frame) in needed.iter().zip(&moved) {
             let segment = replacement.map_or(0, |listed| listed.id);
             let new = Location { segment, offset: frame.offset, length: frame.length };
-            self.indexer.relocate(frame, live.old, new, &live.effect)?;
+            self.indexer.relocate(frame, needed.old, new, &needed.effect)?;
             kept_bytes += u64::from(frame.length);
         }
         if let Some(Listed { id, order, seed, state: State::Sealed { frames, digest, .. } }) = replacement {
@@ -89,21 +92,22 @@ impl Writer {
         Ok((bytes.len() as u64).saturating_sub(kept_bytes))
     }
 
+    /// The frame with its payload, if it is still needed.
     fn keep(
         &self,
         bytes: &[u8],
         listed: &Listed,
         frame: &Frame,
         is_oldest: bool,
-    ) -> Result<Option<Live>, StoreError> {
+    ) -> Result<Option<Needed>, StoreError> {
         let at = usize::try_from(frame.offset).expect("an offset into a buffer in memory");
         let parsed = parse(bytes, at, 0, listed.seed).expect("the scan found a frame here");
-        let effect = Effect::from(record::decode(parsed.payload)?);
+        let effect = Effect::of(frame, record::decode(parsed.payload)?)?;
         let old = Location { segment: listed.id, offset: frame.offset, length: frame.length };
-        let is_live = match frame.kind {
+        let is_needed = match frame.kind {
             FrameKind::Deleted => !is_oldest,
             FrameKind::Append | FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => {
-                self.indexer.is_live(frame, old, &effect)?
+                self.indexer.is_needed(frame, old, &effect)?
             }
         };
         let copy = || NewFrame {
@@ -113,22 +117,28 @@ impl Writer {
             count: frame.count,
             payload: parsed.payload.to_vec(),
         };
-        Ok(is_live.then(|| Live { old, frame: copy(), effect }))
+        Ok(is_needed.then(|| Needed { old, frame: copy(), effect }))
     }
 
-    /// Writes the live frames to a segment of their own, complete with footer, synced, and not yet listed.
-    fn copy(&mut self, listed: &Listed, live: &[Live]) -> Result<(Option<Listed>, Vec<Frame>), StoreError> {
+    /// Writes the needed frames to a new segment with a footer, and syncs it. The manifest does not list it yet.
+    fn copy(
+        &mut self,
+        listed: &Listed,
+        needed: &[Needed],
+    ) -> Result<(Option<Listed>, Vec<Frame>), StoreError> {
         let header = SegmentHeader { id: self.manifest.next_id, order: listed.order, seed: random_seed() };
         self.manifest.next_id += 1;
         let mut buffer = Vec::new();
         let mut chain = first_chain(header.id, header.seed);
         let mut frames = Vec::new();
-        for live in live {
-            let (frame, next) = live.frame.encode(&mut buffer, SEGMENT_HEADER_BYTES, header.seed, chain);
+        for needed in needed {
+            let (frame, next) = needed.frame.encode(&mut buffer, SEGMENT_HEADER_BYTES, header.seed, chain);
             frames.push(frame);
             chain = next;
         }
         let length = SEGMENT_HEADER_BYTES + buffer.len() as u64;
+        let is_contiguous = are_contiguous(&frames, length);
+        StoreError::ensure(is_contiguous, "the frames of a rewritten segment lie one after another")?;
         buffer.extend(footer(&frames, length, chain));
         let path = self.segments.path(header.id);
         let written = self.segments.create(&header).and_then(|file| {
@@ -143,6 +153,17 @@ impl Writer {
         let state = State::Sealed { length, frames: frames.len() as u64, digest: chain };
         Ok((Some(Listed { id: header.id, order: header.order, seed: header.seed, state }), frames))
     }
+}
+
+/// Whether the segment is undamaged, and its footer and trailer list exactly the frames that it holds.
+fn is_whole(bytes: &[u8], scanned: &Scan) -> bool {
+    let Some(trailer) = scanned.trailer else { return false };
+    let frames = scanned.frames.iter().map(|(frame, _)| frame);
+    scanned.bad.is_empty()
+        && scanned.tail.is_none()
+        && are_contiguous(frames.clone(), trailer.footer_offset)
+        && (trailer.frames, trailer.digest) == (scanned.frames.len() as u64, scanned.chain)
+        && read_footer(bytes).is_some_and(|listed| listed.iter().eq(frames))
 }
 
 fn is_sealed(state: State) -> bool {

@@ -1,80 +1,193 @@
-//! What a frame of the journal carries, and its bytes: a version byte, then the record in that version's form.
+//! What a frame of the journal carries, and its bytes: one byte for the version, then the record in the form of that
+//! version.
 //!
-//! Invariants: bytes once written can be read for ever. A version's structs (`record/v1.rs`) are storage structs of
-//! their own, apart from the kernel's; their golden bytes are in the tests. What is decoded is limited in size and
-//! consumed to its last byte.
+//! A record is written in the newest version and read in the version that its first byte names. `record/v1.rs` declares
+//! version 1; `docs/record-versions.md` says how to add another one.
+//!
+//! Invariants: bytes that were written once can be read by every later program; the tests hold golden bytes of each
+//! version. A version that this program does not know is a typed error that names it. What is decoded is limited in
+//! size and used up to its last byte.
 
+mod codec;
 mod v1;
 
 #[cfg(test)]
 mod tests;
 
-use greenroom_kernel::{Entry, EntryId};
+use std::marker::PhantomData;
+
+use bincode::de::Decoder;
+use bincode::enc::Encoder;
+use bincode::error::{DecodeError, EncodeError};
+use greenroom_kernel::Entry;
 
 use crate::error::StoreError;
 use crate::head::Head;
+use codec::Stored;
+use v1::V1;
 
 /// One record, as the rest of the crate sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum StoredRecord {
-    /// Entries of a session, and its head after them.
+    /// Entries of a session, and the head after them.
     Append {
-        /// The term of the writer that owns the session; 0 on one machine.
-        epoch: u64,
         /// The caller's idempotency key.
         key: Option<String>,
-        /// The entries, dense.
+        /// The entries, with dense ids.
         entries: Vec<Entry>,
-        /// The head after them.
+        /// The head after the entries.
         head: Box<Head>,
     },
-    /// The session was deleted: all its frames before this one are dead.
+    /// The session was deleted. All its frames before this one are dead.
     Deleted,
     /// A learned fact.
     Learned {
-        /// Its name.
+        /// The name of the fact.
         key: String,
-        /// Its value.
+        /// The fact itself.
         value: Vec<u8>,
     },
-    /// Entries of the session from `from` on were found lost. `head` is the head that it has since.
+    /// Entries of the session were found lost, from `head.lost_from` on.
     Quarantined {
-        /// The first that was lost.
-        from: EntryId,
-        /// The head since then.
+        /// The head that the session has since.
         head: Box<Head>,
     },
-    /// The loss was accepted, and the session goes on from `head`.
+    /// The loss was accepted.
     LossAccepted {
-        /// The head from here on.
+        /// The head that the session goes on from.
         head: Box<Head>,
     },
 }
+
+/// The versions that can be read. Records are written in the last one.
+const VERSIONS: Versions = Versions(&[Version::new::<V1>(1)]);
 
 /// Decoding allocates no more than this, whatever the bytes say.
 const DECODE_LIMIT_BYTES: usize = 512 << 20;
-/// What is larger than this is decoded before it is written: only then could it exceed the decoding limit (an
-/// encoded byte becomes at most about 70 bytes in memory).
+/// A record that is larger than this is decoded before it is written, so that nothing is written that exceeds the limit
+/// of decoding. A smaller one cannot exceed it: an encoded byte takes at most about 70 bytes in memory.
 const CHECKED_FROM_BYTES: usize = 4 << 20;
 
-fn config() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<DECODE_LIMIT_BYTES>()
+/// The bytes of a record, in the newest version.
+pub(crate) fn encode(record: &StoredRecord) -> Result<Vec<u8>, StoreError> {
+    VERSIONS.encode(record)
 }
 
-fn record_error(detail: impl std::fmt::Display) -> StoreError {
-    StoreError::Record { detail: detail.to_string() }
+/// The record in `bytes`, whichever version wrote it.
+pub(crate) fn decode(bytes: &[u8]) -> Result<StoredRecord, StoreError> {
+    VERSIONS.decode(bytes)
 }
 
-/// The bytes of `value` after the newest version's byte.
-fn encode_versioned(value: &impl bincode::Encode) -> Result<Vec<u8>, StoreError> {
-    let mut bytes = vec![v1::VERSION];
-    bincode::encode_into_std_write(value, &mut bytes, bincode::config::standard()).map_err(record_error)?;
+/// The bytes of a head, in the newest version.
+pub(crate) fn encode_head(head: &Head) -> Result<Vec<u8>, StoreError> {
+    VERSIONS.encode_head(head)
+}
+
+/// The head in `bytes`, whichever version wrote it.
+pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, StoreError> {
+    VERSIONS.decode_head(bytes)
+}
+
+/// One version: the byte that names it, and how records and heads are encoded and decoded without that byte.
+struct Version {
+    number: u8,
+    encode: fn(&StoredRecord, Vec<u8>) -> Result<Vec<u8>, StoreError>,
+    decode: fn(&[u8]) -> Result<StoredRecord, StoreError>,
+    encode_head: fn(&Head, Vec<u8>) -> Result<Vec<u8>, StoreError>,
+    decode_head: fn(&[u8]) -> Result<Head, StoreError>,
+}
+
+impl Version {
+    const fn new<V>(number: u8) -> Self
+    where
+        StoredRecord: Stored<V>,
+        Head: Stored<V>,
+    {
+        Self {
+            number,
+            encode: encode_after::<V, StoredRecord>,
+            decode: decode_whole::<V, StoredRecord>,
+            encode_head: encode_after::<V, Head>,
+            decode_head: decode_whole::<V, Head>,
+        }
+    }
+}
+
+/// Versions in ascending order; there is at least one.
+struct Versions(&'static [Version]);
+
+impl Versions {
+    fn newest(&self) -> &Version {
+        self.0.last().expect("there is at least one version")
+    }
+
+    /// The version that wrote `bytes`, and the bytes after its number.
+    fn of<'a>(&self, bytes: &'a [u8], what: &'static str) -> Result<(&Version, &'a [u8]), StoreError> {
+        let (&number, body) = bytes.split_first().ok_or_else(|| record_error("it is empty"))?;
+        match self.0.iter().find(|version| version.number == number) {
+            Some(version) => Ok((version, body)),
+            None => {
+                let supported = self.newest().number.into();
+                Err(StoreError::Version { what, found: number.into(), supported })
+            }
+        }
+    }
+
+    fn encode(&self, record: &StoredRecord) -> Result<Vec<u8>, StoreError> {
+        let newest = self.newest();
+        let bytes = (newest.encode)(record, vec![newest.number])?;
+        if bytes.len() > CHECKED_FROM_BYTES {
+            self.decode(&bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<StoredRecord, StoreError> {
+        let (version, body) = self.of(bytes, "a record")?;
+        (version.decode)(body)
+    }
+
+    fn encode_head(&self, head: &Head) -> Result<Vec<u8>, StoreError> {
+        let newest = self.newest();
+        (newest.encode_head)(head, vec![newest.number])
+    }
+
+    fn decode_head(&self, bytes: &[u8]) -> Result<Head, StoreError> {
+        let (version, body) = self.of(bytes, "a head")?;
+        (version.decode_head)(body)
+    }
+}
+
+/// A value that bincode writes as the version `V` stores it.
+struct Written<'a, V, T>(&'a T, PhantomData<V>);
+
+impl<V, T: Stored<V>> bincode::Encode for Written<'_, V, T> {
+    fn encode<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        self.0.write(encoder)
+    }
+}
+
+/// A value that bincode reads as the version `V` stores it.
+struct Read<V, T>(T, PhantomData<V>);
+
+impl<V, T: Stored<V>, Context> bincode::Decode<Context> for Read<V, T> {
+    fn decode<D: Decoder<Context = Context>>(decoder: &mut D) -> Result<Self, DecodeError> {
+        T::read(decoder).map(|value| Self(value, PhantomData))
+    }
+}
+
+/// Appends the value to `bytes`, as the version `V` stores it.
+fn encode_after<V, T: Stored<V>>(value: &T, mut bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    let written = Written::<V, T>(value, PhantomData);
+    bincode::encode_into_std_write(written, &mut bytes, bincode::config::standard()).map_err(record_error)?;
     Ok(bytes)
 }
 
-/// The value in `bytes`, all of them.
-fn decode_whole<T: bincode::Decode<()>>(bytes: &[u8]) -> Result<T, StoreError> {
-    let (value, consumed) = bincode::decode_from_slice(bytes, config()).map_err(record_error)?;
+/// The value in `bytes`, as the version `V` stores it. All bytes must belong to it.
+fn decode_whole<V, T: Stored<V>>(bytes: &[u8]) -> Result<T, StoreError> {
+    let config = bincode::config::standard().with_limit::<DECODE_LIMIT_BYTES>();
+    let (Read::<V, T>(value, _), consumed) =
+        bincode::decode_from_slice(bytes, config).map_err(record_error)?;
     if consumed == bytes.len() {
         Ok(value)
     } else {
@@ -82,37 +195,6 @@ fn decode_whole<T: bincode::Decode<()>>(bytes: &[u8]) -> Result<T, StoreError> {
     }
 }
 
-fn split_version<'a>(bytes: &'a [u8], what: &'static str) -> Result<(u8, &'a [u8]), StoreError> {
-    let (&version, body) = bytes.split_first().ok_or_else(|| record_error("it is empty"))?;
-    if version == v1::VERSION {
-        Ok((version, body))
-    } else {
-        Err(StoreError::Version { what, found: version.into(), supported: v1::VERSION.into() })
-    }
-}
-
-/// The record's bytes, in the newest version.
-pub(crate) fn encode(record: &StoredRecord) -> Result<Vec<u8>, StoreError> {
-    let bytes = encode_versioned(&v1::Record::from(record))?;
-    if bytes.len() > CHECKED_FROM_BYTES {
-        decode(&bytes)?;
-    }
-    Ok(bytes)
-}
-
-/// The record in `bytes`, whichever version wrote it.
-pub(crate) fn decode(bytes: &[u8]) -> Result<StoredRecord, StoreError> {
-    let (_, body) = split_version(bytes, "a record")?;
-    Ok(decode_whole::<v1::Record>(body)?.into())
-}
-
-/// A head's bytes, in the newest version.
-pub(crate) fn encode_head(head: &Head) -> Result<Vec<u8>, StoreError> {
-    encode_versioned(&v1::Head::from(head))
-}
-
-/// The head in `bytes`, whichever version wrote it.
-pub(crate) fn decode_head(bytes: &[u8]) -> Result<Head, StoreError> {
-    let (_, body) = split_version(bytes, "a head")?;
-    Ok(decode_whole::<v1::Head>(body)?.into())
+fn record_error(detail: impl std::fmt::Display) -> StoreError {
+    StoreError::Record { detail: detail.to_string() }
 }

@@ -1,8 +1,12 @@
-//! Opening a store: finding out what the journal holds, what was lost, and bringing the index up to it.
+//! Opening a store: finds out what the journal holds and what was lost, and brings the index up to date.
 //!
-//! Invariants: nothing that was acknowledged and is gone stays unpublished, as far as journal, manifest or index still
-//! know of it; what is whole can be read; nothing here panics over what is on the disk. The segment that was written
-//! to is read as a whole; sealed ones are known by their last bytes, and read only to build the index again.
+//! The steps, in order: read the list of segments and look at the ends of those that are no longer written to
+//! (`listing`), open the index and decide whether it can be used (`trust`), read the active segment, apply the journal
+//! to the index from the checkpoint on (`replay`), and report what was lost.
+//!
+//! Invariants: an acknowledged entry that is gone is reported, as far as the journal, the manifest or the index still
+//! knows of it. Whatever is whole can be read. Nothing here panics because of what is on the disk. Sealed segments are
+//! read as a whole only when they are damaged or the index has to be built again.
 
 mod listing;
 mod replay;
@@ -21,39 +25,44 @@ use crate::index::{Checkpoint, Location, Row};
 use crate::indexer::{Indexer, lost_head};
 use crate::journal::manifest::{Listed, Manifest, State};
 use crate::journal::segments::{Segments, journal_dir, random_seed};
-use crate::journal::{Bad, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, first_chain, scan};
+use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, first_chain, scan};
 use crate::lock::DirectoryLock;
 use crate::reader;
 use crate::record::StoredRecord;
-use crate::writer::{Active, Writer, open_active};
-use trust::Trusted;
+use crate::writer::{Active, Tail, Writer, open_active};
+use trust::TrustedIndex;
 
-/// So much is staged before it is moved to sled while the journal is read again.
+/// While the journal is read, staged index changes of this many bytes are moved to sled.
 const STAGED_BYTES_MAX: usize = 8 << 20;
 
-/// A part of the journal that is gone.
+/// A range of the journal that is damaged or gone.
 #[derive(Debug)]
-struct Part {
+struct LostRange {
     segment: u64,
+    /// The offset of the first byte.
     from: u64,
+    /// The offset after the last byte; `u64::MAX` if the whole segment is gone.
     until: u64,
-    /// The frames in it that are still known from their headers or from the footer.
-    known: Vec<Frame>,
-    /// Whether it is what the segment that was written to ended with.
+    /// The frames in the range that are still known, from their headers or from the footer.
+    frames: Vec<Frame>,
+    /// Whether the range is the end of the active segment.
     is_tail: bool,
-    /// Whether it is known only from what is missing: without a session there is nothing to say.
+    /// Whether the range was concluded only from entries that are missing. Such a range is reported only if it cost
+    /// a session something.
     is_inferred: bool,
+    /// Whether sessions may have lost entries here of which nothing tells any more.
     others_possible: bool,
+    /// The sessions that lost entries here.
     sessions: BTreeSet<String>,
 }
 
-impl Part {
-    fn new(segment: u64, from: u64, until: u64, known: Vec<Frame>) -> Self {
+impl LostRange {
+    fn new(segment: u64, from: u64, until: u64, frames: Vec<Frame>) -> Self {
         Self {
             segment,
             from,
             until,
-            known,
+            frames,
             is_tail: false,
             is_inferred: false,
             others_possible: true,
@@ -61,23 +70,26 @@ impl Part {
         }
     }
 
-    fn covers(&self, location: Location) -> bool {
+    /// Whether any byte of the frame at `location` lies in the range.
+    fn overlaps(&self, location: Location) -> bool {
         location.segment == self.segment
             && location.offset < self.until
             && location.offset + u64::from(location.length) > self.from
     }
 }
 
+/// What was found out so far.
 struct Recovery<'a> {
     options: &'a StoreOptions,
     segments: Arc<Segments>,
     manifest: Manifest,
-    parts: Vec<Part>,
+    lost: Vec<LostRange>,
     notices: Vec<Notice>,
+    /// Whether the manifest in memory differs from the one on the disk.
     is_manifest_changed: bool,
 }
 
-/// Opens the journal and the index in `options.dir`, which is locked.
+/// Opens the journal and the index in `options.dir`. The directory must be locked already.
 pub(crate) fn recover(
     options: &StoreOptions,
     lock: DirectoryLock,
@@ -89,7 +101,7 @@ pub(crate) fn recover(
         options,
         segments: Arc::new(Segments::new(Arc::clone(&options.files), dir)),
         manifest: Manifest::default(),
-        parts: Vec::new(),
+        lost: Vec::new(),
         notices: Vec::new(),
         is_manifest_changed: false,
     };
@@ -100,7 +112,7 @@ pub(crate) fn recover(
     let mut indexer = match trusted {
         Some(trusted) if !recovery.is_shifted(&opened, &trusted) => {
             let mut indexer = Indexer::new(Arc::clone(&index), trusted.checkpoint, trusted.segments);
-            recovery.lose_by_index(&mut indexer)?;
+            recovery.find_losses_by_index(&mut indexer)?;
             recovery.replay(&mut indexer, Some(trusted.checkpoint), &opened)?;
             indexer
         }
@@ -117,12 +129,12 @@ pub(crate) fn recover(
         }
     };
     let index = indexer.index();
-    let is_suspect = match opened.as_mut() {
+    let tail = match opened.as_mut() {
         Some(opened) => opened.trim(),
-        None => false,
+        None => Tail::Empty,
     };
     let active = recovery.active(opened, &mut indexer)?;
-    recovery.say_what_was_lost(&mut indexer)?;
+    recovery.report_losses(&mut indexer)?;
     let Recovery { segments, manifest, notices, .. } = recovery;
     let mut writer = Writer {
         segments,
@@ -131,57 +143,60 @@ pub(crate) fn recover(
         manifest,
         active,
         segment_bytes: options.segment_bytes,
-        is_suspect,
+        tail,
         is_manifest_dirty: false,
         is_reclaim_due: false,
         lock,
     };
     writer.indexer.publish();
     quarantine(&mut writer);
-    if let Err(error) = writer.index.settle() {
+    if let Err(error) = writer.index.flush_staged() {
         tracing::error!(%error, "the index cannot be written; the journal goes on without it");
     }
     Ok((writer, notices))
 }
 
-/// Writes the losses that were found to the journal, so that an index built again knows of them.
+/// Records the losses that were found in the journal, so that an index that is built again knows of them.
 fn quarantine(writer: &mut Writer) {
-    for (session, from) in writer.indexer.newly_lost.clone() {
+    for session in writer.indexer.newly_lost.keys().cloned().collect::<Vec<_>>() {
         let written = writer.indexer.row(&session).and_then(|row| {
             let Some(Row { head, .. }) = row else { return Ok(()) };
-            let record = StoredRecord::Quarantined { from, head: Box::new(head.clone()) };
+            let record = StoredRecord::Quarantined { head: Box::new(head.clone()) };
             writer.write_record(&session, head.entries, record)
         });
         if let Err(error) = written {
-            // The index knows; the journal is told at the next start that finds the loss again.
-            tracing::warn!(%error, session, "cannot write down that the session lost entries");
+            // The index has the loss. The next start finds it again, and tries again to record it in the journal.
+            tracing::warn!(%error, session, "cannot record in the journal that the session lost entries");
         }
     }
 }
 
-/// The segment that was written to.
-struct Opened {
+/// The active segment, as it was found.
+struct OpenedActive {
     listed: Listed,
     file: Arc<dyn File>,
     bytes: Vec<u8>,
     scan: Scan,
-    /// The file goes on behind the last frame that counts.
+    /// Whether the file continues behind the last frame that counts.
     is_longer: bool,
-    /// It is damaged and must not be written to.
+    /// Whether the segment is damaged. Then it must not be written to any more.
     is_damaged: bool,
 }
 
-impl Opened {
-    /// Cuts off what does not count; true if that failed, and has to be done before anything is written.
-    fn trim(&mut self) -> bool {
+impl OpenedActive {
+    /// Cuts off what follows the last frame that counts. If that fails, the writer has to do it before it writes.
+    fn trim(&mut self) -> Tail {
         if !self.is_longer || self.is_damaged {
-            return false;
+            return Tail::Empty;
         }
         let cut = self.file.truncate(self.scan.end).and_then(|()| self.file.sync());
-        if let Err(error) = &cut {
-            tracing::warn!(%error, "cannot cut off an unfinished write; the next append tries again");
+        match cut {
+            Ok(()) => Tail::Empty,
+            Err(error) => {
+                tracing::warn!(%error, "cannot cut off an unfinished write; the next append tries again");
+                Tail::Unknown
+            }
         }
-        cut.is_err()
     }
 }
 
@@ -190,8 +205,8 @@ impl Recovery<'_> {
         self.segments.files.as_ref()
     }
 
-    /// Reads the segment that was written to, and decides where it ends.
-    fn read_active(&mut self, checkpoint: Option<Checkpoint>) -> Result<Option<Opened>, StoreError> {
+    /// Reads the active segment, and decides where it ends. `None` if there is none, or its file is gone.
+    fn read_active(&mut self, checkpoint: Option<Checkpoint>) -> Result<Option<OpenedActive>, StoreError> {
         let active = self.manifest.segments.iter().find_map(|listed| match listed.state {
             State::Active { floor } => Some((*listed, floor)),
             State::Sealed { .. } | State::Abandoned { .. } => None,
@@ -203,83 +218,84 @@ impl Recovery<'_> {
         };
         let file = open_active(&self.segments, listed.id)?;
         let indexed = checkpoint.filter(|checkpoint| checkpoint.segment == listed.id);
-        // Up to here everything had been acknowledged.
+        // Everything before this offset had been acknowledged.
         let known_end = indexed.map_or(0, |checkpoint| checkpoint.offset).max(floor);
         let mut scanned = scan(&bytes, listed.id, listed.seed, None);
         let length = bytes.len() as u64;
         let mut is_damaged = false;
         if SegmentHeader::decode(&bytes)?.is_none() {
-            // No entry is lost with it: the list knows the seed.
-            let mut part = Part::new(listed.id, 0, SEGMENT_HEADER_BYTES, Vec::new());
-            part.others_possible = false;
-            self.parts.push(part);
+            // This costs no entry: the manifest has the seed.
+            let mut header = LostRange::new(listed.id, 0, SEGMENT_HEADER_BYTES, Vec::new());
+            header.others_possible = false;
+            self.lost.push(header);
             is_damaged = true;
         }
-        let unfinished =
-            scanned.bad.iter().position(|(bad, was_synced)| !was_synced && bad.from >= known_end);
+        let unfinished = scanned.bad.iter().position(|bad| !bad.was_synced && bad.from >= known_end);
         if let Some(position) = unfinished {
-            // The last write never finished, and its pieces reached the disk out of order.
-            let from = scanned.bad[position].0.from;
+            // The last write never finished, and only some of its pieces reached the disk.
+            let from = scanned.bad[position].from;
             scanned.bad.truncate(position);
             scanned.frames.retain(|(frame, _)| frame.offset < from);
             let last = scanned.frames.last();
             scanned.end = last.map_or(SEGMENT_HEADER_BYTES, |(frame, _)| frame.end());
             scanned.chain = last.map_or(first_chain(listed.id, listed.seed), |(_, chain)| *chain);
-            scanned.tail = Some(Bad { from: scanned.end, until: length, legible: Vec::new() });
+            let from = scanned.end;
+            scanned.tail = Some(BadRange { from, until: length, legible: Vec::new(), was_synced: false });
         }
-        let first_part = self.parts.len();
-        self.take_parts(&listed, &scanned, None, 0);
+        let lost_before = self.lost.len();
+        self.take_bad_ranges(&listed, &scanned, None, 0);
         if scanned.end < known_end {
             let legible = scanned.tail.take().map(|tail| tail.legible).unwrap_or_default();
-            let mut part = Part::new(listed.id, scanned.end, known_end.max(length), legible);
-            part.is_tail = true;
-            self.parts.push(part);
-        } else if let Some(Bad { from, until, .. }) = &scanned.tail {
+            let mut tail = LostRange::new(listed.id, scanned.end, known_end.max(length), legible);
+            tail.is_tail = true;
+            self.lost.push(tail);
+        } else if let Some(BadRange { from, until, .. }) = &scanned.tail {
             self.notices.push(Notice::TailCut { segment: listed.id, offset: *from, bytes: until - from });
         }
-        is_damaged |= self.parts.len() > first_part;
+        is_damaged |= self.lost.len() > lost_before;
         let is_longer = length > scanned.end;
-        Ok(Some(Opened { listed, file, bytes, scan: scanned, is_longer, is_damaged }))
+        Ok(Some(OpenedActive { listed, file, bytes, scan: scanned, is_longer, is_damaged }))
     }
 
-    /// Whether the index's checkpoint is not where a frame of the journal ends, though nothing is damaged there.
-    fn is_shifted(&self, opened: &Option<Opened>, trusted: &Trusted) -> bool {
-        if self.parts.iter().any(|part| part.from == part.until && part.others_possible) {
-            // Frames were cut out: everything after them stands elsewhere.
+    /// Whether the index's checkpoint is not the end of a frame in the journal, although nothing is damaged there.
+    fn is_shifted(&self, opened: &Option<OpenedActive>, trusted: &TrustedIndex) -> bool {
+        if self.lost.iter().any(|range| range.from == range.until && range.others_possible) {
+            // Frames were cut out, so everything after them lies at another offset than the index says.
             return true;
         }
         let Checkpoint { segment, offset, chain, .. } = trusted.checkpoint;
         let Some(opened) = opened.as_ref().filter(|opened| opened.listed.id == segment) else { return false };
         let is_start = (offset, chain) == (SEGMENT_HEADER_BYTES, first_chain(segment, opened.listed.seed));
         let is_end = opened.scan.frames.iter().any(|(frame, next)| (frame.end(), *next) == (offset, chain));
-        let is_damaged = |part: &Part| part.segment == segment && part.from < offset && part.until >= offset;
-        !is_start && !is_end && !self.parts.iter().any(is_damaged)
+        let is_damaged =
+            |range: &LostRange| range.segment == segment && range.from < offset && range.until >= offset;
+        !is_start && !is_end && !self.lost.iter().any(is_damaged)
     }
 
-    /// Finds in the index which sessions lost entries with the parts that are gone.
-    fn lose_by_index(&mut self, indexer: &mut Indexer) -> Result<(), StoreError> {
-        let known: BTreeSet<u64> = self.parts.iter().map(|part| part.segment).collect();
+    /// Finds out from the index which sessions lost entries, and quarantines them.
+    fn find_losses_by_index(&mut self, indexer: &mut Indexer) -> Result<(), StoreError> {
+        let known: BTreeSet<u64> = self.lost.iter().map(|range| range.segment).collect();
         for &id in indexer.segments.keys() {
             if self.manifest.get(id).is_none() && !known.contains(&id) {
-                let mut part = Part::new(id, 0, u64::MAX, Vec::new());
-                part.is_inferred = true;
-                self.parts.push(part);
+                let mut missing = LostRange::new(id, 0, u64::MAX, Vec::new());
+                missing.is_inferred = true;
+                self.lost.push(missing);
             }
             self.manifest.next_id = self.manifest.next_id.max(id + 1);
         }
-        if self.parts.is_empty() {
+        if self.lost.is_empty() {
             return Ok(());
         }
-        let mut lost: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        let mut lost_entries: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
         for (session, sequence, location) in indexer.index().all_entries()? {
-            if self.blame(location, &session) {
-                lost.entry(session).or_default().insert(sequence);
+            if self.is_lost(location, &session) {
+                lost_entries.entry(session).or_default().insert(sequence);
             }
         }
         let (rows, _) = indexer.index().rows()?;
         for (session, Row { head, mut place }) in rows {
-            let sequences = lost.remove(&session).unwrap_or_default();
-            let is_newest_lost = self.blame(place.newest, &session);
+            let sequences = lost_entries.remove(&session).unwrap_or_default();
+            let is_newest_lost = self.is_lost(place.newest, &session);
             if sequences.is_empty() && !is_newest_lost {
                 continue;
             }
@@ -298,7 +314,7 @@ impl Recovery<'_> {
             }
             let from = EntryId(sequences.first().copied().unwrap_or(after.entries));
             let from = head.lost_from.map_or(from, |earlier| earlier.min(from));
-            indexer.replace_row(&session, &lost_head(after, from), place)?;
+            indexer.set_row(&session, &lost_head(after, from), place)?;
             indexer.newly_lost.insert(session, from);
         }
         for id in indexer.segments.keys().copied().collect::<Vec<_>>() {
@@ -306,37 +322,37 @@ impl Recovery<'_> {
                 indexer.drop_segment(id);
             }
         }
-        for part in &mut self.parts {
-            // The index knows all that stood there, unless it had not come that far.
+        for range in &mut self.lost {
+            // The index knows everything that the range held, unless the range lies behind the checkpoint.
             let is_indexed =
-                part.segment != indexer.checkpoint.segment || part.until <= indexer.checkpoint.offset;
-            let segment_order = self.manifest.get(part.segment).map(|listed| listed.order);
+                range.segment != indexer.checkpoint.segment || range.until <= indexer.checkpoint.offset;
+            let segment_order = self.manifest.get(range.segment).map(|listed| listed.order);
             let end_order = indexer.segments.get(&indexer.checkpoint.segment).map(|row| row.order);
-            part.others_possible &= !(is_indexed && segment_order <= end_order);
+            range.others_possible &= !(is_indexed && segment_order <= end_order);
         }
         indexer.publish();
         Ok(())
     }
 
-    /// Whether what stood at `location` is gone; if so, the session is noted with that part.
-    fn blame(&mut self, location: Location, session: &str) -> bool {
-        match self.parts.iter_mut().find(|part| part.covers(location)) {
+    /// Whether the session's frame at `location` is lost. If so, the session is noted with the range that it lies in.
+    fn is_lost(&mut self, location: Location, session: &str) -> bool {
+        match self.lost.iter_mut().find(|range| range.overlaps(location)) {
             None => false,
-            Some(part) => {
-                part.sessions.insert(session.to_owned());
+            Some(range) => {
+                range.sessions.insert(session.to_owned());
                 true
             }
         }
     }
 
-    /// The segment to write to: the one that was, if it is whole, or a new one.
-    fn active(&mut self, opened: Option<Opened>, indexer: &mut Indexer) -> Result<Active, StoreError> {
+    /// The segment to write to: the active one if it is undamaged, otherwise a new one.
+    fn active(&mut self, opened: Option<OpenedActive>, indexer: &mut Indexer) -> Result<Active, StoreError> {
         match opened {
             Some(opened) if !opened.is_damaged => {
                 if self.is_manifest_changed {
                     self.manifest.store(self.files(), &self.segments.dir)?;
                 }
-                let Opened { listed, file, scan, .. } = opened;
+                let OpenedActive { listed, file, scan, .. } = opened;
                 let frames = scan.frames.into_iter().map(|(frame, _)| frame).collect();
                 let Listed { id, seed, .. } = listed;
                 return Ok(Active { id, seed, file, end: scan.end, chain: scan.chain, frames });
@@ -365,13 +381,14 @@ impl Recovery<'_> {
         })
     }
 
-    /// Turns what was found into notices.
-    fn say_what_was_lost(&mut self, indexer: &mut Indexer) -> Result<(), StoreError> {
-        let mut said = BTreeSet::new();
-        for part in &mut self.parts {
+    /// Turns the lost ranges into notices.
+    fn report_losses(&mut self, indexer: &mut Indexer) -> Result<(), StoreError> {
+        let mut reported = BTreeSet::new();
+        for range in &mut self.lost {
+            // The sessions that have entries after those that they lost.
             let mut holed = Vec::new();
-            let mut is_tail_said = false;
-            for session in std::mem::take(&mut part.sessions) {
+            let mut has_lost_tails = false;
+            for session in std::mem::take(&mut range.sessions) {
                 let row = indexer.row(&session)?;
                 let Some(Row { head: Head { lost_from: Some(from), entries, .. }, .. }) = row else {
                     continue;
@@ -379,20 +396,20 @@ impl Recovery<'_> {
                 if from.0 < entries {
                     holed.push(session);
                 } else {
-                    is_tail_said = true;
-                    if said.insert(session.clone()) {
+                    has_lost_tails = true;
+                    if reported.insert(session.clone()) {
                         self.notices.push(Notice::TailLost { session, from });
                     }
                 }
             }
-            let is_only_tail = is_tail_said && holed.is_empty() && (part.is_tail || part.is_inferred);
-            let is_nothing = part.is_inferred && holed.is_empty();
+            let is_only_tail = has_lost_tails && holed.is_empty() && range.is_tail;
+            let is_nothing = range.is_inferred && holed.is_empty();
             if !is_only_tail && !is_nothing {
                 self.notices.push(Notice::Damaged {
-                    segment: part.segment,
-                    offset: part.from,
+                    segment: range.segment,
+                    offset: range.from,
                     sessions: holed,
-                    others_possible: part.others_possible,
+                    others_possible: range.others_possible,
                 });
             }
         }

@@ -1,7 +1,8 @@
-//! The store as its callers see it: when nothing goes wrong (`basics`, `model`), when the disk fails (`failing`),
-//! when the power goes (`power`) or the process ends (`crash`), when bytes are damaged or lost (`damage`), and when sessions are deleted (`deletion`).
+//! The store as its callers see it: when nothing goes wrong (`basics`, `model`), when the disk fails (`failing`), when
+//! the power fails (`power`), when the process ends (`crash`), when bytes are damaged or lost (`damage`), and when
+//! sessions are deleted (`deletion`). The helpers are in `world`.
 //!
-//! Helpers are in `world`. Random tests print their seed when they fail.
+//! Invariants: a random test names its seed when it fails, and fails if too few of its cases tested anything.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod basics;
@@ -11,4 +12,4 @@ mod deletion;
 mod failing;
 mod model;
 mod power;
-mod world;
+pub(crate) mod world;

@@ -1,8 +1,17 @@
 //! The one thread that writes: group commit over all sessions.
 //!
-//! Invariants: a reply is sent after the bytes it speaks of were synced, never before. After a failed write or sync
-//! nothing behind the last acknowledged byte is trusted: it is cut off and the cut synced, or the segment is left
-//! for a new one, before anything else is written. Until that works every append fails, typed, and reading goes on.
+//! The writer takes as many commands from its queue as are there (up to a limit), writes their frames with one write
+//! and one sync, and answers them all.
+//!
+//! Invariants:
+//!
+//! - A caller is answered after its bytes were synced, never before.
+//! - After a failed write or sync, nothing behind the last acknowledged byte is trusted. Before anything else is
+//!   written, it is cut off and the cut synced, or the segment is left for a new one. Until that works, every append
+//!   fails with a typed error, and reading goes on.
+//! - What the writer believes about its segment is compared with the file before and after every write. If the two
+//!   differ, the group is refused with [`StoreError::Invariant`], and the next one goes to a new segment. The
+//!   writer's own mistakes are never a panic.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,26 +20,31 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::bytes::to_u64;
 use crate::error::StoreError;
 use crate::files::{File, OpenMode, write_all_at};
-use crate::head::Head;
+use crate::head::{Head, SessionState};
 use crate::index::Index;
 use crate::indexer::{Effect, Indexer, kind_of};
 use crate::journal::manifest::{Listed, Manifest, State};
 use crate::journal::segments::{Segments, random_seed};
-use crate::journal::{Frame, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, first_chain, footer};
+use crate::journal::{
+    Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer,
+};
 use crate::lock::DirectoryLock;
-use crate::reader;
 use crate::record::{self, StoredRecord};
-use crate::{Appended, head};
+use crate::{Appended, reader};
 
-/// A group holds no more than this many bytes (and one more command).
+#[cfg(test)]
+mod tests;
+
+/// A group holds no more bytes than this, plus one more command.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
 /// A group holds no more commands than this.
 const GROUP_COMMANDS_MAX: usize = 4_096;
-/// So much may wait in memory to be moved to sled while there is more to write.
+/// While there is more to write, staged index changes of this many bytes are moved to sled.
 const STAGED_BYTES_MAX: usize = 8 << 20;
-/// Beyond this, nothing is written that the index would have to know: it does not work.
+/// With staged index changes of this many bytes, sled evidently does not work, and nothing more is written.
 const STAGED_BYTES_LIMIT: usize = 512 << 20;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
@@ -38,29 +52,33 @@ type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 /// What the writer is asked to do.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Entries, already encoded.
+    /// Append a batch that is encoded already.
     Append(Box<AppendCommand>),
-    /// A learned fact.
+    /// Keep a learned fact.
     LearnedPut { key: String, value: Vec<u8>, reply: Reply<()> },
-    /// The session is to go.
+    /// Delete the session.
     Delete { session: String, reply: Reply<()> },
-    /// The session is to go on without what was lost.
+    /// Let the session go on without the entries that were lost.
     AcceptLoss { session: String, reply: Reply<Head> },
-    /// Mostly dead segments are to be rewritten; answers how many bytes that freed.
+    /// Rewrite the segments that are mostly dead; the reply is the number of bytes that this freed.
     Reclaim { reply: Reply<u64> },
-    /// Nothing more will come.
+    /// Close the store.
     Close { reply: Reply<()> },
 }
 
-/// An append, as it comes from the caller's thread.
+/// An append, as the caller's thread prepared it.
 #[derive(Debug)]
 pub(crate) struct AppendCommand {
     pub(crate) session: String,
-    /// The first entry's sequence number; the head's count where there are none.
+    /// The sequence number of the first entry; of the session's next entry where the batch has none.
     pub(crate) sequence: u64,
+    /// The number of entries.
     pub(crate) count: u32,
+    /// The idempotency key.
     pub(crate) key: Option<String>,
-    pub(crate) head: Head,
+    /// The head after the entries.
+    pub(crate) head: Box<Head>,
+    /// The encoded record.
     pub(crate) payload: Vec<u8>,
     pub(crate) reply: Reply<Appended>,
 }
@@ -71,24 +89,51 @@ pub(crate) struct Active {
     pub(crate) id: u64,
     pub(crate) seed: u32,
     pub(crate) file: Arc<dyn File>,
-    /// Everything before this is acknowledged.
+    /// Everything before this offset is acknowledged.
     pub(crate) end: u64,
-    /// The chain there.
+    /// The chain that the next frame must have.
     pub(crate) chain: u32,
-    /// Its frames, for the footer.
+    /// The segment's frames, for its footer.
     pub(crate) frames: Vec<Frame>,
 }
 
-/// Who waits for a frame.
-enum Waiting {
+impl Active {
+    /// Where the last frame ends; where the header ends if there is no frame.
+    fn frames_end(&self) -> u64 {
+        self.frames.last().map_or(SEGMENT_HEADER_BYTES, Frame::end)
+    }
+}
+
+/// What follows `active.end` in the active segment's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// Nothing.
+    Empty,
+    /// A write failed, and some of its bytes may be there. They have to be cut off.
+    Unknown,
+    /// The file does not end where the writer believes it does. The segment must not be written to.
+    Wrong,
+}
+
+/// What becomes of the active segment when a new one is begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rotation {
+    /// It gets a footer.
+    Seal,
+    /// It is left as it is, because its end cannot be trusted.
+    Abandon,
+}
+
+/// Who is told whether a frame was written.
+enum Caller {
     Append(Reply<Appended>, Appended),
     Unit(Reply<()>),
     Nobody,
 }
 
-impl Waiting {
+impl Caller {
     fn answer(self, outcome: &Result<(), StoreError>) {
-        // Whoever does not wait any more does not mind.
+        // The receiver may have been dropped.
         match self {
             Self::Append(reply, appended) => drop(reply.send(outcome.clone().map(|()| appended))),
             Self::Unit(reply) => drop(reply.send(outcome.clone())),
@@ -97,23 +142,34 @@ impl Waiting {
     }
 }
 
-/// A frame of the group, and what it does once it is durable.
+/// A frame of a group, and what it changes in the index once it is durable.
 struct Pending {
     frame: NewFrame,
     effect: Effect,
 }
 
+/// A frame that was encoded.
+struct Placed {
+    frame: Frame,
+    /// The chain that the next frame must have.
+    next_chain: u32,
+    effect: Effect,
+}
+
+/// The commands that are committed together.
 #[derive(Default)]
 struct Group {
     pending: Vec<Pending>,
-    waiting: Vec<Waiting>,
+    callers: Vec<Caller>,
+    /// The length of all frames, in bytes.
     bytes: u64,
-    /// How many entries each session will have.
+    /// How many entries each session of the group will have.
     entries: HashMap<String, u64>,
+    /// The session and idempotency key of each keyed batch in the group, and the batch's first entry.
     keys: HashMap<(String, String), EntryId>,
 }
 
-/// What the thread owns.
+/// What the writing thread owns.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) segments: Arc<Segments>,
@@ -121,31 +177,31 @@ pub(crate) struct Writer {
     pub(crate) indexer: Indexer,
     pub(crate) manifest: Manifest,
     pub(crate) active: Active,
+    /// A segment is sealed at this size, in bytes.
     pub(crate) segment_bytes: u64,
-    /// A write failed: what stands behind `active.end` is not known.
-    pub(crate) is_suspect: bool,
-    /// The manifest on disk may not be the one in memory.
+    pub(crate) tail: Tail,
+    /// Whether the manifest on the disk may differ from the one in memory.
     pub(crate) is_manifest_dirty: bool,
-    /// Something was deleted since the last reclaim.
+    /// Whether something was deleted since the last reclaim.
     pub(crate) is_reclaim_due: bool,
     /// Held until the thread ends.
     pub(crate) lock: DirectoryLock,
 }
 
 impl Writer {
-    /// Works until it is told to close, or nobody can tell it anything any more.
+    /// Works until it is told to close, or until nothing can send it a command any more.
     pub(crate) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut closing = None;
         while let Some(command) = commands.blocking_recv() {
             let mut next = Some(command);
             let mut group = Group::default();
             while let Some(command) = next.take() {
-                if let Some(barrier) = self.join(command, &mut group) {
+                if let Some(alone) = self.join(command, &mut group) {
                     self.commit(std::mem::take(&mut group));
-                    closing = self.perform(barrier);
+                    closing = self.perform(alone);
                     break;
                 }
-                if group.bytes < GROUP_BYTES_MAX && group.waiting.len() < GROUP_COMMANDS_MAX {
+                if group.bytes < GROUP_BYTES_MAX && group.callers.len() < GROUP_COMMANDS_MAX {
                     next = commands.try_recv().ok();
                 }
             }
@@ -155,18 +211,18 @@ impl Writer {
             }
             let is_idle = commands.is_empty();
             if is_idle || self.index.staged_bytes() > STAGED_BYTES_MAX {
-                self.settle();
+                self.flush_index();
             }
             if is_idle && std::mem::take(&mut self.is_reclaim_due) {
                 if let Err(error) = self.reclaim() {
                     tracing::warn!(%error, "cannot reclaim the space of deleted sessions now");
                 }
-                self.settle();
+                self.flush_index();
             }
         }
         commands.close();
         self.finish();
-        // What came after the close is refused: its replies are dropped with the queue.
+        // Commands that came after the close are refused: dropping the queue drops their replies.
         drop(commands);
         let Self { lock, .. } = self;
         drop(lock);
@@ -175,13 +231,13 @@ impl Writer {
         }
     }
 
-    fn settle(&self) {
-        if let Err(error) = self.index.settle() {
+    fn flush_index(&self) {
+        if let Err(error) = self.index.flush_staged() {
             tracing::error!(%error, "the index cannot be written; the journal goes on without it");
         }
     }
 
-    /// Notes how far everything is durable, and closes the index.
+    /// Notes in the manifest how far everything is durable, and closes the index.
     fn finish(&mut self) {
         let end = self.active.end;
         let stored = self.repair().and_then(|()| {
@@ -196,14 +252,14 @@ impl Writer {
         self.index.close();
     }
 
-    /// Takes a command into the group; gives it back if it cannot be part of one.
+    /// Takes a command into the group. Returns it if it has to be performed alone.
     fn join(&mut self, command: Command, group: &mut Group) -> Option<Command> {
         match command {
             Command::Append(append) => self.join_append(*append, group),
             Command::LearnedPut { key, value, reply } => {
                 let record = StoredRecord::Learned { key, value };
                 match encode_frame("", 0, &record) {
-                    Ok(frame) => group.push(frame, record.into(), Waiting::Unit(reply)),
+                    Ok(frame) => group.push(frame, record.into(), Caller::Unit(reply)),
                     Err(error) => drop(reply.send(Err(error))),
                 }
             }
@@ -216,42 +272,32 @@ impl Writer {
     }
 
     fn join_append(&mut self, append: AppendCommand, group: &mut Group) {
-        let AppendCommand { session, sequence, count, key, head, payload, reply } = append;
-        match self.admit(&session, sequence, key.as_deref(), group) {
-            Err(error) => drop(reply.send(Err(error))),
+        match self.admit(&append, group) {
+            Err(error) => drop(append.reply.send(Err(error))),
             Ok(Some(first)) => {
-                // Answered with the group, since what it repeats may be part of it.
-                group.waiting.push(Waiting::Append(reply, Appended::Duplicate { first }));
+                // It is answered together with the group, because the batch that it repeats may be part of the group.
+                group.callers.push(Caller::Append(append.reply, Appended::Duplicate { first }));
             }
             Ok(None) => {
-                let next = sequence + u64::from(count);
+                let AppendCommand { session, sequence, count, key, head, payload, reply } = append;
+                let next = head.entries;
                 group.entries.insert(session.clone(), next);
                 if let Some(key) = &key {
                     group.keys.insert((session.clone(), key.clone()), EntryId(sequence));
                 }
-                let frame =
-                    NewFrame { kind: crate::journal::FrameKind::Append, session, sequence, count, payload };
+                let frame = NewFrame { kind: FrameKind::Append, session, sequence, count, payload };
                 let appended = Appended::Written { first: EntryId(sequence), next: EntryId(next) };
-                group.push(
-                    frame,
-                    Effect::Append { key, head: Box::new(head) },
-                    Waiting::Append(reply, appended),
-                );
+                group.push(frame, Effect::Append { key, head }, Caller::Append(reply, appended));
             }
         }
     }
 
-    /// Whether the session takes the batch: `Some` if its key was used before.
-    fn admit(
-        &mut self,
-        session: &str,
-        sequence: u64,
-        key: Option<&str>,
-        group: &Group,
-    ) -> Result<Option<EntryId>, StoreError> {
+    /// Whether the session takes the batch. `Some` is the first entry of the batch that used the same key before.
+    fn admit(&mut self, append: &AppendCommand, group: &Group) -> Result<Option<EntryId>, StoreError> {
+        let AppendCommand { session, sequence, count, key, head, .. } = append;
         let known = self.indexer.known(session)?;
         if let Some(key) = key {
-            if let Some(first) = group.keys.get(&(session.to_owned(), key.to_owned())) {
+            if let Some(first) = group.keys.get(&(session.clone(), key.clone())) {
                 return Ok(Some(*first));
             }
             if let Some((first, _)) = self.index.used_key(session, key)? {
@@ -259,20 +305,23 @@ impl Writer {
             }
         }
         if let Some(from) = known.and_then(|known| known.lost_from) {
-            return Err(StoreError::Quarantined { session: session.to_owned(), from });
+            return Err(StoreError::Quarantined { session: session.clone(), from });
         }
         let expected = group.entries.get(session).copied().or(known.map(|known| known.entries)).unwrap_or(0);
-        if sequence != expected {
+        if *sequence != expected {
             return Err(StoreError::Sequence {
-                session: session.to_owned(),
+                session: session.clone(),
                 expected: EntryId(expected),
-                got: EntryId(sequence),
+                got: EntryId(*sequence),
             });
         }
+        // The caller's side has checked this already: this is its pair.
+        let is_counted = sequence.checked_add(u64::from(*count)) == Some(head.entries);
+        StoreError::ensure(is_counted, "a head counts exactly the entries up to the end of its batch")?;
         Ok(None)
     }
 
-    /// Does what stands alone; gives the reply of a close.
+    /// Performs a command that is not part of a group. Returns the reply of a close.
     fn perform(&mut self, command: Command) -> Option<Reply<()>> {
         match command {
             Command::Append(_) | Command::LearnedPut { .. } => {}
@@ -298,13 +347,13 @@ impl Writer {
         let Some(lost_from) = row.head.lost_from else { return Ok(row.head) };
         let mut head = reader::head_after_loss(&self.index, &self.segments, session, &row.head, lost_from)?;
         head.lost_from = None;
-        head.state = head::SessionState::Idle;
+        head.state = SessionState::Idle;
         let record = StoredRecord::LossAccepted { head: Box::new(head.clone()) };
         self.write_record(session, head.entries, record)?;
         Ok(head)
     }
 
-    /// Writes one record by itself.
+    /// Writes one record in a group of its own.
     pub(crate) fn write_record(
         &mut self,
         session: &str,
@@ -313,52 +362,60 @@ impl Writer {
     ) -> Result<(), StoreError> {
         let frame = encode_frame(session, sequence, &record)?;
         let mut group = Group::default();
-        group.push(frame, record.into(), Waiting::Nobody);
+        group.push(frame, record.into(), Caller::Nobody);
         self.write(group.pending, group.bytes)
     }
 
     fn commit(&mut self, group: Group) {
-        if group.waiting.is_empty() {
+        if group.callers.is_empty() {
             return;
         }
         let outcome = if group.pending.is_empty() { Ok(()) } else { self.write(group.pending, group.bytes) };
-        for waiting in group.waiting {
-            waiting.answer(&outcome);
+        for caller in group.callers {
+            caller.answer(&outcome);
         }
     }
 
-    /// Makes the frames durable and visible, all or (after an error) none.
+    /// Makes the frames durable and visible: all of them, or after an error none. `bytes` is their length.
     fn write(&mut self, pending: Vec<Pending>, bytes: u64) -> Result<(), StoreError> {
         if self.index.staged_bytes() > STAGED_BYTES_LIMIT {
-            self.index.settle()?;
+            self.index.flush_staged()?;
         }
         self.repair()?;
         if self.active.end + bytes > self.segment_bytes && !self.active.frames.is_empty() {
-            self.rotate(true)?;
+            self.rotate(Rotation::Seal)?;
         }
         let mut buffer = Vec::with_capacity(usize::try_from(bytes).expect("a group fits the memory"));
-        let (group, mut chain) = (self.active.end, self.active.chain);
+        let (start, mut chain) = (self.active.end, self.active.chain);
         let mut placed = Vec::with_capacity(pending.len());
         for Pending { frame, effect } in pending {
-            let (frame, next) = frame.encode(&mut buffer, group, self.active.seed, chain);
-            chain = next;
-            placed.push((frame, chain, effect));
+            let (frame, next_chain) = frame.encode(&mut buffer, start, self.active.seed, chain);
+            chain = next_chain;
+            placed.push(Placed { frame, next_chain, effect });
         }
+        self.check_group(&placed)?;
+        self.check_place(&placed, start + to_u64(buffer.len()), start + bytes)?;
         let file = Arc::clone(&self.active.file);
-        if let Err(error) = write_all_at(file.as_ref(), &buffer, group).and_then(|()| file.sync()) {
+        if let Err(error) = write_all_at(file.as_ref(), &buffer, start).and_then(|()| file.sync()) {
             let error = StoreError::io("write", &self.segments.path(self.active.id), error);
-            self.is_suspect = true;
+            self.tail = Tail::Unknown;
             if let Err(error) = self.repair() {
                 tracing::error!(%error, "the journal cannot be written; it can be read, and each append tries again");
             }
             return Err(error);
         }
-        self.active.end += bytes;
+        if let Err(error) = self.check_file_end(start + bytes) {
+            if let Err(error) = self.repair() {
+                tracing::error!(%error, "no new segment can be begun; each append tries again");
+            }
+            return Err(error);
+        }
+        self.active.end = start + bytes;
         self.active.chain = chain;
-        for (frame, chain, effect) in placed {
-            if let Err(error) = self.indexer.apply(self.active.id, &frame, chain, effect) {
-                // It is durable, and so acknowledged; the index is built again at the next start.
-                self.index.suspect(&error.to_string());
+        for Placed { frame, next_chain, effect } in placed {
+            if let Err(error) = self.indexer.apply(self.active.id, &frame, next_chain, effect) {
+                // The frame is durable, so it is acknowledged. The next start builds the index again.
+                self.index.mark_suspect(&error.to_string());
             }
             self.active.frames.push(frame);
         }
@@ -366,17 +423,102 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the files what memory says they are, after a failure.
-    pub(crate) fn repair(&mut self) -> Result<(), StoreError> {
-        if self.is_suspect {
-            let path = self.segments.path(self.active.id);
-            let cut = self.active.file.truncate(self.active.end).and_then(|()| self.active.file.sync());
-            if let Err(error) = cut {
-                // Perhaps only this file is beyond repair.
-                let error = StoreError::io("mend", &path, error);
-                return self.rotate(false).map_err(|_| error);
+    /// Checks, before the write, that every frame of the group continues its session. Each append was checked when it
+    /// joined the group; this is the same check for the group as a whole.
+    fn check_group(&mut self, placed: &[Placed]) -> Result<(), StoreError> {
+        let mut entries: HashMap<&str, u64> = HashMap::new();
+        for Placed { frame, effect, .. } in placed {
+            let session = frame.session.as_ref();
+            match effect {
+                Effect::Append { head, .. } => {
+                    let known = match entries.get(session) {
+                        Some(entries) => *entries,
+                        None => self.indexer.known(session)?.map_or(0, |known| known.entries),
+                    };
+                    StoreError::ensure(frame.sequence == known, "a batch follows its session's last entry")?;
+                    let end = frame.sequence + u64::from(frame.count);
+                    StoreError::ensure(head.entries == end, "a head counts the entries of its batch")?;
+                    entries.insert(session, end);
+                }
+                Effect::Quarantined { head } | Effect::LossAccepted { head } => {
+                    let is_counted = frame.sequence == head.entries && frame.count == 0;
+                    StoreError::ensure(
+                        is_counted,
+                        "the record of a loss stands behind the entries that are left",
+                    )?;
+                }
+                Effect::Deleted | Effect::Learned { .. } => {
+                    StoreError::ensure(frame.count == 0, "only a batch has entries")?;
+                }
             }
-            self.is_suspect = false;
+        }
+        Ok(())
+    }
+
+    /// Checks, before the write, that the group continues the segment: in the file, in the list of frames, and in the
+    /// index. The group's bytes end at `buffer_end`; its frames were announced to end at `announced_end`.
+    fn check_place(
+        &mut self,
+        placed: &[Placed],
+        buffer_end: u64,
+        announced_end: u64,
+    ) -> Result<(), StoreError> {
+        let mut frames_end = self.active.frames_end();
+        let follows = frames_end == self.active.end
+            && placed.iter().all(|Placed { frame, .. }| {
+                let is_next = frame.offset == frames_end;
+                frames_end = frame.end();
+                is_next
+            });
+        let is_whole = frames_end == buffer_end && buffer_end == announced_end;
+        let indexed = self.indexer.checkpoint;
+        let is_behind = indexed.segment != self.active.id || indexed.offset <= self.active.end;
+        let checked = StoreError::ensure(follows, "a segment's frames follow one another")
+            .and_then(|()| {
+                StoreError::ensure(is_whole, "a group has the length that its frames have together")
+            })
+            .and_then(|()| StoreError::ensure(is_behind, "the index is not ahead of the journal"));
+        if checked.is_err() {
+            self.tail = Tail::Wrong;
+        }
+        checked.and_then(|()| self.check_file_end(self.active.end))
+    }
+
+    /// Checks that the active segment's file ends at `end`.
+    fn check_file_end(&mut self, end: u64) -> Result<(), StoreError> {
+        let length = self.active.file.length();
+        let length =
+            length.map_err(|error| StoreError::io("look at", &self.segments.path(self.active.id), error));
+        let checked = length.and_then(|length| {
+            StoreError::ensure(length == end, "a segment's file ends where its last frame ends")
+        });
+        if checked.is_err() {
+            self.tail = Tail::Wrong;
+        }
+        checked
+    }
+
+    /// After a failure: makes the files what the writer's memory says they are, or begins a new segment.
+    pub(crate) fn repair(&mut self) -> Result<(), StoreError> {
+        match self.tail {
+            Tail::Empty => {}
+            Tail::Unknown => {
+                let path = self.segments.path(self.active.id);
+                let cut = self.active.file.truncate(self.active.end).and_then(|()| self.active.file.sync());
+                if let Err(error) = cut {
+                    // Perhaps only this file cannot be written any more.
+                    let error = StoreError::io("mend", &path, error);
+                    return self.rotate(Rotation::Abandon).map_err(|_| error);
+                }
+                self.tail = Tail::Empty;
+            }
+            Tail::Wrong => {
+                tracing::error!(
+                    segment = self.active.id,
+                    "a segment does not end where it should; it is left for a new one"
+                );
+                return self.rotate(Rotation::Abandon);
+            }
         }
         if self.is_manifest_dirty {
             self.manifest.store(self.segments.files.as_ref(), &self.segments.dir)?;
@@ -385,32 +527,28 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a new segment. The old one gets its footer, or is left as it is where it cannot be trusted.
-    pub(crate) fn rotate(&mut self, seals: bool) -> Result<(), StoreError> {
+    /// Begins a new segment.
+    pub(crate) fn rotate(&mut self, rotation: Rotation) -> Result<(), StoreError> {
         let header =
             SegmentHeader { id: self.manifest.next_id, order: self.next_order(), seed: random_seed() };
         self.manifest.next_id += 1;
         let file = match self.segments.create(&header) {
             Ok(file) => file,
             Err(error) => {
-                // An empty segment that is not listed is removed at the next start, if not now.
+                // If the empty segment cannot be removed now, the next start removes it, because it is not listed.
                 drop(self.segments.files.remove(&self.segments.path(header.id)));
                 return Err(error);
             }
         };
-        let length = self.active.end;
-        let state = if seals {
-            let digest = self.active.chain;
-            let bytes = footer(&self.active.frames, length, digest);
-            let written = write_all_at(self.active.file.as_ref(), &bytes, length);
-            if let Err(error) = written.and_then(|()| self.active.file.sync()) {
-                self.is_suspect = true;
-                drop(self.segments.files.remove(&self.segments.path(header.id)));
-                return Err(StoreError::io("seal", &self.segments.path(self.active.id), error));
-            }
-            State::Sealed { length, frames: self.active.frames.len() as u64, digest }
-        } else {
-            State::Abandoned { length }
+        let state = match rotation {
+            Rotation::Seal => match self.seal() {
+                Ok(state) => state,
+                Err(error) => {
+                    drop(self.segments.files.remove(&self.segments.path(header.id)));
+                    return Err(error);
+                }
+            },
+            Rotation::Abandon => State::Abandoned { length: self.active.end.max(self.active.frames_end()) },
         };
         let before = self.manifest.clone();
         if let Some(listed) = self.manifest.get_mut(self.active.id) {
@@ -419,23 +557,47 @@ impl Writer {
         let state = State::Active { floor: SEGMENT_HEADER_BYTES };
         self.manifest.segments.push(Listed { id: header.id, order: header.order, seed: header.seed, state });
         if let Err(error) = self.manifest.store(self.segments.files.as_ref(), &self.segments.dir) {
-            // Either list may be on disk now: the old one is written again before anything else happens.
+            // Either list may be on the disk now. The old one is written again before anything else happens.
             self.manifest = before;
-            self.is_suspect = true;
+            if self.tail == Tail::Empty {
+                self.tail = Tail::Unknown;
+            }
             self.is_manifest_dirty = true;
             return Err(error);
         }
-        self.is_suspect = false;
+        self.tail = Tail::Empty;
         self.is_manifest_dirty = false;
         self.begin(header, file);
         Ok(())
     }
 
+    /// Writes the footer of the active segment. Returns the state that the segment is to be listed with.
+    fn seal(&mut self) -> Result<State, StoreError> {
+        let Active { end: length, chain: digest, ref frames, .. } = self.active;
+        if let Err(error) = StoreError::ensure(
+            are_contiguous(frames, length),
+            "the frames of a footer lie one after another up to the segment's end",
+        ) {
+            self.tail = Tail::Wrong;
+            return Err(error);
+        }
+        let state = State::Sealed { length, frames: to_u64(frames.len()), digest };
+        let bytes = footer(frames, length, digest);
+        let written = write_all_at(self.active.file.as_ref(), &bytes, length);
+        if let Err(error) = written.and_then(|()| self.active.file.sync()) {
+            self.tail = Tail::Unknown;
+            return Err(StoreError::io("seal", &self.segments.path(self.active.id), error));
+        }
+        Ok(state)
+    }
+
+    /// The place of a new segment: behind all others.
     fn next_order(&self) -> u64 {
         let highest = self.manifest.segments.iter().map(|listed| listed.order).max();
         highest.map_or(self.manifest.next_id, |order| order + 1)
     }
 
+    /// Makes a segment that was just created the active one.
     fn begin(&mut self, header: SegmentHeader, file: Arc<dyn File>) {
         self.segments.add(header.id, header.seed, Some(Arc::clone(&file)));
         let chain = first_chain(header.id, header.seed);
@@ -452,19 +614,20 @@ impl Writer {
 }
 
 impl Group {
-    fn push(&mut self, frame: NewFrame, effect: Effect, waiting: Waiting) {
+    fn push(&mut self, frame: NewFrame, effect: Effect, caller: Caller) {
         self.bytes += frame.length();
         self.pending.push(Pending { frame, effect });
-        self.waiting.push(waiting);
+        self.callers.push(caller);
     }
 }
 
+/// A frame with a record that has no entries.
 fn encode_frame(session: &str, sequence: u64, record: &StoredRecord) -> Result<NewFrame, StoreError> {
     let payload = record::encode(record)?;
     Ok(NewFrame { kind: kind_of(record), session: session.to_owned(), sequence, count: 0, payload })
 }
 
-/// Runs the writer and lets no panic of its escape unseen.
+/// Runs the writer. If it panics, that is logged, and the store is closed.
 pub(crate) fn run(writer: Writer, commands: mpsc::Receiver<Command>) {
     let index = Arc::clone(&writer.index);
     if catch_unwind(AssertUnwindSafe(|| writer.run(commands))).is_err() {
@@ -473,7 +636,7 @@ pub(crate) fn run(writer: Writer, commands: mpsc::Receiver<Command>) {
     }
 }
 
-/// Opens a segment to go on writing to it.
+/// Opens an existing segment to write to it.
 pub(crate) fn open_active(segments: &Segments, id: u64) -> Result<Arc<dyn File>, StoreError> {
     let path = segments.path(id);
     segments.files.open(&path, OpenMode::Write).map_err(|error| StoreError::io("open", &path, error))

@@ -1,8 +1,10 @@
 //! A real power cut: an ext4 image is shut down under a running writer, and mounted again.
 //!
-//! Needs root, loop devices, `mkfs.ext4` and `python3` (for one ioctl); where one of them is missing the test says
-//! so and passes. `GREENROOM_POWER_CUTS` says how many times; without it the test says so and passes: it is run by
-//! hand before a release.
+//! This needs root, loop devices, `mkfs.ext4` and `python3` (for one ioctl). If one of them is missing, the test says
+//! so and passes. `GREENROOM_POWER_CUTS` is the number of power cuts. Without it the test says so and passes: a person
+//! runs it before a release.
+//!
+//! Invariants: every entry that was acknowledged before a cut is there after it, as it was written.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the writer reports, and a skip says why")]
 #![expect(clippy::disallowed_methods, reason = "a test is told how often to run")]
@@ -14,12 +16,12 @@ use std::process::{Command, Stdio};
 use greenroom_kernel::{Entry, EntryId, EntryKind, Message};
 use greenroom_store::{Batch, Head, Store, StoreOptions};
 
-/// What entries hold, one after the other, in bytes.
+/// The sizes of the entries' texts in bytes, by turns.
 const SIZES: [usize; 3] = [2 << 10, 30 << 10, 1 << 20];
 /// The variable that makes this binary the writer, and names its directory.
 const WRITER: &str = "GREENROOM_POWER_CUT_WRITER";
 
-/// Flags 2: without writing anything back, not even the file system's own log.
+/// Shuts the file system down. The flags 2 mean that nothing is written back, not even the file system's own log.
 const SHUTDOWN: &str = "import fcntl, os, struct, sys\n\
     fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), (2 << 30) | (4 << 16) | (ord('X') << 8) | 125, struct.pack('I', 2))";
 
@@ -36,7 +38,7 @@ fn entry(number: u64) -> Entry {
     }
 }
 
-/// The other process: appends for ever, and says what was acknowledged.
+/// What the writing process does: it appends until its disk fails, and prints each acknowledgement.
 #[test]
 #[ignore = "the power cut's writer, started by the test beside it"]
 fn writer() {
@@ -47,8 +49,8 @@ fn writer() {
         let mut number = store.head("s").unwrap().map_or(0, |head| head.entries);
         loop {
             let head = Head { entries: number + 1, ..Head::default() };
-            let batch = Batch { entries: vec![entry(number)], head, key: None, epoch: 0 };
-            // With its disk gone, it has nothing more to say.
+            let batch = Batch { entries: vec![entry(number)], head, key: None };
+            // The power was cut.
             if store.append("s", batch).await.is_err() {
                 return;
             }
@@ -100,7 +102,7 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
     let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
     for cut in 0..cuts {
         if cut % 10 == 0 {
-            // A new disk.
+            // Every tenth cut gets a new disk.
             image = place(&format!("disk-{cut}"));
             run("truncate", &["-s", "512M", &image]).unwrap();
             run("mkfs.ext4", &["-q", "-F", &image]).unwrap();
@@ -111,8 +113,8 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
         let more = 1 + (seed >> 33) % 40;
         let acknowledged = write_until(&at, more, known);
         run("umount", &["-l", &at]).unwrap();
-        // What reached the disk, under another name: somebody else's copy of our mount, such as another process's
-        // mount namespace, may keep the dead file system alive, and would be mounted again.
+        // What reached the disk is copied to another file. If another process still holds the old mount, for instance in
+        // its mount namespace, mounting the old file again would give the dead file system.
         let survived = place(&format!("image-{cut}"));
         run("cp", &["--sparse=always", &image, &survived]).unwrap();
         std::fs::remove_file(&image).unwrap();
@@ -124,18 +126,18 @@ fn nothing_acknowledged_is_lost_to_a_power_cut() {
     eprintln!("{cuts} power cuts, nothing acknowledged was lost");
 }
 
-/// Leaves nothing mounted behind a test that failed.
+/// Unmounts the image when the test ends, so that a test that fails leaves nothing mounted.
 struct Unmount(String);
 
 impl Drop for Unmount {
     fn drop(&mut self) {
-        // After a test that passed there is nothing to unmount.
+        // This fails if the test passed, because it has unmounted the image already.
         let _ = run("umount", &["-l", &self.0]);
     }
 }
 
-/// Lets the writer run until `more` appends were acknowledged, and cuts the power. Gives how many entries were
-/// acknowledged in all.
+/// Lets the writer run until `more` appends were acknowledged, and cuts the power. Returns the number of acknowledged
+/// entries.
 fn write_until(at: &str, more: u64, known: u64) -> u64 {
     let mut writer = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "writer", "--ignored", "--nocapture"])
@@ -156,8 +158,8 @@ fn write_until(at: &str, more: u64, known: u64) -> u64 {
         }
     }
     run("python3", &["-c", SHUTDOWN, at]).unwrap();
-    // What is said from here on may have been said while the power went: an `fdatasync` that the cut overtakes
-    // succeeds on some kernels. What was heard before the cut is what counts.
+    // Acknowledgements that are read from here on do not count: on some kernels, an `fdatasync` that is interrupted by
+    // the cut succeeds.
     let late = lines.map_while(Result::ok).filter_map(|line| number(&line)).last().map_or(0, |last| last + 1);
     eprintln!("acknowledged before the cut {acknowledged}, during it {}", late.saturating_sub(acknowledged));
     let _ = writer.kill();
@@ -165,7 +167,8 @@ fn write_until(at: &str, more: u64, known: u64) -> u64 {
     acknowledged
 }
 
-/// Opens the store after the cut: every acknowledged entry is there, as it was. Gives how many there are.
+/// Opens the store after the cut, and checks that every acknowledged entry is there as it was written. Returns how many
+/// entries there are.
 fn check(at: &str, acknowledged: u64, cut: u64) -> u64 {
     let (store, notices) = Store::open(&StoreOptions::new(Path::new(at).join("store"))).unwrap();
     let Some(head) = store.head("s").unwrap() else {

@@ -40,7 +40,7 @@ impl Refusal {
 /// The last line of `run --json` where the provider always refuses like this.
 fn end_of(refusal: &Refusal) -> Value {
     let place = Place::new();
-    std::fs::write(place.work().join("greenroom.yaml"), "limits: { retries_max: 0 }\n").unwrap();
+    place.project_file("limits: { retries_max: 0 }\n");
     let plan = FaultPlan { faults: vec![refusal.fault()], ..FaultPlan::new(0, 1.0) };
     let model = Model::new(Echo, |options| options.faults = Some(plan));
     let arguments = ["run", "-p", "Hello.", "--json", "--no-tools", "--base-url", &model.url()];

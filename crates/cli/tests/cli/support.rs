@@ -62,6 +62,21 @@ impl Place {
         self.dir.path().join("store")
     }
 
+    /// Writes the project's `greenroom.yaml`, and gives its path.
+    pub(crate) fn project_file(&self, text: &str) -> PathBuf {
+        let path = self.work().join("greenroom.yaml");
+        write_own(&path, text);
+        path
+    }
+
+    /// Writes the user's own `greenroom.yaml`, and gives its path.
+    pub(crate) fn own_file(&self, text: &str) -> PathBuf {
+        let path = self.dir.path().join(".config/greenroom/greenroom.yaml");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        write_own(&path, text);
+        path
+    }
+
     /// The binary with these arguments, in the workspace, with nothing from the outer environment.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
@@ -118,6 +133,14 @@ impl Place {
         running.child.stdin = None;
         running
     }
+}
+
+/// Writes a file that nobody else can write, whatever the test's own umask is.
+fn write_own(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let _ = std::fs::remove_file(path);
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
 }
 
 fn ran(output: Output) -> Ran {
@@ -194,6 +217,17 @@ impl Running {
         self.child.id()
     }
 
+    /// Waits for its end, and kills it where that does not come within `patience`. For commands that print less
+    /// than a pipe holds.
+    pub(crate) fn end_within(mut self, patience: Duration) -> Ran {
+        let started = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(started.elapsed() < patience, "it does not end within {patience:?}");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        self.end()
+    }
+
     /// Waits for its end; gives what it still printed, too.
     pub(crate) fn end(mut self) -> Ran {
         let mut stdout = String::new();
@@ -252,7 +286,7 @@ impl Model {
     }
 
     pub(crate) fn url(&self) -> String {
-        self.server.base_url()
+        self.server.base_url().to_string()
     }
 }
 

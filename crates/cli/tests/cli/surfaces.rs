@@ -57,13 +57,12 @@ fn chat_compacts_by_hand_and_says_what_it_saved_or_why_not() {
 #[test]
 fn settings_are_read_as_yaml_and_a_wrong_one_is_named() {
     let place = Place::with_files(24);
-    std::fs::write(place.work().join("greenroom.yaml"), "compaction:\n  enabled: true\n  treshold: 0.5\n")
-        .unwrap();
+    place.project_file("compaction:\n  enabled: true\n  treshold: 0.5\n");
     let ran = place.run(&["config"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("greenroom.yaml") && ran.stderr.contains("treshold"), "{}", ran.stderr);
     let block = "compaction:\n  reserve_tokens: 8192\n  keep_recent_tokens: 16384\n  model_auto_compact_token_limit: 9000\n";
-    std::fs::write(place.work().join("greenroom.yaml"), block).unwrap();
+    place.project_file(block);
     let ran = place.run(&["config"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for line in ["reserve_tokens: 8192", "keep_recent_tokens: 16384", "auto_compact_token_limit: 9000"] {

@@ -62,32 +62,12 @@ fn the_command_line_teaches() {
 }
 
 #[test]
-fn what_a_session_may_cost_is_only_lowered_by_the_folder() {
-    for (own, folder, holds) in [
-        ("5.0", "0.5", "0.5"),
-        ("0.5", "5.0", "0.5"),
-        ("0.5", "null", "0.5"),
-        ("null", "5.0", "5.0"),
-        ("null", "null", "null"),
-    ] {
-        let place = Place::new();
-        let home = place.work().with_file_name(".config").join("greenroom");
-        std::fs::create_dir_all(&home).unwrap();
-        std::fs::write(home.join("greenroom.yaml"), format!("limits: {{ cost_usd_max: {own} }}\n")).unwrap();
-        let text = format!("limits:\n  cost_usd_max: {folder}\n");
-        std::fs::write(place.work().join("greenroom.yaml"), text).unwrap();
-        let shown = place.run(&["config"]).stdout;
-        assert!(shown.contains(&format!("cost_usd_max: {holds}\n")), "{own} and {folder}: {shown}");
-    }
-}
-
-#[test]
 fn limits_hold_in_a_run() {
     let (place, model) =
         (Place::new(), Model::new(Says(Reply::call("read", &serde_json::json!({}))), |_| {}));
     for (limits, words) in [("steps_max: 3", "limit of 3 steps"), ("repeats_max: 2", "came 3 times in a row")]
     {
-        std::fs::write(place.work().join("greenroom.yaml"), format!("limits: {{ {limits} }}\n")).unwrap();
+        place.project_file(&format!("limits: {{ {limits} }}\n"));
         let ran = place.run(&["run", "-p", "x", "--base-url", &model.url()]);
         assert_eq!(ran.code, Some(4), "{ran:?}");
         assert!(ran.stderr.contains(words), "{ran:?}");
@@ -97,13 +77,7 @@ fn limits_hold_in_a_run() {
 #[test]
 fn a_configuration_in_the_folder_is_used() {
     let place = Place::new();
-    std::fs::write(place.work().join("greenroom.yaml"), "model: another\ncompaction: { threshold: 0.5 }\n")
-        .unwrap();
+    place.project_file("model: another\ncompaction: { threshold: 0.5 }\n");
     let ran = place.run(&["config"]);
     assert!(ran.stdout.contains("model: another") && ran.stdout.contains("threshold: 0.5"), "{}", ran.stdout);
-    let own = place.work().join("greenroom.yaml");
-    std::fs::write(&own, "provider: { base_url: 'https://elsewhere.example/v1' }\n").unwrap();
-    let ran = place.run(&["run", "-p", "x"]);
-    assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(ran.stderr.contains("elsewhere.example") && ran.stderr.contains("--config"), "{ran:?}");
 }

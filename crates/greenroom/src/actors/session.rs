@@ -260,7 +260,6 @@ impl SessionState {
             entries: entries.iter().map(|entry| greenroom_kernel::Entry::clone(entry)).collect(),
             head: draft.head.clone(),
             key,
-            epoch: 0,
         };
         match self.deps.store.append(&self.shared.id, batch).await? {
             Appended::Written { .. } => {}

@@ -142,7 +142,7 @@ fn refusal(status_line: &str, headers: &str, body: &str) -> String {
 fn options(base_url: &str) -> OpenAiOptions {
     OpenAiOptions {
         name: "test".to_owned(),
-        base_url: base_url.to_owned(),
+        base_url: base_url.parse().expect("a base URL"),
         api_key: Some("secret-key-123".into()),
         first_event_timeout_ms: 20_000,
         idle_timeout_ms: 20_000,
@@ -489,9 +489,7 @@ async fn nobody_listens() {
 #[test]
 fn options_are_checked_and_keep_their_secrets() {
     let check = |options: OpenAiOptions| OpenAi::new(options).expect_err("not usable");
-    assert!(matches!(check(options("localhost:8080")), OptionsError::BaseUrl { .. }));
-    assert!(matches!(check(options("ftp://x/")), OptionsError::BaseUrl { .. }));
-    assert!(!check(options("http://me:hunter2@x/v1")).to_string().contains("hunter2"));
+    assert_eq!(OpenAiOptions::default().base_url.to_string(), super::OPENAI_BASE_URL);
     let broken = OpenAiOptions { api_key: Some("a\nb".into()), ..options("http://x") };
     assert_eq!(check(broken), OptionsError::ApiKey);
     let header = ("bad name".to_owned(), "x".to_owned());
@@ -505,7 +503,7 @@ fn options_are_checked_and_keep_their_secrets() {
         ..options("http://x/v1/?api-version=hidden-query")
     });
     let shown = format!("{:?}", provider.expect("good options"));
-    for secret in ["secret-key-123", "hidden-value"] {
+    for secret in ["secret-key-123", "hidden-value", "hidden-query"] {
         assert!(!shown.contains(secret), "{shown}");
     }
 }

@@ -1,45 +1,49 @@
-//! The list of the segments that count, replaced as a whole by one rename.
+//! The list of the segments that count. It is replaced as a whole, by one rename.
 //!
-//! Invariants: a segment that is not listed holds nothing that was acknowledged and still counts; it is what a crash
-//! left of a rotation or of a reclaim. A segment that is listed and not there was lost.
+//! Invariants: a segment that is not listed holds nothing that was acknowledged and still counts; a crash during a
+//! rotation or a reclaim left it behind. A segment that is listed but missing was lost. Exactly one listed segment is
+//! active, and it is the last; no list that says otherwise is written.
 
 use std::path::{Path, PathBuf};
 
-use super::{FORMAT_VERSION, u32_at, u64_at};
+use super::FORMAT_VERSION;
+use crate::bytes::{Cursor, checked, seal};
 use crate::error::StoreError;
 use crate::files::{Files, OpenMode, read_all, write_all_at};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"GRM1");
-const HEADER_BYTES: usize = 20;
-const LISTED_BYTES: usize = 41;
 
-/// A listed segment.
+/// One line of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listed {
+    /// The segment's number, as in its header.
     pub(crate) id: u64,
-    /// Its place among the segments.
+    /// The segment's place among the others, as in its header.
     pub(crate) order: u64,
+    /// The start value of the segment's crcs, as in its header.
     pub(crate) seed: u32,
     pub(crate) state: State,
 }
 
-/// What is known of a listed segment.
+/// The state of a listed segment. Lengths and offsets are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It is written to. At least `floor` bytes of it had been synced when the list was written.
+    /// The segment is written to. At least `floor` bytes of it had been synced when the list was written.
     Active { floor: u64 },
-    /// It is full and has a footer after `length` bytes.
+    /// The segment is full. Its frames take `length` bytes, and a footer follows. `frames` and `digest` are those of
+    /// its trailer.
     Sealed { length: u64, frames: u64, digest: u32 },
-    /// It is not written to any more and has no footer that could be trusted: its disk failed, or it is damaged.
+    /// The segment is not written to any more, and it has no footer to be trusted: its disk failed, or it is damaged.
     /// Its frames lie in the first `length` bytes.
     Abandoned { length: u64 },
 }
 
-/// The segments, by order. The last is the active one.
+/// The listed segments.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Manifest {
-    /// The number for the next segment.
+    /// The number that the next new segment gets.
     pub(crate) next_id: u64,
+    /// The segments by order; the active one is the last.
     pub(crate) segments: Vec<Listed>,
 }
 
@@ -73,45 +77,65 @@ impl Manifest {
             bytes.extend(frames.to_le_bytes());
             bytes.extend(digest.to_le_bytes());
         }
-        let crc = crc32c::crc32c(&bytes);
-        bytes.extend(crc.to_le_bytes());
+        seal(&mut bytes, 0);
         bytes
     }
 
-    /// The list in `bytes`; `Ok(None)` if it is damaged.
+    /// Reads the list in `bytes`; `Ok(None)` if it is damaged.
     pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>, StoreError> {
-        if bytes.len() < HEADER_BYTES + 4
-            || u32_at(bytes, 0) != MAGIC
-            || u32_at(bytes, bytes.len() - 4) != crc32c::crc32c(&bytes[..bytes.len() - 4])
-        {
-            return Ok(None);
+        let read_version = || {
+            let mut cursor = Cursor::new(checked(bytes)?);
+            (cursor.u32()? == MAGIC).then_some(())?;
+            Some((cursor.u32()?, cursor))
+        };
+        match read_version() {
+            None => Ok(None),
+            Some((found, _)) if found > FORMAT_VERSION => {
+                Err(StoreError::Version { what: "the journal's manifest", found, supported: FORMAT_VERSION })
+            }
+            Some((_, cursor)) => Ok(Self::decode_segments(cursor)),
         }
-        let found = u32_at(bytes, 4);
-        if found > FORMAT_VERSION {
-            return Err(StoreError::Version {
-                what: "the journal's manifest",
-                found,
-                supported: FORMAT_VERSION,
-            });
-        }
-        let listed = &bytes[HEADER_BYTES..bytes.len() - 4];
-        let segments = listed.chunks_exact(LISTED_BYTES).map(|bytes| {
-            let length = u64_at(bytes, 21);
-            let state = match bytes[20] {
+    }
+
+    fn decode_segments(mut cursor: Cursor<'_>) -> Option<Self> {
+        let next_id = cursor.u64()?;
+        let count = cursor.u32()?;
+        let mut segments = Vec::new();
+        for _ in 0..count {
+            let (id, order, seed) = (cursor.u64()?, cursor.u64()?, cursor.u32()?);
+            let (number, length) = (cursor.u8()?, cursor.u64()?);
+            let (frames, digest) = (cursor.u64()?, cursor.u32()?);
+            let state = match number {
                 0 => State::Active { floor: length },
-                1 => State::Sealed { length, frames: u64_at(bytes, 29), digest: u32_at(bytes, 37) },
-                _ => State::Abandoned { length },
+                1 => State::Sealed { length, frames, digest },
+                2 => State::Abandoned { length },
+                _ => return None,
             };
-            Listed { id: u64_at(bytes, 0), order: u64_at(bytes, 8), seed: u32_at(bytes, 16), state }
-        });
-        Ok(Some(Self { next_id: u64_at(bytes, 8), segments: segments.collect() }))
+            segments.push(Listed { id, order, seed, state });
+        }
+        cursor.is_empty().then_some(Self { next_id, segments })
+    }
+
+    /// What a list that may be written must satisfy.
+    fn check(&self) -> Result<(), StoreError> {
+        let actives = self.segments.iter().filter(|listed| matches!(listed.state, State::Active { .. }));
+        let is_last_active =
+            self.segments.last().is_some_and(|listed| matches!(listed.state, State::Active { .. }));
+        let are_ordered = self.segments.windows(2).all(|pair| pair[0].order < pair[1].order);
+        let are_below_next = self.segments.iter().all(|listed| listed.id < self.next_id);
+        StoreError::ensure(
+            actives.count() == 1 && is_last_active,
+            "the last segment, and no other, is active",
+        )?;
+        StoreError::ensure(are_ordered, "the listed segments are in order")?;
+        StoreError::ensure(are_below_next, "the next segment's number is free")
     }
 
     fn path(journal: &Path) -> PathBuf {
         journal.join("manifest")
     }
 
-    /// Reads the list; `Ok(None)` if there is none or it is damaged, `Err` if it cannot be read at all.
+    /// Reads the list from the disk; `Ok(None)` if there is none or it is damaged.
     pub(crate) fn load(files: &dyn Files, journal: &Path) -> Result<Option<Self>, StoreError> {
         let path = Self::path(journal);
         let bytes = match files.open(&path, OpenMode::Read) {
@@ -121,8 +145,9 @@ impl Manifest {
         Self::decode(&bytes.map_err(|error| StoreError::io("read", &path, error))?)
     }
 
-    /// Replaces the list, durably. After an error either list may be the one on disk.
+    /// Replaces the list on the disk, durably. After an error, either the old or the new list may be there.
     pub(crate) fn store(&self, files: &dyn Files, journal: &Path) -> Result<(), StoreError> {
+        self.check()?;
         let path = Self::path(journal);
         let new = journal.join("manifest.new");
         let write = || {

@@ -1,6 +1,6 @@
 //! The segment files, shared by the writer and all readers.
 //!
-//! Invariants: what a reader gets is checked: the frame's crcs, its session and its sequence.
+//! Invariants: a reader gets only whole frames: their crcs are valid, and they belong to the session asked for.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,49 +14,49 @@ use crate::index::Location;
 /// How many segment files are kept open for reading.
 const OPEN_MAX: usize = 64;
 
-/// The journal directory.
+/// The segments that can be read, and the directory that they are in.
 #[derive(Debug)]
 pub(crate) struct Segments {
     pub(crate) files: Arc<dyn Files>,
     pub(crate) dir: PathBuf,
-    known: RwLock<HashMap<u64, Known>>,
+    readable: RwLock<HashMap<u64, Readable>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct Readable {
     seed: u32,
-    /// Its file, while that is open.
+    /// The segment's file while it is open. [`OPEN_MAX`] bounds how many are.
     file: Option<Arc<dyn File>>,
 }
 
-/// A segment's seed and file.
-type Opened = (u32, Arc<dyn File>);
+/// A segment's seed and its open file.
+type OpenSegment = (u32, Arc<dyn File>);
 
 impl Segments {
     pub(crate) fn new(files: Arc<dyn Files>, dir: PathBuf) -> Self {
-        Self { files, dir, known: RwLock::new(HashMap::new()) }
+        Self { files, dir, readable: RwLock::new(HashMap::new()) }
     }
 
     pub(crate) fn path(&self, id: u64) -> PathBuf {
         self.dir.join(format!("{id:010}.seg"))
     }
 
-    /// The id in a segment file's name.
+    /// The segment's number, from its file name; `None` if the file is not a segment.
     pub(crate) fn id_of(name: &str) -> Option<u64> {
         name.strip_suffix(".seg").filter(|stem| stem.len() == 10)?.parse().ok()
     }
 
-    /// Makes a segment readable.
+    /// Makes a segment readable. `file` is its file, if it is open already.
     pub(crate) fn add(&self, id: u64, seed: u32, file: Option<Arc<dyn File>>) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(id, Known { seed, file });
+        self.readable.write().unwrap_or_else(PoisonError::into_inner).insert(id, Readable { seed, file });
     }
 
     /// Forgets a segment that was reclaimed or lost.
     pub(crate) fn remove(&self, id: u64) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.readable.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    /// A new segment with its header, synced, with its name.
+    /// Creates a segment that holds nothing but its header. The header and the file's name are durable.
     pub(crate) fn create(&self, header: &SegmentHeader) -> Result<Arc<dyn File>, StoreError> {
         let path = self.path(header.id);
         let create = || {
@@ -69,11 +69,12 @@ impl Segments {
         create().map_err(|error| StoreError::io("create", &path, error))
     }
 
-    fn open(&self, id: u64) -> Result<Option<Opened>, StoreError> {
-        match self.known.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+    /// The segment's seed and its file; `None` if it is not listed or the file is missing.
+    fn open(&self, id: u64) -> Result<Option<OpenSegment>, StoreError> {
+        match self.readable.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
             None => return Ok(None),
-            Some(Known { seed, file: Some(file) }) => return Ok(Some((*seed, Arc::clone(file)))),
-            Some(Known { file: None, .. }) => {}
+            Some(Readable { seed, file: Some(file) }) => return Ok(Some((*seed, Arc::clone(file)))),
+            Some(Readable { file: None, .. }) => {}
         }
         let path = self.path(id);
         let file = match self.files.open(&path, OpenMode::Read) {
@@ -81,17 +82,17 @@ impl Segments {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StoreError::io("open", &path, error)),
         };
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if known.values().filter(|known| known.file.is_some()).count() >= OPEN_MAX {
-            known.values_mut().for_each(|known| known.file = None);
+        let mut readable = self.readable.write().unwrap_or_else(PoisonError::into_inner);
+        if readable.values().filter(|segment| segment.file.is_some()).count() >= OPEN_MAX {
+            readable.values_mut().for_each(|segment| segment.file = None);
         }
-        Ok(known.get_mut(&id).map(|known| {
-            known.file = Some(Arc::clone(&file));
-            (known.seed, file)
+        Ok(readable.get_mut(&id).map(|segment| {
+            segment.file = Some(Arc::clone(&file));
+            (segment.seed, file)
         }))
     }
 
-    /// The payload of the frame at `location`, if it is whole and is the session's.
+    /// The frame at `location` and its payload, if it is whole and belongs to the session.
     pub(crate) fn read(
         &self,
         location: Location,

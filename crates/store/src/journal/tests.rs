@@ -1,4 +1,4 @@
-//! Frames and segments, byte by byte.
+//! The journal's bytes: segments and the manifest, whole and damaged.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::manifest::{Listed, Manifest, State};
@@ -10,7 +10,8 @@ use crate::error::StoreError;
 
 const HEADER: SegmentHeader = SegmentHeader { id: 7, order: 3, seed: 0xABCD_1234 };
 
-/// A segment of groups of frames, each with a payload of this many bytes.
+/// A segment with a group for each slice, and in it a frame for each payload length. Returns the segment's bytes, its
+/// frames and the chain after them.
 fn segment(groups: &[&[usize]]) -> (Vec<u8>, Vec<Frame>, u32) {
     let mut bytes = HEADER.encode();
     let mut chain = HEADER.chain();
@@ -87,8 +88,8 @@ fn any_flipped_bit_costs_exactly_its_frame() {
             if hit == 2 {
                 assert!(scanned.tail.is_some());
             } else {
-                // The next group began after it: it had been synced.
-                assert!(scanned.bad.iter().all(|(_, was_synced)| *was_synced) && scanned.bad.len() == 1);
+                // A later group follows, so the damaged frame had been synced.
+                assert!(scanned.bad.iter().all(|bad| bad.was_synced) && scanned.bad.len() == 1);
             }
         }
     }
@@ -100,7 +101,7 @@ fn damage_inside_the_last_group_may_be_an_unfinished_write() {
     let mut damaged = bytes;
     damaged[at(&frames[1]) + 50] ^= 1;
     let scanned = scan(&damaged, HEADER.id, HEADER.seed, None);
-    assert_eq!(scanned.bad.iter().map(|(_, was_synced)| *was_synced).collect::<Vec<_>>(), [false]);
+    assert_eq!(scanned.bad.iter().map(|bad| bad.was_synced).collect::<Vec<_>>(), [false]);
 }
 
 #[test]
@@ -109,7 +110,7 @@ fn a_frame_that_was_cut_out_is_missed() {
     let cut = [&bytes[..at(&frames[1])], &bytes[at(&frames[2])..]].concat();
     let scanned = scan(&cut, HEADER.id, HEADER.seed, None);
     assert_eq!(scanned.bad.len(), 1);
-    assert_eq!((scanned.bad[0].0.from, scanned.bad[0].0.until), (frames[1].offset, frames[1].offset));
+    assert_eq!((scanned.bad[0].from, scanned.bad[0].until), (frames[1].offset, frames[1].offset));
 }
 
 #[test]
@@ -117,12 +118,12 @@ fn a_damaged_payload_still_says_whose_it_was() {
     let (mut bytes, frames, _) = segment(&[&[10], &[20], &[30]]);
     bytes[at(&frames[1]) + 60] ^= 1;
     let scanned = scan(&bytes, HEADER.id, HEADER.seed, None);
-    assert_eq!(scanned.bad[0].0.legible, [frames[1].clone()]);
+    assert_eq!(scanned.bad[0].legible, [frames[1].clone()]);
 }
 
 #[test]
 fn a_frame_inside_a_payload_is_not_a_frame() {
-    // What a hostile text could hold: a frame made with another seed.
+    // A hostile text may hold a frame, but that frame was made with another seed.
     let mut inner = Vec::new();
     let fake = NewFrame {
         kind: FrameKind::Append,
@@ -154,13 +155,13 @@ fn a_damaged_footer_is_no_footer() {
     }
 }
 
-/// What version 1 wrote when it was released: a segment of one frame with its footer. **Never changed.**
+/// A sealed segment of one frame, as format version 1 writes it. **This never changes.**
 const GOLDEN_SEGMENT: &str = "\
     4752533101000000070000000000000003000000000000003412cdab000000000000000051725e1547524631d13bd5c9\
     2d2a790b32000000da89d6450100000000000000000000002800000000000000010300006f6e65000000280000000000\
     00003200000000000000000000000100000001036f6e6547525431010000000100000000000000d13bd5c95a00000000\
     000000cc8efcf0000000000000000045cf2418";
-/// And a manifest with a segment of each state. **Never changed.**
+/// A manifest with a segment in each state, as format version 1 writes it. **This never changes.**
 const GOLDEN_MANIFEST: &str = "\
     47524d310100000004000000000000000300000001000000000000000200000000000000090000000164000000000000\
     00020000000000000003000000020000000000000003000000000000000900000002c800000000000000000000000000\

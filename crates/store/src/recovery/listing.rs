@@ -1,32 +1,38 @@
-//! Which segments there are, and whether their ends are what the list says.
+//! Which segments there are, and whether their ends are as the manifest says.
+//!
+//! Invariants: a segment whose end is not as listed is read as a whole, and what is bad in it is reported. It is then
+//! listed as abandoned, so that the next start does not report it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Part, Recovery};
+use super::{LostRange, Recovery};
 use crate::error::{Notice, StoreError};
 use crate::files::{OpenMode, read_all, read_at};
 use crate::journal::manifest::{Listed, Manifest, State};
 use crate::journal::segments::Segments;
 use crate::journal::{
-    Bad, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, TRAILER_BYTES, Trailer, read_footer, scan,
+    Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, TRAILER_BYTES, Trailer, read_footer, scan,
 };
 
-/// The two ends of a segment, where they are right, and its length.
+/// The two ends of a segment's file.
 pub(super) struct Ends {
+    /// The header, if it is valid.
     header: Option<SegmentHeader>,
+    /// The trailer, if there is a valid one.
     trailer: Option<Trailer>,
+    /// The file's length in bytes.
     pub(super) length: u64,
 }
 
 impl Recovery<'_> {
-    /// Finds the list of segments, makes it anew if it is lost, and removes what a crash left over.
+    /// Reads the manifest, or makes it again if it is lost, and removes the segments that a crash left over.
     pub(super) fn list_segments(&mut self) -> Result<(), StoreError> {
         let names = self.files().list(&self.segments.dir);
         let names = names.map_err(|error| StoreError::io("read", &self.segments.dir, error))?;
         let mut found: BTreeSet<u64> = names.iter().filter_map(|name| Segments::id_of(name)).collect();
         match Manifest::load(self.files(), &self.segments.dir)? {
             Some(manifest) => self.manifest = manifest,
-            None => self.list_anew(&found)?,
+            None => self.rebuild_manifest(&found)?,
         }
         for listed in &self.manifest.segments {
             found.remove(&listed.id);
@@ -42,6 +48,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
+    /// The bytes of a segment's file; `None` if it is gone.
     pub(super) fn read_segment(&self, id: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let path = self.segments.path(id);
         match self.files().open(&path, OpenMode::Read) {
@@ -53,7 +60,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// The first and the last bytes of a segment: its header and trailer, where they are right, and its length.
+    /// Reads the two ends of a segment's file; `None` if it is gone.
     pub(super) fn ends(&self, id: u64) -> Result<Option<Ends>, StoreError> {
         let path = self.segments.path(id);
         let read = || {
@@ -74,8 +81,10 @@ impl Recovery<'_> {
         }
     }
 
-    pub(super) fn list_anew(&mut self, found: &BTreeSet<u64>) -> Result<(), StoreError> {
-        // By order: of two with the same order the complete one counts, and the newer one of two complete ones.
+    /// Makes the manifest again from the segments that were found.
+    fn rebuild_manifest(&mut self, found: &BTreeSet<u64>) -> Result<(), StoreError> {
+        // Two segments with the same order are the old and the new one of a reclaim. The new one counts if it is
+        // sealed.
         let mut by_order: BTreeMap<u64, (SegmentHeader, Option<Trailer>, u64)> = BTreeMap::new();
         for &id in found {
             self.manifest.next_id = self.manifest.next_id.max(id + 1);
@@ -83,13 +92,13 @@ impl Recovery<'_> {
             let Some(header) = header.filter(|header| header.id == id) else {
                 let path = self.segments.path(id);
                 if length <= SEGMENT_HEADER_BYTES {
-                    // The very first start did not get far.
+                    // The very first start ended before it had written the header.
                     drop(self.files().remove(&path));
                     continue;
                 }
                 let moved = self.files().rename(&path, &path.with_extension("seg.damaged"));
                 moved.map_err(|error| StoreError::io("rename", &path, error))?;
-                self.parts.push(Part::new(id, 0, u64::MAX, Vec::new()));
+                self.lost.push(LostRange::new(id, 0, u64::MAX, Vec::new()));
                 continue;
             };
             let is_better =
@@ -99,7 +108,7 @@ impl Recovery<'_> {
             }
         }
         let has_frames = by_order.values().any(|(_, _, length)| *length > SEGMENT_HEADER_BYTES);
-        if has_frames || !self.parts.is_empty() {
+        if has_frames || !self.lost.is_empty() {
             let reason = "it was damaged or missing".to_owned();
             self.notices.push(Notice::ManifestRebuilt { reason });
         }
@@ -123,8 +132,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Removes a segment that is not listed: a rotation's that was never written to, or one of the two of a reclaim.
-    pub(super) fn remove_leftover(&mut self, id: u64) -> Result<(), StoreError> {
+    /// Removes a segment that is not listed: a crash during a rotation or a reclaim left it behind.
+    fn remove_leftover(&mut self, id: u64) -> Result<(), StoreError> {
         self.manifest.next_id = self.manifest.next_id.max(id + 1);
         let highest = self.manifest.segments.iter().map(|listed| listed.order).max();
         let Some(Ends { header, length, .. }) = self.ends(id)? else { return Ok(()) };
@@ -132,7 +141,7 @@ impl Recovery<'_> {
             && highest.is_none_or(|highest| header.order > highest)
             && length > SEGMENT_HEADER_BYTES
         {
-            // Not what this program leaves behind: someone put an older list in place.
+            // No crash leaves this behind: an older manifest was put in the place of the newest one.
             let reason = format!("it did not list segment {id}, which holds frames");
             self.notices.push(Notice::ManifestRebuilt { reason });
             for listed in &mut self.manifest.segments {
@@ -150,7 +159,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Looks at the ends of the segments that are not written to any more, and reads those whose end is not right.
+    /// Looks at the ends of the segments that are not written to any more, and reads those that do not end as listed.
     pub(super) fn verify_sealed(&mut self) -> Result<(), StoreError> {
         for listed in self.manifest.segments.clone() {
             let (expected, length) = match listed.state {
@@ -158,39 +167,42 @@ impl Recovery<'_> {
                 State::Sealed { length, frames, digest } => (Some((frames, digest)), length),
                 State::Abandoned { length } => (None, length),
             };
-            let Some(Ends { trailer, .. }) = self.ends(listed.id)? else {
+            let Some(ends) = self.ends(listed.id)? else {
                 self.lose_segment(listed.id);
                 continue;
             };
-            let is_right = expected.is_none_or(|(frames, digest)| {
-                trailer.is_some_and(|trailer| {
+            let is_as_listed = match expected {
+                Some((frames, digest)) => ends.trailer.is_some_and(|trailer| {
                     (trailer.frames, trailer.digest, trailer.footer_offset) == (frames, digest, length)
-                })
-            });
-            if !is_right {
+                }),
+                None => ends.length >= length || length == u64::MAX,
+            };
+            if !is_as_listed {
                 let Some(bytes) = self.read_segment(listed.id)? else { continue };
                 let scanned = scan(&bytes, listed.id, listed.seed, Some(length));
-                let was_whole = self.parts.len();
-                self.take_parts(&listed, &scanned, read_footer(&bytes).as_deref(), length);
-                if self.parts.len() == was_whole {
-                    // Only the footer is damaged: no entry is lost.
-                    let mut part = Part::new(listed.id, length, length, Vec::new());
-                    part.others_possible = false;
-                    self.parts.push(part);
+                let lost_before = self.lost.len();
+                self.take_bad_ranges(&listed, &scanned, read_footer(&bytes).as_deref(), length);
+                if self.lost.len() == lost_before {
+                    // Only the footer is damaged, and no entry is lost.
+                    let mut footer = LostRange::new(listed.id, length, length, Vec::new());
+                    footer.others_possible = false;
+                    self.lost.push(footer);
                 }
-                self.abandon(listed.id, length);
+                self.abandon(listed.id, length.min(ends.length));
             }
         }
         Ok(())
     }
 
+    /// Takes a segment whose file is gone off the list.
     pub(super) fn lose_segment(&mut self, id: u64) {
-        self.parts.push(Part::new(id, 0, u64::MAX, Vec::new()));
+        self.lost.push(LostRange::new(id, 0, u64::MAX, Vec::new()));
         self.manifest.segments.retain(|listed| listed.id != id);
         self.segments.remove(id);
         self.is_manifest_changed = true;
     }
 
+    /// Lists a segment as abandoned, with frames in its first `length` bytes.
     pub(super) fn abandon(&mut self, id: u64, length: u64) {
         if let Some(listed) = self.manifest.get_mut(id) {
             listed.state = State::Abandoned { length };
@@ -198,32 +210,34 @@ impl Recovery<'_> {
         }
     }
 
-    /// Notes what is bad in a segment that should hold frames up to `length`.
-    pub(super) fn take_parts(
+    /// Adds the bad ranges of a segment that should hold frames in its first `length` bytes to the lost ranges.
+    /// `footer` has the frames that the segment's footer lists, if it has a valid one.
+    pub(super) fn take_bad_ranges(
         &mut self,
         listed: &Listed,
         scanned: &Scan,
         footer: Option<&[Frame]>,
         length: u64,
     ) {
-        let mut bad: Vec<Bad> = scanned.bad.iter().map(|(bad, _)| bad.clone()).collect();
-        if scanned.end < length && length != u64::MAX {
+        let bad = scanned.bad.iter().map(|bad| (bad.from, bad.until, bad.legible.clone()));
+        let is_cut = scanned.end < length && length != u64::MAX;
+        let cut = is_cut.then(|| {
             let legible = scanned.tail.as_ref().map(|tail| tail.legible.clone()).unwrap_or_default();
-            bad.push(Bad { from: scanned.end, until: length, legible });
-        }
-        for Bad { from, until, legible } in bad {
+            (scanned.end, length, legible)
+        });
+        for (from, until, legible) in bad.chain(cut) {
             let is_known =
-                |part: &Part| part.segment == listed.id && part.from <= from && part.until >= until;
-            if self.parts.iter().any(is_known) {
+                |range: &LostRange| range.segment == listed.id && range.from <= from && range.until >= until;
+            if self.lost.iter().any(is_known) {
                 continue;
             }
-            let in_part = |frame: &&Frame| frame.offset < until && frame.end() > from;
-            let mut part = Part::new(listed.id, from, until, legible);
+            let mut range = LostRange::new(listed.id, from, until, legible);
             if let Some(footer) = footer {
-                part.known = footer.iter().filter(in_part).cloned().collect();
-                part.others_possible = false;
+                let is_inside = |frame: &&Frame| frame.offset < until && frame.end() > from;
+                range.frames = footer.iter().filter(is_inside).cloned().collect();
+                range.others_possible = false;
             }
-            self.parts.push(part);
+            self.lost.push(range);
         }
     }
 }

@@ -1,8 +1,11 @@
-//! Applying the journal to the index again, with what is gone in its place.
+//! Applies the journal to the index, including what is known of lost frames.
+//!
+//! Invariants: frames are applied in the order of the journal, and a lost frame takes effect at its place in that
+//! order. A record that does not fit its frame counts as lost.
 
 use greenroom_kernel::EntryId;
 
-use super::{Opened, Part, Recovery, STAGED_BYTES_MAX};
+use super::{LostRange, OpenedActive, Recovery, STAGED_BYTES_MAX};
 use crate::error::StoreError;
 use crate::index::Checkpoint;
 use crate::indexer::{Effect, Indexer};
@@ -11,12 +14,12 @@ use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES, Scan, first_chain, 
 use crate::record;
 
 impl Recovery<'_> {
-    /// Applies the journal from the checkpoint on, or as a whole.
+    /// Applies the journal from the checkpoint on; the whole journal if there is no checkpoint.
     pub(super) fn replay(
         &mut self,
         indexer: &mut Indexer,
         checkpoint: Option<Checkpoint>,
-        opened: &Option<Opened>,
+        opened: &Option<OpenedActive>,
     ) -> Result<(), StoreError> {
         let start = checkpoint.and_then(|checkpoint| {
             let row = indexer.segments.get(&checkpoint.segment).copied();
@@ -43,9 +46,9 @@ impl Recovery<'_> {
             }
             let Some(bytes) = self.read_segment(listed.id)? else { continue };
             let scanned = scan(&bytes, listed.id, listed.seed, Some(length));
-            let before = self.parts.len();
-            self.take_parts(&listed, &scanned, read_footer(&bytes).as_deref(), length);
-            if self.parts.len() > before {
+            let lost_before = self.lost.len();
+            self.take_bad_ranges(&listed, &scanned, read_footer(&bytes).as_deref(), length);
+            if self.lost.len() > lost_before {
                 self.abandon(listed.id, length);
             }
             self.replay_segment(indexer, &listed, &bytes, &scanned, from)?;
@@ -53,7 +56,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    pub(super) fn replay_segment(
+    /// Applies one segment's frames from the offset `from` on.
+    fn replay_segment(
         &mut self,
         indexer: &mut Indexer,
         listed: &Listed,
@@ -65,29 +69,29 @@ impl Recovery<'_> {
             let chain = first_chain(listed.id, listed.seed);
             indexer.begin_segment(listed.id, listed.order, listed.seed, chain);
         }
-        // What is gone takes its place in the order of things.
-        let known = self.parts.iter().enumerate().filter(|(_, part)| part.segment == listed.id);
-        let mut lost: Vec<(usize, Frame)> =
-            known.flat_map(|(at, part)| part.known.iter().map(move |frame| (at, frame.clone()))).collect();
+        // The lost frames that are still known, each with the index of its range in `self.lost`.
+        let ranges = self.lost.iter().enumerate().filter(|(_, range)| range.segment == listed.id);
+        let mut lost: Vec<(usize, Frame)> = ranges
+            .flat_map(|(at, range)| range.frames.iter().map(move |frame| (at, frame.clone())))
+            .collect();
         lost.retain(|(_, frame)| {
             frame.offset >= from && scanned.frames.iter().all(|(whole, _)| whole.offset != frame.offset)
         });
         lost.sort_by_key(|(_, frame)| frame.offset);
         let mut lost = lost.into_iter().peekable();
         for (frame, chain) in scanned.frames.iter().filter(|(frame, _)| frame.offset >= from) {
-            while let Some((part, gone)) = lost.next_if(|(_, gone)| gone.offset < frame.offset) {
-                self.lose_frame(indexer, part, &gone)?;
+            while let Some((range, gone)) = lost.next_if(|(_, gone)| gone.offset < frame.offset) {
+                self.lose_frame(indexer, range, &gone)?;
             }
             let at = usize::try_from(frame.offset).expect("an offset into a buffer in memory");
             let parsed = parse(bytes, at, 0, listed.seed).expect("the scan found a frame here");
-            let effect = match record::decode(parsed.payload) {
-                Ok(record) => Effect::from(record),
+            let effect = match record::decode(parsed.payload).and_then(|record| Effect::of(frame, record)) {
+                Ok(effect) => effect,
                 Err(error @ StoreError::Version { .. }) => return Err(error),
                 Err(error) => {
-                    tracing::error!(%error, segment = listed.id, offset = frame.offset, "a record does not decode");
-                    let part = Part::new(listed.id, frame.offset, frame.end(), Vec::new());
-                    self.parts.push(part);
-                    self.lose_frame(indexer, self.parts.len() - 1, frame)?;
+                    tracing::error!(%error, segment = listed.id, offset = frame.offset, "a record is not usable");
+                    self.lost.push(LostRange::new(listed.id, frame.offset, frame.end(), Vec::new()));
+                    self.lose_frame(indexer, self.lost.len() - 1, frame)?;
                     continue;
                 }
             };
@@ -99,47 +103,44 @@ impl Recovery<'_> {
             }
             indexer.publish();
             if indexer.index().staged_bytes() > STAGED_BYTES_MAX {
-                // If sled fails now, what it misses stays in memory.
-                if let Err(error) = indexer.index().settle() {
+                // If sled fails now, the changes stay in memory.
+                if let Err(error) = indexer.index().flush_staged() {
                     tracing::error!(%error, "the index cannot be written");
                 }
             }
         }
-        for (part, gone) in lost {
-            self.lose_frame(indexer, part, &gone)?;
+        for (range, gone) in lost {
+            self.lose_frame(indexer, range, &gone)?;
         }
         indexer.publish();
         Ok(())
     }
 
-    pub(super) fn lose_frame(
-        &mut self,
-        indexer: &mut Indexer,
-        part: usize,
-        frame: &Frame,
-    ) -> Result<(), StoreError> {
+    /// Applies the loss of a frame. `range` is the index in `self.lost` of the range that the frame lies in.
+    fn lose_frame(&mut self, indexer: &mut Indexer, range: usize, frame: &Frame) -> Result<(), StoreError> {
         match frame.kind {
             FrameKind::Append => {
-                self.parts[part].sessions.insert(frame.session.to_string());
+                self.lost[range].sessions.insert(frame.session.to_string());
                 indexer.lose(&frame.session, EntryId(frame.sequence))
             }
-            // Its header says all that there is to say.
+            // The header tells everything that a deletion has to tell.
             FrameKind::Deleted => indexer.delete(&frame.session),
             FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => Ok(()),
         }
     }
 
-    /// A session's entries are missing before this frame: the damage before it is why.
-    pub(super) fn blame_gap(&mut self, segment: u64, frame: &Frame) {
+    /// Entries of the frame's session are missing before the frame. The session is noted with the last lost range
+    /// before it, which must have held them.
+    fn blame_gap(&mut self, segment: u64, frame: &Frame) {
         let session = frame.session.to_string();
-        if self.parts.is_empty() {
-            let mut part = Part::new(segment, frame.offset, frame.offset, Vec::new());
-            part.others_possible = false;
-            part.is_inferred = true;
-            self.parts.push(part);
+        if self.lost.is_empty() {
+            let mut gap = LostRange::new(segment, frame.offset, frame.offset, Vec::new());
+            gap.others_possible = false;
+            gap.is_inferred = true;
+            self.lost.push(gap);
         }
-        let is_before = |part: &Part| (part.segment, part.from) <= (segment, frame.offset);
-        let at = self.parts.iter().rposition(is_before).unwrap_or(0);
-        self.parts[at].sessions.insert(session);
+        let is_before = |range: &LostRange| (range.segment, range.from) <= (segment, frame.offset);
+        let at = self.lost.iter().rposition(is_before).unwrap_or(0);
+        self.lost[at].sessions.insert(session);
     }
 }

@@ -1,4 +1,7 @@
-//! Whether sled's index can be used, or has to be built again.
+//! Whether sled's index can be used or has to be built again.
+//!
+//! Invariants: an index is used only if it agrees with itself and with the list of segments. When it is not used, a
+//! notice says why, unless there was nothing in it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +12,18 @@ use crate::index::{Checkpoint, Index, SegmentRow};
 use crate::journal::SEGMENT_HEADER_BYTES;
 use crate::journal::manifest::{Listed, State};
 
-/// An index that fits the journal, as far as that can be told without reading both.
-pub(super) struct Trusted {
+/// What the index says of an index that agrees with the list of segments. Whether it agrees with the frames is not
+/// known before they are read.
+pub(super) struct TrustedIndex {
     pub(super) checkpoint: Checkpoint,
     pub(super) segments: BTreeMap<u64, SegmentRow>,
 }
 
 impl Recovery<'_> {
-    /// Opens sled, or sets it aside. `None` where the journal has to be read as a whole.
-    pub(super) fn open_index(&mut self) -> (Arc<Index>, Option<Trusted>) {
+    /// Opens the index, or sets it aside and begins a new one. `None` means that the whole journal has to be read.
+    pub(super) fn open_index(&mut self) -> (Arc<Index>, Option<TrustedIndex>) {
         let is_new = !self.options.dir.join("index").exists();
-        let has_frames = !self.manifest.segments.is_empty() || !self.parts.is_empty();
+        let has_frames = !self.manifest.segments.is_empty() || !self.lost.is_empty();
         let opened = if Index::is_suspect(&self.options.dir) {
             Err("it did not fit the journal".to_owned())
         } else {
@@ -45,7 +49,8 @@ impl Recovery<'_> {
         (self.new_index(reason), None)
     }
 
-    pub(super) fn holds_frames(&self) -> bool {
+    /// Whether the journal holds any frame.
+    fn holds_frames(&self) -> bool {
         self.manifest.segments.len() > 1
             || self.manifest.segments.iter().any(|listed| {
                 self.ends(listed.id)
@@ -53,13 +58,14 @@ impl Recovery<'_> {
             })
     }
 
-    /// Sets the index aside and begins a new one.
+    /// Closes the index, sets it aside and begins a new one.
     pub(super) fn rebuild(&mut self, index: &Index, reason: &str) -> Arc<Index> {
         index.close();
         self.new_index(reason.to_owned())
     }
 
-    pub(super) fn new_index(&mut self, reason: String) -> Arc<Index> {
+    /// Sets the index aside and begins a new one; in memory if that cannot be done. `reason` says what was wrong.
+    fn new_index(&mut self, reason: String) -> Arc<Index> {
         let dir = &self.options.dir;
         let opened = Index::set_aside(dir)
             .map_err(|error| error.to_string())
@@ -78,8 +84,9 @@ impl Recovery<'_> {
         }
     }
 
-    /// Whether the index fits itself and the list of segments; else the reason why not, empty if it is empty.
-    pub(super) fn trust(&self, index: &Index) -> Result<Trusted, String> {
+    /// Checks that the index agrees with itself and with the list of segments. The error is the reason why it does
+    /// not; it is empty if the index is empty.
+    fn trust(&self, index: &Index) -> Result<TrustedIndex, String> {
         let text = |error: StoreError| error.to_string();
         let (rows, sum) = index.rows().map_err(text)?;
         let Some(checkpoint) = index.checkpoint().map_err(text)? else {
@@ -110,6 +117,6 @@ impl Recovery<'_> {
                 return Err(format!("segment {id} was rewritten"));
             }
         }
-        Ok(Trusted { checkpoint, segments })
+        Ok(TrustedIndex { checkpoint, segments })
     }
 }

@@ -5,7 +5,7 @@ use greenroom_kernel::EntryId;
 use super::world::{World, append, batch, keyed, texts, wait};
 use crate::{Appended, Batch, Head, Store, StoreError, StoreOptions};
 
-/// The same for a store on a disk and for one in memory.
+/// Runs the check on a store on a disk and on a store in memory.
 fn both(check: impl Fn(&Store)) {
     let world = World::new();
     check(&world.open_quiet());
@@ -76,7 +76,7 @@ fn a_head_can_change_without_an_entry() {
     both(|store| {
         append(store, "one", batch(0, &["a"])).unwrap();
         let head = Head { entries: 1, title: Some("named".to_owned()), ..Head::default() };
-        append(store, "one", Batch { entries: Vec::new(), head: head.clone(), key: None, epoch: 0 }).unwrap();
+        append(store, "one", Batch { entries: Vec::new(), head: head.clone(), key: None }).unwrap();
         assert_eq!(store.head("one").unwrap(), Some(head));
         append(store, "one", batch(1, &["b"])).unwrap();
     });
@@ -217,7 +217,7 @@ fn appends_of_one_session_may_be_sent_without_waiting() {
     });
 }
 
-/// Polls all of them, so that all are sent, and gives their results in order.
+/// Polls all futures, so that all appends are sent before the first is answered. Returns their results in order.
 async fn futures<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
     let mut results: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

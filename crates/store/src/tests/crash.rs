@@ -1,4 +1,4 @@
-//! Processes that end in the middle of an operation: what they had been told is durable is there.
+//! Processes that end in the middle of an operation: everything that was acknowledged to them is there.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use crate::{Store, StoreOptions};
 
 use super::world::{append, batch, texts, wait};
 
-/// A file in the child's working directory, which is the store's, that says at which operation to abort.
+/// This file holds the number of the operation at which the child aborts. It is in the child's working directory, which
+/// is also the store's.
 const ABORT_AT: &str = "abort_at";
 
 fn options(dir: &std::path::Path, files: FaultyFiles) -> StoreOptions {
     StoreOptions { segment_bytes: 2_000, files: Arc::new(files), ..StoreOptions::new(dir) }
 }
 
-/// Not a test by itself: what the child process does. It notes each acknowledgement in a file.
+/// What the child process does; not a test by itself. It writes the number of acknowledged entries to a file.
 #[test]
 fn child() {
     let Ok(at) = std::fs::read_to_string(ABORT_AT) else { return };

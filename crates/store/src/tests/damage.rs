@@ -1,4 +1,4 @@
-//! Bytes that are damaged or lost: the intact part is there, the rest is said, and nothing panics.
+//! Bytes that are damaged or lost: the intact part can be read, the rest is reported, and nothing panics.
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
@@ -15,7 +15,7 @@ use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 
 type Texts = BTreeMap<String, Vec<String>>;
 
-/// A closed store with sessions mixed over several segments.
+/// A closed store with five sessions, whose frames alternate over several segments.
 fn filled(seed: u64) -> (World, Texts) {
     let mut random = Random::new(seed);
     let world = World { segment_bytes: 4_000, ..World::new() };
@@ -71,7 +71,7 @@ fn pick<'a, T>(from: &'a [T], random: &mut Random) -> &'a T {
 
 fn damage_journal(world: &World, random: &mut Random) {
     let mut paths = world.memory.paths();
-    // The newest segment is where it matters most.
+    // Damage to the newest segment is the hardest case, so it gets a third of the cases.
     if random.below(3) == 0 {
         let newest = paths.iter().rfind(|path| path.extension().is_some_and(|found| found == "seg"));
         paths = vec![newest.unwrap().clone()];
@@ -96,10 +96,11 @@ fn damage_index(world: &World, random: &mut Random) {
     }
 }
 
-/// Everything that can be read is what was written; what cannot be read was said. True if all of it is there.
+/// Checks that everything that can be read is what was written, and that everything else was reported. Returns whether
+/// all of it is there.
 fn check(store: &Store, notices: &[Notice], sessions: &Texts, context: &str) -> bool {
     let mut is_whole = true;
-    let is_said = notices.iter().any(|notice| {
+    let is_reported = notices.iter().any(|notice| {
         matches!(notice, Notice::TailLost { .. } | Notice::Damaged { .. } | Notice::TailCut { .. })
     });
     for (session, expected) in sessions {
@@ -107,10 +108,10 @@ fn check(store: &Store, notices: &[Notice], sessions: &Texts, context: &str) -> 
             Ok(found) if &found == expected => continue,
             Ok(found) => {
                 assert_eq!(found, expected[..found.len()], "{context}: {session}");
-                assert!(is_said, "{context}: {session} is shorter and nobody says so: {notices:?}");
+                assert!(is_reported, "{context}: {session} is shorter and nothing reports it: {notices:?}");
             }
             Err(StoreError::NotFound { .. }) => {
-                assert!(is_said, "{context}: {session} is gone and nobody says so: {notices:?}");
+                assert!(is_reported, "{context}: {session} is gone and nothing reports it: {notices:?}");
             }
             Err(StoreError::Damaged { .. } | StoreError::Index { .. }) => {}
             Err(error) => panic!("{context}: {session}: {error:?}"),
@@ -139,7 +140,7 @@ fn mutated(seed: u64, damage: impl Fn(&World, &mut Random)) -> (World, Texts, bo
         Ok((store, notices)) => check(&store, &notices, &sessions, &context),
         Err(error) => panic!("{context}: {error:?}"),
     };
-    // What a start has mended stays mended, and a session takes entries or says why not.
+    // After a start has repaired the store, it stays usable: a session takes entries, or the error says why not.
     for round in 0..2 {
         let (store, _) = world.open();
         for session in sessions.keys() {
@@ -179,7 +180,7 @@ fn damaged_index(seed: u64) {
 }
 
 #[test]
-fn damage_to_both_is_said_too() {
+fn damage_to_both_is_reported_too() {
     (100..145).for_each(|seed| drop(mutated(seed, damage_both)));
 }
 
@@ -188,8 +189,8 @@ fn damage_both(world: &World, random: &mut Random) {
     damage_index(world, random);
 }
 
-/// What `cargo xtask mutations` runs: as many seeds as the environment says, the first third of them on the journal,
-/// the second on the index, the last on both.
+/// What `cargo xtask mutations` runs. The environment says how many seeds: the first third damage the journal, the
+/// second the index, and the last both.
 #[test]
 #[ignore = "run by `cargo xtask mutations`"]
 #[expect(clippy::print_stdout, reason = "it is a command's output")]
@@ -242,7 +243,7 @@ fn manual() {
     assert!(tally.failed.is_empty());
 }
 
-/// What came of many mutations, by what was damaged.
+/// The results of many mutations, by what was damaged.
 #[derive(Default)]
 struct Tally {
     runs: [u64; 3],
@@ -250,7 +251,7 @@ struct Tally {
     failed: Vec<u64>,
 }
 
-/// A store whose newest segment lost its last bytes.
+/// A store whose only segment lost its last `count` bytes, opened again.
 fn cut(count: u64, loses_index: bool) -> (World, Vec<Notice>, Store) {
     let world = World::new();
     let store = world.open_quiet();
@@ -286,7 +287,7 @@ fn a_lost_tail_is_named_and_the_session_quarantined_until_that_is_accepted() {
     let refused = append(&store, "two", batch(from.0, &["z"]));
     assert!(matches!(&refused, Err(StoreError::Quarantined { from: at, .. }) if at == from), "{refused:?}");
     append(&store, "one", batch(1, &["b"])).unwrap();
-    // It stays so over a restart, and when the index is built again.
+    // The quarantine lasts over a restart, and when the index is built again.
     drop(store);
     let store = world.open_quiet();
     assert_eq!(store.head("two").unwrap().unwrap().lost_from, Some(*from));
@@ -296,7 +297,7 @@ fn a_lost_tail_is_named_and_the_session_quarantined_until_that_is_accepted() {
     assert_eq!(store.head("two").unwrap().unwrap().lost_from, Some(*from));
     let head = wait(store.accept_loss("two")).unwrap();
     assert_eq!((head.lost_from, head.entries), (None, from.0));
-    // The lost batches' keys are free again: their callers may send them again.
+    // The keys of the lost batches are free again, so that their callers can send them again.
     let again = append(&store, "two", keyed(from.0, &["y"], &format!("k{from}"))).unwrap();
     assert!(matches!(again, Appended::Written { .. }));
     drop(store);
@@ -305,15 +306,15 @@ fn a_lost_tail_is_named_and_the_session_quarantined_until_that_is_accepted() {
 }
 
 #[test]
-fn a_lost_tail_is_said_even_when_the_index_is_lost_too() {
+fn a_lost_tail_is_reported_even_when_the_index_is_lost_too() {
     let (_world, notices, store) = cut(150, true);
-    let is_said = |notice: &Notice| matches!(notice, Notice::Damaged { others_possible: true, .. });
-    assert!(notices.iter().any(is_said), "{notices:?}");
+    let is_reported = |notice: &Notice| matches!(notice, Notice::Damaged { others_possible: true, .. });
+    assert!(notices.iter().any(is_reported), "{notices:?}");
     assert_eq!(texts(&store, "one", 0).unwrap(), ["a"]);
 }
 
 #[test]
-fn a_lost_journal_is_said() {
+fn a_lost_journal_is_reported() {
     let (world, sessions) = filled(1);
     for path in world.memory.paths() {
         world.memory.lose(&path);
@@ -327,7 +328,7 @@ fn a_lost_journal_is_said() {
 }
 
 #[test]
-fn an_index_that_is_ahead_of_the_journal_is_said() {
+fn an_index_that_is_ahead_of_the_journal_is_reported() {
     let (world, _) = filled(2);
     let journal: Vec<(PathBuf, Vec<u8>)> = world
         .memory

@@ -1,4 +1,4 @@
-//! Deleting sessions and giving their space back, with a crash at every step.
+//! Deleting sessions and giving back their space, with a crash at every step.
 
 use crate::faults::{EIO, Fault};
 use crate::{Notice, Store};
@@ -9,7 +9,7 @@ fn text(session: &str, id: u64) -> String {
     format!("{session}{id} {}", "z".repeat(300))
 }
 
-/// Three sessions mixed over several segments, a learned fact, and one of them deleted and begun again.
+/// Appends three sessions, whose frames alternate over several segments, and learns a fact again and again.
 fn fill(store: &Store) {
     for id in 0..12 {
         for session in ["dead", "live", "gone"] {
@@ -47,7 +47,7 @@ fn prepared() -> (World, Store) {
     (world, store)
 }
 
-/// Deletes without a reclaim in the background getting in between: that fails at its first operation.
+/// Deletes two of the sessions, and begins one of them again.
 fn delete(store: &Store) {
     wait(store.delete("dead")).unwrap();
     wait(store.delete("gone")).unwrap();
@@ -88,10 +88,10 @@ fn it_happens_by_itself() {
 fn a_crash_at_any_step_of_a_reclaim_loses_nothing_and_brings_nothing_back() {
     let mut crashes = 0;
     for at in 1.. {
-        // Every operation with and without the power going; the index lost at every other one.
+        // Each step is tried with and without a power cut. The index is lost at every other one.
         for (loses_index, cuts_power) in [(at % 2 == 0, false), (at % 2 == 1, true)] {
             let (world, store) = prepared();
-            // The deletions are written; everything from operation `at` of the reclaim on is lost.
+            // The deletions are written, and then every operation from number `at` of the reclaim on fails.
             let aside = tempfile::tempdir().unwrap();
             world.files.set(Fault::FailFrom { at: 1_000_000, errno: EIO });
             wait(store.delete("dead")).unwrap();

@@ -1,4 +1,5 @@
-//! Disks that are full or fail: typed errors, nothing acknowledged that is not there, and on it goes once it works.
+//! Disks that are full or fail: errors are typed, everything acknowledged is there, and appends work again once the
+//! disk does.
 
 use crate::faults::{EIO, ENOSPC, Fault};
 use crate::{Store, StoreError};
@@ -11,13 +12,13 @@ fn text(id: u64) -> String {
     format!("{id} {}", "x".repeat(400))
 }
 
-/// Appends everything, each again until it works, and checks that each failure has the class that it should have.
+/// Appends all entries, each until it works but at most `attempts` times, and checks the class of each failure.
 fn append_all(store: &Store, attempts: usize, is_expected: impl Fn(&StoreError) -> bool) {
     for id in 0..APPENDS {
         let mut left = attempts;
         while let Err(error) = append(store, "one", batch(id, &[&text(id)])) {
             assert!(is_expected(&error) && error.is_retryable(), "{error:?}");
-            // Reading goes on.
+            // Reading still works.
             assert_eq!(texts(store, "one", 0).map_or(0, |texts| texts.len() as u64), id);
             left -= 1;
             assert!(left > 0, "{error:?} again and again");
@@ -28,7 +29,7 @@ fn append_all(store: &Store, attempts: usize, is_expected: impl Fn(&StoreError) 
 fn check_whole(world: &World) {
     let expected: Vec<String> = (0..APPENDS).map(text).collect();
     assert_eq!(texts(&world.open_quiet(), "one", 0).unwrap(), expected);
-    // And from the journal alone.
+    // The journal alone gives the same.
     std::fs::remove_dir_all(world.index()).unwrap();
     assert_eq!(texts(&world.open().0, "one", 0).unwrap(), expected);
 }
@@ -37,7 +38,7 @@ fn small_world() -> World {
     World { segment_bytes: 2_048, ..World::new() }
 }
 
-/// Runs `check` with each operation in turn failing, until there are no more; says how many fired.
+/// Appends all entries once for each operation, with that operation failing. Returns how many faults fired.
 fn each_operation(fault: impl Fn(u64) -> Fault, is_expected: impl Fn(&StoreError) -> bool) -> u64 {
     let mut fired = 0;
     for at in 1.. {

@@ -1,4 +1,4 @@
-//! A store on a disk, one in memory and a plain map, given the same commands, agree.
+//! The same random commands are given to a store on a disk, a store in memory and a plain map, and all three agree.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ struct Session {
     keys: BTreeMap<String, u64>,
 }
 
-/// The outcome of a step, as far as it can be compared.
+/// The outcome of an append as text, so that it can be compared.
 fn outcome(result: Result<Appended, StoreError>) -> String {
     match result {
         Ok(appended) => format!("{appended:?}"),
@@ -92,7 +92,7 @@ fn run(steps: Vec<Step>) {
                 let known = model.entry(session.clone()).or_default();
                 known.title = Some(title.clone());
                 let head = Head { entries: known.texts.len() as u64, title: Some(title), ..Head::default() };
-                let batch = Batch { entries: Vec::new(), head, key: None, epoch: 1 };
+                let batch = Batch { entries: Vec::new(), head, key: None };
                 append(&disk, &session, batch.clone()).unwrap();
                 append(&memory, &session, batch).unwrap();
             }

@@ -1,4 +1,4 @@
-//! A store on disks that can be made to fail, and batches to put into it.
+//! Helpers: a store on a disk that can be made to fail, and batches for it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tempfile::TempDir;
 use crate::faults::{FaultyFiles, MemoryFiles};
 use crate::{Appended, Batch, Head, Notice, Store, StoreError, StoreOptions};
 
-/// Runs a future to its end.
-pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
+/// Runs a future to completion.
+pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-pub(super) fn entry(id: u64, text: &str) -> Entry {
+pub(crate) fn entry(id: u64, text: &str) -> Entry {
     let kind = EntryKind::message(Message::user(text));
     Entry {
         id: EntryId(id),
@@ -26,24 +26,24 @@ pub(super) fn entry(id: u64, text: &str) -> Entry {
     }
 }
 
-/// A batch of entries with these texts, from `first` on.
-pub(super) fn batch(first: u64, texts: &[&str]) -> Batch {
+/// A batch of entries with these texts. `first` is the id of the first entry.
+pub(crate) fn batch(first: u64, texts: &[&str]) -> Batch {
     let entries: Vec<Entry> = (first..).zip(texts).map(|(id, text)| entry(id, text)).collect();
     let count = first + entries.len() as u64;
     let head = Head { entries: count, leaf: count.checked_sub(1).map(EntryId), ..Head::default() };
-    Batch { entries, head, key: None, epoch: 0 }
+    Batch { entries, head, key: None }
 }
 
-pub(super) fn keyed(first: u64, texts: &[&str], key: &str) -> Batch {
+pub(crate) fn keyed(first: u64, texts: &[&str], key: &str) -> Batch {
     Batch { key: Some(key.to_owned()), ..batch(first, texts) }
 }
 
-pub(super) fn append(store: &Store, session: &str, batch: Batch) -> Result<Appended, StoreError> {
+pub(crate) fn append(store: &Store, session: &str, batch: Batch) -> Result<Appended, StoreError> {
     wait(store.append(session, batch))
 }
 
 /// The texts of the session's entries from `from` on.
-pub(super) fn texts(store: &Store, session: &str, from: u64) -> Result<Vec<String>, StoreError> {
+pub(crate) fn texts(store: &Store, session: &str, from: u64) -> Result<Vec<String>, StoreError> {
     let entries = store.load(session, EntryId(from))?;
     for (at, entry) in (from..).zip(&entries) {
         assert_eq!(entry.id, EntryId(at), "entries are dense");
@@ -52,21 +52,21 @@ pub(super) fn texts(store: &Store, session: &str, from: u64) -> Result<Vec<Strin
 }
 
 /// A directory for the index, and journal files in memory that can be made to fail.
-pub(super) struct World {
-    pub(super) dir: TempDir,
-    pub(super) memory: MemoryFiles,
-    pub(super) files: FaultyFiles,
-    pub(super) segment_bytes: u64,
+pub(crate) struct World {
+    pub(crate) dir: TempDir,
+    pub(crate) memory: MemoryFiles,
+    pub(crate) files: FaultyFiles,
+    pub(crate) segment_bytes: u64,
 }
 
 impl World {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let memory = MemoryFiles::new();
         let files = FaultyFiles::new(Arc::new(memory.clone()));
         Self { dir: tempfile::tempdir().unwrap(), memory, files, segment_bytes: 4_096 }
     }
 
-    pub(super) fn options(&self) -> StoreOptions {
+    pub(crate) fn options(&self) -> StoreOptions {
         StoreOptions {
             segment_bytes: self.segment_bytes,
             cache_bytes: 1 << 20,
@@ -75,32 +75,32 @@ impl World {
         }
     }
 
-    pub(super) fn try_open(&self) -> Result<(Store, Vec<Notice>), StoreError> {
+    pub(crate) fn try_open(&self) -> Result<(Store, Vec<Notice>), StoreError> {
         Store::open(&self.options())
     }
 
-    pub(super) fn open(&self) -> (Store, Vec<Notice>) {
+    pub(crate) fn open(&self) -> (Store, Vec<Notice>) {
         self.try_open().unwrap()
     }
 
-    /// Opens it and expects that there is nothing to say.
-    pub(super) fn open_quiet(&self) -> Store {
+    /// Opens the store and expects no notice.
+    pub(crate) fn open_quiet(&self) -> Store {
         let (store, notices) = self.open();
         assert_eq!(notices, []);
         store
     }
 
-    pub(super) fn segment(&self, id: u64) -> PathBuf {
+    pub(crate) fn segment(&self, id: u64) -> PathBuf {
         self.dir.path().join(format!("journal/{id:010}.seg"))
     }
 
-    pub(super) fn index(&self) -> PathBuf {
+    pub(crate) fn index(&self) -> PathBuf {
         self.dir.path().join("index")
     }
 }
 
 /// Copies a directory of plain files and directories.
-pub(super) fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
+pub(crate) fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for found in std::fs::read_dir(from).unwrap() {
         let found = found.unwrap();

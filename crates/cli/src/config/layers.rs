@@ -1,0 +1,449 @@
+//! Which files are read, and which of them may set what: the project's `greenroom.yaml` over the user's own, over the
+//! defaults; or the file that `--config` names, alone.
+//!
+//! Invariants: a file that merely lies in the current folder chooses among the providers that the user has, and sets
+//! nothing of them; it can tighten a limit and loosen none; its text reaches a model only where the user trusts the
+//! folder; it is not read where another user owns it or could have written it. What it may set is decided key by
+//! key in [`rule`], where a key that is not named is the user's alone, and on the same value that is used afterwards.
+//! No file is read that is large, deep, or no regular file.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use greenroom::provider::BaseUrl;
+use serde_norway::Value;
+
+use super::{Config, FILE_NAME, OPENAI, check};
+use crate::errors::usage;
+use crate::files::{self, FileError};
+use crate::terminal::variable;
+
+/// The largest configuration, in bytes.
+const BYTES_MAX: u64 = 64 * 1024;
+/// The most brackets and braces that a configuration may open. The parser's time grows with its bytes times its
+/// depth before it looks at the depth, and each level of flow style takes one.
+const BRACKETS_MAX: usize = 2_000;
+
+/// The configuration that holds here.
+pub(crate) struct Loaded {
+    /// All of it.
+    pub(crate) config: Config,
+    /// What would hold without the project's file.
+    pub(crate) own: Config,
+    /// The files that were read.
+    pub(crate) files: Vec<PathBuf>,
+    /// What the user must know: one line each.
+    pub(crate) warnings: Vec<String>,
+    /// What the project's file asked for and did not get, for who asks: one line each.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Who wrote a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Author {
+    /// The user: their own file, or one that they named.
+    User,
+    /// Whoever put it into the current folder.
+    Project,
+}
+
+/// One file.
+pub(super) struct Source {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+    pub(super) author: Author,
+}
+
+/// What a project's file may do with a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Set it.
+    Choose,
+    /// Lower it, and not take it away.
+    Lower,
+    /// Set it where the user trusts the folder.
+    Text,
+    /// Nothing.
+    UsersAlone,
+}
+
+/// What a project's file may do with each setting.
+///
+/// The model is the project's to choose: a project knows what its work needs, and a name goes only to the provider
+/// that the user has. What that may cost is looked at where the model's price is known (`setup`).
+pub(super) fn rule(key: &str) -> Rule {
+    match key {
+        "model"
+        | "provider"
+        | "compaction.enabled"
+        | "compaction.reserve_tokens"
+        | "compaction.threshold"
+        | "compaction.keep_recent_tokens"
+        | "compaction.preserve_messages"
+        | "compaction.strategy"
+        | "compaction.summary_model"
+        | "compaction.cut"
+        | "compaction.min_split_prefix"
+        | "compaction.soft_threshold"
+        | "compaction.background"
+        | "compaction.estimator" => Rule::Choose,
+        "context_window"
+        | "limits.steps_max"
+        | "limits.repeats_max"
+        | "limits.retries_max"
+        | "limits.cost_usd_max"
+        | "limits.tool_timeout_s"
+        | "compaction.context_window"
+        | "compaction.auto_compact_token_limit"
+        | "compaction.unknown_window"
+        | "compaction.max_request_bytes" => Rule::Lower,
+        "compaction.compact_prompt" => Rule::Text,
+        _ => Rule::UsersAlone,
+    }
+}
+
+/// The configuration that holds here: `explicit` alone, or the user's file with the project's over it.
+pub(crate) fn load(explicit: Option<&Path>) -> Result<Loaded> {
+    let (mut files, mut warnings) = (Vec::new(), Vec::new());
+    let (own, project) = match explicit {
+        Some(path) => (Some(user_source(path)?), None),
+        None => {
+            let own = match own_file() {
+                Some(path) => own_source(&path)?,
+                None => None,
+            };
+            let project = project_source(own.as_ref().map(|source| source.path.as_path()), &mut warnings)?;
+            (own, project)
+        }
+    };
+    let mut merged = serde_norway::to_value(Config::default())?;
+    let mut has_openai = false;
+    if let Some(source) = &own {
+        let value = checked(source)?;
+        has_openai = value.get("providers").and_then(|providers| providers.get(OPENAI)).is_some();
+        merge(&mut merged, value);
+        files.push(source.path.clone());
+    }
+    let own_config = typed(merged.clone())?;
+    let mut notes = Vec::new();
+    if let Some(source) = &project {
+        let value = checked(source)?;
+        let mut over = Over { source, is_trusted: is_trusted(&own_config), warnings, notes };
+        over.put(&mut merged, value, "")?;
+        Over { warnings, notes, .. } = over;
+        files.push(source.path.clone());
+    }
+    let config = typed(merged)?;
+    if let Err((key, reason)) = check(&config) {
+        return Err(usage(format!("the configuration: {key}: {reason}")));
+    }
+    if let Err(error) = config.provider(&config.provider) {
+        let names_it = |source: &&Source| line_of(&source.text, "provider").is_some();
+        let source = [&project, &own].into_iter().flatten().find(names_it);
+        let text = error.to_string();
+        return Err(usage(source.map_or(text.clone(), |source| at(source, "provider", &text))));
+    }
+    if let Some(source) = &project
+        && config.provider == OPENAI
+        && own_config.provider != OPENAI
+        && !has_openai
+    {
+        // Who asks a server of their own by default may not want to be moved away from it.
+        let reason = format!(
+            "your own file chooses {} and does not name {OPENAI}; if what you say in this folder may go there, add \
+             `providers: {{ {OPENAI}: {{}} }}` to {}",
+            own_config.provider,
+            own_file_shown()
+        );
+        return Err(usage(at(source, "provider", &reason)));
+    }
+    Ok(Loaded { config, own: own_config, files, warnings, notes })
+}
+
+/// A file that the user named.
+fn user_source(path: &Path) -> Result<Source> {
+    let read = || text(files::open(path, true)?.0);
+    let text = read().map_err(|error| not_readable(path, &error))?;
+    Ok(Source { path: path.to_owned(), text, author: Author::User })
+}
+
+/// The user's own file, if there is one.
+fn own_source(path: &Path) -> Result<Option<Source>> {
+    let (file, metadata) = match files::open(path, true) {
+        Ok(opened) => opened,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(not_readable(path, &error)),
+    };
+    if metadata.mode() & 0o002 != 0 {
+        let path = path.display();
+        return Err(usage(format!(
+            "{path} is not read: everybody may write it, and it says where your keys go; look at it, then run \
+             `chmod o-w {path}`"
+        )));
+    }
+    let text = text(file).map_err(|error| not_readable(path, &error))?;
+    Ok(Some(Source { path: path.to_owned(), text, author: Author::User }))
+}
+
+/// The file in the current folder, if there is one that can be read. `own` is no project's file, even where the user
+/// stands beside it.
+fn project_source(own: Option<&Path>, warnings: &mut Vec<String>) -> Result<Option<Source>> {
+    let path = Path::new(FILE_NAME);
+    let same = |own: &Path| Some(own.canonicalize().ok()? == path.canonicalize().ok()?);
+    if own.and_then(same) == Some(true) {
+        return Ok(None);
+    }
+    let (file, metadata) = match files::open(path, false) {
+        Ok(opened) => opened,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error @ (FileError::NotRegular | FileError::Link)) => {
+            warnings.push(format!("./{FILE_NAME} is not read: {error}"));
+            return Ok(None);
+        }
+        Err(FileError::Io(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            warnings.push(format!("./{FILE_NAME} is not read: {error}"));
+            return Ok(None);
+        }
+        Err(error) => return Err(not_readable(path, &error)),
+    };
+    let user = rustix::process::geteuid().as_raw();
+    if metadata.uid() != user {
+        warnings.push(format!(
+            "./{FILE_NAME} is not read: it belongs to another user (id {}, and yours is {user}); if you trust it, pass \
+             --config {FILE_NAME}",
+            metadata.uid()
+        ));
+        return Ok(None);
+    }
+    if metadata.mode() & 0o022 != 0 {
+        warnings.push(format!(
+            "./{FILE_NAME} is not read: others may write it; look at it, then run `chmod go-w {FILE_NAME}`"
+        ));
+        return Ok(None);
+    }
+    let text = text(file).map_err(|error| not_readable(path, &error))?;
+    Ok(Some(Source { path: path.to_owned(), text, author: Author::Project }))
+}
+
+fn text(file: std::fs::File) -> Result<String, FileError> {
+    let bytes = files::read_all(file, BYTES_MAX)?;
+    String::from_utf8(bytes).map_err(|_| {
+        FileError::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+    })
+}
+
+fn not_readable(path: &Path, error: &FileError) -> anyhow::Error {
+    usage(format!("cannot read the configuration {}: {error}", path.display()))
+}
+
+/// One file's value, of which every part is what it should be.
+pub(super) fn checked(source: &Source) -> Result<Value> {
+    let text = &source.text;
+    if text.matches(['[', '{']).count() > BRACKETS_MAX {
+        return Err(usage(format!("{}: it opens more than {BRACKETS_MAX} brackets", source.path.display())));
+    }
+    let mut value: Value = serde_norway::from_str(text).map_err(|error| wrong(source, &error))?;
+    if has_tag(&value) {
+        return Err(usage(format!(
+            "{}: it holds a YAML tag (!), which means nothing here",
+            source.path.display()
+        )));
+    }
+    // Before the types are: what was there in the past, and what a project might try, deserve more words.
+    refuse_old_provider(source, &value)?;
+    let typed: Option<Config> = serde_norway::from_str(text).map_err(|error| wrong(source, &error))?;
+    if let Err((key, reason)) = check(&typed.unwrap_or_default()) {
+        return Err(usage(at(source, &key, &reason)));
+    }
+    rename(&mut value, "compaction", "model_auto_compact_token_limit", "auto_compact_token_limit");
+    Ok(value)
+}
+
+/// `provider:` is a name. A mapping with an address is what it was once, and what a stranger's file would like.
+fn refuse_old_provider(source: &Source, value: &Value) -> Result<()> {
+    let Some(provider @ Value::Mapping(_)) = value.get("provider") else { return Ok(()) };
+    let url = match provider.get("base_url") {
+        Some(Value::String(text)) => match text.parse::<BaseUrl>() {
+            Ok(url) => url.to_string(),
+            Err(error) => return Err(usage(at(source, "provider", &error.to_string()))),
+        },
+        Some(_) | None => "https://…".to_owned(),
+    };
+    let line = format!("`providers: {{ NAME: {{ base_url: \"{url}\" }} }}`");
+    let reason = match source.author {
+        Author::User => format!("must be the name of one of `providers`: write {line}, and `provider: NAME`"),
+        Author::Project => format!(
+            "a file in the current folder can only choose a provider of yours by its name; if what you say may go \
+             there, add {line} to {} (or to a file that you name with --config), and write `provider: NAME` here",
+            own_file_shown()
+        ),
+    };
+    Err(usage(at(source, "provider", &reason)))
+}
+
+/// A project's file, on its way over the user's.
+struct Over<'a> {
+    source: &'a Source,
+    is_trusted: bool,
+    warnings: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Over<'_> {
+    /// Puts what the file may set on top of `base`, a section at a time.
+    fn put(&mut self, base: &mut Value, over: Value, section: &str) -> Result<()> {
+        let (Value::Mapping(base), Value::Mapping(over)) = (base, over) else { return Ok(()) };
+        for (name, value) in over {
+            let Some(name) = name.as_str() else { continue };
+            let key = format!("{section}{name}");
+            match (rule(&key), base.get_mut(name)) {
+                (_, Some(known)) if matches!(key.as_str(), "limits" | "compaction") => {
+                    self.put(known, value, &format!("{key}."))?;
+                }
+                (Rule::Choose, Some(known)) => *known = value,
+                (Rule::Lower, Some(known)) => self.lower(known, value, &key),
+                (Rule::Text, Some(known)) => self.text(known, value, &key),
+                (Rule::UsersAlone, _) | (_, None) => {
+                    let reason = format!(
+                        "only your own file, {}, can set it, or one that you name with --config; a file in the current \
+                         folder can choose one of your providers with `provider: NAME`",
+                        own_file_shown()
+                    );
+                    return Err(usage(at(self.source, name, &reason)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn lower(&mut self, known: &mut Value, value: Value, key: &str) {
+        match (known.as_f64(), value.as_f64()) {
+            (Some(holds), Some(asked)) if asked <= holds => *known = value,
+            (None, Some(_)) => *known = value,
+            (Some(holds), Some(asked)) => {
+                self.notes.push(format!(
+                    "{key} stays at {holds}: {FILE_NAME} asks for {asked}, and can only lower it"
+                ));
+            }
+            (Some(_) | None, None) => {}
+        }
+    }
+
+    fn text(&mut self, known: &mut Value, value: Value, key: &str) {
+        if value.is_null() {
+            return;
+        }
+        if self.is_trusted {
+            *known = value;
+            return;
+        }
+        let folder = Path::new(".").canonicalize().unwrap_or_default();
+        let reason = format!(
+            "not used, since it would speak to the model in your name; if you trust this folder, add \
+             `trusted_folders: [{folder:?}]` to {}",
+            own_file_shown()
+        );
+        self.warnings.push(at(self.source, key.rsplit('.').next().unwrap_or(key), &reason));
+    }
+}
+
+/// Whether the user trusts the current folder: this one, not one above it.
+fn is_trusted(own: &Config) -> bool {
+    let Ok(here) = Path::new(".").canonicalize() else { return false };
+    own.trusted_folders
+        .iter()
+        .filter_map(|folder| expanded(folder)?.canonicalize().ok())
+        .any(|folder| folder == here)
+}
+
+/// A folder as the user wrote it, as a path; `None` for one that would depend on where the program runs.
+pub(super) fn expanded(folder: &str) -> Option<PathBuf> {
+    let path = match folder.strip_prefix("~/") {
+        Some(rest) => home()?.join(rest),
+        None => PathBuf::from(folder),
+    };
+    path.is_absolute().then_some(path)
+}
+
+/// Puts `over` on top of `base`, key by key. `null` turns a setting off; a section that is empty changes nothing.
+pub(super) fn merge(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Mapping(base), Value::Mapping(over)) => {
+            for (key, value) in over {
+                match base.get_mut(&key) {
+                    Some(known) => merge(known, value),
+                    None => {
+                        base.insert(key, value);
+                    }
+                }
+            }
+        }
+        (Value::Mapping(_), Value::Null) => {}
+        (base, over) => *base = over,
+    }
+}
+
+fn typed(value: Value) -> Result<Config> {
+    serde_norway::from_value(value).map_err(|error| usage(format!("the configuration: {error}")))
+}
+
+fn has_tag(value: &Value) -> bool {
+    match value {
+        Value::Tagged(_) => true,
+        Value::Sequence(items) => items.iter().any(has_tag),
+        Value::Mapping(map) => map.iter().any(|(key, value)| has_tag(key) || has_tag(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+fn rename(value: &mut Value, section: &str, alias: &str, name: &str) {
+    let Some(Value::Mapping(map)) = value.get_mut(section) else { return };
+    if let Some(found) = map.remove(alias) {
+        map.insert(name.into(), found);
+    }
+}
+
+/// What the parser said, and where.
+fn wrong(source: &Source, error: &serde_norway::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let key = text.split('`').nth(1);
+    let line = error.location().map(|location| location.line()).or_else(|| line_of(&source.text, key?));
+    let line = line.map(|line| format!(", line {line}")).unwrap_or_default();
+    let text = text.split(" at line ").next().unwrap_or_default();
+    usage(format!("{}{line}: {text}", source.path.display()))
+}
+
+/// What is wrong with a key, and where it stands.
+fn at(source: &Source, key: &str, reason: &str) -> String {
+    let line = line_of(&source.text, key).map(|line| format!(", line {line}")).unwrap_or_default();
+    format!("{}{line}: {key}: {reason}", source.path.display())
+}
+
+/// The line on which a key stands, from 1.
+pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
+    let is_key = |line: &str| {
+        line.split([',', '{']).any(|part| {
+            part.trim().split_once(':').is_some_and(|(name, _)| name.trim().trim_matches(['"', '\'']) == key)
+        })
+    };
+    text.lines().position(is_key).map(|index| index + 1)
+}
+
+/// The user's own file. A variable that is no absolute path does not count: the current folder would be asked.
+fn own_file() -> Option<PathBuf> {
+    let base = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    Some(base.or_else(|| Some(home()?.join(".config")))?.join("greenroom").join(FILE_NAME))
+}
+
+fn home() -> Option<PathBuf> {
+    variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// The user's own file, as it is told where to add something.
+pub(super) fn own_file_shown() -> String {
+    own_file().map_or_else(
+        || format!("greenroom/{FILE_NAME} in your configuration directory"),
+        |path| path.display().to_string(),
+    )
+}

@@ -1,0 +1,127 @@
+//! The address of an API: parsed once, by the parser whose result the requests use.
+//!
+//! Invariants: a [`BaseUrl`] is an http or https URL whose scheme, host and port are exactly those that were
+//! written, so nobody who reads the text can take it for another server's; it holds no user name, password or
+//! fragment; and neither its `Display` nor its `Debug` nor an error shows its query, which may hold a key.
+
+use std::fmt;
+use std::str::FromStr;
+
+use reqwest::Url;
+
+/// The longest base URL, in bytes.
+const BYTES_MAX: usize = 2_048;
+
+/// Where an API is, up to and without `/chat/completions`. A query in it goes with every request.
+///
+/// Two are equal if they lead to the same place: a slash at the path's end does not count.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BaseUrl(Url);
+
+/// A text that is no base URL, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the base URL {shown} is not usable: {reason}")]
+pub struct BaseUrlError {
+    /// The text without what may be a secret, in quotes, with escapes for what is not printable.
+    shown: String,
+    /// What is wrong with it.
+    reason: String,
+}
+
+impl BaseUrl {
+    /// The host: a name, an IPv4 address, or an IPv6 address without its brackets.
+    pub fn host(&self) -> &str {
+        self.0.host_str().unwrap_or_default().trim_matches(['[', ']'])
+    }
+
+    /// The port that is connected to: the scheme's own where none is written.
+    pub fn port(&self) -> u16 {
+        self.0.port_or_known_default().unwrap_or_default()
+    }
+
+    /// Whether a query goes with every request. It may hold a key, so it is never shown.
+    pub fn has_query(&self) -> bool {
+        self.0.query().is_some()
+    }
+
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.0.scheme() == "https"
+    }
+
+    pub(crate) fn query(&self) -> Vec<(String, String)> {
+        self.0.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
+    }
+}
+
+impl FromStr for BaseUrl {
+    type Err = BaseUrlError;
+
+    fn from_str(text: &str) -> Result<Self, BaseUrlError> {
+        let text = text.trim();
+        let unusable = |reason: &str| BaseUrlError { shown: shown(text), reason: reason.to_owned() };
+        if text.len() > BYTES_MAX {
+            return Err(unusable("it is too long"));
+        }
+        // A URL parser drops or replaces some of these, so the text would not be what is used.
+        if let Some(c) = text.chars().find(|c| !c.is_ascii_graphic() || *c == '\\') {
+            let reason = format!("it holds the character {c:?}, which no URL holds");
+            return Err(unusable(&reason));
+        }
+        let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) else {
+            return Err(unusable("it must begin with http:// or https://"));
+        };
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        if authority.contains('@') {
+            // It would show in every error message.
+            return Err(unusable("it holds a user name or a password; use the key or a header instead"));
+        }
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+        if !authority.chars().all(is_plain) {
+            return Err(unusable("its host may hold letters, digits, dots, hyphens and underscores only"));
+        }
+        if text.contains('#') {
+            return Err(unusable("it holds a fragment (#), which no server gets"));
+        }
+        let mut url = Url::parse(text).map_err(|error| unusable(&error.to_string()))?;
+        let host = url.host_str().unwrap_or_default();
+        let port = url.port_or_known_default().unwrap_or_default();
+        let has_scheme = text.split("://").next() == Some(url.scheme());
+        let is_as_written = authority == host || authority == format!("{host}:{port}");
+        if !(has_scheme && is_as_written) {
+            let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+            let reason = format!("it leads to {}://{host}{port}, so write it like that", url.scheme());
+            return Err(unusable(&reason));
+        }
+        let path = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&path);
+        Ok(Self(url))
+    }
+}
+
+/// As it is shown: without the query and without a slash at the end.
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.as_str().split('?').next().unwrap_or_default();
+        f.write_str(text.trim_end_matches('/'))
+    }
+}
+
+impl fmt::Debug for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// A text that is no URL, in quotes, without what may be a password or a key.
+fn shown(text: &str) -> String {
+    let text = text.split(['?', '#']).next().unwrap_or_default();
+    let text = text.rsplit('@').next().unwrap_or_default();
+    let mut short: String = text.chars().take(80).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    format!("{short:?}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! The rows of the index: what they hold, their keys and their bytes.
+//!
+//! All rows lie in one tree, with a prefix for each kind, because sled's batches are atomic only within a tree.
+//!
+//! Invariants: a row that does not decode is an error or makes the index be built again; it is never guessed at.
+//! Session ids hold no zero byte, so one session's keys never lie among another's.
+
+use crate::bytes::Cursor;
+use crate::head::Head;
+use crate::record;
+
+/// The version of everything in the index. An index of another version is built again.
+const INDEX_VERSION: u8 = 1;
+
+/// Where a frame lies in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Location {
+    /// The segment's number.
+    pub(crate) segment: u64,
+    /// The frame's first byte in the segment.
+    pub(crate) offset: u64,
+    /// The frame's length in bytes.
+    pub(crate) length: u32,
+}
+
+impl Location {
+    const BYTES: usize = 20;
+
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Self::BYTES);
+        bytes.extend(self.segment.to_le_bytes());
+        bytes.extend(self.offset.to_le_bytes());
+        bytes.extend(self.length.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        Self::read(&mut Cursor::new(bytes))
+    }
+
+    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+        Some(Self { segment: cursor.u64()?, offset: cursor.u64()?, length: cursor.u32()? })
+    }
+}
+
+/// A session's row.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Row {
+    /// The session's newest head.
+    pub(crate) head: Head,
+    /// What the store itself needs to know.
+    pub(crate) place: RowPlace,
+}
+
+/// The part of a session's row that does not depend on the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RowPlace {
+    /// The newest frame that set the head.
+    pub(crate) newest: Location,
+    /// The newest frame that recorded a loss or its acceptance.
+    pub(crate) mark: Option<Location>,
+    /// How many idempotency keys the session has used. If the index holds another number, it is damaged.
+    pub(crate) keys: u64,
+}
+
+impl RowPlace {
+    /// The row's bytes. `head` is the encoded head.
+    pub(crate) fn encode(&self, head: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(64 + head.len());
+        bytes.extend(self.newest.encode());
+        bytes.push(u8::from(self.mark.is_some()));
+        bytes.extend(self.mark.unwrap_or(self.newest).encode());
+        bytes.extend(self.keys.to_le_bytes());
+        bytes.extend(head);
+        bytes
+    }
+}
+
+impl Row {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut cursor = Cursor::new(bytes);
+        let newest = Location::read(&mut cursor)?;
+        let is_marked = cursor.u8()? == 1;
+        let mark = Location::read(&mut cursor)?;
+        let keys = cursor.u64()?;
+        let head = record::decode_head(cursor.rest()).ok()?;
+        Some(Self { head, place: RowPlace { newest, mark: is_marked.then_some(mark), keys } })
+    }
+}
+
+/// A segment's row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SegmentRow {
+    /// The segment's place among the others, as in its header.
+    pub(crate) order: u64,
+    /// The start value of the segment's crcs, as in its header.
+    pub(crate) seed: u32,
+    /// How many of the segment's frames are indexed.
+    pub(crate) frames: u64,
+    /// The chain after the last indexed frame.
+    pub(crate) digest: u32,
+    /// The length of all indexed frames, in bytes.
+    pub(crate) bytes: u64,
+    /// The length of those indexed frames that nothing needs any more, in bytes.
+    pub(crate) dead: u64,
+}
+
+impl SegmentRow {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(40);
+        bytes.extend(self.order.to_le_bytes());
+        bytes.extend(self.seed.to_le_bytes());
+        bytes.extend(self.frames.to_le_bytes());
+        bytes.extend(self.digest.to_le_bytes());
+        bytes.extend(self.bytes.to_le_bytes());
+        bytes.extend(self.dead.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut cursor = Cursor::new(bytes);
+        Some(Self {
+            order: cursor.u64()?,
+            seed: cursor.u32()?,
+            frames: cursor.u64()?,
+            digest: cursor.u32()?,
+            bytes: cursor.u64()?,
+            dead: cursor.u64()?,
+        })
+    }
+}
+
+/// How far the journal is indexed, and a checksum over all session rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Checkpoint {
+    /// The segment of the last indexed frame.
+    pub(crate) segment: u64,
+    /// Where that frame ends.
+    pub(crate) offset: u64,
+    /// The chain that the next frame must have.
+    pub(crate) chain: u32,
+    /// How many sessions there are.
+    pub(crate) rows: u64,
+    /// The wrapping sum of [`row_sum`] over all sessions.
+    pub(crate) sum: u64,
+}
+
+impl Checkpoint {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![INDEX_VERSION];
+        bytes.extend(self.segment.to_le_bytes());
+        bytes.extend(self.offset.to_le_bytes());
+        bytes.extend(self.chain.to_le_bytes());
+        bytes.extend(self.rows.to_le_bytes());
+        bytes.extend(self.sum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut cursor = Cursor::new(bytes);
+        (cursor.u8()? == INDEX_VERSION).then_some(())?;
+        Some(Self {
+            segment: cursor.u64()?,
+            offset: cursor.u64()?,
+            chain: cursor.u32()?,
+            rows: cursor.u64()?,
+            sum: cursor.u64()?,
+        })
+    }
+}
+
+/// What one session's row adds to [`Checkpoint::sum`].
+pub(crate) fn row_sum(session: &str, row: &[u8]) -> u64 {
+    u64::from(crc32c::crc32c_append(crc32c::crc32c(session.as_bytes()), row)) + 1
+}
+
+/// The value of an idempotency key: the first entry of the batch that used the key, and where that batch lies.
+pub(crate) fn encode_used_key(first: u64, location: Location) -> Vec<u8> {
+    [first.to_le_bytes().as_slice(), &location.encode()].concat()
+}
+
+pub(crate) fn decode_used_key(bytes: &[u8]) -> Option<(u64, Location)> {
+    let mut cursor = Cursor::new(bytes);
+    Some((cursor.u64()?, Location::read(&mut cursor)?))
+}
+
+/// The value of a learned fact: where it lies, and the fact itself.
+pub(crate) fn encode_learned(location: Location, value: &[u8]) -> Vec<u8> {
+    [location.encode().as_slice(), value].concat()
+}
+
+pub(crate) fn decode_learned(bytes: &[u8]) -> Option<(Location, Vec<u8>)> {
+    let mut cursor = Cursor::new(bytes);
+    let location = Location::read(&mut cursor)?;
+    Some((location, cursor.rest().to_vec()))
+}
+
+/// The keys of the rows. The first byte tells the kind; numbers are big-endian, so that they sort.
+pub(crate) mod key {
+    /// The one [`super::Checkpoint`].
+    pub(crate) const CHECKPOINT: &[u8] = b"m";
+
+    /// A key of the session: the kind, the session's id, and what tells this key from the session's others.
+    pub(crate) fn session(kind: u8, session: &str, rest: &[u8]) -> Vec<u8> {
+        let mut key = Vec::with_capacity(2 + session.len() + rest.len());
+        key.push(kind);
+        key.extend(session.as_bytes());
+        key.push(0);
+        key.extend(rest);
+        key
+    }
+
+    /// Where an entry lies: a [`super::Location`].
+    pub(crate) fn entry(id: &str, sequence: u64) -> Vec<u8> {
+        session(b'e', id, &sequence.to_be_bytes())
+    }
+
+    /// A session's [`super::Row`].
+    pub(crate) fn row(id: &str) -> Vec<u8> {
+        session(b'h', id, &[])
+    }
+
+    /// An idempotency key that the session has used.
+    pub(crate) fn idempotency(id: &str, key: &str) -> Vec<u8> {
+        session(b'k', id, key.as_bytes())
+    }
+
+    /// A learned fact.
+    pub(crate) fn learned(name: &str) -> Vec<u8> {
+        session(b'l', name, &[])
+    }
+
+    /// A [`super::SegmentRow`].
+    pub(crate) fn segment(id: u64) -> Vec<u8> {
+        let mut key = vec![b's'];
+        key.extend(id.to_be_bytes());
+        key
+    }
+
+    /// Splits a key into the session's id and what follows it.
+    pub(crate) fn split(key: &[u8]) -> Option<(&str, &[u8])> {
+        let zero = key.iter().position(|&byte| byte == 0)?;
+        Some((std::str::from_utf8(key.get(1..zero)?).ok()?, &key[zero + 1..]))
+    }
+}

@@ -1,0 +1,341 @@
+//! The writer's checks: each one is broken on purpose, and then nothing is written and everything else goes on.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::{AppendCommand, Group, Tail, Writer};
+use crate::error::StoreError;
+use crate::faults::Fault;
+use crate::files::{Files, RealFiles};
+use crate::journal::manifest::{Listed, State};
+use crate::lock::DirectoryLock;
+use crate::record::{self, StoredRecord};
+use crate::tests::world::{World, append, batch, texts};
+use crate::{Appended, Batch, Notice, StoreOptions, recovery};
+
+/// A writer without its thread.
+fn open(options: &StoreOptions) -> Writer {
+    RealFiles.create_dir(&options.dir).unwrap();
+    recovery::recover(options, DirectoryLock::take(&options.dir).unwrap()).unwrap().0
+}
+
+/// The command for a batch, and where its answer arrives.
+fn command(session: &str, batch: Batch) -> (AppendCommand, oneshot::Receiver<Result<Appended, StoreError>>) {
+    let Batch { entries, head, key, .. } = batch;
+    let sequence = entries.first().map_or(head.entries, |entry| entry.id.0);
+    let count = u32::try_from(entries.len()).unwrap();
+    let head = Box::new(head);
+    let record = StoredRecord::Append { key: key.clone(), entries, head: head.clone() };
+    let payload = record::encode(&record).unwrap();
+    let (reply, answer) = oneshot::channel();
+    (AppendCommand { session: session.to_owned(), sequence, count, key, head, payload, reply }, answer)
+}
+
+/// Appends commands as one group. Returns the answers in order.
+fn commit(
+    writer: &mut Writer,
+    batches: Vec<(AppendCommand, oneshot::Receiver<Result<Appended, StoreError>>)>,
+) -> Vec<Result<Appended, StoreError>> {
+    let mut group = Group::default();
+    let mut answers = Vec::new();
+    for (command, answer) in batches {
+        writer.join_append(command, &mut group);
+        answers.push(answer);
+    }
+    writer.commit(group);
+    answers.into_iter().map(|mut answer| answer.try_recv().unwrap()).collect()
+}
+
+fn append_one(writer: &mut Writer, session: &str, batch: Batch) -> Result<Appended, StoreError> {
+    commit(writer, vec![command(session, batch)]).remove(0)
+}
+
+fn refused_by(result: &Result<Appended, StoreError>) -> Option<&'static str> {
+    match result {
+        Err(StoreError::Invariant { invariant }) => Some(invariant),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// A writer with two entries in session `one`.
+fn prepared(world: &World) -> Writer {
+    let mut writer = open(&world.options());
+    append_one(&mut writer, "one", batch(0, &["a", "b"])).unwrap();
+    writer
+}
+
+/// The bytes of the newest segment that was written to before the check failed.
+fn segment_bytes(world: &World) -> Vec<u8> {
+    let mut copy = Vec::new();
+    world.memory.damage(&world.segment(1), |bytes| copy.clone_from(bytes)).unwrap();
+    copy
+}
+
+/// The next append works, and after a restart everything acknowledged is there.
+fn goes_on(world: &World, mut writer: Writer) -> Vec<Notice> {
+    append_one(&mut writer, "one", batch(2, &["c"])).unwrap();
+    append_one(&mut writer, "two", batch(0, &["x"])).unwrap();
+    writer.finish();
+    drop(writer);
+    let (store, notices) = world.open();
+    assert_eq!(texts(&store, "one", 0).unwrap(), ["a", "b", "c"]);
+    assert_eq!(texts(&store, "two", 0).unwrap(), ["x"]);
+    append(&store, "one", batch(3, &["d"])).unwrap();
+    notices
+}
+
+#[test]
+fn a_head_that_does_not_count_its_batch_costs_only_that_batch() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    let mut wrong = command("one", batch(2, &["wrong"]));
+    wrong.0.head.entries += 1;
+    let mut overflowing = command("three", batch(0, &["wrong"]));
+    overflowing.0.count = 5;
+    let answers = commit(&mut writer, vec![command("other", batch(0, &["o"])), wrong, overflowing]);
+    assert!(matches!(answers[0], Ok(Appended::Written { .. })), "{answers:?}");
+    let counts = Some("a head counts exactly the entries up to the end of its batch");
+    assert_eq!((refused_by(&answers[1]), refused_by(&answers[2])), (counts, counts));
+    assert_eq!(writer.tail, Tail::Empty);
+    assert_eq!(goes_on(&world, writer), []);
+}
+
+fn id(number: u64) -> greenroom_kernel::EntryId {
+    greenroom_kernel::EntryId(number)
+}
+
+#[test]
+fn a_batch_with_a_hole_before_it_is_refused_as_it_joins_and_as_it_is_written() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    let refused = append_one(&mut writer, "one", batch(5, &["far"]));
+    assert!(matches!(refused, Err(StoreError::Sequence { .. })), "{refused:?}");
+    // The group believes that the session has more entries than it has: only the check before the write is left.
+    let (command, mut answer) = command("one", batch(5, &["far"]));
+    let mut group = Group::default();
+    group.entries.insert("one".to_owned(), 5);
+    writer.join_append(command, &mut group);
+    let before = segment_bytes(&world);
+    writer.commit(group);
+    let answer = answer.try_recv().unwrap();
+    assert_eq!(refused_by(&answer), Some("a batch follows its session's last entry"));
+    assert_eq!(segment_bytes(&world), before);
+    assert_eq!(goes_on(&world, writer), []);
+}
+
+#[test]
+fn a_group_with_another_length_than_its_frames_is_not_written() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    let before = segment_bytes(&world);
+    let (command, mut answer) = command("one", batch(2, &["wrong"]));
+    let mut group = Group::default();
+    writer.join_append(command, &mut group);
+    group.bytes += 1;
+    writer.commit(group);
+    let answer = answer.try_recv().unwrap();
+    assert_eq!(refused_by(&answer), Some("a group has the length that its frames have together"));
+    assert_eq!(segment_bytes(&world), before);
+    assert_eq!(goes_on(&world, writer), []);
+}
+
+#[test]
+fn an_end_that_is_not_the_last_frames_end_stops_the_write() {
+    for change in [-1_i64, 1] {
+        let world = World::new();
+        let mut writer = prepared(&world);
+        let before = segment_bytes(&world);
+        writer.active.end = writer.active.end.checked_add_signed(change).unwrap();
+        let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
+        assert_eq!(refused_by(&refused), Some("a segment's frames follow one another"));
+        assert_eq!(segment_bytes(&world), before);
+        goes_on(&world, writer);
+    }
+}
+
+#[test]
+fn bytes_behind_the_last_frame_stop_the_write_and_are_never_read() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    world.memory.damage(&world.segment(1), |bytes| bytes.extend(b"junk")).unwrap();
+    let before = segment_bytes(&world);
+    let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
+    assert_eq!(refused_by(&refused), Some("a segment's file ends where its last frame ends"));
+    assert_eq!(segment_bytes(&world), before);
+    let end = writer.active.end;
+    assert_eq!(goes_on(&world, writer), []);
+    let manifest = crate::journal::manifest::Manifest::load(&world.memory, &world.dir.path().join("journal"));
+    assert_eq!(manifest.unwrap().unwrap().segments[0].state, State::Abandoned { length: end });
+}
+
+#[test]
+fn a_file_that_lost_acknowledged_bytes_stops_the_write_and_is_reported_once() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    append_one(&mut writer, "lost", batch(0, &["l"])).unwrap();
+    world.memory.damage(&world.segment(1), |bytes| bytes.truncate(bytes.len() - 5)).unwrap();
+    let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
+    assert_eq!(refused_by(&refused), Some("a segment's file ends where its last frame ends"));
+    // Other sessions go on in a new segment.
+    let notices = goes_on(&world, writer);
+    let lost = Notice::TailLost { session: "lost".to_owned(), from: id(0) };
+    assert!(notices.contains(&lost), "{notices:?}");
+    let (store, notices) = world.open();
+    assert_eq!(notices, [], "it is reported once");
+    let refused = append(&store, "lost", batch(0, &["again"]));
+    assert!(matches!(refused, Err(StoreError::Quarantined { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_write_that_only_claims_to_be_complete_is_not_acknowledged() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    world.files.set(Fault::LostWrite { at: 1 });
+    let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
+    assert_eq!(world.files.fired(), 1);
+    assert_eq!(refused_by(&refused), Some("a segment's file ends where its last frame ends"));
+    assert_eq!((writer.active.id, writer.tail), (2, Tail::Empty), "a new segment was begun at once");
+    assert_eq!(goes_on(&world, writer), []);
+}
+
+#[test]
+fn a_record_that_is_not_what_its_frame_announces_counts_as_lost() {
+    let other = |entries: Batch| command("one", entries).0.payload;
+    let miscounted = {
+        let mut batch = batch(2, &["x"]);
+        batch.head.entries = 9;
+        other(batch)
+    };
+    let deleted = record::encode(&StoredRecord::Deleted).unwrap();
+    for payload in [other(batch(3, &["x"])), other(batch(2, &["x", "y"])), miscounted, deleted] {
+        let world = World::new();
+        let mut writer = prepared(&world);
+        let (mut command, answer) = command("one", batch(2, &["wrong"]));
+        command.payload = payload;
+        commit(&mut writer, vec![(command, answer)]).remove(0).unwrap();
+        writer.finish();
+        drop(writer);
+        std::fs::remove_dir_all(world.index()).unwrap();
+        let (store, notices) = world.open();
+        let lost = Notice::TailLost { session: "one".to_owned(), from: id(2) };
+        assert!(notices.contains(&lost), "{notices:?}");
+        assert_eq!(texts(&store, "one", 0).unwrap(), ["a", "b"]);
+    }
+}
+
+#[test]
+fn a_record_of_a_newer_version_is_refused_by_name_and_stays() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    let (mut newer, answer) = command("new", batch(0, &["x"]));
+    newer.payload[0] = 2;
+    commit(&mut writer, vec![(newer, answer)]).remove(0).unwrap();
+    writer.finish();
+    drop(writer);
+    let is_refused = |error: &StoreError| {
+        matches!(error, StoreError::Version { what: "a record", found: 2, supported: 1 })
+    };
+    // With the index, only the session that has such a record cannot be read.
+    let store = world.open_quiet();
+    assert!(is_refused(&texts(&store, "new", 0).unwrap_err()));
+    assert_eq!(texts(&store, "one", 0).unwrap(), ["a", "b"]);
+    drop(store);
+    // Without it, the store cannot be opened, and the record is not taken for damage.
+    let before = segment_bytes(&world);
+    std::fs::remove_dir_all(world.index()).unwrap();
+    assert!(is_refused(&world.try_open().unwrap_err()));
+    assert_eq!(segment_bytes(&world), before);
+}
+
+#[test]
+fn an_index_that_is_ahead_of_the_journal_stops_the_write() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    writer.indexer.checkpoint.offset += 1;
+    let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
+    assert_eq!(refused_by(&refused), Some("the index is not ahead of the journal"));
+    goes_on(&world, writer);
+}
+
+#[test]
+fn a_footer_that_would_not_list_the_frames_is_not_written() {
+    let world = World { segment_bytes: 300, ..World::new() };
+    let mut writer = prepared(&world);
+    append_one(&mut writer, "three", batch(0, &["y"])).unwrap();
+    // The last frame is where it should be, so only the footer's own check can find the one that is missing.
+    writer.active.frames.remove(0);
+    let before = segment_bytes(&world);
+    let long = "z".repeat(300);
+    let refused = append_one(&mut writer, "one", batch(2, &[&long]));
+    let footer = "the frames of a footer lie one after another up to the segment's end";
+    assert_eq!(refused_by(&refused), Some(footer));
+    assert_eq!(segment_bytes(&world), before);
+    assert_eq!(goes_on(&world, writer), []);
+}
+
+#[test]
+fn a_list_of_segments_that_contradicts_itself_is_not_written() {
+    let world = World::new();
+    let mut writer = prepared(&world);
+    let listed = writer.manifest.segments[0];
+    writer.manifest.segments.push(listed);
+    writer.is_manifest_dirty = true;
+    let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
+    assert_eq!(refused_by(&refused), Some("the last segment, and no other, is active"));
+    writer.manifest.segments.pop();
+    writer.manifest.next_id = 0;
+    let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
+    assert_eq!(refused_by(&refused), Some("the next segment's number is free"));
+    writer.manifest.next_id = 2;
+    let (before, state) = (listed.order.checked_add(1).unwrap(), State::Abandoned { length: 40 });
+    writer.manifest.segments.insert(0, Listed { id: 0, order: before, state, ..listed });
+    let refused = append_one(&mut writer, "one", batch(2, &["wrong"]));
+    assert_eq!(refused_by(&refused), Some("the listed segments are in order"));
+    writer.manifest.segments.remove(0);
+    assert_eq!(goes_on(&world, writer), []);
+}
+
+/// Prints what the checks of one append cost. Run it with
+/// `cargo test --release -p greenroom-store -- --ignored --nocapture what_the_checks_cost`.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::print_stdout, reason = "a measurement is printed")]
+fn what_the_checks_cost() {
+    const ROUNDS: u32 = 200_000;
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = open(&StoreOptions::new(dir.path()));
+    append_one(&mut writer, "one", batch(0, &["a", "b"])).unwrap();
+    let (command, _answer) = command("one", batch(2, &["c"]));
+    let mut group = Group::default();
+    writer.join_append(command, &mut group);
+    let mut buffer = Vec::new();
+    let start = writer.active.end;
+    let pending = group.pending.remove(0);
+    let (frame, next_chain) =
+        pending.frame.encode(&mut buffer, start, writer.active.seed, writer.active.chain);
+    let end = start + buffer.len() as u64;
+    let placed = [super::Placed { frame, next_chain, effect: pending.effect }];
+    let began = Instant::now();
+    for _ in 0..ROUNDS {
+        writer.check_group(&placed).unwrap();
+        writer.check_place(&placed, end, end).unwrap();
+        writer.check_file_end(start).unwrap();
+    }
+    println!("the checks of an append that is alone in its group: {:?}", began.elapsed() / ROUNDS);
+    let began = Instant::now();
+    for _ in 0..ROUNDS {
+        writer.check_group(&placed).unwrap();
+    }
+    println!("of these, for each append of a larger group: {:?}", began.elapsed() / ROUNDS);
+    let appends = 2_000;
+    let began = Instant::now();
+    for number in 2..2 + appends {
+        append_one(&mut writer, "one", batch(number, &["c"])).unwrap();
+    }
+    println!(
+        "an append on this disk, with its sync: {:?}",
+        began.elapsed() / u32::try_from(appends).unwrap()
+    );
+}
