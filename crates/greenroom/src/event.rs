@@ -53,11 +53,20 @@ pub enum EventKind {
         /// The run.
         run: RunId,
     },
-    /// A model call begins.
+    /// A step begins: one model call with its tools. What is tried again, after a failure or an overflow, belongs to
+    /// the same step.
     StepStart {
         /// The run.
         run: RunId,
-        /// Which of the run's model calls, from 1.
+        /// Which step of the run, from 1.
+        step: u32,
+    },
+    /// A step is over: its answer and the results of its calls are in the log, or its run ends inside it. A step whose
+    /// agent crashes has no end.
+    StepEnd {
+        /// The run.
+        run: RunId,
+        /// Which step of the run, from 1.
         step: u32,
     },
     /// The model begins to answer.
@@ -231,6 +240,7 @@ impl EventKind {
         match self {
             Self::AgentStart { .. } => "agent_start",
             Self::StepStart { .. } => "step_start",
+            Self::StepEnd { .. } => "step_end",
             Self::MessageStart { .. } => "message_start",
             Self::MessageDelta { .. } => "message_delta",
             Self::MessageDiscarded { .. } => "message_discarded",
@@ -267,6 +277,7 @@ impl EventKind {
             Self::ToolUpdate { line, .. } => line.len(),
             Self::AgentStart { .. }
             | Self::StepStart { .. }
+            | Self::StepEnd { .. }
             | Self::MessageStart { .. }
             | Self::MessageDiscarded { .. }
             | Self::ToolEnd { .. }

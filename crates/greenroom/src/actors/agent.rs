@@ -239,6 +239,8 @@ impl AgentState {
                     measured,
                 });
             }
+            Effect::StepStarted { step } => self.publish(EventKind::StepStart { run: stamp.run, step }),
+            Effect::StepEnded { step } => self.publish(EventKind::StepEnd { run: stamp.run, step }),
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
                 running.next_request = Some(RequestForm { output_tokens_max, media });
@@ -341,8 +343,6 @@ impl AgentState {
         let cancel = begin.cancel.child_token();
         let call = running.call;
         running.model = Some(cancel.clone().drop_guard());
-        let step = running.run.steps() + 1;
-        shared.publish(&deps.bus, EventKind::StepStart { run: stamp.run, step });
         let task = model_task::ModelTask { agent: myself.clone(), deps, shared, lane, stamp, call, cancel };
         tokio::spawn(task.run(request));
     }
