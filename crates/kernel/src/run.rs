@@ -59,7 +59,7 @@ impl Default for RunLimits {
     }
 }
 
-/// What happened.
+/// What happened since the last effects.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// The prompt is recorded; or an interrupted run goes on.
@@ -75,14 +75,14 @@ pub enum Input {
     },
     /// The model answered.
     Answered {
-        /// The whole answer.
+        /// The whole answer, with what it used.
         answer: Box<AssistantMessage>,
         /// As in [`Input::Failed`]: an answer of nothing is asked for again after a wait.
         jitter: u64,
     },
     /// The model call failed.
     Failed {
-        /// How.
+        /// What went wrong.
         failure: Failure,
         /// Whether the provider said too little to tell why, by an empty stream or a refusal without a body: with a
         /// full window that is an overflow. Which refusals those are, the provider crate decides.
@@ -90,9 +90,9 @@ pub enum Input {
         /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
         jitter: u64,
     },
-    /// The wait is over.
+    /// The wait of an [`Effect::Wait`] is over.
     Waited,
-    /// A tool call ended.
+    /// A call of [`Effect::RunTools`] ended.
     ToolEnded(Box<ToolResult>),
     /// An [`Effect::Record`] is durable.
     Recorded {
@@ -106,14 +106,14 @@ pub enum Input {
     },
 }
 
-/// What to do.
+/// What who drives a [`Run`] is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Ask for the context's size.
     Measure,
-    /// Compact.
+    /// Compact the context; answer with [`Input::Compacted`].
     Compact {
-        /// Why.
+        /// Why a compaction is due.
         trigger: Trigger,
         /// Whether the next request could not be sent as it is.
         at_window: bool,
@@ -130,7 +130,7 @@ pub enum Effect {
         /// Which step of the run, from 1.
         step: u32,
     },
-    /// Ask the model.
+    /// Ask the model; answer with [`Input::Answered`] or [`Input::Failed`].
     Ask {
         /// Lower the output limit to this many tokens.
         output_tokens_max: Option<u64>,
@@ -139,7 +139,7 @@ pub enum Effect {
     },
     /// Record these messages.
     Record {
-        /// In this order.
+        /// The messages, in the order in which they are recorded.
         messages: Vec<Message>,
         /// Whether input that waits may join the path after them.
         boundary: Boundary,
@@ -152,7 +152,7 @@ pub enum Effect {
         delay_ms: u64,
         /// The number of this retry, from 1.
         attempt: u32,
-        /// Why.
+        /// Why the last call failed.
         failure: Failure,
     },
     /// The provider cut the context without a word.
@@ -161,9 +161,9 @@ pub enum Effect {
     Cancel,
     /// Record these messages and the run's end.
     End {
-        /// In this order.
+        /// The messages, in the order in which they are recorded.
         messages: Vec<Message>,
-        /// How it ended.
+        /// How the run ended.
         outcome: RunOutcome,
     },
 }
@@ -196,7 +196,7 @@ enum Phase {
     Over,
 }
 
-/// A run in progress.
+/// A run in progress: a state machine without any side effect.
 #[derive(Debug, Clone)]
 pub struct Run {
     limits: RunLimits,
@@ -544,6 +544,7 @@ impl Run {
                     return Vec::new();
                 }
                 // The answer is durable, and none of its calls has run yet.
+                assert!(self.open_step.is_some(), "calls run within a step");
                 self.calls.are_running = true;
                 let mut calls: Vec<ToolCall> = self.calls.open.values().cloned().collect();
                 let cut = self.calls.cut.take().map(|call| {

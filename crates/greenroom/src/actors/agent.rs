@@ -151,7 +151,7 @@ impl AgentState {
             AgentMessage::Context { stamp, messages } => self.ask(myself, stamp, messages),
             AgentMessage::TrackerRestarted { tracker } => self.measure_anew(myself, tracker),
             AgentMessage::Abort { stamp } => self.abort(myself, stamp),
-            AgentMessage::ModelOver { stamp, call, news } => self.model_over(myself, stamp, call, news),
+            AgentMessage::ModelOver { stamp, call, outcome } => self.model_over(myself, stamp, call, outcome),
             AgentMessage::ToolOver { stamp, result } => self.input(myself, stamp, Input::ToolEnded(result)),
             AgentMessage::ToolsOver { stamp } => {
                 if let Some(running) = self.current(stamp) {
@@ -352,13 +352,13 @@ impl AgentState {
         myself: &ActorRef<AgentMessage>,
         stamp: RunAttempt,
         call: u64,
-        news: ModelOutcome,
+        outcome: ModelOutcome,
     ) {
         let Some(running) = self.current(stamp).filter(|running| running.call == call) else { return };
         running.model = None;
-        match news {
+        match outcome {
             ModelOutcome::Answered(_) | ModelOutcome::Failed(_) if running.aborting => {
-                if let ModelOutcome::Answered(answer) = news {
+                if let ModelOutcome::Answered(answer) = outcome {
                     running.partial = Some(answer);
                 }
                 self.abort_when_quiet(myself, stamp);

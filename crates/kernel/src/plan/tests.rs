@@ -58,14 +58,14 @@ fn check_nothing(drawing: &str, options: &PlanOptions, why: &NothingToCompact) {
     assert_eq!(plan(&path(drawing), options).as_ref().err(), Some(why), "{drawing}");
 }
 
-/// The parts of a plan are consecutive, and cover the live part before the cut.
+/// The parts of a plan are consecutive, and cover the active part before the cut.
 fn assert_whole(path: &[Arc<Entry>], plan: &Plan) {
     let ids: Vec<EntryId> = plan.history.iter().chain(&plan.turn_prefix).map(|entry| entry.id).collect();
     let expect: Vec<EntryId> =
         path.iter().map(|entry| entry.id).filter(|id| *id >= plan.first && *id < plan.first_kept).collect();
     assert_eq!(ids, expect);
     assert_eq!(ids.last(), Some(&plan.last));
-    assert_eq!(Live::of(path).entries()[0].id, plan.first);
+    assert_eq!(ActivePath::of(path).entries()[0].id, plan.first);
     assert!(plan.messages_removed() > 0);
 }
 
@@ -192,8 +192,8 @@ fn a_number_of_messages_is_preserved() {
         let kept = |from: EntryId| {
             path.iter().filter(|entry| entry.id >= from && is_message(&entry.kind)).count() as u64
         };
-        // Where the live part begins with orphaned results, there may be no cut that keeps so many.
-        let first_cut = legal_cuts(&Live::of(&path), false).first().map(|index| path[*index].id);
+        // Where the active part begins with orphaned results, there may be no cut that keeps so many.
+        let first_cut = legal_cuts(&ActivePath::of(&path), false).first().map(|index| path[*index].id);
         if first_cut.is_some_and(|cut| kept(cut) >= count) {
             let kept = kept(plan.first_kept);
             assert!(kept >= count, "seed {seed}: {kept} of {count} kept");
@@ -289,9 +289,9 @@ fn whatever_was_recorded_a_plan_is_whole_and_legal() {
         let Ok(made) = made else { continue };
         assert_whole(&path, &made);
         // No result that is kept answers a call that is replaced.
-        let live = Live::of(&path);
+        let active = ActivePath::of(&path);
         let mut open: Vec<&str> = Vec::new();
-        for entry in live.entries() {
+        for entry in active.entries() {
             if entry.id == made.first_kept {
                 let kept = entry.id.0..;
                 let later = path.iter().filter(|later| kept.contains(&later.id.0));
