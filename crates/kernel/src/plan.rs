@@ -364,7 +364,7 @@ fn may_begin(kind: &EntryKind) -> bool {
 }
 
 fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) -> Option<usize> {
-    let (&first_cut, &last_cut) = (cuts.first()?, cuts.last()?);
+    let &first_cut = cuts.first()?;
     let size = |index: usize| match &active.path[index].kind {
         kind if is_message(kind) => stored_tokens(&active.path[index], options.estimator),
         _ => 0,
@@ -387,13 +387,8 @@ fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) ->
     };
     let at_or_after = |from: usize| cuts.iter().copied().find(|cut| *cut >= from);
     let nearest = at_or_after(point).filter(enough_stay);
-    let nearest = nearest.unwrap_or_else(|| {
-        if options.preserve_messages > 0 {
-            cuts.iter().copied().rfind(|cut| *cut <= point).unwrap_or(first_cut)
-        } else {
-            last_cut
-        }
-    });
+    // None there: the last one before it, which keeps more.
+    let nearest = nearest.or_else(|| cuts.iter().copied().rfind(|cut| *cut <= point)).unwrap_or(first_cut);
     let chosen = match options.cut {
         CutRule::Nearest => nearest,
         CutRule::TurnFirst => turn_first(active, cuts, point, options, &size).unwrap_or(nearest),

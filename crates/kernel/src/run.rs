@@ -299,11 +299,6 @@ impl Run {
         self.phase == Phase::Over
     }
 
-    /// How many answers the model gave.
-    pub fn steps(&self) -> u32 {
-        self.steps
-    }
-
     /// Decides what to do next.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
         if self.phase == Phase::Over {

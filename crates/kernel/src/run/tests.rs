@@ -157,7 +157,6 @@ fn an_answer_without_calls_ends_the_turn_with_its_record() {
     let run =
         check_asked(vec![(text(), "record (a) end"), (recorded(0), ""), (recorded(0), ""), (abort(), "")]);
     assert!(run.is_over());
-    assert_eq!(run.steps(), 1);
 }
 
 #[test]
@@ -493,6 +492,12 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
     asked(Some(800), table);
     let silent = answered(AssistantMessage { stop: StopReason::Length, ..assistant(Vec::new()) });
     asked(Some(800), begun("ask out=800", vec![(silent, "overflow; compact overflow window 0")]));
+    // Nor a second time for one answer, although there would be room.
+    let table = vec![
+        (limited(overflow, 1_000), "ask out=450"),
+        (limited(overflow, 900), "compact overflow window 0"),
+    ];
+    asked(Some(800), begun("ask out=800", table));
     // The next call is as it was configured.
     let run = asked(
         Some(800),
@@ -541,7 +546,21 @@ fn an_output_limit_is_lowered_strictly_and_stays_so_for_the_turn() {
             (failed(class), "end failed output_limit ()"),
         ],
     );
+    asked(Some(1_000), "ask out=1000", vec![(limited(class, 1_000), "ask out=500")]);
     asked(None, "ask", vec![(failed(class), "ask out=4096")]);
+}
+
+#[test]
+fn a_report_above_the_window_says_that_the_context_was_cut() {
+    let reported =
+        |input_tokens| answered(AssistantMessage { usage: usage(input_tokens, 5), ..says("done") });
+    let check_at = |input_tokens, expect: &'static str| {
+        check(vec![(Input::Begin, "measure"), (size(900), "ask"), (reported(input_tokens), expect)]);
+    };
+    check_at(1_000, "record (a) end");
+    check_at(1_001, "overflow; record (a) end");
+    // One that our own count belies says nothing.
+    check_at(1_700, "record (a) end");
 }
 
 #[test]
