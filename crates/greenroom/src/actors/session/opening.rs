@@ -22,6 +22,7 @@ use crate::log::Log;
 use crate::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
 use crate::restarts::Restarts;
 use crate::shared::SessionShared;
+use crate::sub_agent;
 
 impl SessionState {
     /// Reads the log and starts the children.
@@ -34,6 +35,9 @@ impl SessionState {
                 "its log contradicts itself: {problem}; it can still be shown and exported, and a fork of it goes on"
             ),
         })?;
+        let parent =
+            log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));
+        shared.set_depth(sub_agent::depth(&deps, parent).await?);
         // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
         let definition = Definition::resolve(&deps, shared.agent(), 0)?;
         let outgoing = match shared.start_broadcast(log.head().entries) {
@@ -127,7 +131,7 @@ async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64) -> Result
 }
 
 /// Reads from the store, where it may block on a disk on a thread that may.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     deps: &Deps,
     read: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -136,7 +140,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
     match tokio::task::spawn_blocking(read).await {
         Ok(result) => result,
-        Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
+        Err(panic) => Err(Error::internal("reading the log", &panic)),
     }
 }
 
