@@ -200,9 +200,9 @@ impl Collector {
             }
             return;
         }
-        let braces = text.find('{').zip(text.rfind('}')).filter(|(start, end)| start < end);
-        if let Some((start, end)) = braces
-            && let Ok(value @ Value::Object(_)) = serde_json::from_str(&text[start..=end])
+        if let Some((start, end)) = text.find('{').zip(text.rfind('}'))
+            && let Some(json) = text.get(start..=end)
+            && let Ok(value @ Value::Object(_)) = serde_json::from_str(json)
         {
             self.add_message(&text[..start]);
             self.nested(|collector| collector.add_value(&value));
@@ -219,12 +219,10 @@ impl Collector {
             return;
         }
         self.digest.statuses.extend(leading_status(text));
-        if self.messages.len() < TEXT_BYTES_MAX {
-            if !self.messages.is_empty() {
-                self.messages.push_str(". ");
-            }
-            self.messages.push_str(text);
+        if !self.messages.is_empty() {
+            self.messages.push_str(". ");
         }
+        self.messages.push_str(text);
         // The innermost message comes last. A single word after a message is a name.
         if text.contains(' ') || self.digest.message.is_empty() {
             self.digest.message = python_message(text).unwrap_or(text).to_owned();
