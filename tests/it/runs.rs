@@ -39,7 +39,7 @@ async fn a_turn_runs_its_tools_and_tells_each_step() {
         names(&mut events),
         [
             "message_end",
-            "agent_start",
+            "run_start",
             "step_start",
             "message_end",
             "tool_start",
@@ -51,7 +51,6 @@ async fn a_turn_runs_its_tools_and_tells_each_step() {
             "step_start",
             "message_end",
             "run_end",
-            "agent_end",
         ]
     );
     assert_eq!(session.prompt("Thanks.").await.unwrap().text, "You are welcome.");
@@ -160,7 +159,7 @@ async fn an_agent_as_a_tool_is_cancelled_with_its_caller() {
     let model = simulator(caller, 100_000);
     let runtime = runtime(&model).await;
     let boss = agent(100_000).sub_agent("helper", "Looks.", agent(100_000));
-    let mut events = runtime.subscribe(Filter::all().named(&["agent_start", "agent_end"]));
+    let mut events = runtime.subscribe(Filter::all().kinds([EventType::RunStart, EventType::RunEnd]));
     let session = runtime.open("boss", &boss).await.unwrap();
     // The helper's session begins the same script anew: it calls a tool it does not have, and then is done.
     assert_eq!(session.prompt("go").await.unwrap().text, "done");

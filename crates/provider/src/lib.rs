@@ -40,7 +40,7 @@ pub struct Request {
     /// The tools the model may call.
     pub tools: Arc<[ToolSpec]>,
     /// The most output the answer may have, in tokens.
-    pub max_output_tokens: Option<u64>,
+    pub output_tokens_max: Option<u64>,
     /// A schema that the answer's text must follow.
     pub output_schema: Option<Arc<OutputSchema>>,
     /// What the call is for.
@@ -85,9 +85,9 @@ pub trait Provider: Send + Sync + 'static {
         false
     }
 
-    /// The output limit, in tokens, of a request whose `max_output_tokens` is `None`; `None` if such a request is
+    /// The output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such a request is
     /// sent without a limit. A run must know the limit in order to lower it.
-    fn max_output_tokens(&self) -> Option<u64> {
+    fn output_tokens_max(&self) -> Option<u64> {
         None
     }
 }

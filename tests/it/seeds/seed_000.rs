@@ -96,7 +96,7 @@ async fn at_each_turn_of_a_tool_loop_the_threshold_is_checked() {
     assert_eq!(session.prompt("read all of src").await.unwrap().text, "all read");
     let seen = drain(&mut events);
     assert!(ends(&seen).len() >= 2 && count(&seen, "run_end") == 1, "{:?}", ends(&seen));
-    assert!(ends(&seen).iter().all(|end| end.outcome == "completed"), "{:?}", ends(&seen));
+    assert!(ends(&seen).iter().all(|end| end.outcome.as_str() == "completed"), "{:?}", ends(&seen));
     model.assert_clean();
 }
 

@@ -214,7 +214,7 @@ async fn disabled_means_that_the_provider_s_overflow_reaches_the_caller() {
     assert_eq!(count(&seen, "compaction_start") + count(&seen, "retry"), 0);
     // By hand it still may.
     let done = session.compact(keep(1_000)).await.unwrap();
-    assert_eq!(done.outcome, "completed", "{done}");
+    assert_eq!(done.outcome.as_str(), "completed", "{done:?}");
     session.prompt("and now?").await.unwrap();
 }
 

@@ -136,7 +136,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
     match tokio::task::spawn_blocking(read).await {
         Ok(result) => result,
-        Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
+        Err(panic) => Err(Error::internal("reading the log", &panic)),
     }
 }
 
