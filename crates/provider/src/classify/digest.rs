@@ -163,18 +163,18 @@ fn alphanumeric(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// Walks through a body and collects what it finds.
+/// Collects the words, codes and numbers of a body while walking through its levels of nesting.
 #[derive(Default)]
 struct Collector {
     digest: Digest,
     /// All messages, separated by full stops.
     messages: String,
-    /// How many levels of nesting surround what is being read.
+    /// The current level of nesting.
     depth: usize,
 }
 
 impl Collector {
-    /// Reads what is one level deeper, unless that is too deep.
+    /// Calls `read` one level deeper, unless that level is too deep.
     fn nested(&mut self, read: impl FnOnce(&mut Self)) {
         if self.depth < DEPTH_MAX {
             self.depth += 1;
@@ -211,7 +211,7 @@ impl Collector {
         self.add_message(text);
     }
 
-    /// Adds a message.
+    /// Adds a message, which may be a web page.
     fn add_message(&mut self, text: &str) {
         let text = without_tags(text);
         let text = text.trim();
