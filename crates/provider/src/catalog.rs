@@ -12,9 +12,9 @@ use greenroom_kernel::Usage;
 /// All known models and providers.
 #[derive(Debug)]
 pub struct Catalog {
-    /// Sorted by provider and model.
+    /// All models, sorted by provider and model.
     models: Vec<ModelInfo>,
-    /// Sorted by id.
+    /// All providers, sorted by id.
     providers: Vec<ProviderInfo>,
 }
 

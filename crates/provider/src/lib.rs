@@ -52,18 +52,18 @@ pub struct Request {
 /// A JSON schema for an answer's text.
 #[derive(Debug, Clone)]
 pub struct OutputSchema {
-    /// Its name: letters, digits, `_` and `-`.
+    /// The schema's name, of letters, digits, `_` and `-`.
     pub name: String,
-    /// The schema.
+    /// The JSON schema itself.
     pub schema: serde_json::Value,
 }
 
 /// What a model call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// A step of a run: its usage moves the context size.
+    /// A step of a run. Its usage is what the size of the session's context is measured by.
     Step,
-    /// A summary: it bills, and never moves the context size.
+    /// A summary. Its usage is billed and has no effect on the size of the session's context.
     Summary,
 }
 
@@ -99,9 +99,9 @@ pub type ReplyStream = BoxStream<'static, Result<ReplyEvent, ProviderError>>;
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplyEvent {
-    /// More text.
+    /// The next piece of the text.
     Text(String),
-    /// More readable reasoning.
+    /// The next piece of the readable reasoning.
     Reasoning(String),
     /// A tool call begins or continues. This is for showing progress: `Done` has the whole call.
     ToolCall {
@@ -112,7 +112,7 @@ pub enum ReplyEvent {
         /// The next piece of the arguments' JSON text.
         arguments: String,
     },
-    /// The whole answer.
+    /// The complete answer. Nothing follows it.
     Done(Box<AssistantMessage>),
 }
 

@@ -108,7 +108,7 @@ fn scaled_ms(number: &str, unit_ms: f64) -> Option<u64> {
         return None;
     }
     let value: f64 = number.parse().ok()?;
-    // Through text, since a cast could truncate silently.
+    // Through text, because a cast could truncate silently.
     format!("{:.0}", (value * unit_ms).ceil()).parse().ok()
 }
 

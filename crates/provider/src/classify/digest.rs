@@ -163,18 +163,18 @@ fn alphanumeric(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// Walks through a body and collects what it finds.
+/// Collects the words, codes and numbers of a body while walking through its levels of nesting.
 #[derive(Default)]
 struct Collector {
     digest: Digest,
     /// All messages, separated by full stops.
     messages: String,
-    /// How many levels of nesting surround what is being read.
+    /// The current level of nesting.
     depth: usize,
 }
 
 impl Collector {
-    /// Reads what is one level deeper, unless that is too deep.
+    /// Calls `read` one level deeper, unless that level is too deep.
     fn nested(&mut self, read: impl FnOnce(&mut Self)) {
         if self.depth < DEPTH_MAX {
             self.depth += 1;
@@ -200,9 +200,9 @@ impl Collector {
             }
             return;
         }
-        let braces = text.find('{').zip(text.rfind('}')).filter(|(start, end)| start < end);
-        if let Some((start, end)) = braces
-            && let Ok(value @ Value::Object(_)) = serde_json::from_str(&text[start..=end])
+        if let Some((start, end)) = text.find('{').zip(text.rfind('}'))
+            && let Some(json) = text.get(start..=end)
+            && let Ok(value @ Value::Object(_)) = serde_json::from_str(json)
         {
             self.add_message(&text[..start]);
             self.nested(|collector| collector.add_value(&value));
@@ -211,7 +211,7 @@ impl Collector {
         self.add_message(text);
     }
 
-    /// Adds a message.
+    /// Adds a message, which may be a web page.
     fn add_message(&mut self, text: &str) {
         let text = without_tags(text);
         let text = text.trim();
@@ -219,12 +219,10 @@ impl Collector {
             return;
         }
         self.digest.statuses.extend(leading_status(text));
-        if self.messages.len() < TEXT_BYTES_MAX {
-            if !self.messages.is_empty() {
-                self.messages.push_str(". ");
-            }
-            self.messages.push_str(text);
+        if !self.messages.is_empty() {
+            self.messages.push_str(". ");
         }
+        self.messages.push_str(text);
         // The innermost message comes last. A single word after a message is a name.
         if text.contains(' ') || self.digest.message.is_empty() {
             self.digest.message = python_message(text).unwrap_or(text).to_owned();

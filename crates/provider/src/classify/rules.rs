@@ -12,15 +12,15 @@ use greenroom_kernel::FailureClass::{
 use super::digest::Digest;
 use super::{sizes, words};
 
-/// What the rules look at.
+/// A refusal as the rules see it.
 pub(super) struct Refusal<'a> {
     /// The HTTP status that counts: see [`Refusal::new`].
     pub(super) status: Option<u16>,
-    /// What the provider said.
+    /// The words, codes and numbers of the body.
     pub(super) digest: &'a Digest,
 }
 
-/// One line of the table.
+/// One rule: a condition, and the class of the refusals that meet it.
 pub(super) struct Rule {
     /// What the rule recognises, for the log and the tests.
     pub(super) name: &'static str,
@@ -91,7 +91,7 @@ pub(super) const RULES: &[Rule] = &[
     }),
     // 5. The overflow itself.
     rule("context overflow", Verdict::Class(ContextOverflow), |refusal| refusal.is_context_overflow()),
-    // 6. A request that can never succeed is no overload, whatever its status says.
+    // 6. A request that can never succeed is not an overload, even if its status says so.
     rule("permanent fault of the request", Verdict::Class(Other), |refusal| refusal.says(words::PERMANENT)),
     // 7. Words for a fault of the server, unless the status blames the request.
     rule("timeout words", Verdict::Class(Timeout), |refusal| {

@@ -17,9 +17,9 @@ const LABEL_DISTANCE_BYTES_MAX: usize = 70;
 /// What a refusal states about the request, in tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
-    /// The most that the provider accepts.
+    /// The largest size that the provider accepts.
     pub(super) limit: Option<u64>,
-    /// How large the request was.
+    /// The size of the request, or of its input together with the output that it asked for.
     pub(super) requested: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ fn sizes_in_formula(all: &[Number<'_>]) -> Option<Sizes> {
 struct Counts {
     /// Sizes of the context window.
     windows: Vec<u64>,
-    /// Other limits.
+    /// Limits of something other than the context window.
     limits: Vec<u64>,
     /// Sizes of the request or of parts of it, and counts without a label.
     sizes: Vec<u64>,
@@ -135,9 +135,8 @@ impl Counts {
         let different: BTreeSet<u64> = self.sizes.iter().copied().collect();
         let sum = different.iter().copied().fold(0, u64::saturating_add);
         let largest = different.last().copied();
-        // Input, output and their total, which may be exactly the limit.
+        // Several parts and their total, which may be exactly the limit.
         if let Some(total) = largest
-            && different.len() > 2
             && total >= limit
             && sum - total == total
         {
@@ -183,7 +182,7 @@ struct Number<'a> {
 enum Label {
     /// The size of the context window.
     Window,
-    /// Another limit.
+    /// A limit of something other than the context window.
     Limit,
     /// The size of the request or of a part of it.
     Requested,
@@ -191,7 +190,7 @@ enum Label {
     Addend,
     /// By how much the request is too large.
     Excess,
-    /// Nothing.
+    /// The words say nothing about the number.
     None,
 }
 

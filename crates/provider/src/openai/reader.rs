@@ -221,7 +221,7 @@ impl Reader {
         ))
     }
 
-    /// The failure behind an error of the event stream's parser.
+    /// The failure that an error of the event stream's parser means.
     fn stream_error(&self, error: OpenAIError) -> ProviderError {
         match error {
             // A line that is no chunk: plain text, or JSON of an unknown shape.

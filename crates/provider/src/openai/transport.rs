@@ -42,7 +42,7 @@ pub(super) enum TransportError {
     /// The server answered, but not with a 2xx.
     #[error("status {status}")]
     Status { status: u16, headers: Box<HeaderMap>, body: String },
-    /// A 3xx: not followed, since the key goes only to the host it was given for.
+    /// The server answered with a 3xx, which is not followed because the key is only for the host it was given for.
     #[error("a redirect to {location}")]
     Redirect { status: u16, location: String },
     /// A web page instead of an answer.

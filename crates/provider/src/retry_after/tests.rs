@@ -75,7 +75,7 @@ fn texts() {
     ] {
         check(text, Some(expected));
     }
-    // The unit behind the number outranks the one in the name.
+    // The unit after the number outranks the unit in the name.
     check(r#"{"retry_after_seconds": "250ms"}"#, Some(250));
     // A name without a time is passed over.
     check("retry after the limit resets; retry after 4s", Some(4_000));

@@ -1,4 +1,4 @@
-//! What is read of each encoding, and what is not.
+//! Which parts of a body are read, in each encoding.
 
 use serde_json::{Value, json};
 

@@ -71,7 +71,7 @@ fn a_number_knows_its_surroundings() {
     let around: Vec<(&str, &str)> =
         numbers("one 5 two 6.0 three").into_iter().map(|number| (number.before, number.after)).collect();
     assert_eq!(around, [("one ", " two 6.0 three"), (" two ", " three")]);
-    // What is no count stays a part of the text between the counts.
+    // A number that is not a count remains a part of the text between the counts.
     let around: Vec<&str> = numbers("a-1 b 007 c 5").into_iter().map(|number| number.before).collect();
     assert_eq!(around, ["a-1 b 007 c "]);
 }
@@ -124,6 +124,7 @@ fn the_request_is_larger_than_the_limit() {
     check_sizes("limit 4096: you sent 4000, 96", 4096, 0);
     check_sizes("limit 4096: you sent 4000, 97", 4096, 4097);
     check_sizes("limit 4096: you sent 4000, 4000", 4096, 0);
+    check_sizes("limit 4096: you sent 4096, 10", 4096, 4106);
     // With their total, which may be exactly the limit.
     check_sizes("limit 4096: you sent 4096 (4000 and 96)", 4096, 4096);
     check_sizes("limit 4096: you sent 4097 (4000 and 97)", 4096, 4097);
