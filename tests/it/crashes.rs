@@ -366,11 +366,11 @@ fn sixty_kills_lose_nothing_and_run_nothing_twice() {
     assert!(interrupted > 0 && unanswered > 0, "no kill hit anything: {shown:?}");
 }
 
-/// As many kills as the environment says; by hand.
+/// As many kills as the environment says: for `cargo xtask kills`.
 #[test]
 #[ignore = "takes minutes"]
-#[expect(clippy::print_stdout, reason = "it is run by hand")]
-fn kills_by_hand() {
+#[expect(clippy::print_stdout, reason = "it is run by a person, who reads it")]
+fn kills_on_request() {
     let kills: u64 = told("GREENROOM_KILLS").and_then(|kills| kills.parse().ok()).unwrap_or(2_000);
     let began = Instant::now();
     let mut left = kills;
