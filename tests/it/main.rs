@@ -7,13 +7,13 @@ mod bill;
 mod compaction_fixtures;
 /// Compactions through the actors.
 mod compactions;
-/// A real process, killed again and again.
-mod crashes;
+/// Something dies: an actor, a handler, a session, the process.
+mod deaths;
 /// What goes wrong outside, and what becomes of it.
 mod faults;
 /// Handles reach their sessions, whatever happened to those.
 mod handles;
-/// Sessions that start, sleep, crash and come back.
+/// Sessions that are opened, sleep and wake.
 mod lifecycle;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.
 mod runs;

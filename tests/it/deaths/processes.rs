@@ -143,7 +143,7 @@ fn say(line: &str) {
 
 fn start(dir: &Path, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["crashes::child", "--exact", "--ignored", "--nocapture"])
+        .args(["deaths::processes::child", "--exact", "--ignored", "--nocapture"])
         .env(DIR, dir)
         .env(SEED, seed.to_string())
         .stdout(Stdio::piped())
