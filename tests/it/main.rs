@@ -13,8 +13,12 @@ mod deaths;
 mod faults;
 /// Handles reach their sessions, whatever happened to those.
 mod handles;
+/// Idempotency keys.
+mod keys;
 /// Sessions that are opened, sleep and wake.
 mod lifecycle;
+/// Events that begin, and their ends.
+mod pairs;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.
 mod runs;
 /// One module for each document that compaction was built after; its tests are that document's sentences.

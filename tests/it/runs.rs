@@ -39,7 +39,7 @@ async fn a_turn_runs_its_tools_and_tells_each_step() {
         names(&mut events),
         [
             "message_end",
-            "agent_start",
+            "run_start",
             "step_start",
             "message_end",
             "tool_start",
@@ -51,7 +51,6 @@ async fn a_turn_runs_its_tools_and_tells_each_step() {
             "step_start",
             "message_end",
             "run_end",
-            "agent_end",
         ]
     );
     assert_eq!(session.prompt("Thanks.").await.unwrap().text, "You are welcome.");

@@ -58,9 +58,9 @@ async fn below(runtime: &Runtime, root: &str) -> Vec<String> {
     let sessions = runtime.sessions().await.unwrap();
     let mut found = Vec::new();
     let mut parent = root.to_owned();
-    while let Some((id, _)) =
-        sessions.iter().find(|(_, head)| head.parent_session.as_deref() == Some(parent.as_str()))
+    while let Some(child) = sessions.iter().find(|session| session.parent.as_deref() == Some(parent.as_str()))
     {
+        let id = &child.id;
         found.push(id.clone());
         parent.clone_from(id);
     }
@@ -168,7 +168,8 @@ async fn calls_with_the_same_id_have_sessions_of_their_own() {
         opened.push(sessions.len() - 1);
     }
     assert_eq!(opened, [1, 2, 3]);
-    for (id, _) in runtime.sessions().await.unwrap() {
+    for session in runtime.sessions().await.unwrap() {
+        let id = session.id;
         if id != "boss" {
             let runs = outcomes(&runtime, &id).await;
             assert_eq!(runs, [RunOutcome::Completed], "{id} was asked once");
@@ -181,7 +182,7 @@ async fn calls_with_the_same_id_have_sessions_of_their_own() {
 async fn the_events_of_a_sub_agent_name_their_parent() {
     let model = simulator(Function(delegator), 100_000);
     let runtime = runtime(&model).await;
-    let mut events = runtime.subscribe(Filter::all().named(&["agent_start", "agent_end"]));
+    let mut events = runtime.subscribe(Filter::all().kinds([EventType::RunStart, EventType::RunEnd]));
     let session = runtime.open("boss", &nested(1, agent(100_000))).await.unwrap();
     assert_eq!(session.prompt("go").await.unwrap().text, "done");
     let parents: Vec<Option<String>> =
@@ -253,7 +254,7 @@ async fn check_cancel(levels: usize, busy: Busy, way: Way) {
     });
     let mut boss = nested(levels, worker);
     if way == Way::ToolTimeout {
-        boss = boss.tool_timeout_ms(60_000);
+        boss = boss.tool_timeout(Duration::from_secs(60));
     }
     let session = runtime.open("boss", &boss).await.unwrap();
     session.state().await.unwrap();
@@ -277,7 +278,7 @@ async fn check_cancel(levels: usize, busy: Busy, way: Way) {
         }
         Way::DropPrompt => {
             drop(prompt);
-            while session.state().await.unwrap().status != "idle" {
+            while session.state().await.unwrap().status != Status::Idle {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -293,8 +294,8 @@ async fn check_cancel(levels: usize, busy: Busy, way: Way) {
     assert_eq!((model.in_flight(), inside.load(Ordering::SeqCst)), (0, 0), "{case}: something is left");
     for id in &sessions {
         assert_eq!(outcomes(&runtime, id).await, [RunOutcome::Aborted], "{case}: {id}");
-        let head = runtime.head(id).await.unwrap().unwrap();
-        assert_eq!(head.state, greenroom_store::SessionState::Idle, "{case}: {id}");
+        let summary = runtime.summary(id).await.unwrap().unwrap();
+        assert!(!summary.has_open_run, "{case}: {id}");
     }
     assert!(tasks() < at_work, "{case}: {} tasks of {at_work}", tasks());
     let results = results(&runtime, "boss").await;
@@ -345,11 +346,11 @@ fn spenders(limit: u64, helper_limit: Option<u64>) -> (Simulator, Agent) {
         .context_window(100_000)
         .tool("count", |count: Count| async move { Ok(text(&format!("{}", count.number), 100)) });
     if let Some(limit) = helper_limit {
-        helper = helper.cost_limit_microdollars(limit);
+        helper = helper.cost_microdollars_max(limit);
     }
     let boss = Agent::new(MODEL)
         .context_window(100_000)
-        .cost_limit_microdollars(limit)
+        .cost_microdollars_max(limit)
         .sub_agent("helper", "Helps.", helper);
     (model, boss)
 }
@@ -435,7 +436,7 @@ async fn a_cancelled_sub_agent_s_cost_is_its_caller_s() {
     let (end, ()) = tokio::join!(prompt, abort);
     assert!(matches!(end, Err(Error::Aborted)), "{end:?}");
     let helper = &below(&runtime, "boss").await[0];
-    let own = runtime.head(helper).await.unwrap().unwrap();
+    let own = runtime.summary(helper).await.unwrap().unwrap();
     assert!(own.cost_microdollars > 0);
     assert_eq!(spent_below(&runtime, "boss").await, [own.cost_microdollars]);
     model.assert_clean();

@@ -8,8 +8,7 @@ use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::size::{Estimator, message_tokens};
 use greenroom::kernel::usage::{ContextUsage, WindowSource};
-use greenroom::session::{RunStream, thousands};
-use greenroom::{CompactOptions, Error, SessionHandle};
+use greenroom::{CompactOptions, Error, RunStream, SessionHandle};
 use tokio::sync::mpsc;
 
 use crate::files::{self, FileError};
@@ -17,6 +16,7 @@ use crate::interrupt::Interrupts;
 use crate::options::{ChatArgs, Global};
 use crate::setup::{self, Setup};
 use crate::terminal::{Screen, Style, one_line};
+use crate::text::{self, thousands};
 use crate::view::View;
 use crate::{errors, picture, run_view};
 
@@ -211,18 +211,14 @@ impl Chat {
             }
         };
         self.interrupts.settle().await;
-        self.view.note(Style::Cyan, &indent(&compacted?.to_string()))
+        self.view.note(Style::Cyan, &indent(&text::compacted(&compacted?)))
     }
 
     async fn plan(&mut self) -> Result<()> {
         let plan = match self.session.plan(CompactOptions::default()).await {
             Ok(plan) => plan,
-            Err(Error::Invalid(reason)) => {
-                let mut reason = reason;
-                if let Some(first) = reason.get_mut(..1) {
-                    first.make_ascii_uppercase();
-                }
-                return self.view.note(Style::Dim, &format!("  {reason}"));
+            Err(Error::NothingToCompact(reason)) => {
+                return self.view.note(Style::Dim, &format!("  No compaction needed: {reason}"));
             }
             Err(error) => return Err(error.into()),
         };

@@ -17,7 +17,7 @@ use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 use crate::actors::session::blocking;
 use crate::agent::{Agent, SubAgent};
 use crate::deps::Deps;
-use crate::error::{Error, Result};
+use crate::error::{ConfigError, Error, Result};
 use crate::message::{SessionMessage, SupervisorMessage};
 use crate::session::{SessionHandle, open};
 use crate::shared::SessionShared;
@@ -33,12 +33,12 @@ const CALLER_CHARS_MAX: usize = 44;
 /// All tools of an agent: its own, and the agents it may call.
 pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
     if let Some(problem) = agent.problems.first() {
-        return Err(Error::Config(problem.clone()));
+        return Err(problem.clone().into());
     }
     let mut tools = agent.tools.clone();
     for sub_agent in &agent.sub_agents {
         let tool = SubAgentTool { deps: Arc::downgrade(deps), definition: sub_agent.clone() };
-        tools.insert(tool).map_err(|error| Error::Config(error.to_string()))?;
+        tools.insert(tool).map_err(|error| ConfigError::tool(&error))?;
     }
     Ok(tools)
 }
@@ -99,7 +99,7 @@ async fn work(
 ) -> Result<String> {
     let caller = find(deps, context.session.as_str().into()).await?.ok_or(Error::Aborted)?;
     if caller.depth() >= DEPTH_MAX {
-        return Err(Error::Invalid(format!("agents may call agents at most {DEPTH_MAX} deep")));
+        return Err(Error::TooDeep { depth_max: DEPTH_MAX.into() });
     }
     let id = new_session_id(deps, &caller.id, &context.call_id).await?;
     let agent = within_budget(&definition.agent, &caller);

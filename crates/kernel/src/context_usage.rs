@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 mod tests;
@@ -12,8 +12,8 @@ mod tests;
 /// How large the context is, as events and states show it.
 ///
 /// Its JSON form has a field `percent` besides, and leaves `window` and `percent` out where nothing knows the window.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(into = "ContextUsageJson")]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(into = "ContextUsageJson", from = "ContextUsageJson")]
 pub struct ContextUsage {
     /// The context's size in tokens: `usage_tokens + trailing_tokens`.
     pub tokens: u64,
@@ -28,7 +28,7 @@ pub struct ContextUsage {
 }
 
 /// Where a window comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowSource {
     /// `compaction.context_window`.
@@ -101,7 +101,7 @@ impl fmt::Display for ContextUsage {
 }
 
 /// What [`ContextUsage`] looks like as JSON.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct ContextUsageJson {
     tokens: u64,
     usage_tokens: u64,
@@ -118,5 +118,16 @@ impl From<ContextUsage> for ContextUsageJson {
         let percent = context.percent();
         let ContextUsage { tokens, usage_tokens, trailing_tokens, window, window_source } = context;
         Self { tokens, usage_tokens, trailing_tokens, window, window_source, percent }
+    }
+}
+
+impl From<ContextUsageJson> for ContextUsage {
+    fn from(json: ContextUsageJson) -> Self {
+        // The sum and the percentage are computed again.
+        let ContextUsageJson { usage_tokens, trailing_tokens, window, window_source, .. } = json;
+        Self::new(
+            Measured { usage_tokens, trailing_tokens },
+            Window { tokens: window, source: window_source },
+        )
     }
 }

@@ -49,7 +49,7 @@ async fn a_panic_in_any_handler_ends_at_its_session() {
         assert!(failed <= 1, "{point}: {failed} prompts failed");
         model.assert_clean();
         for id in ["victim", "other"] {
-            let entries = runtime.head(id).await.unwrap().unwrap().entries;
+            let entries = runtime.summary(id).await.unwrap().unwrap().entries;
             let replayed: Vec<u64> =
                 runtime.replay(id, 0).await.unwrap().iter().map(|event| event.seq).collect();
             assert_eq!(replayed, (0..entries).collect::<Vec<_>>(), "{point}");

@@ -148,7 +148,7 @@ async fn five_hundred_cancels_leave_no_task_and_no_process() {
         let mut busy = 0;
         for session in &sessions {
             let state = session.state().await.unwrap();
-            if state.status != "idle" || state.waiting > 0 {
+            if state.status != Status::Idle || state.waiting > 0 {
                 session.abort();
                 busy += 1;
             }

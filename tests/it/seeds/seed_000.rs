@@ -97,7 +97,7 @@ async fn at_each_turn_of_a_tool_loop_the_threshold_is_checked() {
     assert_eq!(session.prompt("read all of src").await.unwrap().text, "all read");
     let seen = drain(&mut events);
     assert!(ends(&seen).len() >= 2 && count(&seen, "run_end") == 1, "{:?}", ends(&seen));
-    assert!(ends(&seen).iter().all(|end| end.outcome == "completed"), "{:?}", ends(&seen));
+    assert!(ends(&seen).iter().all(|end| end.outcome.as_str() == "completed"), "{:?}", ends(&seen));
     model.assert_clean();
 }
 
@@ -129,7 +129,7 @@ async fn sub_agents_skip_the_threshold() {
     };
     let (alone, helper) = (of(None), of(Some("boss")));
     assert_eq!((count(&alone, "tool_end"), count(&helper, "tool_end")), (12, 12), "the same work");
-    assert!(!ends(&alone).is_empty() && ends(&alone).iter().all(|end| end.outcome == "completed"));
+    assert!(!ends(&alone).is_empty() && ends(&alone).iter().all(|end| end.outcome.as_str() == "completed"));
     assert_eq!(count(&helper, "compaction_start"), 0);
     model.assert_clean();
 }

@@ -14,8 +14,7 @@ use greenroom_kernel::FailureClass;
 use greenroom_simulator::{Echo, Reply as Said, Sequence};
 
 use crate::compaction_fixtures::{
-    asked, calls, chat, count, ends, entries, keep, newest, opened, result, runs, said, settings,
-    text, user,
+    asked, calls, chat, count, ends, entries, keep, newest, opened, result, runs, said, settings, text, user,
 };
 use crate::support::{agent, builder, drain, runtime, simulator};
 
@@ -212,7 +211,7 @@ async fn disabled_means_that_the_provider_s_overflow_reaches_the_caller() {
     assert_eq!(count(&seen, "compaction_start") + count(&seen, "retry"), 0);
     // A manual one is still possible.
     let done = session.compact(keep(1_000)).await.unwrap();
-    assert_eq!(done.outcome, "completed", "{done}");
+    assert_eq!(done.outcome.as_str(), "completed", "{done:?}");
     session.prompt("and now?").await.unwrap();
 }
 
@@ -245,7 +244,8 @@ async fn messages_newer_than_the_kept_tokens_are_never_summarised() {
     session.compact(keep(1_000)).await.unwrap();
     let request = asked(&model)[0].request.last_user_text();
     let first_kept = newest(&runtime, "s").await.first_kept.unwrap().0;
-    let kept: u64 = runtime.entries("s", EntryId(first_kept)).await.unwrap()[..usize::try_from(40 - first_kept).unwrap()]
+    let kept: u64 = runtime.entries("s", EntryId(first_kept)).await.unwrap()
+        [..usize::try_from(40 - first_kept).unwrap()]
         .iter()
         .map(|entry| entry.tokens)
         .sum();

@@ -92,7 +92,9 @@ fn json_rpc_knows_the_window_from_the_start_and_compacts() {
         format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#)
     };
     let state = |number: u32| {
-        format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"agent/state","params":{{"session_id":"long"}}}}"#)
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{number},"method":"agent/state","params":{{"session_id":"long"}}}}"#
+        )
     };
     let input = format!("{}\n{}\n", state(1), ask(2, "session/compact"));
     let ran = place.run_with(&["rpc", "--simulate", "--window", WIDE], &input);

@@ -121,16 +121,8 @@ impl AgentState {
                     self.shared.publish_durable(&self.deps.bus, event);
                 }
                 if let Some(answer) = then.and_then(|then| then.take()) {
-                    let Answer { run, outcome, context, reply } = *answer;
-                    self.publish(EventKind::AgentEnd {
-                        run,
-                        outcome,
-                        context_window: context.window,
-                        context,
-                    });
-                    if let Some((reply, result)) = reply {
-                        let _ = reply.send(result);
-                    }
+                    let Answer { to, reply } = *answer;
+                    let _ = to.send(reply);
                 }
             }
             AgentMessage::FlushEvents => self.tell_session(SessionMessage::EventsFlushed),
@@ -203,7 +195,7 @@ impl AgentState {
             over,
             begin,
         }));
-        self.publish(EventKind::AgentStart { run: stamp.run });
+        self.publish(EventKind::RunStart { run: stamp.run });
         self.input(myself, stamp, Input::Begin);
     }
 
@@ -258,7 +250,7 @@ impl AgentState {
                     shared,
                     stamp,
                     tools: running.begin.tools.clone(),
-                    timeout_ms: running.begin.agent.tool_timeout_ms,
+                    timeout: running.begin.agent.tool_timeout,
                     cancel,
                 };
                 tokio::spawn(task.run(calls));
@@ -331,7 +323,7 @@ impl AgentState {
             system: Some(begin.agent.instructions.clone()).filter(|text| !text.is_empty()),
             messages,
             tools: begin.tools.specs(),
-            max_output_tokens: output_tokens_max,
+            output_tokens_max,
             output_schema: begin.schema.clone(),
             purpose: Purpose::Step,
             session: shared.id.to_string(),

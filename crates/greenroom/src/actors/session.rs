@@ -29,11 +29,12 @@ use crate::message::{
     SupervisorMessage, TrackerMessage,
 };
 use crate::restarts::Restarts;
-use crate::session::State;
+use crate::session::{State, Status};
 use crate::shared::SessionShared;
 
 mod compaction;
 mod definition;
+mod first_reply;
 mod inbox;
 mod manual;
 mod open_compaction;
@@ -266,9 +267,8 @@ impl SessionState {
         match self.deps.store.append(&self.shared.id, batch).await? {
             Appended::Written { .. } => {}
             Appended::Duplicate { first } => {
-                return Err(Error::Invalid(format!(
-                    "this idempotency key was used before, for entry {first}; nothing was changed"
-                )));
+                let session = self.shared.id.to_string();
+                return Err(Error::DuplicateKey { session, first, outcome: None });
             }
         }
         let bill_before = self.log.bill();
@@ -380,9 +380,9 @@ impl SessionState {
             total_tokens: bill.usage.total_tokens(),
             cost_microdollars: bill.cost_microdollars,
             status: match (self.compaction.is_idle(), &self.run) {
-                (false, _) => "compacting",
-                (true, Some(_)) => "working",
-                (true, None) => "idle",
+                (false, _) => Status::Compacting,
+                (true, Some(_)) => Status::Working,
+                (true, None) => Status::Idle,
             },
             waiting: self.inbox.waiting(&self.log).count(),
             is_unanswered: self.run.is_none() && runs::unanswered(&self.log).is_some(),

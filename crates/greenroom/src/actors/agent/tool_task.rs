@@ -25,7 +25,7 @@ pub(super) struct ToolTask {
     pub(super) shared: Arc<SessionShared>,
     pub(super) stamp: RunAttempt,
     pub(super) tools: Registry,
-    pub(super) timeout_ms: Option<u64>,
+    pub(super) timeout: Option<Duration>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -64,8 +64,8 @@ impl ToolTask {
         };
         let work = self.tools.run(call, context);
         let limit = async {
-            match self.timeout_ms {
-                Some(timeout_ms) => tokio::time::sleep(Duration::from_millis(timeout_ms)).await,
+            match self.timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
                 None => std::future::pending().await,
             }
         };
@@ -77,8 +77,8 @@ impl ToolTask {
             () = limit => {
                 cancel.cancel();
                 let _ = tokio::time::timeout(GRACE, &mut work).await;
-                let seconds = self.timeout_ms.unwrap_or(0) / 1000;
-                Some(ToolResult::synthetic(call, ToolStatus::Error, format!("The call took longer than {seconds} s and was cancelled.")))
+                let timeout = self.timeout.unwrap_or_default();
+                Some(ToolResult::synthetic(call, ToolStatus::Error, format!("The call took longer than {timeout:?} and was cancelled.")))
             }
         };
         let result = result.unwrap_or_else(|| ToolResult::interrupted(call));

@@ -18,9 +18,9 @@ use greenroom_kernel::usage::{ContextUsage, Measured, Ratio};
 use super::SessionState;
 use super::open_compaction::CompactionRequest;
 use super::opening::{blocking, shared};
-use crate::error::{Error, Result};
+use crate::compaction::{CompactOptions, Compacted};
+use crate::error::{BranchPointError, Error, PinError, Result};
 use crate::message::{BranchSummary, LeftBranch, Measurement, ReplyTo, TrackerMessage};
-use crate::session::{CompactOptions, Compacted};
 
 /// The most that may be pinned, as a share of the window: one part in this many.
 const PIN_SHARE: u64 = 8;
@@ -54,7 +54,7 @@ impl SessionState {
             .log
             .head()
             .active_compaction
-            .ok_or_else(|| Error::Invalid("there is no compaction to undo".into()))?;
+            .ok_or_else(|| Error::NothingToUndo { session: self.shared.id.to_string() })?;
         // What the compaction replaced is read from the log.
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::CompactionUndone { compaction: active });
@@ -64,10 +64,7 @@ impl SessionState {
         after.push(Arc::clone(&undone));
         let size = self.measure_path(&after);
         if let Some(window) = self.definition.window.tokens.filter(|window| size.tokens() > *window) {
-            return Err(Error::Invalid(format!(
-                "the context would have {} tokens without this compaction, and the window has {window}",
-                size.tokens()
-            )));
+            return Err(Error::UndoTooLarge { tokens: size.tokens(), window });
         }
         draft.follow_path(&after, size.tokens());
         self.append(draft, None).await?;
@@ -79,24 +76,16 @@ impl SessionState {
 
     pub(super) async fn branch(&mut self, to: Option<EntryId>, summary: Option<BranchSummary>) -> Result<()> {
         self.check_idle("branch it")?;
-        if to.is_some_and(|to| to.0 >= self.log.head().entries) {
-            return Err(Error::Invalid(format!(
-                "there is no entry {}; the session has {}",
-                to.unwrap_or(EntryId(0)),
-                self.log.head().entries
-            )));
+        let entries = self.log.head().entries;
+        if let Some(entry) = to.filter(|to| to.0 >= entries) {
+            return Err(Error::NoEntry { entry, entries });
         }
         let path = self.read_path(to).await?;
-        if path.last().map(|entry| entry.id) != to {
-            return Err(Error::Invalid(
-                "a branch must begin at an entry of a path; this one stands beside it".into(),
-            ));
+        if let Some(entry) = to.filter(|to| path.last().map(|entry| entry.id) != Some(*to)) {
+            return Err(Error::BranchPoint(BranchPointError::BesidePath { entry }));
         }
         if !greenroom_kernel::path::open_calls(&path).is_empty() {
-            return Err(Error::Invalid(
-                "a branch cannot begin between a tool call and its result; take the entry before or after"
-                    .into(),
-            ));
+            return Err(Error::BranchPoint(BranchPointError::InsideCall));
         }
         let left = self.log.head().leaf;
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -158,9 +147,7 @@ impl SessionState {
     pub(super) async fn pin(&mut self, entry: EntryId, pinned: bool) -> Result<()> {
         if pinned {
             let found = self.log.path().iter().find(|other| other.id == entry);
-            let found = found.ok_or_else(|| {
-                Error::Invalid(format!("entry {entry} is not in the live context, so it cannot be pinned"))
-            })?;
+            let found = found.ok_or(Error::Pin(PinError::NotActive { entry }))?;
             let stands_alone = match found.kind.as_message().map(|message| &**message) {
                 Some(Message::User(_)) => true,
                 Some(Message::Assistant(answer)) => answer.tool_calls().next().is_none(),
@@ -168,17 +155,12 @@ impl SessionState {
                 None => greenroom_kernel::path::is_message(&found.kind),
             };
             if !stands_alone {
-                return Err(Error::Invalid(format!(
-                    "entry {entry} is not a message that can stand alone: only words can be pinned, not tool calls or \
-                     their results"
-                )));
+                return Err(Error::Pin(PinError::NotAlone { entry }));
             }
-            let budget = self.definition.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
-            let all = self.log.pins_tokens() + found.tokens;
-            if all > budget {
-                return Err(Error::Invalid(format!(
-                    "pins would take {all} tokens, and at most {budget} may be pinned in this window"
-                )));
+            let tokens_max = self.definition.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
+            let tokens = self.log.pins_tokens() + found.tokens;
+            if tokens > tokens_max {
+                return Err(Error::Pin(PinError::TooLarge { tokens, tokens_max }));
             }
         }
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -211,9 +193,7 @@ impl SessionState {
         let path = crate::log::path_within(&imported, leaf);
         let begins = path.first().and_then(|entry| entry.parent);
         if let Some(missing) = begins.filter(|_| Live::of(&path).compaction_id().is_none()) {
-            return Err(Error::Invalid(format!(
-                "the path to import has no entry {missing}; end it before that entry"
-            )));
+            return Err(Error::BranchPoint(BranchPointError::MissingParent { entry: missing }));
         }
         draft.follow_path(&path, self.measure_path(&path).tokens());
         self.append(draft, None).await?;
@@ -224,7 +204,7 @@ impl SessionState {
 
     /// How many of these entries an import that was broken off left here.
     async fn imported_before(&self, entries: &[Arc<Entry>]) -> Result<usize> {
-        let refused = || Error::Invalid("only an empty session can take over another's entries".into());
+        let refused = || Error::NotEmpty { session: self.shared.id.to_string() };
         if self.log.is_empty() {
             return Ok(0);
         }

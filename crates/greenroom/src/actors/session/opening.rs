@@ -140,7 +140,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
     match tokio::task::spawn_blocking(read).await {
         Ok(result) => result,
-        Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
+        Err(panic) => Err(Error::internal("reading the log", &panic)),
     }
 }
 
