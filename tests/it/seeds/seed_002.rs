@@ -1,6 +1,6 @@
-//! Document 002: the actors and what they say to each other, the trigger at 80 %, a quarter kept, split turns from
-//! five messages on, strategies, anti-continuation, cumulative files, overflow recovery, and windows told from the
-//! start.
+//! The third document: compaction among actors. What the actors say to each other, the trigger at 80 %, a quarter
+//! kept, split turns from five messages on, strategies, anti-continuation, cumulative files, overflow recovery, and
+//! windows told from the start.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -397,7 +397,7 @@ async fn the_window_is_in_every_usage_update_and_run_end_and_in_the_state_from_t
 
 /// What the RPC handler will call: the budget can be given, and the agent goes on with the compacted context.
 #[tokio::test(start_paused = true)]
-async fn by_hand_the_kept_budget_can_be_given_and_the_agent_goes_on_from_there() {
+async fn a_manual_compaction_takes_a_budget_and_the_agent_goes_on_from_there() {
     let model = simulator(Sequence(vec![Said::text("fine")]), 100_000);
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(20, 200)).await;
