@@ -54,7 +54,7 @@ async fn a_log_that_contradicts_itself_is_refused_and_can_be_shown_and_forked() 
     let breaks: [(&str, Break); 5] = [
         ("active compaction", |head| head.active_compaction = Some(EntryId(0))),
         ("path should end", |head| head.leaf = Some(EntryId(1_000))),
-        ("is missing from its path", |head| head.live_from = EntryId(2)),
+        ("is missing from its path", |head| head.active_from = EntryId(2)),
         ("prompts that wait", |head| head.inbox = vec![EntryId(0)]),
         ("open compactions", |head| head.open_compaction = Some(EntryId(0))),
     ];

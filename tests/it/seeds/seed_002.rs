@@ -342,9 +342,9 @@ async fn a_report_above_the_window_is_an_overflow_detected_and_compacted_before_
     let names: Vec<_> = seen.iter().map(|event| event.kind.name()).collect();
     let place = |name| names.iter().position(|other| *other == name);
     assert!(place("overflow_detected").is_some(), "{names:?}");
-    let last_call = names.iter().rposition(|name| *name == "step_start");
+    let answer = names.iter().rposition(|name| *name == "message_end");
     assert!(
-        place("overflow_detected") < place("compaction_end") && place("compaction_end") < last_call,
+        place("overflow_detected") < place("compaction_end") && place("compaction_end") < answer,
         "{names:?}"
     );
 }
