@@ -158,15 +158,15 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Reads its output until a line holds `text`.
-    pub(crate) fn wait_for(&mut self, text: &str) {
+    /// Reads its output until a line holds `text`, and gives that line.
+    pub(crate) fn wait_for(&mut self, text: &str) -> String {
         let output = self.output.as_mut().unwrap();
         let mut seen = String::new();
         loop {
             let mut line = String::new();
             assert!(output.read_line(&mut line).unwrap() > 0, "it ended before {text:?} came: {seen}");
             if line.contains(text) {
-                return;
+                return line;
             }
             seen.push_str(&line);
         }
