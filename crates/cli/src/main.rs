@@ -19,6 +19,7 @@ mod run;
 mod serve;
 mod sessions;
 mod show;
+mod store;
 
 mod config;
 mod setup;
@@ -69,6 +70,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Serve(args) => serve::run(global, args).await,
         Command::Rpc(args) => rpc::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
+        Command::Store(command) => store::run(global, command).await,
         Command::Config(args) => config::show(global, args),
     }
 }

@@ -4,6 +4,7 @@
 //! write may be short, as those of the operating system may. (sled accesses its own files by itself: the index can
 //! always be built again, the journal cannot.)
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -87,6 +88,22 @@ pub(crate) fn read_at(file: &dyn File, offset: u64, length: usize) -> io::Result
 pub(crate) fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
     let length = usize::try_from(file.length()?).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
     read_at(file, 0, length)
+}
+
+/// Replaces a whole file, durably and by one rename. After an error, either the old or the new file may be there.
+pub(crate) fn replace(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().map(OsStr::to_owned).unwrap_or_default();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    match files.remove(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = files.open(&new, OpenMode::Create)?;
+    write_all_at(file.as_ref(), bytes, 0)?;
+    file.sync()?;
+    files.rename(&new, path)?;
+    files.sync_dir(path.parent().unwrap_or(path))
 }
 
 /// The files of the operating system.

@@ -21,6 +21,7 @@
 
 pub(crate) mod manifest;
 pub(crate) mod segments;
+pub(crate) mod sessions;
 
 #[cfg(test)]
 mod tests;
@@ -110,7 +111,7 @@ pub(crate) enum FrameKind {
 }
 
 impl FrameKind {
-    fn from_number(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         [Self::Append, Self::Deleted, Self::Learned, Self::Quarantined, Self::LossAccepted]
             .into_iter()
             .find(|kind| *kind as u8 == number)

@@ -50,10 +50,11 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use error::{Notice, StoreError};
 pub use head::{Head, SessionState};
-pub use reader::Salvaged;
+pub use reader::{Loss, Salvaged};
 
 use files::{Files, RealFiles};
 use index::Index;
+use journal::manifest::Unknown;
 use journal::segments::Segments;
 use memory::Memory;
 use record::StoredRecord;
@@ -135,6 +136,7 @@ struct Disk {
     commands: Option<mpsc::Sender<Command>>,
     index: Arc<Index>,
     segments: Arc<Segments>,
+    unknown: Arc<Mutex<Vec<Unknown>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -169,11 +171,12 @@ impl Store {
             tracing::warn!(dir = %options.dir.display(), "{notice}");
         }
         let (index, segments) = (Arc::clone(&writer.index), Arc::clone(&writer.segments));
+        let unknown = Arc::clone(&writer.unknown);
         let (commands, queue) = mpsc::channel(QUEUE_COMMANDS);
         let thread = std::thread::Builder::new().name("greenroom-store".to_owned());
         let thread = thread.spawn(move || writer::run(writer, queue));
         let thread = thread.map_err(|error| StoreError::io("start a thread for", &options.dir, error))?;
-        let disk = Disk { commands: Some(commands), index, segments, thread: Some(thread) };
+        let disk = Disk { commands: Some(commands), index, segments, unknown, thread: Some(thread) };
         Ok((Self { inner: Arc::new(Inner::Disk(disk)) }, notices))
     }
 
@@ -217,7 +220,7 @@ impl Store {
                 let head = Box::new(head);
                 let record = StoredRecord::Append { key: key.clone(), entries, head: head.clone() };
                 let payload = record::encode(&record)?;
-                check_size("the batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
+                check_size("bytes", payload.len(), BATCH_BYTES_MAX)?;
                 let session = session.to_owned();
                 let (reply, answer) = oneshot::channel();
                 let command = AppendCommand { session, sequence: first.0, count, key, head, payload, reply };
@@ -341,6 +344,71 @@ impl Store {
         }
     }
 
+    /// Reads every entry of every session, and returns what each session has lost. Sessions that lost nothing are not
+    /// listed. This blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Index`], [`StoreError::Io`], [`StoreError::Closed`]. Damage is not an error here.
+    pub fn check(&self) -> Result<Vec<Loss>, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory).map(|_| Vec::new()),
+            Inner::Disk(disk) => {
+                let check = |(session, row): (String, _)| {
+                    reader::check(&disk.index, &disk.segments, &session, &row).transpose()
+                };
+                disk.index.rows()?.0.into_iter().filter_map(check).collect()
+            }
+        }
+    }
+
+    /// The same for one session; `None` if it has lost nothing. This blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`], and those of [`Store::check`].
+    pub fn check_session(&self, session: &str) -> Result<Option<Loss>, StoreError> {
+        check_session(session)?;
+        let not_found = || StoreError::NotFound { session: session.to_owned() };
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory)?.head(session).map(|_| None).ok_or_else(not_found),
+            Inner::Disk(disk) => {
+                let row = disk.index.row(session)?.ok_or_else(not_found)?;
+                reader::check(&disk.index, &disk.segments, session, &row)
+            }
+        }
+    }
+
+    /// The losses of which nothing tells whose entries they were, as long as nobody has accepted them: the numbers of
+    /// the damaged segments. While there is one, any session may lack its newest entries, and whole sessions may be
+    /// missing.
+    pub fn unknown_losses(&self) -> Vec<u64> {
+        match self.inner.as_ref() {
+            Inner::Memory(_) => Vec::new(),
+            Inner::Disk(disk) => {
+                let unknown = disk.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut open: Vec<u64> =
+                    unknown.iter().filter(|loss| !loss.is_accepted).map(|loss| loss.segment).collect();
+                open.sort_unstable();
+                open.dedup();
+                open
+            }
+        }
+    }
+
+    /// Accepts that nobody knows what was lost with a segment: it is not reported at the next openings. Returns
+    /// whether there was such a loss.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
+    pub async fn accept_unknown_loss(&self, segment: u64) -> Result<bool, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory).map(|_| false),
+            Inner::Disk(disk) => {
+                let (reply, answer) = oneshot::channel();
+                disk.ask(Command::AcceptUnknown { segment, reply }, answer).await
+            }
+        }
+    }
+
     /// Gives the space of deleted sessions back now. Returns the number of bytes that this freed.
     ///
     /// # Errors
@@ -371,8 +439,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::TooLarge`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
     pub async fn learned_put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        check_size("the fact's name in bytes", key.len(), KEY_BYTES_MAX)?;
-        check_size("the fact in bytes", value.len(), LEARNED_BYTES_MAX)?;
+        check_size("bytes of a fact's name", key.len(), KEY_BYTES_MAX)?;
+        check_size("bytes of a fact", value.len(), LEARNED_BYTES_MAX)?;
         let (key, value) = (key.to_owned(), value.to_vec());
         match self.inner.as_ref() {
             Inner::Memory(memory) => {
@@ -445,8 +513,8 @@ fn check_session(session: &str) -> Result<(), StoreError> {
 /// counts the entries. Returns the batch's first id.
 fn check_batch(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
     check_session(session)?;
-    check_size("the batch in entries", batch.entries.len(), BATCH_ENTRIES_MAX)?;
-    check_size("the idempotency key in bytes", batch.key.as_ref().map_or(0, String::len), KEY_BYTES_MAX)?;
+    check_size("entries", batch.entries.len(), BATCH_ENTRIES_MAX)?;
+    check_size("bytes of an idempotency key", batch.key.as_ref().map_or(0, String::len), KEY_BYTES_MAX)?;
     let first = batch.entries.first().map_or(EntryId(batch.head.entries), |entry| entry.id);
     let mut next = first;
     for entry in &batch.entries {

@@ -85,6 +85,7 @@ impl Writer {
         self.indexer.drop_segment(listed.id);
         self.indexer.publish();
         self.segments.remove(listed.id);
+        self.forget_sessions(listed.id);
         let removed = self.segments.files.remove(&path);
         if let Err(error) = removed.and_then(|()| self.segments.files.sync_dir(&self.segments.dir)) {
             tracing::warn!(%error, "a reclaimed segment is still there; the next start removes it");
@@ -150,6 +151,7 @@ impl Writer {
             drop(self.segments.files.remove(&path));
             return Err(error);
         }
+        self.note_sessions(header, &frames);
         let state = State::Sealed { length, frames: frames.len() as u64, digest: chain };
         Ok((Some(Listed { id: header.id, order: header.order, seed: header.seed, state }), frames))
     }
@@ -169,6 +171,6 @@ fn is_whole(bytes: &[u8], scanned: &Scan) -> bool {
 fn is_sealed(state: State) -> bool {
     match state {
         State::Sealed { .. } => true,
-        State::Active { .. } | State::Abandoned { .. } => false,
+        State::Active { .. } | State::Abandoned { .. } | State::Lost => false,
     }
 }

@@ -15,7 +15,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::EntryId;
 use tokio::sync::{mpsc, oneshot};
@@ -26,8 +26,9 @@ use crate::files::{File, OpenMode, write_all_at};
 use crate::head::{Head, SessionState};
 use crate::index::Index;
 use crate::indexer::{Effect, Indexer, kind_of};
-use crate::journal::manifest::{Listed, Manifest, State};
+use crate::journal::manifest::{Listed, Manifest, State, Unknown};
 use crate::journal::segments::{Segments, random_seed};
+use crate::journal::sessions::SegmentSessions;
 use crate::journal::{
     Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer,
 };
@@ -60,6 +61,8 @@ pub(crate) enum Command {
     Delete { session: String, reply: Reply<()> },
     /// Let the session go on without the entries that were lost.
     AcceptLoss { session: String, reply: Reply<Head> },
+    /// Accept that nobody knows what was lost with the segment; the reply is whether there was such a loss.
+    AcceptUnknown { segment: u64, reply: Reply<bool> },
     /// Rewrite the segments that are mostly dead; the reply is the number of bytes that this freed.
     Reclaim { reply: Reply<u64> },
     /// Close the store.
@@ -176,6 +179,10 @@ pub(crate) struct Writer {
     pub(crate) index: Arc<Index>,
     pub(crate) indexer: Indexer,
     pub(crate) manifest: Manifest,
+    /// The losses of which nobody knows what they cost, for readers: those of the manifest.
+    pub(crate) unknown: Arc<Mutex<Vec<Unknown>>>,
+    /// How far the active segment is noted in the manifest and in the record of its sessions, in bytes.
+    pub(crate) noted_end: u64,
     pub(crate) active: Active,
     /// A segment is sealed at this size, in bytes.
     pub(crate) segment_bytes: u64,
@@ -240,6 +247,12 @@ impl Writer {
     /// Notes in the manifest how far everything is durable, and closes the index.
     fn finish(&mut self) {
         let end = self.active.end;
+        if self.noted_end != end {
+            let Active { id, seed, .. } = self.active;
+            if let Some(&Listed { order, .. }) = self.manifest.get(id) {
+                self.note_sessions(SegmentHeader { id, order, seed }, &self.active.frames);
+            }
+        }
         let stored = self.repair().and_then(|()| {
             if let Some(listed) = self.manifest.get_mut(self.active.id) {
                 listed.state = State::Active { floor: end };
@@ -250,6 +263,44 @@ impl Writer {
             tracing::warn!(%error, "cannot note that the store was closed; the next start finds out by itself");
         }
         self.index.close();
+    }
+
+    /// Writes the record of a segment's sessions beside the segment. The record is wanted only when the segment is
+    /// damaged, so nothing else depends on it.
+    pub(crate) fn note_sessions(&self, header: SegmentHeader, frames: &[Frame]) {
+        let record = SegmentSessions::of(header, frames);
+        if let Err(error) = record.store(self.segments.files.as_ref(), &self.segments.dir) {
+            tracing::warn!(%error, "cannot note whose entries a segment holds");
+        }
+    }
+
+    /// Removes the record of a segment that is about to be removed.
+    pub(crate) fn forget_sessions(&self, id: u64) {
+        let path = SegmentSessions::path(&self.segments.dir, id);
+        if let Err(error) = self.segments.files.remove(&path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "the record of a segment that is gone is still there");
+        }
+    }
+
+    /// Accepts that nobody knows what was lost with a segment. Returns whether there was such a loss.
+    fn accept_unknown(&mut self, segment: u64) -> Result<bool, StoreError> {
+        self.repair()?;
+        let before = self.manifest.unknown.clone();
+        let mut is_found = false;
+        for unknown in self.manifest.unknown.iter_mut().filter(|unknown| unknown.segment == segment) {
+            is_found |= !unknown.is_accepted;
+            unknown.is_accepted = true;
+        }
+        if is_found && let Err(error) = self.manifest.store(self.segments.files.as_ref(), &self.segments.dir)
+        {
+            self.manifest.unknown = before;
+            self.is_manifest_dirty = true;
+            return Err(error);
+        }
+        self.unknown.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.manifest.unknown);
+        Ok(is_found)
     }
 
     /// Takes a command into the group. Returns it if it has to be performed alone.
@@ -265,6 +316,7 @@ impl Writer {
             }
             Command::Delete { .. }
             | Command::AcceptLoss { .. }
+            | Command::AcceptUnknown { .. }
             | Command::Reclaim { .. }
             | Command::Close { .. } => return Some(command),
         }
@@ -328,6 +380,7 @@ impl Writer {
             Command::Close { reply } => return Some(reply),
             Command::Delete { session, reply } => drop(reply.send(self.delete(&session))),
             Command::AcceptLoss { session, reply } => drop(reply.send(self.accept_loss(&session))),
+            Command::AcceptUnknown { segment, reply } => drop(reply.send(self.accept_unknown(segment))),
             Command::Reclaim { reply } => drop(reply.send(self.reclaim())),
         }
         None
@@ -553,6 +606,8 @@ impl Writer {
         let before = self.manifest.clone();
         if let Some(listed) = self.manifest.get_mut(self.active.id) {
             listed.state = state;
+            let header = listed.header();
+            self.note_sessions(header, &self.active.frames);
         }
         let state = State::Active { floor: SEGMENT_HEADER_BYTES };
         self.manifest.segments.push(Listed { id: header.id, order: header.order, seed: header.seed, state });
@@ -600,6 +655,7 @@ impl Writer {
     /// Makes a segment that was just created the active one.
     fn begin(&mut self, header: SegmentHeader, file: Arc<dyn File>) {
         self.segments.add(header.id, header.seed, Some(Arc::clone(&file)));
+        self.noted_end = 0;
         let chain = first_chain(header.id, header.seed);
         self.indexer.begin_segment(header.id, header.order, header.seed, chain);
         self.active = Active {

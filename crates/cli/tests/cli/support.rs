@@ -110,6 +110,11 @@ impl Place {
         serde_json::from_str(&ran.stdout).unwrap()
     }
 
+    /// What a command printed, as JSON, whatever its exit code is.
+    pub(crate) fn json_of(&self, ran: &Ran) -> Value {
+        serde_json::from_str(&ran.stdout).unwrap()
+    }
+
     /// The only session's id.
     pub(crate) fn only_session(&self) -> String {
         let sessions = self.json(&["sessions", "--json"]);
