@@ -64,6 +64,10 @@ use writer::{AppendCommand, Command};
 pub const BATCH_BYTES_MAX: u64 = 32 << 20;
 /// The most entries in a batch.
 pub const BATCH_ENTRIES_MAX: u64 = 16_384;
+/// A batch that does not fit into one frame is split into parts of at most so many entries and bytes, except for an
+/// entry that is larger by itself.
+const PART_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 8_192 };
+const PART_BYTES_MAX: usize = 16 << 20;
 /// The most bytes in an idempotency key, and in the name of a learned fact.
 pub const KEY_BYTES_MAX: u64 = 512;
 /// The most bytes in a learned fact (1 MiB).
@@ -216,15 +220,48 @@ impl Store {
             Inner::Disk(disk) => {
                 let Batch { entries, mut head, key } = batch;
                 head.lost_from = None;
-                let count = u32::try_from(entries.len()).expect("checked to be at most 16,384");
-                let head = Box::new(head);
+                let (count, head) = (entries.len(), Box::new(head));
                 let record = StoredRecord::Append { key: key.clone(), entries, head: head.clone() };
                 let payload = record::encode(&record)?;
-                check_size("bytes", payload.len(), BATCH_BYTES_MAX)?;
-                let session = session.to_owned();
-                let (reply, answer) = oneshot::channel();
-                let command = AppendCommand { session, sequence: first.0, count, key, head, payload, reply };
-                disk.ask(Command::Append(Box::new(command)), answer).await
+                let part = Part { kind: PartKind::Whole, count, head, payload };
+                disk.append_part(session, first, &key, part).await
+            }
+        }
+    }
+
+    /// Appends a batch of any size, all of it or nothing: what does not fit into one record of the journal is written in
+    /// parts, and nobody sees a part before the last one is durable. If the process ends before that, nothing of the
+    /// batch remains. Another append to the session meanwhile makes this one fail.
+    ///
+    /// # Errors
+    /// Those of [`Store::append`]. [`StoreError::TooLarge`] is left for an entry that is too large by itself.
+    pub async fn append_of_any_size(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
+        let first = check_order(session, &batch)?;
+        let Batch { entries, mut head, key } = batch;
+        head.lost_from = None;
+        let disk = match self.inner.as_ref() {
+            Inner::Disk(disk) => disk,
+            Inner::Memory(memory) => {
+                return open_memory(memory)?.append(session, first, Batch { entries, head, key });
+            }
+        };
+        let number = journal::segments::random_number();
+        let (mut sequence, mut rest, mut is_begun) = (first, entries.as_slice(), false);
+        loop {
+            let part = Part::first_of(rest, is_begun, number, &key, &head)?;
+            rest = &rest[part.count..];
+            let appended = disk.append_part(session, sequence, &key, part).await;
+            match appended {
+                Ok(Appended::Written { next, .. }) if !rest.is_empty() => (sequence, is_begun) = (next, true),
+                Ok(Appended::Written { next, .. }) => return Ok(Appended::Written { first, next }),
+                Ok(duplicate @ Appended::Duplicate { .. }) => return Ok(duplicate),
+                Err(error) => {
+                    if is_begun && let Some(commands) = disk.commands.as_ref() {
+                        // If this is not heard, the next append or the next start gives the parts up.
+                        drop(commands.send(Command::DropParts { session: session.to_owned() }).await);
+                    }
+                    return Err(error);
+                }
             }
         }
     }
@@ -472,7 +509,82 @@ impl Store {
     }
 }
 
+/// What is written with one frame: a batch, or a part of one.
+struct Part {
+    kind: PartKind,
+    /// The number of entries.
+    count: usize,
+    /// The head after the entries.
+    head: Box<Head>,
+    /// The encoded record.
+    payload: Vec<u8>,
+}
+
+/// Which part of a batch a frame has. The numbers are those of [`StoredRecord::Part`].
+enum PartKind {
+    Whole,
+    Part(u64),
+    Last(u64),
+}
+
+impl Part {
+    /// The first part of `entries` that fits into a frame: all of them if they fit. `is_begun` tells whether other parts
+    /// came before, and `head` is the head after the whole batch.
+    fn first_of(
+        entries: &[Entry],
+        is_begun: bool,
+        batch: u64,
+        key: &Option<String>,
+        head: &Head,
+    ) -> Result<Self, StoreError> {
+        let mut count = entries.len().min(PART_ENTRIES_MAX);
+        loop {
+            let (part, rest) = entries.split_at(count);
+            let entries = part.to_vec();
+            let (kind, head) = match (is_begun, rest.is_empty()) {
+                (false, true) => (PartKind::Whole, head.clone()),
+                (true, true) => (PartKind::Last(batch), head.clone()),
+                (_, false) => (PartKind::Part(batch), head.without_context(head.entries - rest.len() as u64)),
+            };
+            let (key, head) = (key.clone(), Box::new(head));
+            let record = match kind {
+                PartKind::Whole => StoredRecord::Append { key, entries, head: head.clone() },
+                PartKind::Part(batch) => StoredRecord::Part { batch, entries, head: head.clone() },
+                PartKind::Last(batch) => StoredRecord::Commit { batch, key, entries, head: head.clone() },
+            };
+            let encoded = record::encode(&record);
+            let fits = encoded.as_ref().is_ok_and(|payload| payload.len() <= PART_BYTES_MAX);
+            if count <= 1 || fits {
+                return Ok(Self { kind, count, head, payload: encoded? });
+            }
+            count = count.div_ceil(2);
+        }
+    }
+}
+
 impl Disk {
+    /// Sends one frame's entries to the writer and waits until they are durable.
+    async fn append_part(
+        &self,
+        session: &str,
+        sequence: EntryId,
+        key: &Option<String>,
+        part: Part,
+    ) -> Result<Appended, StoreError> {
+        let Part { kind, count, head, payload } = part;
+        check_size("bytes", payload.len(), BATCH_BYTES_MAX)?;
+        let count = u32::try_from(count).expect("a frame has at most 16,384 entries");
+        let (reply, answer) = oneshot::channel();
+        let (session, sequence, key) = (session.to_owned(), sequence.0, key.clone());
+        let part = Box::new(AppendCommand { session, sequence, count, key, head, payload, reply });
+        let command = match kind {
+            PartKind::Whole => Command::Append(part),
+            PartKind::Part(batch) => Command::Part { batch, part },
+            PartKind::Last(batch) => Command::Commit { batch, part },
+        };
+        self.ask(command, answer).await
+    }
+
     /// Sends a command to the writer and waits for its answer.
     async fn ask<T>(
         &self,
@@ -512,8 +624,13 @@ fn check_session(session: &str) -> Result<(), StoreError> {
 /// Checks what can be checked without reading the session: its id, the sizes, that the ids are dense and that the head
 /// counts the entries. Returns the batch's first id.
 fn check_batch(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
-    check_session(session)?;
     check_size("entries", batch.entries.len(), BATCH_ENTRIES_MAX)?;
+    check_order(session, batch)
+}
+
+/// The same without the number of entries.
+fn check_order(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
+    check_session(session)?;
     check_size("bytes of an idempotency key", batch.key.as_ref().map_or(0, String::len), KEY_BYTES_MAX)?;
     let first = batch.entries.first().map_or(EntryId(batch.head.entries), |entry| entry.id);
     let mut next = first;

@@ -62,7 +62,9 @@ fn read_frame(
 ) -> Result<Option<(Vec<Entry>, Head)>, StoreError> {
     let Some((_, payload)) = segments.read(at, session)? else { return Ok(None) };
     match record::decode(&payload)? {
-        StoredRecord::Append { entries, head, .. } => Ok(Some((entries, *head))),
+        StoredRecord::Append { entries, head, .. }
+        | StoredRecord::Part { entries, head, .. }
+        | StoredRecord::Commit { entries, head, .. } => Ok(Some((entries, *head))),
         StoredRecord::Deleted
         | StoredRecord::Learned { .. }
         | StoredRecord::Quarantined { .. }
@@ -181,13 +183,5 @@ pub(crate) fn head_at(
         }
         until = before;
     }
-    Ok(Head {
-        created_at_ms: newest.created_at_ms,
-        updated_at_ms: newest.updated_at_ms,
-        title: newest.title.clone(),
-        parent_session: newest.parent_session.clone(),
-        provider: newest.provider.clone(),
-        model: newest.model.clone(),
-        ..Head::default()
-    })
+    Ok(newest.without_context(0))
 }

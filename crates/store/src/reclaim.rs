@@ -107,9 +107,12 @@ impl Writer {
         let old = Location { segment: listed.id, offset: frame.offset, length: frame.length };
         let is_needed = match frame.kind {
             FrameKind::Deleted => !is_oldest,
-            FrameKind::Append | FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => {
-                self.indexer.is_needed(frame, old, &effect)?
-            }
+            FrameKind::Append
+            | FrameKind::Part
+            | FrameKind::Commit
+            | FrameKind::Learned
+            | FrameKind::Quarantined
+            | FrameKind::LossAccepted => self.indexer.is_needed(frame, old, &effect)?,
         };
         let copy = || NewFrame {
             kind: frame.kind,

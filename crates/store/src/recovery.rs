@@ -129,6 +129,9 @@ pub(crate) fn recover(
             indexer
         }
     };
+    // A batch that an ended process did not commit never will be.
+    let has_dropped = indexer.drop_uncommitted()?;
+    indexer.publish();
     let index = indexer.index();
     let tail = match opened.as_mut() {
         Some(opened) => opened.trim(),
@@ -153,7 +156,7 @@ pub(crate) fn recover(
         segment_bytes: options.segment_bytes,
         tail,
         is_manifest_dirty: false,
-        is_reclaim_due: false,
+        is_reclaim_due: has_dropped,
         lock,
     };
     writer.indexer.publish();

@@ -1,5 +1,5 @@
 //! The store as its callers see it: when nothing goes wrong (`basics`, `model`), when the disk fails (`failing`), when
-//! the power fails (`power`), when the process ends (`crash`), when bytes are damaged or lost (`damage`, `loss`), and when
+//! a batch takes several frames (`parts`), when the power fails (`power`), when the process ends (`crash`), when bytes are damaged or lost (`damage`, `loss`), and when
 //! sessions are deleted (`deletion`). The helpers are in `world`.
 //!
 //! Invariants: a random test names its seed when it fails, and fails if too few of its cases tested anything.
@@ -12,5 +12,6 @@ mod deletion;
 mod failing;
 mod loss;
 mod model;
+mod parts;
 mod power;
 pub(crate) mod world;

@@ -55,6 +55,13 @@ type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 pub(crate) enum Command {
     /// Append a batch that is encoded already.
     Append(Box<AppendCommand>),
+    /// Append a part of a batch that takes several frames. It has no idempotency key of its own: that of the batch is
+    /// looked up only.
+    Part { batch: u64, part: Box<AppendCommand> },
+    /// Append the last part of such a batch.
+    Commit { batch: u64, part: Box<AppendCommand> },
+    /// Give up the session's batch that is not committed.
+    DropParts { session: String },
     /// Keep a learned fact.
     LearnedPut { key: String, value: Vec<u8>, reply: Reply<()> },
     /// Delete the session.
@@ -314,7 +321,10 @@ impl Writer {
                     Err(error) => drop(reply.send(Err(error))),
                 }
             }
-            Command::Delete { .. }
+            Command::Part { .. }
+            | Command::Commit { .. }
+            | Command::DropParts { .. }
+            | Command::Delete { .. }
             | Command::AcceptLoss { .. }
             | Command::AcceptUnknown { .. }
             | Command::Reclaim { .. }
@@ -376,7 +386,26 @@ impl Writer {
     /// Performs a command that is not part of a group. Returns the reply of a close.
     fn perform(&mut self, command: Command) -> Option<Reply<()>> {
         match command {
+            // These join a group.
             Command::Append(_) | Command::LearnedPut { .. } => {}
+            Command::Part { batch, part } => {
+                let answer = self.append_part(batch, &part, false);
+                drop(part.reply.send(answer));
+            }
+            Command::Commit { batch, part } => {
+                let answer = self.append_part(batch, &part, true);
+                drop(part.reply.send(answer));
+            }
+            Command::DropParts { session } => {
+                // As long as the end of the segment is not mended, the commit may be found there by the next start.
+                if self.repair().is_ok() {
+                    if let Err(error) = self.indexer.drop_parts(&session) {
+                        self.index.mark_suspect(&error.to_string());
+                    }
+                    self.indexer.publish();
+                    self.is_reclaim_due = true;
+                }
+            }
             Command::Close { reply } => return Some(reply),
             Command::Delete { session, reply } => drop(reply.send(self.delete(&session))),
             Command::AcceptLoss { session, reply } => drop(reply.send(self.accept_loss(&session))),
@@ -384,6 +413,50 @@ impl Writer {
             Command::Reclaim { reply } => drop(reply.send(self.reclaim())),
         }
         None
+    }
+
+    /// Appends one part of a batch that takes several frames. With the last one the whole batch counts.
+    fn append_part(
+        &mut self,
+        batch: u64,
+        part: &AppendCommand,
+        is_last: bool,
+    ) -> Result<Appended, StoreError> {
+        let AppendCommand { session, sequence, count, key, head, payload, .. } = part;
+        let known = self.indexer.known(session)?;
+        if let Some(key) = key
+            && let Some((first, _)) = self.index.used_key(session, key)?
+        {
+            return Ok(Appended::Duplicate { first });
+        }
+        if let Some(from) = known.and_then(|known| known.lost_from) {
+            return Err(StoreError::Quarantined { session: session.clone(), from });
+        }
+        let expected = self.part_begins_at(session, batch)?;
+        if *sequence != expected {
+            let (expected, got) = (EntryId(expected), EntryId(*sequence));
+            return Err(StoreError::Sequence { session: session.clone(), expected, got });
+        }
+        let (kind, effect) = if is_last {
+            let effect = Effect::Commit { batch, key: key.clone(), head: head.clone() };
+            (FrameKind::Commit, effect)
+        } else {
+            (FrameKind::Part, Effect::Part { batch })
+        };
+        let (session, payload) = (session.clone(), payload.clone());
+        let frame = NewFrame { kind, session, sequence: *sequence, count: *count, payload };
+        let mut group = Group::default();
+        group.push(frame, effect, Caller::Nobody);
+        self.write(group.pending, group.bytes)?;
+        Ok(Appended::Written { first: EntryId(*sequence), next: EntryId(sequence + u64::from(*count)) })
+    }
+
+    /// Where the next part of a batch begins: behind its other parts, or behind the session's last entry.
+    fn part_begins_at(&mut self, session: &str, batch: u64) -> Result<u64, StoreError> {
+        match self.indexer.uncommitted(session) {
+            Some(begun) if begun.batch == batch => Ok(begun.end),
+            Some(_) | None => Ok(self.indexer.known(session)?.map_or(0, |known| known.entries)),
+        }
     }
 
     fn delete(&mut self, session: &str) -> Result<(), StoreError> {
@@ -499,6 +572,10 @@ impl Writer {
                         is_counted,
                         "the record of a loss stands behind the entries that are left",
                     )?;
+                }
+                Effect::Part { batch } | Effect::Commit { batch, .. } => {
+                    let begins = self.part_begins_at(session, *batch)?;
+                    StoreError::ensure(frame.sequence == begins, "a part of a batch follows the one before")?;
                 }
                 Effect::Deleted | Effect::Learned { .. } => {
                     StoreError::ensure(frame.count == 0, "only a batch has entries")?;

@@ -230,6 +230,59 @@ fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
     );
 }
 
+/// A session file with so many messages.
+fn session_file(place: &Place, messages: usize) {
+    let mut text = String::from(
+        "{\"type\":\"session\",\"version\":3,\"id\":\"mine\",\"timestamp\":\"2026-01-01T00:00:00.000Z\",\"cwd\":\"/\"}\n",
+    );
+    for id in 0..messages {
+        let parent = id.checked_sub(1).map_or("null".to_owned(), |parent| format!("\"{parent:08x}\""));
+        text.push_str(&format!(
+            "{{\"type\":\"message\",\"id\":\"{id:08x}\",\"parentId\":{parent},\"timestamp\":\"2026-01-01T00:00:00.000Z\",\
+             \"message\":{{\"role\":\"user\",\"content\":[{{\"type\":\"text\",\"text\":\"Message {id}.\"}}],\
+             \"timestamp\":1767225600000}}}}\n"
+        ));
+    }
+    std::fs::write(place.work().join("mine.jsonl"), text).unwrap();
+}
+
+/// How many bytes the segments of the journal have.
+fn journal_bytes(place: &Place) -> u64 {
+    let Ok(names) = std::fs::read_dir(place.store().join("journal")) else { return 0 };
+    let segments = names.map(|entry| entry.unwrap().path());
+    let segments = segments.filter(|path| path.extension().is_some_and(|found| found == "seg"));
+    segments.map(|path| std::fs::metadata(path).map_or(0, |metadata| metadata.len())).sum()
+}
+
+#[test]
+fn an_import_that_is_killed_is_all_there_or_not_at_all() {
+    let place = Place::new();
+    session_file(&place, 18_000);
+    let mut killed = 0;
+    for at in [50_000, 400_000, 900_000] {
+        let before = journal_bytes(&place);
+        let mut import = place.start_alone(&["import", "mine.jsonl"]);
+        while journal_bytes(&place) < before + at && !import.has_ended() {
+            std::thread::yield_now();
+        }
+        // This kills it.
+        drop(import);
+        let listed = place.json(&["sessions", "--json"]);
+        let is_there = listed.as_array().unwrap().iter().any(|session| session["id"] == "mine");
+        if is_there {
+            assert_eq!(listed[0]["entries"], 18_000, "{listed}");
+            assert_eq!(place.run(&["delete", "mine"]).code, Some(0));
+        } else {
+            killed += 1;
+            assert_eq!(place.run(&["show", "mine"]).code, Some(3));
+        }
+    }
+    assert!(killed >= 1, "no import was killed in the middle");
+    let ran = place.run(&["import", "mine.jsonl"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert_eq!(place.json(&["sessions", "--json"])[0]["entries"], 18_000);
+}
+
 #[test]
 fn ids_are_shown_whole_and_none_looks_like_a_flag() {
     let place = Place::new();

@@ -213,6 +213,10 @@ impl Running {
         kill_process(id, signal).unwrap();
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Its output is read no more.
     pub(crate) fn close_output(&mut self) {
         self.output = None;

@@ -173,7 +173,12 @@ impl Recovery<'_> {
             }
             // The header tells everything that a deletion has to tell.
             FrameKind::Deleted => indexer.delete(&frame.session),
-            FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => Ok(()),
+            FrameKind::Commit => {
+                self.lost[range].sessions.insert(frame.session.to_string());
+                indexer.lose_commit(&frame.session, frame.sequence)
+            }
+            // A part costs something only if its batch was committed: then it is missed.
+            FrameKind::Part | FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => Ok(()),
         }
     }
 

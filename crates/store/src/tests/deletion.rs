@@ -30,7 +30,8 @@ fn check_live(store: &Store) {
     assert_eq!(texts(store, "dead", 0).unwrap(), ["new"]);
 }
 
-fn bytes(world: &World) -> usize {
+/// How many bytes the store's files have.
+pub(super) fn bytes(world: &World) -> usize {
     let length = |path: &std::path::PathBuf| {
         crate::files::Files::open(&world.memory, path, crate::files::OpenMode::Read)
             .unwrap()

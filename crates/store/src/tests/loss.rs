@@ -17,6 +17,13 @@ fn filled() -> (World, Vec<u64>, BTreeMap<String, Vec<String>>) {
     let store = world.open_quiet();
     let mut sessions = BTreeMap::<String, Vec<String>>::new();
     for step in 0..24_u64 {
+        if step == 12 {
+            // One batch that takes several frames.
+            let large: Vec<String> = (0..10).map(|id| format!("large {id}")).collect();
+            let texts: Vec<&str> = large.iter().map(String::as_str).collect();
+            wait(store.append_of_any_size("large", batch(0, &texts))).unwrap();
+            sessions.insert("large".to_owned(), large);
+        }
         // `long` is in every segment; each of the others lies in one or two.
         for session in ["long".to_owned(), format!("short{}", step / 4)] {
             let known = sessions.entry(session.clone()).or_default();
