@@ -119,7 +119,7 @@ async fn run(provider: Arc<dyn Provider>, agents: usize) -> f64 {
     let each = (0..agents).map(|number| {
         let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
         tokio::spawn(async move {
-            let session = runtime.open_shared(&format!("agent-{number}"), agent).await.expect("a session");
+            let session = runtime.open(&format!("agent-{number}"), agent).await.expect("a session");
             for _ in 0..TURNS {
                 session.prompt("Where is the word?").await.expect("an answer");
             }

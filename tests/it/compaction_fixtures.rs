@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use greenroom::event::CompactionEndView;
+use greenroom::Compacted;
 use greenroom::kernel::entry::{Compaction, Entry, EntryId, EntryKind};
 use greenroom::kernel::files::{Touch, Touched};
 use greenroom::kernel::message::{
@@ -133,7 +133,7 @@ pub(crate) fn editor(window: u64, tokens: usize) -> Agent {
 }
 
 /// The ends of compactions among these events.
-pub(crate) fn ends(events: &[Arc<Event>]) -> Vec<CompactionEndView> {
+pub(crate) fn ends(events: &[Arc<Event>]) -> Vec<Compacted> {
     let end = |event: &Arc<Event>| match &event.kind {
         EventKind::CompactionEnd(end) => Some(end.clone()),
         _ => None,

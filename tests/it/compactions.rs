@@ -49,7 +49,7 @@ async fn a_full_window_compacts_by_itself_and_the_conversation_goes_on() {
         .collect();
     assert_eq!(starts, ends.len());
     assert!(
-        ends.iter().all(|end| end.outcome == "completed" && end.tokens_after < end.tokens_before),
+        ends.iter().all(|end| end.outcome.as_str() == "completed" && end.tokens_after < end.tokens_before),
         "{ends:?}"
     );
     let seqs: Vec<u64> = seen.iter().filter(|event| event.is_durable()).map(|event| event.seq).collect();

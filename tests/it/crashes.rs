@@ -57,7 +57,7 @@ fn model(seed: u64) -> Simulator {
 }
 
 fn working(dir: &Path) -> Agent {
-    agent(WINDOW).with(Append { file: dir.join("effects") })
+    agent(WINDOW).add_tool(Append { file: dir.join("effects") })
 }
 
 /// A tool with a side effect: a line in a file, which tells the session and the call.
@@ -268,19 +268,19 @@ async fn reopen(dir: &Path, seed: u64) -> (u64, u64) {
     let (mut interrupted, mut unanswered) = (0, 0);
     for number in 0..SESSIONS {
         let id = format!("s{number}");
-        let before = runtime.head(&id).await.unwrap();
+        let before = runtime.summary(&id).await.unwrap();
         let session = runtime.open(&id, &working(dir)).await.unwrap();
         let state = session.state().await.unwrap();
-        if state.is_unanswered && state.status == "idle" {
+        if state.is_unanswered && state.status == Status::Idle {
             unanswered += 1;
             session.resume().await.unwrap();
             assert!(!session.state().await.unwrap().is_unanswered);
         }
         session.prompt("and now?").await.unwrap();
-        while session.state().await.unwrap().status != "idle" {
+        while session.state().await.unwrap().status != Status::Idle {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let head = runtime.head(&id).await.unwrap().unwrap();
+        let head = runtime.store().head(&id).unwrap().unwrap();
         assert_eq!((head.open_run, head.open_compaction), (None, None));
         let entries: Vec<Arc<Entry>> =
             runtime.entries(&id, EntryId(0)).await.unwrap().into_iter().map(Arc::new).collect();

@@ -64,7 +64,11 @@ async fn after_a_sleep_an_abort_and_a_caller_that_goes_away_still_interrupt() {
             let gone = tokio::time::timeout(Duration::from_secs(10), session.prompt("three")).await;
             assert!(gone.is_err());
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert_eq!(session.state().await.unwrap().status, "idle", "closes: {closes}, round {round}");
+            assert_eq!(
+                session.state().await.unwrap().status,
+                Status::Idle,
+                "closes: {closes}, round {round}"
+            );
             assert_eq!(newest_stop(&runtime, "sleepy").await, Some(StopReason::Aborted));
             assert_eq!(model.in_flight(), 0);
         }
@@ -123,9 +127,13 @@ async fn an_abort_leaves_a_compaction_by_hand() {
         };
         let options = CompactOptions { force: true, keep_recent: Some(100), focus: None };
         let (end, ()) = tokio::join!(session.compact(options.clone()), aborted);
-        assert_eq!(end.unwrap().outcome, "cancelled", "after {after_ms} ms");
+        assert_eq!(end.unwrap().outcome.as_str(), "cancelled", "after {after_ms} ms");
         assert_eq!(model.in_flight(), 0);
-        assert_eq!(session.compact(options).await.unwrap().outcome, "completed", "another one works");
+        assert_eq!(
+            session.compact(options).await.unwrap().outcome.as_str(),
+            "completed",
+            "another one works"
+        );
         model.assert_clean();
     }
 }
@@ -152,7 +160,7 @@ async fn a_close_at_any_moment_of_a_compaction_ends() {
         let closed = tokio::time::timeout(Duration::from_secs(600), runtime.close("one")).await;
         assert!(closed.is_ok(), "moment {moment}: it is never closed");
         outcomes.insert(match compaction.await.unwrap() {
-            Ok(end) => end.outcome,
+            Ok(end) => end.outcome.as_str(),
             Err(Error::Interrupted { .. }) => "gone",
             Err(error) => panic!("moment {moment}: {error}"),
         });
@@ -172,7 +180,7 @@ async fn a_close_at_any_moment_of_an_opening_holds() {
     let definition = Arc::new(agent(WINDOW));
     for moment in 0..40 {
         let (opener, definition) = (runtime.clone(), Arc::clone(&definition));
-        let opened = tokio::spawn(async move { opener.open_shared("one", definition).await });
+        let opened = tokio::spawn(async move { opener.open("one", definition).await });
         for _ in 0..moment {
             tokio::task::yield_now().await;
         }
@@ -184,7 +192,7 @@ async fn a_close_at_any_moment_of_an_opening_holds() {
         assert!(moment == 0 || live.is_empty(), "moment {moment}: {live:?}");
         session.prompt("hello").await.unwrap();
         runtime.delete("one").await.unwrap();
-        assert!(runtime.head("one").await.unwrap().is_none(), "moment {moment}");
+        assert!(runtime.summary("one").await.unwrap().is_none(), "moment {moment}");
     }
     model.assert_clean();
 }
@@ -214,7 +222,8 @@ async fn sick_as_it_begins(round: u32) {
         .start()
         .await
         .unwrap();
-    let mut events = runtime.subscribe(Filter::all().named(&["session_restarted", "session_failed"]));
+    let mut events =
+        runtime.subscribe(Filter::all().kinds([EventType::SessionRestarted, EventType::SessionFailed]));
     let patience = Duration::from_secs(30);
     let opened = tokio::time::timeout(patience, runtime.open("one", &agent(WINDOW))).await;
     let opened = opened.unwrap_or_else(|_| panic!("round {round}: opening never ends"));
@@ -259,7 +268,7 @@ async fn an_answer_survives_the_agent_that_was_to_give_it() {
             .start()
             .await
             .unwrap();
-        let mut events = runtime.subscribe(Filter::all().named(&["agent_end"]));
+        let mut events = runtime.subscribe(Filter::all().kinds([EventType::RunEnd]));
         let session = runtime.open("one", &agent(WINDOW)).await.unwrap();
         for text in ["one", "two"] {
             let reply = session.prompt(text).await;

@@ -25,7 +25,7 @@ async fn a_thousand_racing_opens_reach_one_actor() {
     let definition = Arc::new(agent(100_000));
     let opens = (0..1000).map(|_| {
         let (runtime, definition) = (runtime.clone(), Arc::clone(&definition));
-        tokio::spawn(async move { runtime.open_shared("one", definition).await })
+        tokio::spawn(async move { runtime.open("one", definition).await })
     });
     let sessions: Vec<_> = futures_util::future::join_all(opens).await;
     assert!(sessions.into_iter().all(|session| session.unwrap().is_ok()));
@@ -86,7 +86,7 @@ async fn a_panic_in_any_handler_ends_at_its_session() {
         assert!(failed <= 1, "{point}: {failed} prompts failed");
         model.assert_clean();
         for id in ["victim", "other"] {
-            let entries = runtime.head(id).await.unwrap().unwrap().entries;
+            let entries = runtime.summary(id).await.unwrap().unwrap().entries;
             let replayed: Vec<u64> =
                 runtime.replay(id, 0).await.unwrap().iter().map(|event| event.seq).collect();
             assert_eq!(replayed, (0..entries).collect::<Vec<_>>(), "{point}");
@@ -188,7 +188,7 @@ async fn a_log_that_contradicts_itself_is_refused_and_can_be_shown_and_forked() 
         assert!(entries.iter().any(|entry| Some(entry.id) == leaf), "{what}: it is exported");
         if what == "path should end" {
             let error = runtime.fork("s", "t", &agent(100_000)).await.unwrap_err();
-            assert!(error.to_string().contains("no path of s ends at entry 1000"), "{error}");
+            assert!(error.to_string().contains("there is no entry 1000"), "{error}");
         }
         let fork = runtime.fork_at("s", "t", leaf.unwrap(), &agent(100_000)).await.unwrap();
         assert_eq!(fork.context().await.unwrap().len(), 4, "{what}");

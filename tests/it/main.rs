@@ -13,8 +13,12 @@ mod crashes;
 mod faults;
 /// Handles reach their sessions, whatever happened to those.
 mod handles;
+/// Idempotency keys.
+mod keys;
 /// Sessions that start, sleep, crash and come back.
 mod lifecycle;
+/// Events that begin, and their ends.
+mod pairs;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.
 mod runs;
 /// One module for each document that compaction was built after; its tests are that document's sentences.
@@ -23,5 +27,7 @@ mod seeds;
 mod simulation;
 /// The workspace as a whole: who may know whom, and what every file owes its reader.
 mod structure;
+/// An agent as a tool of another.
+mod sub_agents;
 /// What the tests share: runtimes over a simulator.
 mod support;

@@ -8,8 +8,7 @@ use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::size::{Estimator, message_tokens};
 use greenroom::kernel::usage::{ContextUsage, WindowSource};
-use greenroom::session::{RunStream, thousands};
-use greenroom::{CompactOptions, Error, SessionHandle};
+use greenroom::{CompactOptions, Error, RunStream, SessionHandle};
 use tokio::sync::mpsc;
 
 use crate::files::{self, FileError};
@@ -17,6 +16,7 @@ use crate::interrupt::Interrupts;
 use crate::options::{ChatArgs, Global};
 use crate::setup::{self, Setup};
 use crate::terminal::{Screen, Style, one_line};
+use crate::text::{self, thousands};
 use crate::view::View;
 use crate::{errors, picture, run_view};
 
@@ -176,9 +176,15 @@ impl Chat {
         self.status_line().await
     }
 
+    /// Where a compaction triggers, in tokens.
+    fn trigger(&self, context: &ContextUsage) -> u64 {
+        let window = context.window.unwrap_or(0);
+        self.compaction.trigger_tokens(window).unwrap_or(window)
+    }
+
     async fn status_line(&mut self) -> Result<()> {
         let state = self.session.state().await?;
-        let trigger = self.compaction.trigger_tokens(state.context_window).unwrap_or(state.context_window);
+        let trigger = self.trigger(&state.context);
         let mut parts = vec![
             picture::context(&state.context, trigger, 16),
             format!("{} tokens in all", picture::short(state.total_tokens)),
@@ -205,18 +211,14 @@ impl Chat {
             }
         };
         self.interrupts.settle().await;
-        self.view.note(Style::Cyan, &indent(&compacted?.to_string()))
+        self.view.note(Style::Cyan, &indent(&text::compacted(&compacted?)))
     }
 
     async fn plan(&mut self) -> Result<()> {
         let plan = match self.session.plan(CompactOptions::default()).await {
             Ok(plan) => plan,
-            Err(Error::Invalid(reason)) => {
-                let mut reason = reason;
-                if let Some(first) = reason.get_mut(..1) {
-                    first.make_ascii_uppercase();
-                }
-                return self.view.note(Style::Dim, &format!("  {reason}"));
+            Err(Error::NothingToCompact(reason)) => {
+                return self.view.note(Style::Dim, &format!("  No compaction needed: {reason}"));
             }
             Err(error) => return Err(error.into()),
         };
@@ -250,7 +252,7 @@ impl Chat {
                 None => by_role.push((role, 1, tokens)),
             }
         }
-        let trigger = self.compaction.trigger_tokens(state.context_window).unwrap_or(state.context_window);
+        let trigger = self.trigger(&state.context);
         let mut text = format!("  {}\n", picture::context(&state.context, trigger, 40));
         for (role, count, tokens) in by_role {
             text.push_str(&format!(
@@ -291,14 +293,16 @@ impl Chat {
 
 /// The window, and where it is known from.
 fn window(context: &ContextUsage) -> String {
+    const UNKNOWN: &str = "a window that nothing knows (--window says it)";
+    let Some(window) = context.window else { return UNKNOWN.to_owned() };
     let source = match context.window_source {
         WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
         WindowSource::Catalog => "from the model catalogue",
         WindowSource::Learned => "as the provider said",
         WindowSource::Assumed => "assumed: nothing knows this model; --window says it",
-        WindowSource::Unknown => return "a window that nothing knows (--window says it)".to_owned(),
+        WindowSource::Unknown => return UNKNOWN.to_owned(),
     };
-    format!("a window of {} tokens ({source})", thousands(context.window))
+    format!("a window of {} tokens ({source})", thousands(window))
 }
 
 fn indent(text: &str) -> String {

@@ -10,7 +10,6 @@ use anyhow::Result;
 use greenroom::event::EventKind;
 use greenroom::kernel::ToolStatus;
 use greenroom::kernel::usage::ContextUsage;
-use greenroom::session::thousands;
 use greenroom::tools::{Workspace, builtin};
 use greenroom::{Agent, Delivery, Event, Runtime, SessionHandle};
 use greenroom_simulator::Pace;
@@ -20,6 +19,7 @@ use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::{Screen, Style, one_line, wrapped};
+use crate::text::thousands;
 use crate::{errors, picture, run_view, setup};
 
 /// Steps with tool calls in one run, at most.
@@ -68,7 +68,7 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     let played = play(&mut show, &runtime, &session, &agent, args, &interrupts).await;
     show.screen.clear_live()?;
     // Even after an interruption the session is whole, and there to be looked at.
-    let head = runtime.head(&id).await?;
+    let head = runtime.summary(&id).await?;
     let end = match &played {
         Ok(end) => *end,
         Err(_) => End::Failed,
@@ -234,7 +234,7 @@ impl Show {
             },
             EventKind::UsageUpdate { context, .. } => {
                 self.context = Some(*context);
-                self.window = context.window;
+                self.window = context.window.unwrap_or(self.window);
                 self.sizes.push(context.tokens);
             }
             EventKind::CompactionStart { tokens_before, .. } => {
@@ -245,10 +245,7 @@ impl Show {
                     self.compactions.push((end.tokens_before, end.tokens_after));
                     self.sizes.push(end.tokens_after);
                     if let Some(context) = &mut self.context {
-                        let percent = end.tokens_after.saturating_mul(100).checked_div(context.window);
                         context.tokens = end.tokens_after;
-                        context.percent =
-                            percent.and_then(|percent| u32::try_from(percent).ok()).map(f64::from);
                     }
                 }
                 let line = self.screen.paint(Style::Cyan, &format!("  {}", picture::compaction(end)));
@@ -319,7 +316,7 @@ impl Show {
         Ok(self.screen.live(&format!("  {bar} {fill}  {doing}"))?)
     }
 
-    fn figures(&mut self, end: End, args: &DemoArgs, head: Option<&greenroom::store::Head>) -> Result<()> {
+    fn figures(&mut self, end: End, args: &DemoArgs, head: Option<&greenroom::SessionSummary>) -> Result<()> {
         let width = self.screen.width().clamp(40, 120) - 2;
         self.screen.line("")?;
         let word = match end {
@@ -345,7 +342,7 @@ impl Show {
             self.screen.line("The context over time, a column for each model call and each compaction:")?;
             self.screen.line(&format!("  {history}"))?;
         }
-        let usage = head.map(|head| head.total_usage).unwrap_or_default();
+        let usage = head.map(|head| head.usage).unwrap_or_default();
         let failed = if self.failed_calls > 0 {
             format!(", {} of them failed", self.failed_calls)
         } else {

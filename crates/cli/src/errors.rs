@@ -11,6 +11,9 @@ use greenroom::store::StoreError;
 use greenroom::tools::ToolsError;
 use serde_json::{Map, Value};
 
+/// What to do where a session is not found.
+const LIST: &str = "`greenroom sessions` lists them";
+
 /// The model could not be asked, or gave no usable answer.
 pub(crate) const FAILED: u8 = 1;
 /// The command line, the configuration or the workspace is not usable.
@@ -45,7 +48,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<greenroom::Error>() {
             return match error {
-                greenroom::Error::Config(_) | greenroom::Error::Invalid(_) => USAGE,
+                error if error.is_invalid_request() => USAGE,
                 greenroom::Error::Store(store) => store_code(store),
                 greenroom::Error::Stopped { .. } => STOPPED,
                 greenroom::Error::Aborted => INTERRUPTED,
@@ -114,8 +117,10 @@ pub(crate) fn harmless(text: &str) -> String {
 
 fn advice(error: &anyhow::Error) -> Option<&'static str> {
     for cause in error.chain() {
-        if let Some(greenroom::Error::Model(failure)) = cause.downcast_ref() {
-            return advice_for(failure.class);
+        match cause.downcast_ref() {
+            Some(greenroom::Error::Model(failure)) => return advice_for(failure.class),
+            Some(greenroom::Error::NoSession { .. }) => return Some(LIST),
+            Some(_) | None => {}
         }
         let store = match cause.downcast_ref::<greenroom::Error>() {
             Some(greenroom::Error::Store(store)) => Some(&**store),
@@ -123,7 +128,7 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
         };
         if let Some(store) = store {
             return match store {
-                StoreError::NotFound { .. } => Some("`greenroom sessions` lists them"),
+                StoreError::NotFound { .. } => Some(LIST),
                 StoreError::InUse { .. } => Some("or name another store with --data-dir"),
                 StoreError::Quarantined { .. } | StoreError::Damaged { .. } => Some(
                     "`greenroom show` prints what is intact, `greenroom store check` says what is lost, and \

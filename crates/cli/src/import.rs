@@ -59,7 +59,7 @@ async fn one(runtime: &Runtime, file: &Path) -> Result<(String, Imported)> {
     let imported = import(&String::from_utf8_lossy(&bytes), ImportOptions::default())
         .map_err(|error| errors::usage(format!("{}: {error}", file.display())))?;
     let id = session_id(file, &imported);
-    if runtime.head(&id).await?.is_some() {
+    if runtime.summary(&id).await?.is_some() {
         return Err(errors::usage(format!(
             "{id} is there already; `greenroom delete {id}` makes room for it"
         )));

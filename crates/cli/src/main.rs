@@ -34,6 +34,7 @@ mod files;
 mod moment;
 mod picture;
 mod terminal;
+mod text;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -2,8 +2,8 @@
 //!
 //! Invariants: everything here is a plain function from values to text, without colour and without a clock.
 
-use greenroom::event::CompactionEndView;
 use greenroom::kernel::usage::ContextUsage;
+use greenroom::{Compacted, CompactionOutcome};
 
 use crate::terminal::one_line;
 
@@ -50,11 +50,7 @@ pub(crate) fn dollars(microdollars: u64) -> String {
 
 /// `1 message`, `2 messages`.
 pub(crate) fn count(number: u64, what: &str) -> String {
-    if number == 1 {
-        format!("1 {what}")
-    } else {
-        format!("{} {what}s", greenroom::session::thousands(number))
-    }
+    if number == 1 { format!("1 {what}") } else { format!("{} {what}s", crate::text::thousands(number)) }
 }
 
 /// How full a window is, as a bar of `width` characters with a mark where compaction triggers.
@@ -75,31 +71,29 @@ pub(crate) fn bar(tokens: u64, window: u64, trigger: u64, width: usize) -> Strin
 
 /// The context as a bar with its numbers: `██████░░┆░ 12.3k of 24k, 51 %`.
 pub(crate) fn context(context: &ContextUsage, trigger: u64, width: usize) -> String {
-    if context.window == 0 {
-        return format!("{} tokens", short(context.tokens));
+    match context.window {
+        Some(window) => format!("{} {}", bar(context.tokens, window, trigger, width), fill(context)),
+        None => fill(context),
     }
-    let bar = bar(context.tokens, context.window, trigger, width);
-    format!("{bar} {}", fill(context))
 }
 
 /// `12.3k of 24k, 51 %`.
 pub(crate) fn fill(context: &ContextUsage) -> String {
-    match context.percent {
-        Some(percent) => format!("{} of {}, {percent:.0} %", short(context.tokens), short(context.window)),
-        None => format!("{} tokens", short(context.tokens)),
+    match (context.window, context.percent()) {
+        (Some(window), Some(percent)) => {
+            format!("{} of {}, {percent:.0} %", short(context.tokens), short(window))
+        }
+        (Some(_) | None, None) | (None, Some(_)) => format!("{} tokens", short(context.tokens)),
     }
 }
 
 /// A compaction in one line: `compacted 142k → 22k, 41 messages, 1.2 s`.
-pub(crate) fn compaction(end: &CompactionEndView) -> String {
-    let verb = match end.outcome {
-        "completed" => "compacted",
-        "truncated" => "truncated",
-        outcome => {
-            let reason = end.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            return format!("compaction {outcome}{reason}; the conversation is as it was");
-        }
-    };
+pub(crate) fn compaction(end: &Compacted) -> String {
+    if !end.is_installed() {
+        let reason = end.outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+        return format!("compaction {}{reason}; the conversation is as it was", end.outcome.as_str());
+    }
+    let verb = if end.outcome == CompactionOutcome::Completed { "compacted" } else { end.outcome.as_str() };
     let cost = end.cost_microdollars.filter(|cost| *cost > 0).map(|cost| format!(", {}", dollars(cost)));
     format!(
         "{verb} {} → {}, {}, {}{}",

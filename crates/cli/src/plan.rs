@@ -11,12 +11,12 @@ use greenroom::kernel::path::path_to;
 use greenroom::kernel::plan::{FileRule, PlanOptions};
 use greenroom::kernel::settings::{CompactionSettings, CutRule, Occasion};
 use greenroom::kernel::size;
-use greenroom::session::thousands;
 use greenroom_formats::{ImportOptions, PlanReport, import};
 
 use crate::options::{Cut, Estimator, Global, PlanArgs};
 use crate::show::Stored;
 use crate::terminal::{Screen, one_line};
+use crate::text::thousands;
 use crate::{errors, picture, setup};
 
 /// What a comparison keeps where nothing is said, in tokens: what other systems keep.

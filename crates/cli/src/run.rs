@@ -8,8 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::event::EventKind;
-use greenroom::{Delivery, Error, Reply, Runtime};
+use greenroom::{Delivery, Error, EventType, Runtime};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -31,8 +30,8 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
     let mut events = args.json.then(|| Events::new(global));
     let result = perform(global, args, events.as_mut()).await;
     let (Some(events), Err(error)) = (&mut events, &result) else { return result };
-    let is_told = events.last == Some("agent_end")
-        && matches!(error.downcast_ref(), Some(Error::Aborted | Error::Stopped { .. }));
+    let is_told =
+        events.end.is_some() && matches!(error.downcast_ref(), Some(Error::Aborted | Error::Stopped { .. }));
     if !errors::is_closed_pipe(error) && !is_told {
         events.screen.line(&errors::json_line(error, events.session.as_deref()))?;
     }
@@ -70,7 +69,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     };
     view.end()?;
     if let Some(events) = events {
-        events.finish(&setup.runtime, played.reply.as_ref().ok()).await?;
+        events.finish(&setup.runtime).await?;
     }
     if let Ok(reply) = &played.reply {
         let line = format!("  session {id}: {}", picture::fill(&reply.context));
@@ -123,35 +122,33 @@ async fn standard_input(may_do_without: bool) -> Result<Vec<u8>> {
 struct Events {
     screen: Screen,
     session: Option<String>,
-    /// The name of the last event that was printed.
-    last: Option<&'static str>,
     /// The durable event that comes next: those before it are printed or missed.
     next: Option<u64>,
     /// Durable events that did not come, since this reader was too slow for them.
     missed: Vec<Range<u64>>,
-    /// The end, kept back while something is missed.
+    /// The end of the run, which is printed last.
     end: Option<String>,
 }
 
 impl Events {
     fn new(global: &Global) -> Self {
         let screen = Screen::stdout(global.color);
-        Self { screen, session: None, last: None, next: None, missed: Vec::new(), end: None }
+        Self { screen, session: None, next: None, missed: Vec::new(), end: None }
     }
 
     fn delivery(&mut self, delivery: &Delivery) -> Result<()> {
         match delivery {
             Delivery::Event(event) => {
-                let json = serde_json::to_string(&**event)?;
                 if event.is_durable() {
+                    // Everything durable before it should have come.
                     self.expect(event.seq);
                     self.next = Some(event.seq + 1);
                 }
-                if matches!(event.kind, EventKind::AgentEnd { .. }) {
+                let json = serde_json::to_string(&**event)?;
+                if event.kind.event_type() == EventType::RunEnd {
                     self.end = Some(json);
                     return Ok(());
                 }
-                self.last = Some(event.kind.name());
                 Ok(self.screen.line(&json)?)
             }
             Delivery::Gap { from, to, .. } => {
@@ -161,37 +158,35 @@ impl Events {
         }
     }
 
-    /// Everything durable before `seq` should have come.
     fn expect(&mut self, seq: u64) {
         if let Some(next) = self.next.filter(|next| *next < seq) {
             self.missed.push(next..seq);
         }
     }
 
-    /// Prints what was missed, from the log, and then the end.
-    async fn finish(&mut self, runtime: &Runtime, reply: Option<&Reply>) -> Result<()> {
+    /// Prints what was missed, from the log, and then the end of the run.
+    async fn finish(&mut self, runtime: &Runtime) -> Result<()> {
         let Some(session) = self.session.clone() else { return Ok(()) };
-        if let Some(head) = runtime.head(&session).await? {
-            self.expect(head.entries);
+        if self.end.is_none()
+            && let Some(summary) = runtime.summary(&session).await?
+        {
+            // Even the end may be among them.
+            self.expect(summary.entries);
         }
         if let Some(first) = self.missed.iter().map(|range| range.start).min() {
             for event in runtime.replay(&session, first).await? {
                 if self.missed.iter().any(|range| range.contains(&event.seq)) {
-                    self.screen.line(&serde_json::to_string(&event)?)?;
+                    let json = serde_json::to_string(&event)?;
+                    if event.kind.event_type() == EventType::RunEnd {
+                        self.end = Some(json);
+                        break;
+                    }
+                    self.screen.line(&json)?;
                 }
             }
         }
-        // Where even the end was missed, the reply tells it.
-        let told = reply.map(|reply| {
-            json!({
-                "session_id": session, "seq": self.next.unwrap_or(0).saturating_sub(1), "type": "agent_end",
-                "run": reply.run, "outcome": "completed", "context_window": reply.context.window,
-                "context": reply.context,
-            })
-        });
-        if let Some(end) = self.end.take().or_else(|| told.map(|told| told.to_string())) {
-            self.last = Some("agent_end");
-            self.screen.line(&end)?;
+        if let Some(end) = &self.end {
+            self.screen.line(end)?;
         }
         Ok(())
     }

@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::session::RunStream;
-use greenroom::{Delivery, Reply, SessionHandle};
+use greenroom::{Delivery, Reply, RunStream, SessionHandle};
 
 use crate::interrupt::Interrupts;
 

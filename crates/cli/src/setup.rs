@@ -102,7 +102,7 @@ pub(crate) async fn runtime(
     let builder = Runtime::builder()
         .provider(provider)
         .data_dir(data_dir(global)?)
-        .max_in_flight(settings.max_in_flight)
+        .in_flight_max(settings.max_in_flight)
         .silence_max(Duration::from_secs(silence_s))
         .compaction(compaction.clone());
     let runtime = builder.start().await?;
@@ -115,7 +115,7 @@ pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String>
     let name = format!("{kind}-{}", moment::stamp(moment::now_ms()));
     for number in 1_u32.. {
         let id = if number == 1 { name.clone() } else { format!("{name}-{number}") };
-        if runtime.head(&id).await?.is_none() {
+        if runtime.summary(&id).await?.is_none() {
             return Ok(id);
         }
     }
@@ -176,10 +176,10 @@ impl Setup {
         }
         agent = agent.limits(config.limits.of_run());
         if let Some(limit) = config.limits.cost_microdollars_max() {
-            agent = agent.cost_limit_microdollars(limit);
+            agent = agent.cost_microdollars_max(limit);
         }
         if let Some(seconds) = config.limits.tool_timeout_s {
-            agent = agent.tool_timeout_ms(seconds.saturating_mul(1_000));
+            agent = agent.tool_timeout(Duration::from_secs(seconds));
         }
         let runtime = runtime(global, provider, &server.settings, &config.compaction).await?;
         Ok(Self { runtime, agent, compaction: loaded.config.compaction, simulated, base_url })
@@ -335,7 +335,7 @@ fn shown(prices: &Prices) -> String {
 
 fn registry(workspace: Workspace, args: &ModelArgs) -> greenroom::tools::Registry {
     if args.allow_shell {
-        builtin::all(workspace, builtin::Options { shell: true, ..builtin::Options::default() })
+        builtin::files_and_shell(workspace, builtin::bash::Options::default())
     } else if args.allow_write {
         builtin::files(workspace)
     } else {

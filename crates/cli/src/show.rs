@@ -6,7 +6,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::event::{CompactionEndView, EventKind, durable};
+use greenroom::Compacted;
+use greenroom::event::{EventKind, durable};
 use greenroom::kernel::entry::{CompactionOutcome, Entry, EntryId, EntryKind};
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::size::Estimator;
@@ -344,7 +345,7 @@ fn answer(
     }
 }
 
-fn compacted(screen: &mut Screen, end: &CompactionEndView, is_nothing: bool) -> Result<()> {
+fn compacted(screen: &mut Screen, end: &Compacted, is_nothing: bool) -> Result<()> {
     if is_nothing { Ok(()) } else { mark(screen, Style::Cyan, &picture::compaction(end)) }
 }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use anyhow::Result;
 use greenroom::event::{Delta, EventKind};
 use greenroom::kernel::ToolStatus;
-use greenroom::{Delivery, Event};
+use greenroom::{Delivery, Event, Role};
 
 use crate::picture;
 use crate::terminal::{Screen, Style, one_line};
@@ -56,7 +56,7 @@ impl View {
                 self.shown.push_str(piece);
                 self.text.text(piece)?;
             }
-            EventKind::MessageEnd { message, .. } if message.role == "assistant" => {
+            EventKind::MessageEnd { message, .. } if message.role == Role::Assistant => {
                 self.clear_live()?;
                 match message.text.strip_prefix(self.shown.as_str()) {
                     Some(rest) => self.text.text(rest)?,

@@ -4,10 +4,13 @@
 //! sessions at the same time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_tools::{Registry, Tool};
+
+use crate::error::ConfigError;
 
 /// The definition of an agent.
 #[derive(Clone, Debug)]
@@ -18,13 +21,13 @@ pub struct Agent {
     pub(crate) tools: Registry,
     pub(crate) sub_agents: Vec<SubAgent>,
     pub(crate) context_window: Option<u64>,
-    pub(crate) max_output_tokens: Option<u64>,
+    pub(crate) output_tokens_max: Option<u64>,
     pub(crate) compaction: Option<CompactionSettings>,
     pub(crate) limits: RunLimits,
     pub(crate) cost_microdollars_max: Option<u64>,
-    pub(crate) tool_timeout_ms: Option<u64>,
+    pub(crate) tool_timeout: Option<Duration>,
     /// What is wrong with the definition; told when a session is opened with it.
-    pub(crate) problems: Vec<String>,
+    pub(crate) problems: Vec<ConfigError>,
 }
 
 /// An agent that another one may call as a tool.
@@ -33,6 +36,12 @@ pub(crate) struct SubAgent {
     pub(crate) name: String,
     pub(crate) description: String,
     pub(crate) agent: Arc<Agent>,
+}
+
+impl From<&Agent> for Arc<Agent> {
+    fn from(agent: &Agent) -> Self {
+        Self::new(agent.clone())
+    }
 }
 
 impl Agent {
@@ -45,11 +54,11 @@ impl Agent {
             tools: Registry::default(),
             sub_agents: Vec::new(),
             context_window: None,
-            max_output_tokens: None,
+            output_tokens_max: None,
             compaction: None,
             limits: RunLimits::default(),
             cost_microdollars_max: None,
-            tool_timeout_ms: None,
+            tool_timeout: None,
             problems: Vec::new(),
         }
     }
@@ -79,14 +88,14 @@ impl Agent {
         Output: greenroom_tools::IntoToolOutput + Send + 'static,
     {
         let tool = greenroom_tools::typed(name, function);
-        self.with(tool)
+        self.add_tool(tool)
     }
 
     /// A tool of any kind.
     #[must_use]
-    pub fn with(mut self, tool: impl Tool) -> Self {
+    pub fn add_tool(mut self, tool: impl Tool) -> Self {
         if let Err(error) = self.tools.insert(tool) {
-            self.problems.push(error.to_string());
+            self.problems.push(ConfigError::tool(&error));
         }
         self
     }
@@ -119,8 +128,8 @@ impl Agent {
 
     /// The most output one answer may have, in tokens.
     #[must_use]
-    pub fn max_output_tokens(mut self, tokens: u64) -> Self {
-        self.max_output_tokens = Some(tokens);
+    pub fn output_tokens_max(mut self, tokens: u64) -> Self {
+        self.output_tokens_max = Some(tokens);
         self
     }
 
@@ -140,15 +149,15 @@ impl Agent {
 
     /// The most one session may cost, in micro-dollars, as far as prices are known.
     #[must_use]
-    pub fn cost_limit_microdollars(mut self, limit: u64) -> Self {
+    pub fn cost_microdollars_max(mut self, limit: u64) -> Self {
         self.cost_microdollars_max = Some(limit);
         self
     }
 
-    /// How long one tool call may take, in milliseconds; without a limit but its own where this is not called.
+    /// How long one tool call may take; only a tool's own limit holds where this is not called.
     #[must_use]
-    pub fn tool_timeout_ms(mut self, timeout_ms: u64) -> Self {
-        self.tool_timeout_ms = Some(timeout_ms);
+    pub fn tool_timeout(mut self, timeout: Duration) -> Self {
+        self.tool_timeout = Some(timeout);
         self
     }
 }

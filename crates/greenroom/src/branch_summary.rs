@@ -24,7 +24,7 @@ pub(crate) async fn of(
     if pieces.is_empty() {
         return Ok(None);
     }
-    let lane = deps.lane(&left.definition).ok_or_else(|| Error::Config("its provider is gone".into()))?;
+    let lane = deps.lane(&left.definition).ok_or_else(|| deps.unknown_provider(&left.definition))?;
     // A branch is small beside a history; one that is not is summarised by its newest part.
     let budget = left.summariser_window.saturating_sub(left.cap_tokens) / 2;
     let chunks = summary::chunks(&pieces, budget.max(64));

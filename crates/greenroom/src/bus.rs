@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use futures_util::task::AtomicWaker;
 
-use crate::event::Event;
+use crate::event::{Event, EventType};
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +43,7 @@ pub enum Delivery {
 pub struct Filter {
     session: Option<Arc<str>>,
     durable_only: bool,
-    names: Option<Vec<&'static str>>,
+    types: Option<Vec<EventType>>,
 }
 
 impl Filter {
@@ -64,10 +64,15 @@ impl Filter {
         self
     }
 
-    /// Only events of these names, such as `run_end`.
+    /// Only events of these types.
+    ///
+    /// ```
+    /// use greenroom::{EventType, Filter};
+    /// let ends = Filter::all().kinds([EventType::RunEnd, EventType::CompactionEnd]);
+    /// ```
     #[must_use]
-    pub fn named(mut self, names: &[&'static str]) -> Self {
-        self.names = Some(names.to_vec());
+    pub fn kinds(mut self, types: impl IntoIterator<Item = EventType>) -> Self {
+        self.types = Some(types.into_iter().collect());
         self
     }
 
@@ -75,7 +80,7 @@ impl Filter {
     pub fn wants(&self, event: &Event) -> bool {
         self.session.as_ref().is_none_or(|session| *session == event.session)
             && (!self.durable_only || event.is_durable())
-            && self.names.as_ref().is_none_or(|names| names.contains(&event.kind.name()))
+            && self.types.as_ref().is_none_or(|types| types.contains(&event.kind.event_type()))
     }
 }
 

@@ -15,6 +15,7 @@ use greenroom_store::Store;
 
 use crate::agent::Agent;
 use crate::bus::Bus;
+use crate::error::{ConfigError, Error};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::message::SupervisorMessage;
@@ -47,6 +48,14 @@ impl Deps {
         self.lanes.get(agent.provider.as_deref().unwrap_or(&self.default_provider))
     }
 
+    /// That this agent names a provider that is not there.
+    pub(crate) fn unknown_provider(&self, agent: &Agent) -> Error {
+        let wanted = agent.provider.as_ref().unwrap_or(&self.default_provider).clone();
+        let mut known: Vec<String> = self.lanes.keys().cloned().collect();
+        known.sort_unstable();
+        ConfigError::UnknownProvider { wanted, known }.into()
+    }
+
     /// The settings that hold for this agent now.
     pub(crate) fn settings(&self, agent: &Agent) -> Arc<CompactionSettings> {
         match &agent.compaction {
@@ -76,8 +85,8 @@ impl Deps {
 
     /// The output limit, in tokens, that an agent's requests carry: its own, or its provider's.
     pub(crate) fn output_tokens_max(&self, agent: &Agent) -> Option<u64> {
-        let of_provider = || self.lane(agent).and_then(|lane| lane.provider.max_output_tokens());
-        agent.max_output_tokens.or_else(of_provider)
+        let of_provider = || self.lane(agent).and_then(|lane| lane.provider.output_tokens_max());
+        agent.output_tokens_max.or_else(of_provider)
     }
 
     /// Tells the test's probe, if there is one, that a session's actor has come to this point.

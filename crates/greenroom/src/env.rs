@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use greenroom_provider::{OpenAi, OpenAiOptions};
 
-use crate::error::{Error, Result};
+use crate::error::{ConfigError, Result};
 use crate::runtime::{Runtime, RuntimeBuilder};
 
 impl Runtime {
@@ -13,7 +13,7 @@ impl Runtime {
     /// `GREENROOM_DATA_DIR` for the store; else the user's data directory.
     ///
     /// # Errors
-    /// [`Error::Config`] when a variable is not usable; [`Error::Store`] when the store cannot be opened.
+    /// [`Error::Config`](crate::Error::Config) when a variable is not usable; [`Error::Store`](crate::Error::Store) when the store cannot be opened.
     pub async fn from_env() -> Result<Self> {
         RuntimeBuilder::from_env()?.start().await
     }
@@ -23,15 +23,15 @@ impl RuntimeBuilder {
     /// As [`Runtime::from_env`], to be changed before it is started.
     ///
     /// # Errors
-    /// [`Error::Config`] when a variable is not usable.
+    /// [`Error::Config`](crate::Error::Config) when a variable is not usable.
     pub fn from_env() -> Result<Self> {
         let mut options = OpenAiOptions::default();
         if let Some(url) = variable("OPENAI_BASE_URL") {
-            let not_usable = |error| Error::Config(format!("OPENAI_BASE_URL: {error}"));
-            options.base_url = url.parse().map_err(not_usable)?;
+            options.base_url =
+                url.parse().map_err(|error| ConfigError::variable("OPENAI_BASE_URL", &error))?;
         }
         options.api_key = variable("OPENAI_API_KEY").map(Into::into);
-        let provider = OpenAi::new(options).map_err(|error| Error::Config(error.to_string()))?;
+        let provider = OpenAi::new(options)?;
         Ok(Self::default().provider(Arc::new(provider)).data_dir(data_dir()?))
     }
 }
@@ -39,7 +39,7 @@ impl RuntimeBuilder {
 /// The store's directory: `GREENROOM_DATA_DIR`, else `greenroom` in the user's data directory.
 ///
 /// # Errors
-/// [`Error::Config`] when neither is known.
+/// [`Error::Config`](crate::Error::Config) when neither is known.
 pub fn data_dir() -> Result<PathBuf> {
     if let Some(dir) = variable("GREENROOM_DATA_DIR") {
         return Ok(PathBuf::from(dir));
@@ -47,11 +47,7 @@ pub fn data_dir() -> Result<PathBuf> {
     let base = variable("XDG_DATA_HOME")
         .map(PathBuf::from)
         .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".local/share")));
-    base.map(|base| base.join("greenroom")).ok_or_else(|| {
-        Error::Config(
-            "there is no home directory: set GREENROOM_DATA_DIR to where sessions are to be kept".into(),
-        )
-    })
+    Ok(base.map(|base| base.join("greenroom")).ok_or(ConfigError::NoDataDir)?)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place in this crate that reads the environment")]

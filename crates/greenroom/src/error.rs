@@ -1,6 +1,12 @@
 //! What can go wrong for a program that uses the runtime.
 
+use std::sync::Arc;
+
+use greenroom_kernel::entry::{EntryId, RunOutcome};
+use greenroom_kernel::plan::NothingToCompact;
+use greenroom_kernel::settings::SettingsError;
 use greenroom_kernel::{Failure, FailureClass};
+use greenroom_provider::OptionsError;
 use greenroom_store::StoreError;
 
 /// A failed request to the runtime.
@@ -41,9 +47,75 @@ pub enum Error {
         /// What was asked for.
         what: &'static str,
     },
-    /// The request makes no sense for this session.
+    /// The idempotency key was used before, and its prompt has no reply that could be given again. Nothing was
+    /// changed.
+    #[error("this idempotency key was used before, by entry {first} of session {session}: {}", first_state(.outcome.as_ref()))]
+    DuplicateKey {
+        /// The session's id.
+        session: String,
+        /// The entry of the first prompt with this key: its message, or its place in the inbox.
+        first: EntryId,
+        /// How its run ended; `None` while it waits or runs.
+        outcome: Option<RunOutcome>,
+    },
+    /// A prompt without text and without an image.
+    #[error("a prompt must not be empty")]
+    EmptyPrompt,
+    /// The newest prompt was answered.
+    #[error("there is nothing to resume in session {session}: its newest prompt was answered")]
+    NothingToResume {
+        /// The session's id.
+        session: String,
+    },
+    /// A compaction would change nothing.
+    #[error("no compaction needed: {0}")]
+    NothingToCompact(NothingToCompact),
+    /// No compaction is active.
+    #[error("there is no compaction to undo in session {session}")]
+    NothingToUndo {
+        /// The session's id.
+        session: String,
+    },
+    /// Without its newest compaction the context would be larger than the window.
+    #[error("the context would have {tokens} tokens without this compaction, and the window has {window}")]
+    UndoTooLarge {
+        /// The context then, in tokens.
+        tokens: u64,
+        /// The model's window, in tokens.
+        window: u64,
+    },
+    /// The log has no such entry.
+    #[error("there is no entry {entry}; the session has {entries}")]
+    NoEntry {
+        /// Which was asked for.
+        entry: EntryId,
+        /// How many there are; their ids count from 0.
+        entries: u64,
+    },
+    /// No branch can begin at this entry.
     #[error("{0}")]
-    Invalid(String),
+    BranchPoint(BranchPointError),
+    /// This entry cannot be pinned.
+    #[error("{0}")]
+    Pin(PinError),
+    /// Only an empty session can take over another's entries.
+    #[error("session {session} has entries of its own; only an empty one can take over another's")]
+    NotEmpty {
+        /// The session's id.
+        session: String,
+    },
+    /// The store has no such session.
+    #[error("there is no session {session:?}")]
+    NoSession {
+        /// The session's id.
+        session: String,
+    },
+    /// Agents called agents too deep.
+    #[error("agents may call agents at most {depth_max} deep")]
+    TooDeep {
+        /// How deep they may.
+        depth_max: usize,
+    },
     /// The answer does not have the form that was asked for.
     #[error("the answer is not the {wanted} that was asked for: {reason}")]
     Output {
@@ -64,13 +136,141 @@ pub enum Error {
     },
     /// Reading or writing the store failed.
     #[error("{0}")]
-    Store(std::sync::Arc<StoreError>),
+    Store(Arc<StoreError>),
     /// The runtime, the agent or a setting is not usable as it is.
     #[error("{0}")]
-    Config(String),
+    Config(#[from] ConfigError),
+    /// The runtime itself failed: a bug, or a machine without threads or memory. Nothing acknowledged is lost.
+    #[error("{what} failed inside the runtime: {reason}")]
+    Internal {
+        /// What failed.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
     /// The runtime was shut down.
     #[error("the runtime is shut down")]
     Closed,
+}
+
+/// Why no branch can begin at an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BranchPointError {
+    /// It stands beside the path, as inbox items and ends of runs do.
+    #[error("a branch must begin at an entry of a path; entry {entry} stands beside it")]
+    BesidePath {
+        /// Which.
+        entry: EntryId,
+    },
+    /// The path needs an entry that is not there.
+    #[error("the path has no entry {entry}; end it before that entry")]
+    MissingParent {
+        /// Which is missing.
+        entry: EntryId,
+    },
+    /// A tool call would lose its result.
+    #[error("a branch cannot begin between a tool call and its result; take the entry before or after")]
+    InsideCall,
+}
+
+/// Why an entry cannot be pinned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinError {
+    /// It was compacted away, left with a branch, or never was.
+    #[error("entry {entry} is not in the active context, so it cannot be pinned")]
+    NotActive {
+        /// Which.
+        entry: EntryId,
+    },
+    /// It is a tool call, a tool's result, or no message.
+    #[error(
+        "entry {entry} is not a message that can stand alone: only words can be pinned, not tool calls or their results"
+    )]
+    NotAlone {
+        /// Which.
+        entry: EntryId,
+    },
+    /// Too much would be pinned.
+    #[error("pins would take {tokens} tokens, and at most {tokens_max} may be pinned in this window")]
+    TooLarge {
+        /// All pins with this one, in tokens.
+        tokens: u64,
+        /// The most that may be pinned, in tokens.
+        tokens_max: u64,
+    },
+}
+
+/// What is wrong with a runtime's parts, an agent's definition or a setting.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No provider was given.
+    #[error("a runtime needs a provider: call `provider(…)`, or use `from_env`")]
+    NoProvider,
+    /// Two providers have the same name, so that an agent could not choose.
+    #[error("two providers are named {name:?}; give one of them another name")]
+    DuplicateProvider {
+        /// The name.
+        name: String,
+    },
+    /// An agent names a provider that the runtime does not have.
+    #[error("the runtime has no provider named {wanted:?}; it has {}", .known.join(", "))]
+    UnknownProvider {
+        /// Which was asked for.
+        wanted: String,
+        /// The names of those it has.
+        known: Vec<String>,
+    },
+    /// No store was chosen.
+    #[error(
+        "a runtime needs a store: call `data_dir(…)`, or `in_memory()` for sessions that end with the process"
+    )]
+    NoStore,
+    /// A variable of the environment that cannot be used as it is.
+    #[error("{name}: {reason}")]
+    Variable {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nothing says where the user's data is.
+    #[error("there is no home directory: set GREENROOM_DATA_DIR to where sessions are to be kept")]
+    NoDataDir,
+    /// A tool that no provider would take.
+    #[error("{reason}")]
+    Tool {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Settings of compactions that cannot work.
+    #[error("{0}")]
+    Compaction(SettingsError),
+    /// Options that no provider can be made with.
+    #[error("{0}")]
+    Provider(OptionsError),
+}
+
+impl ConfigError {
+    pub(crate) fn variable(name: &'static str, error: &impl ToString) -> Self {
+        Self::Variable { name, reason: error.to_string() }
+    }
+
+    pub(crate) fn tool(error: &impl ToString) -> Self {
+        Self::Tool { reason: error.to_string() }
+    }
+}
+
+/// A name that is none of its kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no {what} named {name:?}")]
+pub struct UnknownName {
+    /// What was looked for.
+    pub what: &'static str,
+    /// The name.
+    pub name: String,
 }
 
 /// The result of a request to the runtime.
@@ -82,13 +282,56 @@ impl Error {
         match self {
             Self::Model(failure) => failure.class.is_retryable(),
             Self::Interrupted { .. } | Self::Busy { .. } | Self::NotIdle { .. } => true,
+            // What still runs will have a reply.
+            Self::DuplicateKey { outcome, .. } => outcome.is_none(),
             Self::Store(error) => error.is_retryable(),
             Self::Aborted
             | Self::Stopped { .. }
-            | Self::Invalid(_)
+            | Self::EmptyPrompt
+            | Self::NothingToResume { .. }
+            | Self::NothingToCompact(_)
+            | Self::NothingToUndo { .. }
+            | Self::UndoTooLarge { .. }
+            | Self::NoEntry { .. }
+            | Self::BranchPoint(_)
+            | Self::Pin(_)
+            | Self::NotEmpty { .. }
+            | Self::NoSession { .. }
+            | Self::TooDeep { .. }
             | Self::Output { .. }
             | Self::SessionFailed { .. }
             | Self::Config(_)
+            | Self::Internal { .. }
+            | Self::Closed => false,
+        }
+    }
+
+    /// Whether the request itself is at fault: it can never succeed as it is, and nothing was changed by it.
+    pub fn is_invalid_request(&self) -> bool {
+        match self {
+            Self::EmptyPrompt
+            | Self::NothingToResume { .. }
+            | Self::NothingToCompact(_)
+            | Self::NothingToUndo { .. }
+            | Self::UndoTooLarge { .. }
+            | Self::NoEntry { .. }
+            | Self::BranchPoint(_)
+            | Self::Pin(_)
+            | Self::NotEmpty { .. }
+            | Self::NoSession { .. }
+            | Self::DuplicateKey { .. }
+            | Self::TooDeep { .. }
+            | Self::Config(_) => true,
+            Self::Model(_)
+            | Self::Aborted
+            | Self::Stopped { .. }
+            | Self::Interrupted { .. }
+            | Self::Busy { .. }
+            | Self::NotIdle { .. }
+            | Self::Output { .. }
+            | Self::SessionFailed { .. }
+            | Self::Store(_)
+            | Self::Internal { .. }
             | Self::Closed => false,
         }
     }
@@ -100,16 +343,36 @@ impl Error {
             Self::Model(Failure { class: FailureClass::ContextOverflow | FailureClass::ContextFloor, .. })
         )
     }
+
+    pub(crate) fn internal(what: &'static str, reason: &impl ToString) -> Self {
+        Self::Internal { what, reason: reason.to_string() }
+    }
+}
+
+fn first_state(outcome: Option<&RunOutcome>) -> String {
+    match outcome {
+        None => "its run has not ended yet".to_owned(),
+        Some(outcome) => match outcome.reason() {
+            Some(reason) => format!("its run ended as {}: {reason}", outcome.as_str()),
+            None => format!("its run ended as {}", outcome.as_str()),
+        },
+    }
 }
 
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
-        Self::Store(std::sync::Arc::new(error))
+        Self::Store(Arc::new(error))
     }
 }
 
-impl From<greenroom_kernel::settings::SettingsError> for Error {
-    fn from(error: greenroom_kernel::settings::SettingsError) -> Self {
-        Self::Config(error.to_string())
+impl From<SettingsError> for Error {
+    fn from(error: SettingsError) -> Self {
+        Self::Config(ConfigError::Compaction(error))
+    }
+}
+
+impl From<OptionsError> for Error {
+    fn from(error: OptionsError) -> Self {
+        Self::Config(ConfigError::Provider(error))
     }
 }

@@ -6,19 +6,22 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{CompactionEnded, Delivery, Trigger};
+use greenroom_kernel::entry::{Delivery, Trigger};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{
     Block, Entry, EntryId, EntryKind, Failure, Message, Part, RunId, RunOutcome, StopReason, ToolStatus,
     Usage,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// The version of the events' JSON form.
-pub const SCHEMA_VERSION: u32 = 1;
+use crate::compaction::Compacted;
+use crate::names::names;
+
+#[cfg(test)]
+mod tests;
 
 /// One event of a session.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// The session.
     #[serde(rename = "session_id")]
@@ -26,10 +29,10 @@ pub struct Event {
     /// The position in the session's log: of this event's entry, or of the newest one before it.
     pub seq: u64,
     /// For events beside the log: which one since that entry, from 1. `None` for durable ones.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
     /// The session whose agent called this one as a tool.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Arc<str>>,
     /// What happened.
     #[serde(flatten)]
@@ -44,12 +47,12 @@ impl Event {
 }
 
 /// What happened.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
-    /// An agent begins to work on a prompt.
-    AgentStart {
+    /// The agent begins to work on a prompt, or goes on with one that was resumed. Ends with `run_end`.
+    RunStart {
         /// The run.
         run: RunId,
     },
@@ -118,37 +121,22 @@ pub enum EventKind {
     UsageUpdate {
         /// The context's size, which decides about compaction.
         context: ContextUsage,
-        /// The model's window in tokens.
-        context_window: u64,
+        /// The model's window in tokens; absent where nothing knows it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        context_window: Option<u64>,
         /// All tokens of all calls of this session so far: what is billed.
         total_tokens: u64,
         /// What they cost so far, in micro-dollars, as far as prices are known.
         cost_microdollars: u64,
     },
-    /// A run ended. Durable.
+    /// The run ended: the agent has nothing more to do for this prompt. Durable.
     RunEnd {
         /// The run.
         run: RunId,
-        /// How it ended.
-        outcome: &'static str,
-        /// Why, where it did not complete.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
-        /// The failure, where there was one.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        failure: Option<Failure>,
-        /// The context's size then.
-        context: ContextUsage,
-    },
-    /// The agent has nothing more to do for this prompt.
-    AgentEnd {
-        /// The run.
-        run: RunId,
-        /// How it ended.
-        outcome: &'static str,
-        /// The model's window in tokens.
-        context_window: u64,
-        /// The context's size then.
+        /// How it ended: in JSON `outcome`, with `reason` and `failure` where there is one.
+        #[serde(flatten)]
+        outcome: RunOutcome,
+        /// The context's size then, and the model's window.
         context: ContextUsage,
     },
     /// A compaction began. Durable.
@@ -163,7 +151,7 @@ pub enum EventKind {
         messages_before: u64,
     },
     /// A compaction ended; exactly one for every start. Durable.
-    CompactionEnd(CompactionEndView),
+    CompactionEnd(Compacted),
     /// A summary was installed. Durable.
     SessionCompacted {
         /// The compaction's entry.
@@ -188,7 +176,7 @@ pub enum EventKind {
         /// Its entry.
         entry_id: EntryId,
         /// Which kind.
-        kind: &'static str,
+        kind: RecordKind,
     },
     /// A model call failed and is tried again.
     Retry {
@@ -224,33 +212,37 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// The event's name, as in its JSON form.
-    pub fn name(&self) -> &'static str {
+    /// The event's type.
+    pub fn event_type(&self) -> EventType {
         match self {
-            Self::AgentStart { .. } => "agent_start",
-            Self::StepStart { .. } => "step_start",
-            Self::MessageStart { .. } => "message_start",
-            Self::MessageDelta { .. } => "message_delta",
-            Self::MessageDiscarded { .. } => "message_discarded",
-            Self::MessageEnd { .. } => "message_end",
-            Self::ToolStart { .. } => "tool_start",
-            Self::ToolUpdate { .. } => "tool_update",
-            Self::ToolEnd { .. } => "tool_end",
-            Self::UsageUpdate { .. } => "usage_update",
-            Self::RunEnd { .. } => "run_end",
-            Self::AgentEnd { .. } => "agent_end",
-            Self::CompactionStart { .. } => "compaction_start",
-            Self::CompactionEnd(_) => "compaction_end",
-            Self::SessionCompacted { .. } => "session_compacted",
-            Self::CompactionUndone { .. } => "compaction_undone",
-            Self::InputQueued { .. } => "input_queued",
-            Self::Recorded { .. } => "recorded",
-            Self::Retry { .. } => "retry",
-            Self::OverflowDetected { .. } => "overflow_detected",
-            Self::Warning { .. } => "warning",
-            Self::SessionRestarted { .. } => "session_restarted",
-            Self::SessionFailed { .. } => "session_failed",
+            Self::RunStart { .. } => EventType::RunStart,
+            Self::StepStart { .. } => EventType::StepStart,
+            Self::MessageStart { .. } => EventType::MessageStart,
+            Self::MessageDelta { .. } => EventType::MessageDelta,
+            Self::MessageDiscarded { .. } => EventType::MessageDiscarded,
+            Self::MessageEnd { .. } => EventType::MessageEnd,
+            Self::ToolStart { .. } => EventType::ToolStart,
+            Self::ToolUpdate { .. } => EventType::ToolUpdate,
+            Self::ToolEnd { .. } => EventType::ToolEnd,
+            Self::UsageUpdate { .. } => EventType::UsageUpdate,
+            Self::RunEnd { .. } => EventType::RunEnd,
+            Self::CompactionStart { .. } => EventType::CompactionStart,
+            Self::CompactionEnd(_) => EventType::CompactionEnd,
+            Self::SessionCompacted { .. } => EventType::SessionCompacted,
+            Self::CompactionUndone { .. } => EventType::CompactionUndone,
+            Self::InputQueued { .. } => EventType::InputQueued,
+            Self::Recorded { .. } => EventType::Recorded,
+            Self::Retry { .. } => EventType::Retry,
+            Self::OverflowDetected { .. } => EventType::OverflowDetected,
+            Self::Warning { .. } => EventType::Warning,
+            Self::SessionRestarted { .. } => EventType::SessionRestarted,
+            Self::SessionFailed { .. } => EventType::SessionFailed,
         }
+    }
+
+    /// The event's name: its type, as in its JSON form.
+    pub fn name(&self) -> &'static str {
+        self.event_type().as_str()
     }
 
     /// About how many bytes it holds, for bounded queues.
@@ -263,14 +255,13 @@ impl EventKind {
             },
             Self::ToolStart { arguments, .. } => arguments.len(),
             Self::ToolUpdate { line, .. } => line.len(),
-            Self::AgentStart { .. }
+            Self::RunStart { .. }
             | Self::StepStart { .. }
             | Self::MessageStart { .. }
             | Self::MessageDiscarded { .. }
             | Self::ToolEnd { .. }
             | Self::UsageUpdate { .. }
             | Self::RunEnd { .. }
-            | Self::AgentEnd { .. }
             | Self::CompactionStart { .. }
             | Self::CompactionEnd(_)
             | Self::SessionCompacted { .. }
@@ -287,8 +278,96 @@ impl EventKind {
     }
 }
 
+names! {
+    /// The types of events: what a filter names.
+    pub enum EventType ("event") {
+        /// See [`EventKind::RunStart`].
+        RunStart = "run_start",
+        /// See [`EventKind::StepStart`].
+        StepStart = "step_start",
+        /// See [`EventKind::MessageStart`].
+        MessageStart = "message_start",
+        /// See [`EventKind::MessageDelta`].
+        MessageDelta = "message_delta",
+        /// See [`EventKind::MessageDiscarded`].
+        MessageDiscarded = "message_discarded",
+        /// See [`EventKind::MessageEnd`].
+        MessageEnd = "message_end",
+        /// See [`EventKind::ToolStart`].
+        ToolStart = "tool_start",
+        /// See [`EventKind::ToolUpdate`].
+        ToolUpdate = "tool_update",
+        /// See [`EventKind::ToolEnd`].
+        ToolEnd = "tool_end",
+        /// See [`EventKind::UsageUpdate`].
+        UsageUpdate = "usage_update",
+        /// See [`EventKind::RunEnd`].
+        RunEnd = "run_end",
+        /// See [`EventKind::CompactionStart`].
+        CompactionStart = "compaction_start",
+        /// See [`EventKind::CompactionEnd`].
+        CompactionEnd = "compaction_end",
+        /// See [`EventKind::SessionCompacted`].
+        SessionCompacted = "session_compacted",
+        /// See [`EventKind::CompactionUndone`].
+        CompactionUndone = "compaction_undone",
+        /// See [`EventKind::InputQueued`].
+        InputQueued = "input_queued",
+        /// See [`EventKind::Recorded`].
+        Recorded = "recorded",
+        /// See [`EventKind::Retry`].
+        Retry = "retry",
+        /// See [`EventKind::OverflowDetected`].
+        OverflowDetected = "overflow_detected",
+        /// See [`EventKind::Warning`].
+        Warning = "warning",
+        /// See [`EventKind::SessionRestarted`].
+        SessionRestarted = "session_restarted",
+        /// See [`EventKind::SessionFailed`].
+        SessionFailed = "session_failed",
+    }
+}
+
+names! {
+    /// Who says a message.
+    pub enum Role ("role") {
+        /// The user, or the program in the user's place.
+        User = "user",
+        /// The model.
+        Assistant = "assistant",
+        /// A tool: the result of a call.
+        Tool = "tool",
+        /// A command that the user ran.
+        Shell = "shell",
+        /// A message that a program put in.
+        Custom = "custom",
+        /// What happened on a branch that was left.
+        BranchSummary = "branch_summary",
+    }
+}
+
+names! {
+    /// The kinds of entries that have no event of their own: see [`EventKind::Recorded`].
+    pub enum RecordKind ("kind of record") {
+        /// Input was taken out of the inbox before it was delivered.
+        InboxCleared = "inbox_cleared",
+        /// An entry was pinned or released.
+        Pin = "pin",
+        /// From here on another model answers.
+        ModelChange = "model_change",
+        /// An entry was given a name.
+        Label = "label",
+        /// A program's own record.
+        Note = "note",
+        /// The next entry begins a branch.
+        LeafMoved = "leaf_moved",
+        /// Tokens were spent by calls that are not the session's own answers.
+        Spent = "spent",
+    }
+}
+
 /// More of an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "text", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Delta {
@@ -308,29 +387,29 @@ pub enum Delta {
 }
 
 /// A message, as events show it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MessageView {
-    /// `user`, `assistant`, `tool`, `shell`, `custom` or `branch_summary`.
-    pub role: &'static str,
+    /// Who says it.
+    pub role: Role,
     /// Its text.
     pub text: String,
     /// The tools it calls: id, name, arguments.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<CallView>,
     /// For a tool's result: the call it answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
     /// For a tool's result: how it went.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<ToolStatus>,
     /// For an answer: why it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopReason>,
     /// For an answer: what the provider reported.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// How many images it holds.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub images: usize,
 }
 
@@ -340,7 +419,7 @@ fn is_zero(count: &usize) -> bool {
 }
 
 /// A tool call, as events show it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallView {
     /// The call's id.
     pub id: String,
@@ -350,73 +429,28 @@ pub struct CallView {
     pub arguments: String,
 }
 
-/// How a compaction ended, as events show it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CompactionEndView {
-    /// The start's `entry_id`.
-    pub started: EntryId,
-    /// Why it was asked for.
-    pub trigger: Trigger,
-    /// `completed`, `truncated`, `nothing`, `failed`, `cancelled`, `superseded` or `interrupted`.
-    pub outcome: &'static str,
-    /// Why, where nothing was installed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// The context before, in tokens.
-    pub tokens_before: u64,
-    /// The context after, in tokens.
-    pub tokens_after: u64,
-    /// How many messages it had before.
-    pub messages_before: u64,
-    /// How many messages it has after.
-    pub messages_after: u64,
-    /// How many messages were replaced.
-    pub messages_removed: u64,
-    /// How long it took, in milliseconds.
-    pub duration_ms: u64,
-    /// What its model calls used.
-    pub summary_usage: Usage,
-    /// What they cost, in micro-dollars, where the price is known.
-    pub cost_microdollars: Option<u64>,
-}
-
-impl CompactionEndView {
-    fn of(ended: &CompactionEnded) -> Self {
-        Self {
-            started: ended.started,
-            trigger: ended.trigger,
-            outcome: ended.outcome.as_str(),
-            reason: ended.outcome.reason().map(str::to_owned),
-            tokens_before: ended.tokens_before,
-            tokens_after: ended.tokens_after,
-            messages_before: ended.messages_before,
-            messages_after: ended.messages_after,
-            messages_removed: ended.messages_removed,
-            duration_ms: ended.duration_ms,
-            summary_usage: ended.summary_usage,
-            cost_microdollars: ended.cost_microdollars,
-        }
-    }
-}
-
 /// The event of a recorded entry: every entry has exactly one.
 pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> Event {
     let entry_id = entry.id;
-    let recorded = |kind: &'static str| EventKind::Recorded { entry_id, kind };
+    let recorded = |kind: RecordKind| EventKind::Recorded { entry_id, kind };
     let kind = match &entry.kind {
         EntryKind::Message { message, .. } => {
             EventKind::MessageEnd { entry_id, message: MessageView::of(message) }
         }
         EntryKind::Shell(shell) => {
-            EventKind::MessageEnd { entry_id, message: MessageView::plain("shell", shell.output.clone()) }
+            EventKind::MessageEnd { entry_id, message: MessageView::plain(Role::Shell, shell.output.clone()) }
         }
         EntryKind::Custom(custom) => EventKind::MessageEnd {
             entry_id,
-            message: MessageView::plain("custom", greenroom_kernel::message::blocks_text(&custom.content)),
+            message: MessageView::plain(
+                Role::Custom,
+                greenroom_kernel::message::blocks_text(&custom.content),
+            ),
         },
-        EntryKind::BranchSummary { summary, .. } => {
-            EventKind::MessageEnd { entry_id, message: MessageView::plain("branch_summary", summary.clone()) }
-        }
+        EntryKind::BranchSummary { summary, .. } => EventKind::MessageEnd {
+            entry_id,
+            message: MessageView::plain(Role::BranchSummary, summary.clone()),
+        },
         EntryKind::Compaction(compaction) => EventKind::SessionCompacted {
             entry_id,
             tokens_saved: compaction.tokens_before.saturating_sub(compaction.tokens_after),
@@ -428,36 +462,32 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
             tokens_before: started.tokens_before,
             messages_before: started.messages_before,
         },
-        EntryKind::CompactionEnded(ended) => EventKind::CompactionEnd(CompactionEndView::of(ended)),
-        EntryKind::RunEnded { run, outcome, context } => EventKind::RunEnd {
-            run: *run,
-            outcome: outcome.as_str(),
-            reason: outcome_reason(outcome),
-            failure: if let RunOutcome::Failed(failure) = outcome { Some(failure.clone()) } else { None },
-            context: *context,
-        },
+        EntryKind::CompactionEnded(ended) => EventKind::CompactionEnd(Compacted::from(ended)),
+        EntryKind::RunEnded { run, outcome, context } => {
+            EventKind::RunEnd { run: *run, outcome: outcome.clone(), context: *context }
+        }
         EntryKind::Inbox { delivery, .. } => EventKind::InputQueued { entry_id, delivery: *delivery },
-        EntryKind::InboxCleared { .. } => recorded("inbox_cleared"),
-        EntryKind::Pin { .. } => recorded("pin"),
-        EntryKind::ModelChange { .. } => recorded("model_change"),
-        EntryKind::Label { .. } => recorded("label"),
-        EntryKind::Note { .. } => recorded("note"),
-        EntryKind::LeafMoved { .. } => recorded("leaf_moved"),
-        EntryKind::Spent(_) => recorded("spent"),
+        EntryKind::InboxCleared { .. } => recorded(RecordKind::InboxCleared),
+        EntryKind::Pin { .. } => recorded(RecordKind::Pin),
+        EntryKind::ModelChange { .. } => recorded(RecordKind::ModelChange),
+        EntryKind::Label { .. } => recorded(RecordKind::Label),
+        EntryKind::Note { .. } => recorded(RecordKind::Note),
+        EntryKind::LeafMoved { .. } => recorded(RecordKind::LeafMoved),
+        EntryKind::Spent(_) => recorded(RecordKind::Spent),
     };
     Event { session: Arc::clone(session), seq: entry.id.0, n: None, parent: parent.cloned(), kind }
 }
 
-fn outcome_reason(outcome: &RunOutcome) -> Option<String> {
-    match outcome {
-        RunOutcome::Completed | RunOutcome::Aborted | RunOutcome::Interrupted => None,
-        RunOutcome::Failed(failure) => Some(failure.message.clone()),
-        RunOutcome::Stopped { reason } => Some(reason.clone()),
+fn role_of(message: &Message) -> Role {
+    match message {
+        Message::User(_) => Role::User,
+        Message::Assistant(_) => Role::Assistant,
+        Message::ToolResult(_) => Role::Tool,
     }
 }
 
 impl MessageView {
-    fn plain(role: &'static str, text: String) -> Self {
+    fn plain(role: Role, text: String) -> Self {
         Self {
             role,
             text,
@@ -471,7 +501,7 @@ impl MessageView {
     }
 
     fn of(message: &Message) -> Self {
-        let mut view = Self::plain(message.role(), message.text());
+        let mut view = Self::plain(role_of(message), message.text());
         let images =
             |blocks: &[Block]| blocks.iter().filter(|block| matches!(block, Block::Image(_))).count();
         match message {

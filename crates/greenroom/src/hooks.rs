@@ -12,8 +12,7 @@ use futures_util::future::BoxFuture;
 use greenroom_kernel::compacting::HookDecision;
 use greenroom_kernel::plan::Plan;
 
-use crate::message::BeforeCompact;
-use crate::session::Compacted;
+use crate::compaction::{BeforeCompact, Compacted};
 
 /// How long a hook may take.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(10);

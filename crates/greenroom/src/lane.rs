@@ -1,6 +1,6 @@
 //! A lane: one provider, shared by many sessions.
 //!
-//! Invariants: at most `max_in_flight` calls are under way, in the order in which they were asked for;
+//! Invariants: at most `in_flight_max` calls are under way, in the order in which they were asked for;
 //! summaries hold at most half of the places; a `Retry-After` holds the whole lane back, not one session; a model
 //! that says nothing for too long is given up, whatever its provider allows.
 
@@ -28,12 +28,12 @@ pub(crate) struct Place {
 }
 
 impl Lane {
-    pub(crate) fn new(provider: Arc<dyn Provider>, max_in_flight: usize, silence_max: Duration) -> Self {
-        let max_in_flight = max_in_flight.max(1);
+    pub(crate) fn new(provider: Arc<dyn Provider>, in_flight_max: usize, silence_max: Duration) -> Self {
+        let in_flight_max = in_flight_max.max(1);
         Self {
             provider,
-            calls: Arc::new(Semaphore::new(max_in_flight)),
-            summaries: Arc::new(Semaphore::new(max_in_flight.div_ceil(2))),
+            calls: Arc::new(Semaphore::new(in_flight_max)),
+            summaries: Arc::new(Semaphore::new(in_flight_max.div_ceil(2))),
             paused_until: Mutex::new(None),
             silence_max,
         }

@@ -14,6 +14,7 @@ mod actors;
 pub mod agent;
 mod branch_summary;
 pub mod bus;
+pub mod compaction;
 mod deps;
 pub mod env;
 pub mod error;
@@ -22,6 +23,8 @@ mod hooks;
 mod lane;
 mod log;
 mod message;
+mod names;
+mod pairs;
 mod restarts;
 pub mod runtime;
 pub mod session;
@@ -31,11 +34,16 @@ mod summary_call;
 
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
-pub use error::{Error, Result};
-pub use event::{Event, EventKind};
-pub use message::BeforeCompact;
+pub use compaction::{BeforeCompact, CompactOptions, Compacted};
+pub use error::{ConfigError, Error, Result};
+pub use event::{Event, EventKind, EventType, RecordKind, Role};
 pub use runtime::{Runtime, RuntimeBuilder};
-pub use session::{CompactOptions, Compacted, Prompt, Reply, RunStream, SessionHandle, State};
+pub use session::{Prompt, Reply, RunStream, SessionHandle, SessionSummary, State, Status};
+
+pub use greenroom_kernel::compacting::Supplied;
+pub use greenroom_kernel::entry::CompactionOutcome;
+pub use greenroom_kernel::run::RunLimits;
+pub use greenroom_kernel::{EntryId, RunId, RunOutcome};
 
 pub use greenroom_kernel as kernel;
 pub use greenroom_provider as provider;
@@ -45,8 +53,8 @@ pub use greenroom_tools as tools;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        Agent, CompactOptions, Delivery, Error, Event, EventKind, Filter, Prompt, Reply, Result, Runtime,
-        SessionHandle,
+        Agent, CompactOptions, CompactionOutcome, Delivery, Error, Event, EventKind, EventType, Filter,
+        Prompt, Reply, Result, Role, RunLimits, RunOutcome, Runtime, SessionHandle, Status,
     };
     pub use greenroom_kernel::settings::CompactionSettings;
     pub use greenroom_tools::{ToolError, builtin};

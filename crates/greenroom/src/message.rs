@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, Segment, Supplied};
-use greenroom_kernel::entry::{CompactionEnded, Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
+use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, Segment};
+use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{Boundary, Size};
@@ -18,10 +18,11 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
+use crate::compaction::{CompactOptions, Compacted};
 use crate::error::Result;
 use crate::event::Event;
 use crate::lane::Lane;
-use crate::session::{CompactOptions, Compacted, Reply, State};
+use crate::session::{Reply, State};
 
 /// Which run, and which attempt at it: a run that goes on after its agent died is the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +96,7 @@ pub(crate) enum SessionMessage {
     /// From outside: what a compaction would do.
     PlanManually {
         options: CompactOptions,
-        reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::Nothing>>,
+        reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::NothingToCompact>>,
     },
     /// From outside: the newest compaction no longer counts.
     Undo { reply: ReplyTo<ContextUsage> },
@@ -308,12 +309,10 @@ impl RunCompletion {
     }
 }
 
-/// The end of a run, and the reply to its prompt where somebody waits for it.
+/// The reply to a run's prompt, and who waits for it.
 pub(crate) struct Answer {
-    pub(crate) run: RunId,
-    pub(crate) outcome: &'static str,
-    pub(crate) context: ContextUsage,
-    pub(crate) reply: Option<(ReplyTo<Reply>, Result<Reply>)>,
+    pub(crate) to: ReplyTo<Reply>,
+    pub(crate) reply: Result<Reply>,
 }
 
 /// A run to work on.
@@ -346,7 +345,7 @@ pub(crate) enum TrackerMessage {
     /// From the session: the context was rewritten.
     Rewritten(Vec<Arc<Entry>>),
     /// From the session: model, window or fixed part changed.
-    Configure(Box<crate::actors::usage_tracker::ContextLimits>),
+    Configure(Box<crate::actors::usage_tracker::TrackerConfig>),
     /// From the session: an entry that is durable changed the bill.
     Billed(Bill),
     /// From the agent: how large is the context?
@@ -420,30 +419,4 @@ pub(crate) struct CompactionOrder {
 pub(crate) struct Summariser {
     pub(crate) lane: Arc<Lane>,
     pub(crate) model: String,
-}
-
-/// What a hook says before a compaction.
-#[derive(Debug, Clone, PartialEq)]
-pub enum BeforeCompact {
-    /// Go on.
-    Continue,
-    /// Do not compact, and say why.
-    Cancel(String),
-    /// Take this summary and ask no model.
-    Supply(Supplied),
-}
-
-/// The end of a compaction, for whoever waits for it.
-pub(crate) fn compacted(ended: &CompactionEnded) -> Compacted {
-    Compacted {
-        outcome: ended.outcome.as_str(),
-        reason: ended.outcome.reason().map(str::to_owned),
-        entry_id: ended.entry,
-        tokens_before: ended.tokens_before,
-        tokens_after: ended.tokens_after,
-        messages_before: ended.messages_before,
-        messages_after: ended.messages_after,
-        messages_removed: ended.messages_removed,
-        duration_ms: ended.duration_ms,
-    }
 }

@@ -21,17 +21,18 @@ use tokio::sync::oneshot;
 use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
+use crate::compaction::{BeforeCompact, Compacted};
 use crate::deps::{Clock, Deps, Learned};
-use crate::error::{Error, Result};
+use crate::error::{BranchPointError, ConfigError, Error, Result};
 use crate::event::{Event, durable};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
-use crate::message::{BeforeCompact, SupervisorMessage};
-use crate::session::{Compacted, SessionHandle, open};
+use crate::message::SupervisorMessage;
+use crate::session::{SessionHandle, SessionSummary, open};
 use crate::shared::REQUESTS_MAX;
 
 /// How many model calls one provider gets at a time, by default.
-const MAX_IN_FLIGHT: usize = 16;
+const IN_FLIGHT_MAX: usize = 16;
 /// How long a session may be idle before it gives its actors back, by default.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
 /// How long a model may say nothing before its call is given up, by default.
@@ -71,7 +72,7 @@ impl std::fmt::Debug for Runtime {
 #[derive(Default)]
 pub struct RuntimeBuilder {
     providers: Vec<(Arc<dyn Provider>, Option<usize>)>,
-    max_in_flight: Option<usize>,
+    in_flight_max: Option<usize>,
     store: Option<StoreChoice>,
     compaction: CompactionSettings,
     hooks: Hooks,
@@ -104,15 +105,15 @@ impl RuntimeBuilder {
 
     /// A provider with its own limit of calls in flight.
     #[must_use]
-    pub fn provider_with(mut self, provider: Arc<dyn Provider>, max_in_flight: usize) -> Self {
-        self.providers.push((provider, Some(max_in_flight)));
+    pub fn provider_with(mut self, provider: Arc<dyn Provider>, in_flight_max: usize) -> Self {
+        self.providers.push((provider, Some(in_flight_max)));
         self
     }
 
     /// How many model calls each provider gets at a time; 16 where this is not called.
     #[must_use]
-    pub fn max_in_flight(mut self, calls: usize) -> Self {
-        self.max_in_flight = Some(calls);
+    pub fn in_flight_max(mut self, calls: usize) -> Self {
+        self.in_flight_max = Some(calls);
         self
     }
 
@@ -222,19 +223,11 @@ impl RuntimeBuilder {
     /// the store cannot be opened.
     pub async fn start(self) -> Result<Runtime> {
         if self.providers.is_empty() {
-            return Err(Error::Config(
-                "a runtime needs a provider: call `provider(…)`, or use `from_env`".into(),
-            ));
+            return Err(ConfigError::NoProvider.into());
         }
         self.compaction.check()?;
         let (store, notices) = match self.store {
-            None => {
-                return Err(Error::Config(
-                    "a runtime needs a store: call `data_dir(…)`, or `in_memory()` for sessions that end with the \
-                     process"
-                        .into(),
-                ));
-            }
+            None => return Err(ConfigError::NoStore.into()),
             Some(StoreChoice::Memory) => (Store::memory(), Vec::new()),
             Some(StoreChoice::Open(store)) => (store, Vec::new()),
             Some(StoreChoice::Dir(dir)) => open_store(StoreOptions::new(dir)).await?,
@@ -247,8 +240,11 @@ impl RuntimeBuilder {
         let silence_max = self.silence_max.unwrap_or(SILENCE_MAX);
         let mut lanes = HashMap::new();
         for (provider, own) in self.providers {
-            let max = own.or(self.max_in_flight).unwrap_or(MAX_IN_FLIGHT);
-            lanes.insert(provider.name().to_owned(), Arc::new(Lane::new(provider, max, silence_max)));
+            let max = own.or(self.in_flight_max).unwrap_or(IN_FLIGHT_MAX);
+            let name = provider.name().to_owned();
+            if lanes.insert(name.clone(), Arc::new(Lane::new(provider, max, silence_max))).is_some() {
+                return Err(ConfigError::DuplicateProvider { name }.into());
+            }
         }
         let idle_after = self.idle_after.unwrap_or(IDLE_AFTER);
         let deps = Arc::new(Deps {
@@ -268,7 +264,7 @@ impl RuntimeBuilder {
         });
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
             .await
-            .map_err(|error| Error::Config(format!("the supervisor could not be started: {error}")))?;
+            .map_err(|error| Error::internal("starting the supervisor", &error))?;
         let _ = deps.supervisor.set(supervisor.clone());
         let stop = StopOnDrop { deps: Arc::clone(&deps), supervisor: supervisor.clone() };
         Ok(Runtime { deps, supervisor, notices: Arc::new(notices), _stop: Arc::new(stop) })
@@ -278,7 +274,7 @@ impl RuntimeBuilder {
 async fn open_store(options: StoreOptions) -> Result<(Store, Vec<Notice>)> {
     // sled may panic on a damaged index; the store catches that on a thread of its own.
     let opened = tokio::task::spawn_blocking(move || Store::open(&options)).await;
-    let opened = opened.map_err(|panic| Error::Config(format!("opening the store failed: {panic}")))?;
+    let opened = opened.map_err(|panic| Error::internal("opening the store", &panic))?;
     Ok(opened?)
 }
 
@@ -291,38 +287,37 @@ impl Runtime {
     /// Creates or resumes a session. If it is live already, this reaches the same one, with this agent from its
     /// next run on.
     ///
+    /// The agent is an `&Agent`, which is copied, an [`Agent`], or an `Arc<Agent>` that many sessions share.
+    ///
     /// # Errors
     /// [`Error::Config`] when the agent, its provider or its settings cannot work; [`Error::Store`] when the id is
     /// not usable or the log cannot be read.
-    pub async fn open(&self, id: &str, agent: &Agent) -> Result<SessionHandle> {
-        let shared = open(&self.deps, Arc::from(id), Arc::new(agent.clone()), None, true).await?;
+    pub async fn open(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
+        let shared = open(&self.deps, Arc::from(id), agent.into(), None, true).await?;
         Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
     }
 
-    /// As [`Self::open`], for many sessions of one agent: the definition is shared.
+    /// A copy of a session under another id: its active context goes on there; the original stays as it is.
     ///
     /// # Errors
-    /// As [`Self::open`].
-    pub async fn open_shared(&self, id: &str, agent: Arc<Agent>) -> Result<SessionHandle> {
-        let shared = open(&self.deps, Arc::from(id), agent, None, true).await?;
-        Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
-    }
-
-    /// A copy of a session under another id: its live context goes on there; the original stays as it is.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when there is no such session, or the new id is taken.
-    pub async fn fork(&self, from: &str, to: &str, agent: &Agent) -> Result<SessionHandle> {
+    /// [`Error::NoSession`]; [`Error::NotEmpty`] when the new id is taken: then nothing is changed.
+    pub async fn fork(&self, from: &str, to: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
         let head = self.head(from).await?.ok_or_else(|| no_session(from))?;
-        self.fork_to_leaf(from, to, head.leaf, agent).await
+        self.fork_to_leaf(from, to, head.leaf, agent.into()).await
     }
 
     /// As [`Self::fork`], with the path that ends at an entry: also of a session whose log cannot be opened.
     ///
     /// # Errors
-    /// As [`Self::fork`]; [`Error::Invalid`] when no path ends at that entry.
-    pub async fn fork_at(&self, from: &str, to: &str, at: EntryId, agent: &Agent) -> Result<SessionHandle> {
-        self.fork_to_leaf(from, to, Some(at), agent).await
+    /// As [`Self::fork`]; [`Error::BranchPoint`] when no path ends at that entry.
+    pub async fn fork_at(
+        &self,
+        from: &str,
+        to: &str,
+        at: EntryId,
+        agent: impl Into<Arc<Agent>>,
+    ) -> Result<SessionHandle> {
+        self.fork_to_leaf(from, to, Some(at), agent.into()).await
     }
 
     async fn fork_to_leaf(
@@ -330,17 +325,18 @@ impl Runtime {
         from: &str,
         to: &str,
         leaf: Option<EntryId>,
-        agent: &Agent,
+        agent: Arc<Agent>,
     ) -> Result<SessionHandle> {
+        if self.head(to).await?.is_some_and(|taken| taken.leaf.is_some()) {
+            return Err(Error::NotEmpty { session: to.to_owned() });
+        }
         let entries = self.entries(from, EntryId(0)).await?;
-        let is_leaf = |leaf: EntryId| {
-            let at = entries.binary_search_by_key(&leaf, |entry| entry.id);
-            at.is_ok_and(|at| entries[at].kind.is_on_path())
-        };
-        if let Some(leaf) = leaf.filter(|leaf| !is_leaf(*leaf)) {
-            return Err(Error::Invalid(format!(
-                "no path of {from} ends at entry {leaf}; fork it at another entry"
-            )));
+        if let Some(entry) = leaf {
+            let at = entries.binary_search_by_key(&entry, |entry| entry.id);
+            let at = at.map_err(|_| Error::NoEntry { entry, entries: entries.len() as u64 })?;
+            if !entries[at].kind.is_on_path() {
+                return Err(Error::BranchPoint(BranchPointError::BesidePath { entry }));
+            }
         }
         let session = self.open(to, agent).await?;
         session.import(entries.into_iter().map(Arc::new).collect(), leaf).await?;
@@ -363,21 +359,21 @@ impl Runtime {
         Ok(entries.iter().map(|entry| durable(&session, parent.as_ref(), entry)).collect())
     }
 
-    /// All sessions in the store and what is known of them, by id.
+    /// All sessions in the store, in the order of their ids. No log is read.
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub async fn sessions(&self) -> Result<Vec<(String, Head)>> {
-        self.read(|store| store.list()).await
+    pub async fn sessions(&self) -> Result<Vec<SessionSummary>> {
+        let sessions = self.read(|store| store.list()).await?;
+        Ok(sessions.into_iter().map(|(id, head)| SessionSummary::new(id, head)).collect())
     }
 
-    /// What is known of a session without reading its log.
+    /// What the store knows of one session; `None` where nothing was ever said in it. No log is read.
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub async fn head(&self, id: &str) -> Result<Option<Head>> {
-        let id = id.to_owned();
-        self.read(move |store| store.head(&id)).await
+    pub async fn summary(&self, id: &str) -> Result<Option<SessionSummary>> {
+        Ok(self.head(id).await?.map(|head| SessionSummary::new(id.to_owned(), head)))
     }
 
     /// A session's entries from a position on.
@@ -415,7 +411,7 @@ impl Runtime {
     /// Deletes a session and all its entries. It is closed first.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is no such session; [`Error::Store`].
+    /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<()> {
         self.close(id).await?;
         if self.head(id).await?.is_none() {
@@ -483,6 +479,11 @@ impl Runtime {
         Ok(self.deps.store.clone().close().await?)
     }
 
+    async fn head(&self, id: &str) -> Result<Option<Head>> {
+        let id = id.to_owned();
+        self.read(move |store| store.head(&id)).await
+    }
+
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Store) -> Result<T, greenroom_store::StoreError> + Send + 'static,
@@ -492,10 +493,10 @@ impl Runtime {
             return Ok(read(&store)?);
         }
         let read = tokio::task::spawn_blocking(move || read(&store)).await;
-        Ok(read.map_err(|panic| Error::Config(format!("reading the store failed: {panic}")))??)
+        Ok(read.map_err(|panic| Error::internal("reading the store", &panic))??)
     }
 }
 
 fn no_session(id: &str) -> Error {
-    Error::Invalid(format!("there is no session {id:?}; `greenroom sessions` lists them"))
+    Error::NoSession { session: id.to_owned() }
 }

@@ -10,21 +10,24 @@ use std::sync::atomic::Ordering;
 
 use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, RunId, Spender, Spent};
 use greenroom_kernel::message::{Block, Image, Message};
-use greenroom_kernel::plan::{Nothing, Plan};
+use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, Usage};
 use greenroom_provider::OutputSchema;
+use greenroom_store::Head;
 use ractor::ActorRef;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::bus::{Delivery, Filter, Subscription};
+use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{Delta, EventKind};
 use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMail, SessionMessage, SupervisorMessage};
+use crate::names::names;
 use crate::shared::{REQUESTS_MAX, SessionShared};
 
 /// How often one request wakes a session that is closed as often.
@@ -63,7 +66,7 @@ impl Prompt {
 }
 
 /// The answer to a prompt.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
     /// The last answer's text.
     pub text: String,
@@ -83,8 +86,20 @@ impl fmt::Display for Reply {
     }
 }
 
+names! {
+    /// What a session is doing.
+    pub enum Status ("status") {
+        /// Nothing: it waits for input.
+        Idle = "idle",
+        /// It works on a run.
+        Working = "working",
+        /// It compacts its context, for a run or between runs.
+        Compacting = "compacting",
+    }
+}
+
 /// How a session stands.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// Its id.
     pub id: String,
@@ -94,89 +109,82 @@ pub struct State {
     pub entries: u64,
     /// The context's size.
     pub context: ContextUsage,
-    /// The model's window in tokens; 0 where nothing knows it.
-    pub context_window: u64,
+    /// The model's window in tokens; absent where nothing knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_window: Option<u64>,
     /// How many compactions were installed.
     pub compactions: u64,
     /// All tokens of all its calls: what is billed.
     pub total_tokens: u64,
     /// What they cost, in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
-    /// `idle`, `working` or `compacting`.
-    pub status: &'static str,
+    /// What it is doing.
+    pub status: Status,
     /// How many inputs wait.
     pub waiting: usize,
     /// Whether the newest prompt has no complete answer: `resume` goes on with it.
     pub is_unanswered: bool,
 }
 
-/// How a compaction by hand is to be done.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CompactOptions {
-    /// What the summary should attend to.
-    pub focus: Option<String>,
-    /// How much of the newest conversation to keep, in tokens.
-    pub keep_recent: Option<u64>,
-    /// Compact also where no cut is in reach of what is kept.
-    pub force: bool,
+/// What the store knows of a session, whether it is live or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionSummary {
+    /// Its id.
+    pub id: String,
+    /// The provider that answered last.
+    pub provider: String,
+    /// The model that answered last.
+    pub model: String,
+    /// How many entries its log has.
+    pub entries: u64,
+    /// The entry at which its conversation ends: where the next prompt goes on. `None` where nothing was said.
+    pub leaf: Option<EntryId>,
+    /// The context's size, in tokens.
+    pub context_tokens: u64,
+    /// The model's window in tokens; absent where nothing knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_window: Option<u64>,
+    /// How many compactions were installed.
+    pub compactions: u64,
+    /// What all its calls used, together: what is billed.
+    pub usage: Usage,
+    /// What they cost, in micro-dollars, as far as prices are known.
+    pub cost_microdollars: u64,
+    /// How many inputs wait.
+    pub waiting: usize,
+    /// Whether a run has not ended: one is going on, or was when the process ended.
+    pub has_open_run: bool,
+    /// When it was created, in unix milliseconds.
+    pub created_at_ms: u64,
+    /// When it was last appended to, in unix milliseconds.
+    pub updated_at_ms: u64,
+    /// Its name, for people.
+    pub title: Option<String>,
+    /// The session whose agent called this one as a tool, or that it was forked from.
+    pub parent: Option<String>,
 }
 
-/// How a compaction ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Compacted {
-    /// `completed`, `truncated`, `nothing`, `failed`, `cancelled`, `superseded` or `interrupted`.
-    pub outcome: &'static str,
-    /// Why, where nothing was installed.
-    pub reason: Option<String>,
-    /// The compaction's entry, where one was installed.
-    pub entry_id: Option<EntryId>,
-    /// The context before, in tokens.
-    pub tokens_before: u64,
-    /// The context after, in tokens.
-    pub tokens_after: u64,
-    /// How many messages it had before.
-    pub messages_before: u64,
-    /// How many messages it has after.
-    pub messages_after: u64,
-    /// How many messages were replaced.
-    pub messages_removed: u64,
-    /// How long it took, in milliseconds.
-    pub duration_ms: u64,
-}
-
-impl fmt::Display for Compacted {
-    /// The lines that users know: what was compacted and what it saved, or why nothing was.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.entry_id.is_some() {
-            write!(
-                f,
-                "✓ Compacted {} messages\n  Tokens: {} → {} (saved {})",
-                self.messages_removed,
-                thousands(self.tokens_before),
-                thousands(self.tokens_after),
-                thousands(self.tokens_before.saturating_sub(self.tokens_after)),
-            )
-        } else {
-            let reason = self.reason.as_deref().unwrap_or(self.outcome);
-            match self.outcome {
-                "nothing" => write!(f, "No compaction needed: {reason}"),
-                outcome => write!(f, "Compaction {outcome}: {reason}; the conversation is as it was"),
-            }
+impl SessionSummary {
+    pub(crate) fn new(id: String, head: Head) -> Self {
+        Self {
+            id,
+            provider: head.provider,
+            model: head.model,
+            entries: head.entries,
+            leaf: head.leaf,
+            context_tokens: head.context_tokens,
+            context_window: head.window,
+            compactions: head.compactions,
+            usage: head.total_usage,
+            cost_microdollars: head.cost_microdollars,
+            waiting: head.inbox.len(),
+            has_open_run: head.open_run.is_some(),
+            created_at_ms: head.created_at_ms,
+            updated_at_ms: head.updated_at_ms,
+            title: head.title,
+            parent: head.parent_session,
         }
     }
-}
-
-/// A number with commas: `142318` is `142,318`.
-pub fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 impl SessionHandle {
@@ -198,15 +206,21 @@ impl SessionHandle {
     /// [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
     /// [`Error::Busy`] when too much waits already, [`Error::Store`].
     pub async fn prompt(&self, prompt: impl Into<Prompt>) -> Result<Reply> {
-        self.prompt_with(prompt.into(), None, None).await
+        self.prompt_with(prompt.into(), None, None, CancellationToken::new()).await
     }
 
-    /// As [`Self::prompt`], once: a second prompt with the same key gives [`Error::Invalid`] and changes nothing.
+    /// As [`Self::prompt`], until `cancel` fires: then the run ends as aborted, and this with it.
+    pub(crate) async fn prompt_until(&self, prompt: String, cancel: CancellationToken) -> Result<Reply> {
+        self.prompt_with(prompt.into(), None, None, cancel).await
+    }
+
+    /// As [`Self::prompt`], once: a second prompt with the same key changes nothing, and gives the first one's
+    /// reply again, or [`Error::DuplicateKey`] where that has none.
     ///
     /// # Errors
     /// As [`Self::prompt`].
     pub async fn prompt_once(&self, key: impl Into<String>, prompt: impl Into<Prompt>) -> Result<Reply> {
-        self.prompt_with(prompt.into(), Some(key.into()), None).await
+        self.prompt_with(prompt.into(), Some(key.into()), None, CancellationToken::new()).await
     }
 
     /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it.
@@ -218,7 +232,8 @@ impl SessionHandle {
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {
         let schema = OutputSchema { name: type_name::<T>(), schema: greenroom_tools::schema_of::<T>() };
-        let reply = self.prompt_with(prompt.into(), None, Some(Arc::new(schema))).await?;
+        let schema = Some(Arc::new(schema));
+        let reply = self.prompt_with(prompt.into(), None, schema, CancellationToken::new()).await?;
         read_output(&reply.text)
     }
 
@@ -227,12 +242,12 @@ impl SessionHandle {
         prompt: Prompt,
         key: Option<String>,
         schema: Option<Arc<OutputSchema>>,
+        cancel: CancellationToken,
     ) -> Result<Reply> {
         if prompt.0.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty())) {
-            return Err(Error::Invalid("a prompt must not be empty".into()));
+            return Err(Error::EmptyPrompt);
         }
-        let options =
-            PromptOptions { ticket: self.deps.ticket(), key, schema, cancel: CancellationToken::new() };
+        let options = PromptOptions { ticket: self.deps.ticket(), key, schema, cancel };
         let mut guard = WithdrawOnDrop { handle: Some(self.clone()), ticket: options.ticket };
         let reply = self.ask(move |reply| SessionMessage::Prompt { content: prompt.0, options, reply }).await;
         guard.handle = None;
@@ -242,7 +257,7 @@ impl SessionHandle {
     /// Goes on with the newest prompt where a crash or an abort left it without a complete answer.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it was answered; else as [`Self::prompt`].
+    /// [`Error::NothingToResume`] if it was answered; else as [`Self::prompt`].
     pub async fn resume(&self) -> Result<Reply> {
         let options = PromptOptions { ticket: self.deps.ticket(), ..PromptOptions::default() };
         let mut guard = WithdrawOnDrop { handle: Some(self.clone()), ticket: options.ticket };
@@ -255,7 +270,8 @@ impl SessionHandle {
     pub fn stream(&self, prompt: impl Into<Prompt>) -> RunStream {
         let events = self.subscribe();
         let (handle, prompt) = (self.clone(), prompt.into());
-        let reply = Box::pin(async move { handle.prompt_with(prompt, None, None).await });
+        let reply =
+            Box::pin(async move { handle.prompt_with(prompt, None, None, CancellationToken::new()).await });
         RunStream { events, reply: Some(reply), result: None }
     }
 
@@ -306,18 +322,18 @@ impl SessionHandle {
     /// What [`Self::compact`] would do.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the reason if there is nothing to compact.
+    /// [`Error::NothingToCompact`] with the reason.
     pub async fn plan(&self, options: CompactOptions) -> Result<Plan> {
-        let plan: Result<Box<Plan>, Nothing> =
+        let plan: Result<Box<Plan>, NothingToCompact> =
             self.ask(|reply| SessionMessage::PlanManually { options, reply }).await?;
-        plan.map(|plan| *plan).map_err(|nothing| Error::Invalid(format!("no compaction needed: {nothing}")))
+        plan.map(|plan| *plan).map_err(Error::NothingToCompact)
     }
 
     /// Makes the newest active compaction no longer count: the context is what it was before. Only while idle.
     /// Gives the size after.
     ///
     /// # Errors
-    /// [`Error::NotIdle`]; [`Error::Invalid`] if there is none, or the result would not fit the window.
+    /// [`Error::NotIdle`]; [`Error::NothingToUndo`]; [`Error::UndoTooLarge`] if the result would not fit the window.
     pub async fn undo_compaction(&self) -> Result<ContextUsage> {
         self.ask(|reply| SessionMessage::Undo { reply }).await
     }
@@ -325,7 +341,7 @@ impl SessionHandle {
     /// Goes on from another entry: the next prompt begins a branch there. Only while idle.
     ///
     /// # Errors
-    /// [`Error::NotIdle`]; [`Error::Invalid`] if there is no such entry or its tool calls would be left open.
+    /// [`Error::NotIdle`]; [`Error::NoEntry`]; [`Error::BranchPoint`] if no branch can begin there.
     pub async fn branch(&self, to: Option<EntryId>) -> Result<()> {
         self.ask(|reply| SessionMessage::Branch { to, summary: None, reply }).await
     }
@@ -361,7 +377,7 @@ impl SessionHandle {
     /// Keeps an entry verbatim through every compaction.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is no message of the live context that can stand alone, or too much is pinned.
+    /// [`Error::Pin`] if it is no message of the active context that can stand alone, or too much is pinned.
     pub async fn pin(&self, entry: EntryId) -> Result<()> {
         self.ask(|reply| SessionMessage::Pin { entry, pinned: true, reply }).await
     }
@@ -377,7 +393,7 @@ impl SessionHandle {
     /// Takes over the entries of an import or a fork. Only into an empty session.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is not empty.
+    /// [`Error::NotEmpty`].
     pub async fn import(&self, entries: Vec<Arc<Entry>>, leaf: Option<EntryId>) -> Result<()> {
         self.ask(|reply| SessionMessage::Import { entries, leaf, reply }).await
     }

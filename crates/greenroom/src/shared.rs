@@ -3,7 +3,7 @@
 //! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
 //! event is published once, in the order of the log.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
@@ -15,6 +15,7 @@ use crate::agent::Agent;
 use crate::bus::Bus;
 use crate::event::{Event, EventKind};
 use crate::message::{Bill, SessionMail, SessionMessage};
+use crate::pairs::Pairs;
 
 /// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
 pub(crate) const REQUESTS_MAX: usize = 1_024;
@@ -23,6 +24,8 @@ pub(crate) const REQUESTS_MAX: usize = 1_024;
 pub(crate) struct SessionShared {
     pub(crate) id: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
+    /// How many calls of agents by agents lie above it: 0 for a session that a program opened first.
+    depth: AtomicU8,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
     agent: Mutex<Arc<Agent>>,
     /// Cancels the current run.
@@ -44,12 +47,21 @@ pub(crate) struct SessionShared {
 }
 
 /// How far a session's events were broadcast.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Broadcast {
     /// The sequence number of the next durable event.
     next: u64,
     /// How many transient events followed the last durable one.
     transient: u64,
+    /// What began and has not ended.
+    pairs: Pairs,
+}
+
+impl Broadcast {
+    /// Everything below `next` was broadcast.
+    fn goes_on_at(&mut self, next: u64) {
+        (self.next, self.transient) = (next, 0);
+    }
 }
 
 impl SessionShared {
@@ -64,6 +76,7 @@ impl SessionShared {
         Self {
             id,
             parent,
+            depth: AtomicU8::new(0),
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
             run: Mutex::new(CancellationToken::new()),
@@ -72,7 +85,7 @@ impl SessionShared {
                 Window { tokens: None, source: WindowSource::Unknown },
             )),
             bill: Mutex::default(),
-            broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), transient: 0 }),
+            broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), ..Broadcast::default() }),
             was_opened: AtomicBool::new(unpublished.is_some()),
             is_flushed: AtomicBool::new(false),
             abort_asked: AtomicBool::new(false),
@@ -80,6 +93,15 @@ impl SessionShared {
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             queries: Arc::new(Semaphore::new(REQUESTS_MAX)),
         }
+    }
+
+    /// How many calls of agents by agents lie above it.
+    pub(crate) fn depth(&self) -> u8 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_depth(&self, depth: u8) {
+        self.depth.store(depth, Ordering::Relaxed);
     }
 
     pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {
@@ -165,29 +187,44 @@ impl SessionShared {
         if self.was_opened.swap(true, Ordering::Relaxed) && goes_on {
             return Some(broadcast.next).filter(|next| *next < entries);
         }
-        *broadcast = Broadcast { next: entries, transient: 0 };
+        broadcast.goes_on_at(entries);
         None
     }
 
     /// Publishes a transient event.
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        broadcast.transient += 1;
-        bus.publish(&Arc::new(Event {
-            session: Arc::clone(&self.id),
-            seq: broadcast.next.saturating_sub(1),
-            n: Some(broadcast.transient),
-            parent: self.parent.clone(),
-            kind,
-        }));
+        let admitted = broadcast.pairs.admit(&kind);
+        let kinds = admitted.first.into_iter().chain(admitted.itself.then_some(kind));
+        self.publish_transient(bus, &mut broadcast, kinds);
     }
 
     /// Publishes a durable event, once.
     pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
         if event.seq >= broadcast.next {
-            *broadcast = Broadcast { next: event.seq + 1, transient: 0 };
+            let first = broadcast.pairs.admit(&event.kind).first;
+            self.publish_transient(bus, &mut broadcast, first);
+            broadcast.goes_on_at(event.seq + 1);
             bus.publish(event);
+        }
+    }
+
+    fn publish_transient(
+        &self,
+        bus: &Bus,
+        broadcast: &mut Broadcast,
+        kinds: impl IntoIterator<Item = EventKind>,
+    ) {
+        for kind in kinds {
+            broadcast.transient += 1;
+            bus.publish(&Arc::new(Event {
+                session: Arc::clone(&self.id),
+                seq: broadcast.next.saturating_sub(1),
+                n: Some(broadcast.transient),
+                parent: self.parent.clone(),
+                kind,
+            }));
         }
     }
 }

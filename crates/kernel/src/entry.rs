@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, FailureClass};
+use crate::context_usage::ContextUsage;
+use crate::failure::Failure;
 use crate::files::FileOps;
 use crate::message::{Block, Message, Usage};
-use crate::usage::ContextUsage;
 
 /// The position of an entry in its session's log: dense, from 0. Also the sequence number of its event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EntryId(pub u64);
 
@@ -235,8 +235,9 @@ pub enum Trigger {
     Hook,
 }
 
-/// How a compaction ended.
-#[derive(Debug, Clone, PartialEq)]
+/// How a compaction ended. In JSON: `outcome`, and `reason` where there is one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum CompactionOutcome {
     /// A summary was installed.
     Completed,
@@ -288,6 +289,12 @@ impl CompactionOutcome {
     /// Whether the context changed.
     pub fn is_installed(&self) -> bool {
         matches!(self, Self::Completed | Self::Truncated)
+    }
+}
+
+impl fmt::Display for CompactionOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 
@@ -401,8 +408,9 @@ pub enum Spender {
     BranchSummary,
 }
 
-/// How an agent's run for a prompt ended.
-#[derive(Debug, Clone, PartialEq)]
+/// How an agent's run for a prompt ended. In JSON: `outcome`, and `reason` and `failure` where there is one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RunOutcomeJson", into = "RunOutcomeJson")]
 pub enum RunOutcome {
     /// The model answered without asking for more tools.
     Completed,
@@ -431,8 +439,52 @@ impl RunOutcome {
         }
     }
 
-    /// A failure of class [`FailureClass::Other`] with a message.
-    pub fn failed(message: impl Into<String>) -> Self {
-        Self::Failed(Failure::new(FailureClass::Other, message))
+    /// Why it did not complete, where a reason is known.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Completed | Self::Aborted | Self::Interrupted => None,
+            Self::Failed(failure) => Some(&failure.message),
+            Self::Stopped { reason } => Some(reason),
+        }
+    }
+}
+
+impl fmt::Display for RunOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// [`RunOutcome`] as JSON has it.
+#[derive(Serialize, Deserialize)]
+struct RunOutcomeJson {
+    outcome: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failure: Option<Failure>,
+}
+
+impl From<RunOutcome> for RunOutcomeJson {
+    fn from(outcome: RunOutcome) -> Self {
+        let (name, reason) = (outcome.as_str().to_owned(), outcome.reason().map(str::to_owned));
+        let failure = if let RunOutcome::Failed(failure) = outcome { Some(failure) } else { None };
+        Self { outcome: name, reason, failure }
+    }
+}
+
+impl TryFrom<RunOutcomeJson> for RunOutcome {
+    type Error = String;
+
+    fn try_from(json: RunOutcomeJson) -> Result<Self, String> {
+        let RunOutcomeJson { outcome, reason, failure } = json;
+        match outcome.as_str() {
+            "completed" => Ok(Self::Completed),
+            "aborted" => Ok(Self::Aborted),
+            "failed" => failure.map(Self::Failed).ok_or_else(|| "a failed run without its `failure`".into()),
+            "interrupted" => Ok(Self::Interrupted),
+            "stopped" => Ok(Self::Stopped { reason: reason.unwrap_or_default() }),
+            unknown => Err(format!("there is no outcome {unknown:?} of a run")),
+        }
     }
 }

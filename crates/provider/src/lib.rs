@@ -35,7 +35,7 @@ pub struct Request {
     /// The tools the model may call.
     pub tools: Arc<[ToolSpec]>,
     /// The most output the answer may have, in tokens.
-    pub max_output_tokens: Option<u64>,
+    pub output_tokens_max: Option<u64>,
     /// A schema that the answer's text must follow.
     pub output_schema: Option<Arc<OutputSchema>>,
     /// What the call is for.
@@ -82,7 +82,7 @@ pub trait Provider: Send + Sync + 'static {
 
     /// The output limit that a request which names none is sent with, in tokens, if it is sent with any. A run
     /// must know it, since it can lower only a limit that it knows.
-    fn max_output_tokens(&self) -> Option<u64> {
+    fn output_tokens_max(&self) -> Option<u64> {
         None
     }
 }

@@ -94,7 +94,7 @@ pub struct OpenAiOptions {
     /// How long the next piece of an answer may take, in milliseconds. Comments and empty pieces do not count.
     pub idle_timeout_ms: u64,
     /// The most output to ask for where a request names no limit, in tokens; `None` leaves it to the server.
-    pub max_output_tokens: Option<u64>,
+    pub output_tokens_max: Option<u64>,
     /// The name of that limit; `None`: `max_completion_tokens` at OpenAI and Azure, else `max_tokens`.
     pub max_tokens_field: Option<MaxTokensField>,
     /// Whether reasoning is sent back.
@@ -118,7 +118,7 @@ impl Default for OpenAiOptions {
             connect_timeout_ms: 10_000,
             first_event_timeout_ms: 300_000,
             idle_timeout_ms: 120_000,
-            max_output_tokens: None,
+            output_tokens_max: None,
             max_tokens_field: None,
             resend_reasoning: ResendReasoning::Never,
             prompt_cache_key: None,
@@ -139,7 +139,7 @@ impl fmt::Debug for OpenAiOptions {
             .field("connect_timeout_ms", &self.connect_timeout_ms)
             .field("first_event_timeout_ms", &self.first_event_timeout_ms)
             .field("idle_timeout_ms", &self.idle_timeout_ms)
-            .field("max_output_tokens", &self.max_output_tokens)
+            .field("output_tokens_max", &self.output_tokens_max)
             .field("max_tokens_field", &self.max_tokens_field)
             .field("resend_reasoning", &self.resend_reasoning)
             .field("prompt_cache_key", &self.prompt_cache_key)
@@ -276,8 +276,8 @@ impl Provider for OpenAi {
         self.server.options.resend_reasoning != ResendReasoning::Never
     }
 
-    fn max_output_tokens(&self) -> Option<u64> {
-        self.server.options.max_output_tokens
+    fn output_tokens_max(&self) -> Option<u64> {
+        self.server.options.output_tokens_max
     }
 }
 
@@ -286,7 +286,7 @@ impl Server {
         wire::WireStyle {
             provider: &self.options.name,
             max_tokens_field: self.max_tokens_field,
-            max_output_tokens: self.options.max_output_tokens,
+            output_tokens_max: self.options.output_tokens_max,
             resend_reasoning: self.options.resend_reasoning,
             prompt_cache_key: self.prompt_cache_key,
         }

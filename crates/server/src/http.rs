@@ -201,16 +201,7 @@ struct Compact {
 
 async fn list(State(shared): State<Arc<Shared>>) -> Answer {
     let sessions = shared.runtime.sessions().await.map_err(refused)?;
-    let listed: Vec<Value> = sessions
-        .into_iter()
-        .map(|(id, head)| {
-            json!({
-                "id": id, "model": head.model, "entries": head.entries, "context_tokens": head.context_tokens,
-                "window": head.window, "compactions": head.compactions, "updated_at_ms": head.updated_at_ms,
-            })
-        })
-        .collect();
-    Ok(answer(&json!({ "sessions": listed })))
+    Ok(answer(&json!({ "sessions": sessions })))
 }
 
 async fn start(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answer {
@@ -235,9 +226,7 @@ async fn prompt(
     // In a task of its own: a client that goes away does not cancel it.
     let reply = tokio::spawn(async move { session.prompt(text).await }).await;
     let reply = reply.unwrap_or(Err(Error::Interrupted { session: id })).map_err(refused)?;
-    Ok(answer(&json!({
-        "text": reply.text, "run": reply.run, "steps": reply.steps, "context": reply.context, "usage": reply.usage,
-    })))
+    Ok(answer(&json!(reply)))
 }
 
 async fn compact(
@@ -261,13 +250,13 @@ async fn abort(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Ans
 }
 
 async fn open(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
-    shared.runtime.open_shared(id, Arc::clone(&shared.agent)).await.map_err(refused)
+    shared.runtime.open(id, Arc::clone(&shared.agent)).await.map_err(refused)
 }
 
 /// A session that is there, live or stored.
 async fn known(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
     let is_live = || async { shared.runtime.live().await.is_ok_and(|live| live.iter().any(|one| one == id)) };
-    if shared.runtime.head(id).await.map_err(refused)?.is_none() && !is_live().await {
+    if shared.runtime.summary(id).await.map_err(refused)?.is_none() && !is_live().await {
         return Err(Refusal::new(StatusCode::NOT_FOUND, &format!("there is no session {id:?}")));
     }
     open(shared, id).await
@@ -290,12 +279,16 @@ fn answer(value: &Value) -> Response {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+#[expect(clippy::wildcard_enum_match_arm, reason = "the library's errors are open-ended")]
 fn refused(error: Error) -> Refusal {
     let (status, class) = match &error {
         Error::Model(failure) => (StatusCode::BAD_GATEWAY, failure.class.as_str()),
         Error::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "other"),
-        Error::NotIdle { .. } | Error::Aborted | Error::Stopped { .. } => (StatusCode::CONFLICT, "other"),
-        Error::Invalid(_) | Error::Config(_) => (StatusCode::BAD_REQUEST, "other"),
+        Error::NotIdle { .. } | Error::DuplicateKey { .. } | Error::Aborted | Error::Stopped { .. } => {
+            (StatusCode::CONFLICT, "other")
+        }
+        Error::NoSession { .. } => (StatusCode::NOT_FOUND, "other"),
+        error if error.is_invalid_request() => (StatusCode::BAD_REQUEST, "other"),
         Error::Closed => (StatusCode::SERVICE_UNAVAILABLE, "other"),
         Error::Store(store) if !store.is_retryable() => (StatusCode::BAD_REQUEST, "other"),
         // And what a later version of the library may add.

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use greenroom::kernel::EntryId;
-use greenroom::{Agent, CompactOptions, Delivery, Error, Filter, Runtime, SessionHandle};
-use serde::{Deserialize, Serialize};
+use greenroom::{Agent, CompactOptions, Delivery, Error, Filter, Runtime, SessionHandle, Status};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
@@ -79,18 +79,6 @@ struct Branch {
 #[serde(deny_unknown_fields)]
 struct Named {
     session_id: String,
-}
-
-/// One session in `session/list`.
-#[derive(Serialize)]
-struct Listed {
-    id: String,
-    model: String,
-    entries: u64,
-    context_tokens: u64,
-    window: Option<u64>,
-    compactions: u64,
-    updated_at_ms: u64,
 }
 
 /// A refused request: code, text, and what a program may want to know.
@@ -223,10 +211,11 @@ impl Server {
                 let out = self.out.clone();
                 tokio::spawn(async move {
                     let params = match session.prompt(text).await {
-                        Ok(reply) => json!({
-                            "session_id": session_id, "text": reply.text, "run": reply.run,
-                            "context": reply.context, "usage": reply.usage,
-                        }),
+                        Ok(reply) => {
+                            let mut told = json!(reply);
+                            told["session_id"] = session_id.into();
+                            told
+                        }
                         Err(error) => json!({ "session_id": session_id, "error": error_data(&error) }),
                     };
                     notify(&out, "session/prompt_result", &params).await;
@@ -236,7 +225,7 @@ impl Server {
             "session/compact" => {
                 let Compact { session_id, keep_recent, focus, force } = read(params)?;
                 let session = self.session(&session_id).await?;
-                if session.state().await?.status != "idle" {
+                if session.state().await?.status != Status::Idle {
                     return Err(Error::NotIdle { session: session_id, what: "compact it" }.into());
                 }
                 let out = self.out.clone();
@@ -256,22 +245,8 @@ impl Server {
                 Ok(json!({ "session_id": session_id }))
             }
             "session/list" => {
-                let listed: Vec<Listed> = self
-                    .runtime
-                    .sessions()
-                    .await?
-                    .into_iter()
-                    .map(|(id, head)| Listed {
-                        id,
-                        model: head.model,
-                        entries: head.entries,
-                        context_tokens: head.context_tokens,
-                        window: head.window,
-                        compactions: head.compactions,
-                        updated_at_ms: head.updated_at_ms,
-                    })
-                    .collect();
-                Ok(json!({ "sessions": listed }))
+                let sessions = self.runtime.sessions().await?;
+                Ok(json!({ "sessions": sessions }))
             }
             "agent/state" => {
                 let Named { session_id } = read(params)?;
@@ -293,7 +268,7 @@ impl Server {
             return Ok(session.clone());
         }
         let mut events = self.runtime.subscribe(Filter::session(id));
-        let session = self.runtime.open_shared(id, Arc::clone(&self.agent)).await?;
+        let session = self.runtime.open(id, Arc::clone(&self.agent)).await?;
         let out = self.out.clone();
         let session_id = id.to_owned();
         self.tellers.spawn(async move {

@@ -106,7 +106,7 @@ pub(crate) fn check(request: &SeenRequest, known: usize) -> Vec<Broken> {
     if request.system.as_ref().is_some_and(|text| text.trim().is_empty()) {
         broken.push((Rule::EmptyMessage, "the system prompt".to_owned()));
     }
-    if request.max_output_tokens == Some(0) {
+    if request.output_tokens_max == Some(0) {
         broken.push((Rule::OutputLimit, "max_tokens".to_owned()));
     }
     check_tools(request, &mut broken);

@@ -118,7 +118,7 @@ fn seen(mut request: Request) -> SeenRequest {
         system: request.system,
         messages: request.messages,
         tools: request.tools,
-        max_output_tokens: request.max_output_tokens,
+        output_tokens_max: request.output_tokens_max,
         output_schema: request.output_schema,
         session: Some(request.session).filter(|session| !session.is_empty()),
         purpose: request.purpose,

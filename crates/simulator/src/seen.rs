@@ -21,7 +21,7 @@ pub struct SeenRequest {
     /// The tools offered.
     pub tools: Arc<[ToolSpec]>,
     /// The most output asked for, in tokens.
-    pub max_output_tokens: Option<u64>,
+    pub output_tokens_max: Option<u64>,
     /// The schema asked for.
     pub output_schema: Option<Arc<OutputSchema>>,
     /// The session it belongs to. Over HTTP: the header `x-greenroom-session`, else `prompt_cache_key`, else

@@ -224,7 +224,7 @@ impl WireRequest {
             system,
             messages,
             tools,
-            max_output_tokens: self.max_completion_tokens.or(self.max_tokens),
+            output_tokens_max: self.max_completion_tokens.or(self.max_tokens),
             output_schema: self.response_format.as_ref().and_then(output_schema),
             session: headers.session.or(self.prompt_cache_key).or(self.user),
             purpose,

@@ -156,7 +156,7 @@ async fn orphaned(summaries: Summariser, told: u64, change: Option<CompactionSet
         async move { session.prompt("go on").await }
     });
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(session.state().await.unwrap().status, "compacting");
+    assert_eq!(session.state().await.unwrap().status, Status::Compacting);
     if let Some(change) = change {
         runtime.set_compaction(change).await.unwrap();
     }
@@ -165,7 +165,7 @@ async fn orphaned(summaries: Summariser, told: u64, change: Option<CompactionSet
     let reply = prompt.await.unwrap();
     assert!(!armed.load(Ordering::Relaxed), "the agent died");
     model.assert_clean();
-    let ended = ends(&drain(&mut events)).iter().map(|end| end.outcome).collect();
+    let ended = ends(&drain(&mut events)).iter().map(|end| end.outcome.as_str()).collect();
     let refused = runs(&model).iter().filter(|logged| logged.outcome == Outcome::Overflowed).count();
     Orphaned { reply, ended, refused }
 }

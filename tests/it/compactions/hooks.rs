@@ -35,7 +35,7 @@ async fn a_cancel_leaves_everything_and_says_why() {
     .await;
     let before = session.context().await.unwrap();
     let done = session.compact(keep(300)).await.unwrap();
-    assert_eq!((done.outcome, done.reason.as_deref()), ("cancelled", Some("a demo runs")));
+    assert_eq!(done.outcome, CompactionOutcome::Cancelled { reason: "a demo runs".into() });
     assert_eq!(session.context().await.unwrap(), before);
     assert_eq!(asked(&model).len(), 0);
 }
@@ -45,7 +45,7 @@ async fn a_supplied_summary_may_name_its_own_first_kept_entry_and_gets_the_foote
     let (model, runtime, session) =
         hooked(|builder| builder.before_compact(|_, _| async { supply("By hand.".into(), Some(7)) })).await;
     let before = session.context().await.unwrap();
-    assert_eq!(session.compact(keep(300)).await.unwrap().outcome, "completed");
+    assert_eq!(session.compact(keep(300)).await.unwrap().outcome.as_str(), "completed");
     let compaction = newest(&runtime, "s").await;
     assert_eq!((compaction.first_kept, compaction.from_hook), (Some(EntryId(7)), true));
     assert_eq!(compaction.summary, "By hand.\n\n<modified-files>\na.rs\n</modified-files>");
@@ -70,7 +70,10 @@ async fn a_supplied_summary_that_is_empty_too_large_or_cuts_where_none_may_is_re
         .await;
         let before = session.context().await.unwrap();
         let done = session.compact(keep(300)).await.unwrap();
-        assert!(done.outcome == "failed" && done.reason.unwrap().contains(reason), "{reason}");
+        assert!(
+            done.outcome.as_str() == "failed" && done.outcome.reason().unwrap().contains(reason),
+            "{reason}"
+        );
         assert_eq!(session.context().await.unwrap(), before);
     }
 }
@@ -94,7 +97,7 @@ async fn a_hook_that_panics_or_is_slow_is_reported_and_skipped() {
         .await;
         let mut events = session.subscribe();
         let done = session.compact(keep(300)).await.unwrap();
-        assert_eq!(done.outcome, "completed");
+        assert_eq!(done.outcome.as_str(), "completed");
         assert!(done.duration_ms <= 10_000);
         tokio::time::sleep(Duration::from_secs(60)).await;
         let told = warnings(&drain(&mut events));

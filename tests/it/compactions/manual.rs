@@ -53,7 +53,7 @@ async fn an_undone_compaction_waits_for_the_window_even_after_a_restart() {
         assert_eq!(count(&drain(&mut events), "compaction_start"), 0, "restart: {restart}");
     }
     // By hand it is done again, and then it triggers as it did.
-    assert_eq!(session.compact(keep(600)).await.unwrap().outcome, "completed");
+    assert_eq!(session.compact(keep(600)).await.unwrap().outcome.as_str(), "completed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +85,7 @@ async fn steers_and_prompts_during_a_compaction_are_neither_lost_nor_doubled() {
         async move { session.compact(keep(700)).await }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(session.state().await.unwrap().status, "compacting");
+    assert_eq!(session.state().await.unwrap().status, Status::Compacting);
     assert!(matches!(session.undo_compaction().await, Err(Error::NotIdle { .. })));
     assert!(matches!(session.branch(None).await, Err(Error::NotIdle { .. })));
     session.steer("s1. steer").await.unwrap();
@@ -93,7 +93,7 @@ async fn steers_and_prompts_during_a_compaction_are_neither_lost_nor_doubled() {
     let (one, two) = tokio::join!(session.prompt("p1. prompt"), session.prompt("p2. prompt"));
     one.unwrap();
     two.unwrap();
-    assert_eq!(compacting.await.unwrap().unwrap().outcome, "completed");
+    assert_eq!(compacting.await.unwrap().unwrap().outcome.as_str(), "completed");
     let said: Vec<String> =
         session.context().await.unwrap().iter().filter(|m| m.role() == "user").map(|m| m.text()).collect();
     for name in ["s1. steer", "s2. follow", "p1. prompt", "p2. prompt"] {
@@ -118,7 +118,7 @@ async fn a_pin_is_kept_verbatim_through_compactions_and_within_a_budget() {
         assert!(session.pin(EntryId(alone)).await.is_err(), "{alone} cannot stand alone");
     }
     for _ in 0..2 {
-        assert_eq!(session.compact(keep(500)).await.unwrap().outcome, "completed");
+        assert_eq!(session.compact(keep(500)).await.unwrap().outcome.as_str(), "completed");
         let context = session.context().await.unwrap();
         assert_eq!(context[0].text(), "The password of the lighthouse is swordfish.");
         assert!(context[1].text().contains("was compacted"));
@@ -127,7 +127,7 @@ async fn a_pin_is_kept_verbatim_through_compactions_and_within_a_budget() {
         }
     }
     session.prompt(text("much", 2_900)).await.unwrap();
-    let head = runtime.head("s").await.unwrap().unwrap();
+    let head = runtime.store().head("s").unwrap().unwrap();
     let log = runtime.entries("s", EntryId(0)).await.unwrap();
     let much = log
         .iter()
@@ -221,12 +221,12 @@ async fn an_import_of_any_size_is_taken_over_and_compacted() {
         session.import(Vec::new(), None).await.is_err(),
         "only an empty session takes over another's entries"
     );
-    assert_eq!(session.compact(keep(500)).await.unwrap().outcome, "completed");
+    assert_eq!(session.compact(keep(500)).await.unwrap().outcome.as_str(), "completed");
     let context = session.context().await.unwrap();
     runtime.shutdown().await.unwrap();
     let again = builder(&model).data_dir(dir.path()).start().await.unwrap();
     let session = again.open("s", &agent(1_000_000)).await.unwrap();
     assert_eq!(session.context().await.unwrap(), context);
-    assert_eq!(again.head("s").await.unwrap().unwrap().entries, 17_003);
+    assert_eq!(again.summary("s").await.unwrap().unwrap().entries, 17_003);
     again.shutdown().await.unwrap();
 }

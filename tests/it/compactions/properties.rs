@@ -98,7 +98,7 @@ async fn live(seed: u64) -> u64 {
     for step in 0..STEPS {
         let mut events = life.session.subscribe();
         life.act(&mut random, step).await;
-        while life.session.state().await.unwrap().status != "idle" {
+        while life.session.state().await.unwrap().status != Status::Idle {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let seen = drain(&mut events);
@@ -242,7 +242,7 @@ impl Life {
                     focus: None,
                 };
                 let outcome = self.session.compact(options).await.unwrap();
-                assert!(outcome.entry_id.is_some() || outcome.reason.is_some(), "{outcome:?}");
+                assert!(outcome.entry_id.is_some() || outcome.outcome.reason().is_some(), "{outcome:?}");
             }
             9 => self.undo_all(random).await,
             10 => {
@@ -275,7 +275,7 @@ impl Life {
             // Refused only where the result would not fit the window, with the size; then nothing changes.
             match self.session.undo_compaction().await {
                 Ok(_) => assert_eq!(&self.session.context().await.unwrap(), before),
-                Err(Error::Invalid(why)) => return assert!(why.contains("the window has"), "{why}"),
+                Err(Error::UndoTooLarge { tokens, window }) => return assert!(tokens > window),
                 Err(other) => panic!("{other}"),
             }
         }
@@ -284,7 +284,7 @@ impl Life {
     async fn check(&mut self, seen: &[Arc<Event>]) {
         let log: Vec<Arc<Entry>> =
             self.runtime.entries("s", EntryId(0)).await.unwrap().into_iter().map(Arc::new).collect();
-        let head = self.runtime.head("s").await.unwrap().unwrap();
+        let head = self.runtime.summary("s").await.unwrap().unwrap();
         let path = path_to(&log, head.leaf).expect("every parent is there");
         let context = self.session.context().await.unwrap();
         assert_paired(&context);
@@ -295,7 +295,10 @@ impl Life {
         assert_eq!(starts, ended.len(), "one end for each start");
         for end in &ended {
             let is_smaller = end.tokens_after < end.tokens_before;
-            assert!(is_smaller || end.reason.is_some() || end.outcome == "superseded", "{end:?}");
+            assert!(
+                is_smaller || end.outcome.reason().is_some() || end.outcome.as_str() == "superseded",
+                "{end:?}"
+            );
         }
         let requests = asked(&self.model);
         let fresh: Vec<String> =

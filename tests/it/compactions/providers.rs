@@ -31,12 +31,12 @@ async fn after_a_switch_to_another_provider_summaries_are_asked_there() {
     let runtime = runtime_over(&left, &right).await;
     let one = Agent::new("one").provider("left").context_window(100_000);
     let session = opened(&runtime, "s", &one, chat(12, 300)).await;
-    assert_eq!(session.compact(keep(1_000)).await.unwrap().outcome, "completed");
+    assert_eq!(session.compact(keep(1_000)).await.unwrap().outcome.as_str(), "completed");
     runtime.open("s", &Agent::new("two").provider("right").context_window(100_000)).await.unwrap();
     for _ in 0..4 {
         session.prompt(text("more", 600)).await.unwrap();
     }
-    assert_eq!(session.compact(keep(500)).await.unwrap().outcome, "completed");
+    assert_eq!(session.compact(keep(500)).await.unwrap().outcome.as_str(), "completed");
     let models = |model: &Simulator| -> Vec<String> {
         asked(model).iter().map(|logged| logged.request.model.clone()).collect()
     };
@@ -77,11 +77,11 @@ async fn a_limit_that_a_summariser_names_is_remembered() {
         let runtime = builder(&model).compaction(own).start().await.unwrap();
         let refused = || asked(&model).iter().filter(|logged| logged.outcome == Outcome::Overflowed).count();
         let first = opened(&runtime, "first", &agent(200_000), chat(100, 400)).await;
-        assert_eq!(first.compact(keep(5_000)).await.unwrap().outcome, "completed");
+        assert_eq!(first.compact(keep(5_000)).await.unwrap().outcome.as_str(), "completed");
         let once = refused();
         assert!(once > 0, "it was asked for too much");
         let second = opened(&runtime, "second", &agent(200_000), chat(100, 400)).await;
-        assert_eq!(second.compact(keep(5_000)).await.unwrap().outcome, "completed");
+        assert_eq!(second.compact(keep(5_000)).await.unwrap().outcome.as_str(), "completed");
         assert_eq!(refused(), once, "{summary_model:?}");
     }
 }
@@ -106,5 +106,5 @@ async fn a_retry_after_on_a_summary_holds_the_whole_lane_back() {
     other.prompt("hello").await.unwrap();
     let waited = runs(&model)[0].started - asked(&model)[0].started;
     assert!(waited >= Duration::from_secs(20), "{waited:?}");
-    assert_eq!(compaction.await.unwrap().unwrap().outcome, "completed");
+    assert_eq!(compaction.await.unwrap().unwrap().outcome.as_str(), "completed");
 }

@@ -115,7 +115,7 @@ async fn a_half_that_fails_panics_or_hangs_harms_neither_the_other_nor_the_sessi
             let runtime = Runtime::builder().provider(Arc::new(harmful)).in_memory().start().await.unwrap();
             let session = opened(&runtime, "s", &agent(100_000), with_a_long_turn()).await;
             let done = session.compact(keep(1_000)).await.unwrap();
-            assert_eq!(done.outcome, "completed", "{harm:?}: {done}");
+            assert_eq!(done.outcome.as_str(), "completed", "{harm:?}: {done:?}");
             // The harmed request never reached the model: one call a half, and none was asked twice.
             let halves = asked(&model);
             assert_eq!(
@@ -141,8 +141,8 @@ async fn a_half_that_never_works_ends_the_compaction_and_nothing_else() {
         let session = opened(&runtime, "s", &agent(100_000), with_a_long_turn()).await;
         let before = session.context().await.unwrap();
         let done = session.compact(keep(1_000)).await.unwrap();
-        assert_eq!(done.outcome, "failed", "{harm:?}: {done}");
-        assert!(done.reason.is_some_and(|reason| !reason.is_empty()));
+        assert_eq!(done.outcome.as_str(), "failed", "{harm:?}: {done:?}");
+        assert!(done.outcome.reason().is_some_and(|reason| !reason.is_empty()));
         assert_eq!(session.context().await.unwrap(), before);
         session.prompt("and on").await.unwrap();
     }
@@ -166,11 +166,11 @@ async fn a_compaction_under_way_can_be_left() {
     };
     let (reply, ()) = tokio::join!(prompt, abort);
     assert!(matches!(reply, Err(Error::Aborted)), "{reply:?}");
-    while session.state().await.unwrap().status != "idle" {
+    while session.state().await.unwrap().status != Status::Idle {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(began.elapsed() < Duration::from_secs(6));
-    assert_eq!(ends(&drain(&mut events))[0].outcome, "cancelled");
+    assert_eq!(ends(&drain(&mut events))[0].outcome.as_str(), "cancelled");
     let manual = tokio::spawn({
         let session = session.clone();
         async move { session.compact(keep(100)).await }
@@ -178,7 +178,7 @@ async fn a_compaction_under_way_can_be_left() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     runtime.close("s").await.unwrap();
     let left = manual.await.unwrap();
-    assert!(left.as_ref().is_ok_and(|done| done.outcome == "cancelled"), "{left:?}");
+    assert!(left.as_ref().is_ok_and(|done| done.outcome.as_str() == "cancelled"), "{left:?}");
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
@@ -198,8 +198,8 @@ async fn an_answer_that_cannot_be_used_is_asked_for_again_and_then_nothing_is_in
         let session = opened(&runtime, "s", &agent(8_000), chat(8, 280)).await;
         let before = session.context().await.unwrap();
         let done = session.compact(keep(1_000)).await.unwrap();
-        assert_eq!(done.outcome, "failed", "{summariser:?}");
-        assert!(done.reason.as_ref().is_some_and(|text| text.contains(reason)), "{summariser:?}: {done}");
+        assert_eq!(done.outcome.as_str(), "failed", "{summariser:?}");
+        assert!(done.outcome.reason().is_some_and(|text| text.contains(reason)), "{summariser:?}: {done:?}");
         assert_eq!(asked(&model).len(), 2, "{summariser:?}: asked once more");
         assert_eq!(session.context().await.unwrap(), before, "{summariser:?}");
         assert_eq!(compactions(&runtime, "s").await.len(), 0);
@@ -216,11 +216,11 @@ async fn an_empty_session_and_one_huge_message_give_reasons() {
     let model = simulator(Echo, 8_000);
     let runtime = runtime(&model).await;
     let empty = runtime.open("empty", &agent(8_000)).await.unwrap();
-    assert_eq!(empty.compact(CompactOptions::default()).await.unwrap().outcome, "nothing");
+    assert_eq!(empty.compact(CompactOptions::default()).await.unwrap().outcome.as_str(), "nothing");
     let huge = opened(&runtime, "huge", &agent(8_000), vec![user(text("m0.", 7_000))]).await;
     for force in [false, true] {
         let done = huge.compact(CompactOptions { force, ..keep(100) }).await.unwrap();
-        assert!(done.entry_id.is_none() && done.reason.is_some(), "{done}");
+        assert!(done.entry_id.is_none() && done.outcome.reason().is_some(), "{done:?}");
     }
     assert_eq!(asked(&model).len(), 0);
 }
@@ -235,7 +235,7 @@ async fn what_a_hostile_summariser_says_cannot_pose_as_ours() {
     let model = simulator(ByPurpose::new(Echo, hostile), 100_000);
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
-    assert_eq!(session.compact(keep(300)).await.unwrap().outcome, "completed");
+    assert_eq!(session.compact(keep(300)).await.unwrap().outcome.as_str(), "completed");
     let seen = session.context().await.unwrap()[0].text();
     for tag in ["<system>", "\n[User]", "<read-files>", "<active-request>"] {
         assert!(!seen.contains(tag), "{tag}: {seen}");
@@ -262,8 +262,8 @@ async fn a_history_of_three_million_tokens_is_compacted_in_chunks() {
     let state = session.state().await.unwrap();
     assert!(state.context.tokens >= 3_000_000, "{state:?} {}", session.context().await.unwrap().len());
     let done = session.compact(keep(10_000)).await.unwrap();
-    assert_eq!(done.outcome, "completed", "{done}");
-    assert!(done.tokens_after < 40_000, "{done}");
+    assert_eq!(done.outcome.as_str(), "completed", "{done:?}");
+    assert!(done.tokens_after < 40_000, "{done:?}");
     let requests = asked(&model);
     assert!(requests.len() > 25, "{}", requests.len());
     assert!(model.in_flight_max() > 1 && model.in_flight_max() <= 4, "{}", model.in_flight_max());
@@ -297,7 +297,7 @@ async fn smaller_parts(dialect: ErrorDialect, refusals_max: usize) {
     let runtime = builder(&model).compaction(own).start().await.unwrap();
     let session = opened(&runtime, "s", &agent(1_000_000), chat(600, 500)).await;
     let done = session.compact(keep(5_000)).await.unwrap();
-    assert_eq!(done.outcome, "completed", "{done}");
+    assert_eq!(done.outcome.as_str(), "completed", "{done:?}");
     let requests = asked(&model);
     let (refused, answered): (Vec<_>, Vec<_>) =
         requests.iter().partition(|logged| logged.outcome == Outcome::Overflowed);
@@ -328,7 +328,7 @@ async fn questions_of_a_size_that_was_refused_are_cancelled_under_way() {
     let runtime = runtime.start().await.unwrap();
     let session = opened(&runtime, "s", &agent(1_000_000), chat(600, 500)).await;
     let done = session.compact(keep(5_000)).await.unwrap();
-    assert_eq!(done.outcome, "completed", "{done}");
+    assert_eq!(done.outcome.as_str(), "completed", "{done:?}");
     let took = |logged: &LoggedRequest| logged.ended.unwrap() - logged.started;
     let requests = asked(&model);
     let (left, heard): (Vec<_>, Vec<_>) =
@@ -381,7 +381,7 @@ async fn twenty_in_a_row_keep_the_request_the_files_and_the_cap() {
             let summary = &compaction.summary;
             let verbatim = format!("<active-request>\n{request}\n</active-request>");
             assert!(summary.contains(&verbatim), "{summariser:?} {index}: {summary}");
-            let words = greenroom::kernel::summary::body(summary);
+            let words = greenroom::kernel::summary::without_footer(summary);
             let tokens =
                 greenroom::kernel::size::text_tokens(words, greenroom::kernel::size::Estimator::Classes);
             assert!(tokens <= cap + 64, "{summariser:?} {index}: {tokens} of {cap}");
@@ -396,7 +396,10 @@ async fn twenty_in_a_row_keep_the_request_the_files_and_the_cap() {
         }
         if summariser == Summariser::Obedient {
             let goal = &history.last().unwrap().1.summary;
-            assert!(greenroom::kernel::summary::body(goal).contains("lighthouse at Kap Arkona"), "{goal}");
+            assert!(
+                greenroom::kernel::summary::without_footer(goal).contains("lighthouse at Kap Arkona"),
+                "{goal}"
+            );
         }
         let starts = crate::compaction_fixtures::count(&seen, "compaction_start");
         let done = crate::compaction_fixtures::count(&seen, "compaction_end");

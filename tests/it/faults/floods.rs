@@ -109,7 +109,7 @@ async fn prompts_all_at_once() {
     assert!(growth <= GROWTH_BYTES_MAX, "it grew by {growth} bytes");
     assert_eq!(busy + admitted, MILLION);
     assert!(admitted <= 2_000, "{admitted} were admitted");
-    while session.state().await.unwrap().status != "idle" {
+    while session.state().await.unwrap().status != Status::Idle {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert!(session.prompt("and now?").await.is_ok());

@@ -40,7 +40,7 @@ async fn stopped(model: &Simulator, agent: &Agent, words: &str) -> u64 {
     assert!(reason.contains(words), "{reason}");
     let calls = model.calls();
     let told = drain(&mut events).iter().any(|event| {
-        matches!(&event.kind, EventKind::RunEnd { outcome: "stopped", reason: Some(told), .. } if told == reason)
+        matches!(&event.kind, EventKind::RunEnd { outcome: RunOutcome::Stopped { reason: told }, .. } if told == reason)
     });
     assert!(told, "an event says why");
     calls
@@ -80,7 +80,7 @@ async fn a_budget_that_is_used_up_stops_the_turn() {
         .context_window(100_000)
         .instructions("word ".repeat(2_000))
         .tool("count", |count: Count| async move { Ok(count.number.to_string()) })
-        .cost_limit_microdollars(30_000);
+        .cost_microdollars_max(30_000);
     let calls = stopped(&model, &spending, "cost limit").await;
     assert!((2..50).contains(&calls), "{calls} calls");
     model.assert_clean();
@@ -109,7 +109,7 @@ async fn a_guard_that_cannot_hold_says_so_once() {
         CompactionSettings { unknown_window: UnknownWindow::Disable, ..CompactionSettings::default() };
     for (agent, words) in [
         (known(), &[][..]),
-        (known().cost_limit_microdollars(1_000_000), &["the price of simulated at simulator"]),
+        (known().cost_microdollars_max(1_000_000), &["the price of simulated at simulator"]),
         (Agent::new("simulated"), &["128000 tokens are assumed"]),
         (Agent::new("simulated").compaction(assumes_nothing), &["nothing is compacted before"]),
     ] {

@@ -159,7 +159,7 @@ async fn ask<T>(what: &str, request: impl Future<Output = T>) -> T {
 async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, orders: Orders) {
     let open = |which: usize| {
         let (runtime, definition) = (runtime.clone(), Arc::clone(&definitions[which]));
-        async move { runtime.open_shared(VICTIM, definition).await }
+        async move { runtime.open(VICTIM, definition).await }
     };
     let mut opened = ask("open", open(0)).await;
     if opened.is_err() {
@@ -238,7 +238,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     // After all of that, it works.
     let last = ask("the last prompt", session.prompt("and now?")).await;
     assert!(last.is_ok(), "{:?}: the victim does not work any more: {last:?}", strike.point);
-    let head = runtime.head(VICTIM).await.unwrap().unwrap();
+    let head = runtime.store().head(VICTIM).unwrap().unwrap();
     assert_eq!((head.open_run, head.open_compaction), (None, None), "{:?}", strike.point);
     assert!(head.inbox.is_empty(), "{:?}: {:?}", strike.point, head.inbox);
     let names: Vec<&str> =
@@ -266,7 +266,7 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
     let cancels = Arc::clone(&orders.cancel_compaction);
     let runtime = builder(&model)
         .store(Store::memory_on(disk))
-        .max_in_flight(10_000)
+        .in_flight_max(10_000)
         .probe(move |session, at| probe.at(session, at))
         .before_compact(move |session, _| {
             before.at(&session, "hook/before");
@@ -307,12 +307,12 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
         let (runtime, shared) = (runtime.clone(), Arc::clone(&shared));
         async move {
             let id = format!("s{number}");
-            let session = runtime.open_shared(&id, shared).await.unwrap();
+            let session = runtime.open(&id, shared).await.unwrap();
             for run in 0..TURNS {
                 let words = "thing ".repeat(if number < LONG { 1_800 } else { 5 });
                 let end = session.prompt(format!("question {run} {words}")).await;
                 assert!(end.is_ok(), "{id}: {end:?}");
-                while session.state().await.unwrap().status != "idle" {
+                while session.state().await.unwrap().status != Status::Idle {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }

@@ -115,7 +115,7 @@ struct Note {
 
 /// Why each compaction was begun, and how it ended.
 fn rungs(events: &[std::sync::Arc<Event>]) -> Vec<(Trigger, &'static str)> {
-    crate::compaction_fixtures::ends(events).iter().map(|end| (end.trigger, end.outcome)).collect()
+    crate::compaction_fixtures::ends(events).iter().map(|end| (end.trigger, end.outcome.as_str())).collect()
 }
 
 /// Settings by which nothing compacts before the window is full.
@@ -202,15 +202,15 @@ async fn a_learned_limit_is_kept_and_shown() {
     };
     let start = || Runtime::builder().provider(model.provider()).store(store.clone()).clock_from(1);
     let runtime = start().start().await.unwrap();
-    assert_eq!(window(runtime.clone()).await, (128_000, WindowSource::Assumed));
+    assert_eq!(window(runtime.clone()).await, (Some(128_000), WindowSource::Assumed));
     let session = runtime.open("learned", &Agent::new("simulated")).await.unwrap();
     for run in 0..10 {
         session.prompt(format!("question {run} {}", "thing ".repeat(1_200))).await.unwrap();
     }
-    assert_eq!(window(runtime.clone()).await, (WINDOW, WindowSource::Learned));
+    assert_eq!(window(runtime.clone()).await, (Some(WINDOW), WindowSource::Learned));
     drop(runtime);
     let again = start().start().await.unwrap();
-    assert_eq!(window(again).await, (WINDOW, WindowSource::Learned), "it is kept");
+    assert_eq!(window(again).await, (Some(WINDOW), WindowSource::Learned), "it is kept");
     model.assert_clean();
 }
 
@@ -273,7 +273,7 @@ async fn less_output_is_asked_for_before_anything_is_compacted() {
     });
     let runtime = runtime(&model).await;
     let session =
-        runtime.open("output", &agent(WINDOW).max_output_tokens(6_000).compaction(late())).await.unwrap();
+        runtime.open("output", &agent(WINDOW).output_tokens_max(6_000).compaction(late())).await.unwrap();
     let mut events = session.subscribe();
     session.prompt("thing ".repeat(3_000)).await.unwrap();
     let seen = drain(&mut events);
@@ -291,7 +291,7 @@ async fn less_output_is_asked_for_where_the_refusal_names_no_limit() {
     let refused = Fault::Http { status: 400, headers: Vec::new(), body: body.to_owned() };
     let model = simulator(Sequence(vec![Said::fault(refused), Said::text("fine")]), WINDOW);
     let runtime = runtime(&model).await;
-    let agent = agent(WINDOW).max_output_tokens(6_000).compaction(late());
+    let agent = agent(WINDOW).output_tokens_max(6_000).compaction(late());
     let session = runtime.open("unnamed", &agent).await.unwrap();
     let mut events = session.subscribe();
     assert_eq!(session.prompt("thing ".repeat(3_000)).await.unwrap().text, "fine");
@@ -313,7 +313,7 @@ async fn less_output_is_asked_for_where_the_provider_sets_the_limit() {
     let server = model.serve().await.unwrap();
     let options = OpenAiOptions {
         base_url: server.base_url(),
-        max_output_tokens: Some(6_000),
+        output_tokens_max: Some(6_000),
         prompt_cache_key: Some(true),
         ..OpenAiOptions::default()
     };
@@ -331,7 +331,7 @@ async fn less_output_is_asked_for_where_the_provider_sets_the_limit() {
 
 /// The output limits of all requests.
 fn asked_output(model: &Simulator) -> Vec<u64> {
-    model.requests().iter().filter_map(|logged| logged.request.max_output_tokens).collect()
+    model.requests().iter().filter_map(|logged| logged.request.output_tokens_max).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -351,7 +351,7 @@ async fn where_compaction_is_off_the_caller_gets_the_error() {
     assert!(error.as_ref().is_some_and(Error::is_context_overflow), "{error:?}");
     assert_eq!(count(&drain(&mut events), "compaction_start"), 0);
     // By hand it may, and then the session goes on.
-    assert_eq!(session.compact(CompactOptions::default()).await.unwrap().outcome, "completed");
+    assert_eq!(session.compact(CompactOptions::default()).await.unwrap().outcome.as_str(), "completed");
     session.resume().await.unwrap();
     model.assert_clean();
 }
@@ -404,7 +404,7 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
             let error = reply.unwrap_err();
             assert!(error.is_context_overflow(), "{error:?}");
             let state = session.state().await.unwrap();
-            assert_eq!((state.status, state.is_unanswered), ("idle", true));
+            assert_eq!((state.status, state.is_unanswered), (Status::Idle, true));
         } else {
             assert!(reply.unwrap().text.starts_with("answer"), "{refusals}");
         }

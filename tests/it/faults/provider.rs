@@ -93,7 +93,7 @@ fn became(name: &str, events: &mut greenroom::Subscription, end: &Result<Reply>)
             }
             EventKind::MessageEnd { message, .. } => {
                 results.extend(message.status);
-                answers += u32::from(message.role == "assistant");
+                answers += u32::from(message.role == Role::Assistant);
             }
             _ => {}
         }
@@ -120,14 +120,14 @@ async fn survive(runtime: &Runtime, number: usize, fault: &Fault, over_http: boo
     assert_eq!(became, wanted(fault, over_http), "{name}");
     assert_eq!(session.prompt("second").await.unwrap().text, "a good answer", "{name}");
     let state = session.state().await.unwrap();
-    assert_eq!((state.status, state.waiting, state.is_unanswered), ("idle", 0, false), "{name}");
+    assert_eq!((state.status, state.waiting, state.is_unanswered), (Status::Idle, 0, false), "{name}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_kind_of_fault_is_survived_in_process() {
     let faults = Fault::every_kind();
     let model = simulator(script(faults.clone()), 20_000);
-    let runtime = builder(&model).max_in_flight(1_000).start().await.unwrap();
+    let runtime = builder(&model).in_flight_max(1_000).start().await.unwrap();
     join_all(faults.iter().enumerate().map(|(number, fault)| survive(&runtime, number, fault, false))).await;
     assert_all_fired(&model, &faults);
     runtime.shutdown().await.unwrap();
@@ -155,7 +155,7 @@ async fn every_kind_of_fault_is_survived_over_http() {
     let provider = OpenAi::new(options).unwrap();
     let runtime = Runtime::builder()
         .provider(Arc::new(provider))
-        .max_in_flight(1_000)
+        .in_flight_max(1_000)
         .in_memory()
         .start()
         .await

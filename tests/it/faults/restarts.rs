@@ -24,8 +24,8 @@ async fn three_restarts_in_a_minute_then_failed_with_the_reason_then_opened_agai
         .start()
         .await
         .unwrap();
-    let mut events =
-        runtime.subscribe(Filter::session("sick").named(&["session_restarted", "session_failed"]));
+    let mut events = runtime
+        .subscribe(Filter::session("sick").kinds([EventType::SessionRestarted, EventType::SessionFailed]));
     let sick = runtime.open("sick", &agent(50_000)).await.unwrap();
     let well = runtime.open("well", &agent(50_000)).await.unwrap();
     assert_eq!(sick.prompt("before").await.unwrap().text, "before");
@@ -171,8 +171,8 @@ async fn an_error_of_a_handler_restarts_its_session() {
     let times = Arc::new(AtomicU32::new(4));
     let model = simulator(Echo, 50_000);
     let runtime = builder(&model).probe(strikes("agent/context", &times)).start().await.unwrap();
-    let mut events =
-        runtime.subscribe(Filter::session("sick").named(&["session_restarted", "session_failed"]));
+    let mut events = runtime
+        .subscribe(Filter::session("sick").kinds([EventType::SessionRestarted, EventType::SessionFailed]));
     let session = runtime.open("sick", &agent(50_000)).await.unwrap();
     let answer = session.prompt("hello").await;
     assert!(matches!(answer, Err(Error::Interrupted { .. })), "{answer:?}");
@@ -227,7 +227,7 @@ async fn answers_that_nobody_waits_for_harm_nobody() {
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
     let state = session.state().await.unwrap();
-    assert_eq!((state.status, state.waiting), ("idle", 0), "{state:?}");
+    assert_eq!((state.status, state.waiting), (Status::Idle, 0), "{state:?}");
     assert_eq!(session.prompt("and now?").await.unwrap().text, "and now?");
     model.assert_clean();
 }

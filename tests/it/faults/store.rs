@@ -42,7 +42,7 @@ async fn start(model: &Simulator, dir: &Path, files: &FaultyFiles) -> Runtime {
 }
 
 async fn quiet(session: &SessionHandle) {
-    while session.state().await.unwrap().status != "idle" {
+    while session.state().await.unwrap().status != Status::Idle {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
 }

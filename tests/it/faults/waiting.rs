@@ -59,7 +59,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
         for number in 0..4 {
             session.prompt(format!("{number} {}", "thing ".repeat(300))).await.unwrap();
         }
-        until(&session, |state| state.status == "idle").await;
+        until(&session, |state| state.status == Status::Idle).await;
     }
     let compaction = compacts.then(|| {
         let session = session.clone();
@@ -67,7 +67,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
         tokio::spawn(async move { session.compact(options).await })
     });
     if compacts {
-        until(&session, |state| state.status == "compacting").await;
+        until(&session, |state| state.status == Status::Compacting).await;
     }
     let mut prompts = Vec::new();
     for (number, text) in ["first", "second", "third"].into_iter().enumerate() {
@@ -75,7 +75,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
         prompts.push((text, tokio::spawn(async move { asked.prompt(text).await })));
         // The first one begins at once where nothing is under way.
         let waiting = number + usize::from(compacts);
-        until(&session, |state| state.status != "idle" && state.waiting == waiting).await;
+        until(&session, |state| state.status != Status::Idle && state.waiting == waiting).await;
     }
     session.follow_up("followed up").await.unwrap();
     files.set(fault);
@@ -96,7 +96,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     if heals {
         files.set(Fault::None);
         // Nobody asks for anything more: what was acknowledged is said all the same.
-        until(&session, |state| state.status == "idle" && state.waiting == 0).await;
+        until(&session, |state| state.status == Status::Idle && state.waiting == 0).await;
     } else {
         let refused = session.prompt("fourth").await;
         assert!(matches!(refused, Err(Error::Store(_))), "{context}: {refused:?}");
@@ -104,7 +104,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     }
     session.prompt("last").await.unwrap_or_else(|error| panic!("{context}: it works no more: {error:?}"));
     let state = session.state().await.unwrap();
-    assert_eq!((state.status, state.waiting), ("idle", 0), "{context}");
+    assert_eq!((state.status, state.waiting), (Status::Idle, 0), "{context}");
     assert_eq!(said(&runtime, "followed up").await, 1, "{context}: what was acknowledged");
     assert_eq!(said(&runtime, "last").await, 1, "{context}");
     for text in ["first", "second", "third", "fourth"] {
@@ -114,7 +114,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
             assert_eq!(times, 1, "{context}: {text} was answered");
         }
     }
-    let head = runtime.head("waiting").await.unwrap().unwrap();
+    let head = runtime.store().head("waiting").unwrap().unwrap();
     assert!(head.inbox.is_empty() && head.open_run.is_none(), "{context}: {head:?}");
     assert_eq!(head.open_compaction, None, "{context}");
     runtime.shutdown().await.unwrap();

@@ -136,7 +136,7 @@ async fn force_compacts_all_but_the_last_two_messages() {
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(4, 50)).await;
     let nothing = session.compact(CompactOptions::default()).await.unwrap();
-    assert_eq!(nothing.outcome, "nothing", "{nothing}");
+    assert_eq!(nothing.outcome.as_str(), "nothing", "{nothing:?}");
     let force = CompactOptions { force: true, ..CompactOptions::default() };
     let plan = session.plan(force.clone()).await.unwrap();
     assert_eq!((plan.messages_removed(), plan.messages_before), (6, 8));
@@ -176,7 +176,7 @@ async fn the_truncate_strategy_asks_no_model_and_tells_the_roles() {
     messages.extend(chat(6, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
     let done = session.compact(keep(300)).await.unwrap();
-    assert_eq!((done.outcome, asked(&model).len()), ("truncated", 0));
+    assert_eq!((done.outcome.as_str(), asked(&model).len()), ("truncated", 0));
     let summary = newest(&runtime, "s").await.summary;
     assert!(summary.starts_with(&format!("[Compacted {} messages: ", done.messages_removed)), "{summary}");
     for part in ["user", "assistant", "1 tool", "<modified-files>\na.rs"] {
@@ -358,7 +358,7 @@ async fn without_a_session_the_overflow_is_the_caller_s() {
         system: None,
         messages: vec![Arc::new(user(text("much", 500)))],
         tools: Arc::from([]),
-        max_output_tokens: None,
+        output_tokens_max: None,
         output_schema: None,
         purpose: greenroom::provider::Purpose::Step,
         session: String::new(),
@@ -372,29 +372,27 @@ async fn an_unknown_model_is_taken_for_128k() {
     let model = simulator(Echo, 128_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &Agent::new("nobody-knows-it")).await.unwrap();
-    assert_eq!(session.state().await.unwrap().context_window, 128_000);
+    assert_eq!(session.state().await.unwrap().context_window, Some(128_000));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_window_is_in_every_usage_update_and_agent_end_and_in_the_state_from_the_start() {
+async fn the_window_is_in_every_usage_update_and_run_end_and_in_the_state_from_the_start() {
     let model = simulator(Echo, 77_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &agent(77_000)).await.unwrap();
-    assert_eq!(session.state().await.unwrap().context_window, 77_000);
+    assert_eq!(session.state().await.unwrap().context_window, Some(77_000));
     let mut events = session.subscribe();
     session.prompt("hello").await.unwrap();
     let mut windows = BTreeSet::new();
     let mut names = BTreeSet::new();
     for event in drain(&mut events) {
-        if let EventKind::UsageUpdate { context_window, .. } | EventKind::AgentEnd { context_window, .. } =
-            event.kind
-        {
-            windows.insert(context_window);
+        if let EventKind::UsageUpdate { context, .. } | EventKind::RunEnd { context, .. } = &event.kind {
+            windows.insert(context.window);
             names.insert(event.kind.name());
         }
     }
-    assert_eq!(names, BTreeSet::from(["agent_end", "usage_update"]));
-    assert_eq!(windows, BTreeSet::from([77_000]));
+    assert_eq!(names, BTreeSet::from(["run_end", "usage_update"]));
+    assert_eq!(windows, BTreeSet::from([Some(77_000)]));
 }
 
 /// What the RPC handler will call: the budget can be given, and the agent goes on with the compacted context.

@@ -223,7 +223,7 @@ impl World<'_> {
             agent = agent.compaction(CompactionSettings { enabled: true, ..self.plan.settings.clone() });
         }
         for kind in ["note", "look", "wait", "fail", "explode"] {
-            agent = agent.with(Recorded {
+            agent = agent.add_tool(Recorded {
                 kind,
                 runs: Arc::clone(&self.runs),
                 panics: Arc::clone(&self.tool_panics),
@@ -341,8 +341,9 @@ impl World<'_> {
                     keep_recent: pick(&mut self.random, &[None, Some(500)]),
                     force: once_in(&mut self.random, 2),
                 };
-                let work =
-                    async move { session.compact(options).await.map(|end| Done::Compacted(end.outcome)) };
+                let work = async move {
+                    session.compact(options).await.map(|end| Done::Compacted(end.outcome.as_str()))
+                };
                 ("compact", work.boxed())
             }
             78..=79 => {
@@ -496,7 +497,7 @@ impl World<'_> {
             // One that died too often rests too.
             while let Ok(state) = session.state().await {
                 self.look(life).await;
-                if state.status == "idle" && state.waiting == 0 {
+                if state.status == Status::Idle && state.waiting == 0 {
                     break;
                 }
                 assert!(tokio::time::Instant::now() < deadline, "it never comes to rest: {state:?}");
@@ -516,7 +517,7 @@ impl World<'_> {
             loop {
                 self.look(&mut life).await;
                 let state = session.state().await.unwrap();
-                if state.status == "idle" && state.waiting == 0 {
+                if state.status == Status::Idle && state.waiting == 0 {
                     break;
                 }
                 assert!(tokio::time::Instant::now() < deadline, "it never settles: {state:?}");
@@ -568,7 +569,7 @@ impl World<'_> {
     /// Waits for a compaction after the run.
     async fn settled(&self, session: &SessionHandle) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        while session.state().await.unwrap().status != "idle" {
+        while session.state().await.unwrap().status != Status::Idle {
             assert!(tokio::time::Instant::now() < deadline, "it never comes to rest");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -583,8 +584,8 @@ fn line(event: &Event) -> String {
             let stop = message.stop.map(|stop| format!(" {stop:?}")).unwrap_or_default();
             format!("{}{stop} {} calls {text:?}", message.role, message.tool_calls.len())
         }
-        EventKind::RunEnd { run, outcome, reason, .. } => {
-            format!("{run} {outcome} {}", reason.as_deref().unwrap_or_default())
+        EventKind::RunEnd { run, outcome, .. } => {
+            format!("{run} {outcome} {}", outcome.reason().unwrap_or_default())
         }
         EventKind::CompactionEnd(end) => {
             format!("{} {} → {}", end.outcome, end.tokens_before, end.tokens_after)

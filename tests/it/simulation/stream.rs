@@ -53,13 +53,11 @@ pub(crate) fn check_told(session: &str, told: &[Arc<Event>], all: &[Event], is_w
     }
 }
 
-/// How the runs of one session ended, in one life.
+/// What began in one session and what of it ended, in one life.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    begun: u64,
-    ended: u64,
-    /// The newest end of a run that its agent has not yet followed.
-    run_end: Option<(RunId, &'static str)>,
+    run: Option<RunId>,
+    is_answering: bool,
     /// The next durable event.
     next: Option<u64>,
 }
@@ -74,22 +72,29 @@ impl Ends {
             self.next = Some(event.seq + 1);
         }
         match &event.kind {
-            EventKind::AgentStart { .. } => self.begun += 1,
-            EventKind::RunEnd { run, outcome, .. } => self.run_end = Some((*run, outcome)),
-            EventKind::AgentEnd { run, outcome, .. } => {
-                self.ended += 1;
-                assert_eq!(
-                    self.run_end.take(),
-                    Some((*run, *outcome)),
-                    "an agent's end follows the end of its run, once"
-                );
+            EventKind::RunStart { run } => {
+                assert_eq!(self.run.replace(*run), None, "a run begins in another: {event:?}");
+            }
+            EventKind::RunEnd { run, .. } => {
+                // One that a crash interrupted was begun in another life.
+                assert!(self.run.take().is_none_or(|begun| begun == *run), "another run ends: {event:?}");
+                assert!(!self.is_answering, "a run ends in the middle of an answer: {event:?}");
+            }
+            EventKind::MessageStart { .. } => {
+                assert!(!std::mem::replace(&mut self.is_answering, true), "an answer in another: {event:?}");
+            }
+            EventKind::MessageDiscarded { .. } => {
+                assert!(std::mem::take(&mut self.is_answering), "no answer is discarded: {event:?}");
+            }
+            EventKind::MessageEnd { message, .. } if message.role == Role::Assistant => {
+                self.is_answering = false;
             }
             _ => {}
         }
     }
 
-    /// Everything came to its end, and no actor died. (A run that a crash interrupted was begun in another life.)
+    /// Everything came to its end.
     pub(crate) fn check_all_ended(&self, session: &str) {
-        assert_eq!(self.begun, self.ended, "{session}: runs that began, and runs that ended");
+        assert_eq!((self.run, self.is_answering), (None, false), "{session}: what began and did not end");
     }
 }

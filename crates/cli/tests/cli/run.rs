@@ -35,7 +35,7 @@ fn events_come_one_a_line_and_the_last_is_the_end() {
         let events = events(&ran);
         assert_eq!(events[0]["type"], "message_end");
         let last = events.last().unwrap();
-        assert_eq!((&last["type"], &last["outcome"]), (&"agent_end".into(), &"completed".into()));
+        assert_eq!((&last["type"], &last["outcome"]), (&"run_end".into(), &"completed".into()));
         assert!(events.iter().all(|event| event["session_id"] == "mine"));
         assert!(last["context"]["tokens"].as_u64() > Some(0), "{last}");
     }
@@ -134,7 +134,7 @@ fn an_interruption_keeps_what_had_come() {
         assert_eq!(ran.code, Some(130), "{ran:?}");
         if json {
             let last = ran.stdout.lines().last().unwrap();
-            assert!(last.contains("\"agent_end\"") && last.contains("aborted"), "{last}");
+            assert!(last.contains("\"run_end\"") && last.contains("aborted"), "{last}");
         }
         let shown = place.run(&["show", "mine"]);
         assert!(shown.stdout.contains("line 3") && !shown.stdout.contains("line 199"), "{}", shown.stdout);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::path::Media;
 use greenroom_kernel::run::{Effect, Input, Run};
-use greenroom_kernel::{AssistantMessage, Message, StopReason};
+use greenroom_kernel::{AssistantMessage, Message};
 use greenroom_provider::{Purpose, Request};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -121,16 +121,8 @@ impl AgentState {
                     self.shared.publish_durable(&self.deps.bus, event);
                 }
                 if let Some(answer) = then.and_then(|then| then.take()) {
-                    let Answer { run, outcome, context, reply } = *answer;
-                    self.publish(EventKind::AgentEnd {
-                        run,
-                        outcome,
-                        context_window: context.window,
-                        context,
-                    });
-                    if let Some((reply, result)) = reply {
-                        let _ = reply.send(result);
-                    }
+                    let Answer { to, reply } = *answer;
+                    let _ = to.send(reply);
                 }
             }
             AgentMessage::FlushEvents => self.tell_session(SessionMessage::EventsFlushed),
@@ -203,7 +195,7 @@ impl AgentState {
             over,
             begin,
         }));
-        self.publish(EventKind::AgentStart { run: stamp.run });
+        self.publish(EventKind::RunStart { run: stamp.run });
         self.input(myself, stamp, Input::Begin);
     }
 
@@ -258,7 +250,7 @@ impl AgentState {
                     shared,
                     stamp,
                     tools: running.begin.tools.clone(),
-                    timeout_ms: running.begin.agent.tool_timeout_ms,
+                    timeout: running.begin.agent.tool_timeout,
                     cancel,
                 };
                 tokio::spawn(task.run(calls));
@@ -331,7 +323,7 @@ impl AgentState {
             system: Some(begin.agent.instructions.clone()).filter(|text| !text.is_empty()),
             messages,
             tools: begin.tools.specs(),
-            max_output_tokens: output_tokens_max,
+            output_tokens_max,
             output_schema: begin.schema.clone(),
             purpose: Purpose::Step,
             session: shared.id.to_string(),
@@ -367,7 +359,10 @@ impl AgentState {
                 running.partial = Some(partial);
                 self.abort_when_quiet(myself, stamp);
             }
-            ModelOutcome::Answered(answer) => self.input(myself, stamp, Input::Answered(answer)),
+            ModelOutcome::Answered(answer) => {
+                let jitter = jitter(&self.shared.id, stamp.run.0, call);
+                self.input(myself, stamp, Input::Answered { answer, jitter });
+            }
             ModelOutcome::Failed(error) => {
                 let wordless = error.is_overflow_candidate();
                 if let Some(limit) = error
@@ -440,7 +435,7 @@ fn watch_for_abort(
 /// Whether it is an answer of which only a part had come.
 fn is_cut_off(message: &Message) -> bool {
     match message {
-        Message::Assistant(answer) => matches!(answer.stop, StopReason::Aborted | StopReason::Error),
+        Message::Assistant(answer) => answer.stop.is_partial(),
         Message::User(_) | Message::ToolResult(_) => false,
     }
 }

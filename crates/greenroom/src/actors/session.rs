@@ -18,7 +18,7 @@ use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-use crate::actors::usage_tracker::ContextLimits;
+use crate::actors::usage_tracker::TrackerConfig;
 use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
@@ -29,16 +29,19 @@ use crate::message::{
     SupervisorMessage, TrackerMessage,
 };
 use crate::restarts::Restarts;
-use crate::session::State;
+use crate::session::{State, Status};
 use crate::shared::SessionShared;
 
 mod compaction;
 mod definition;
+mod first_reply;
 mod inbox;
 mod manual;
 mod open_compaction;
 mod opening;
 mod runs;
+
+pub(crate) use opening::blocking;
 
 use definition::{Definition, SessionLimits};
 use inbox::Inbox;
@@ -264,9 +267,8 @@ impl SessionState {
         match self.deps.store.append_of_any_size(&self.shared.id, batch).await? {
             Appended::Written { .. } => {}
             Appended::Duplicate { first } => {
-                return Err(Error::Invalid(format!(
-                    "this idempotency key was used before, for entry {first}; nothing was changed"
-                )));
+                let session = self.shared.id.to_string();
+                return Err(Error::DuplicateKey { session, first, outcome: None });
             }
         }
         let bill_before = self.log.bill();
@@ -311,20 +313,20 @@ impl SessionState {
         self.definition.overhead(self.log.pinned_tokens())
     }
 
-    fn limits(&self) -> ContextLimits {
+    fn tracker_config(&self) -> TrackerConfig {
         let session = SessionLimits {
             pinned_tokens: self.log.pinned_tokens(),
             is_sub_agent: self.shared.parent.is_some(),
             is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
             only_at_window: self.compaction.only_at_window,
         };
-        self.definition.limits(&self.deps, session)
+        self.definition.tracker_config(&self.deps, session)
     }
 
     /// Tells the tracker by what the context is measured from now on.
     fn limits_changed(&mut self) {
         self.definition.refresh_window(&self.deps, self.log.pinned_tokens());
-        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.limits())));
+        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.tracker_config())));
     }
 
     /// Takes over a changed definition, or changed settings.
@@ -378,9 +380,9 @@ impl SessionState {
             total_tokens: bill.usage.total_tokens(),
             cost_microdollars: bill.cost_microdollars,
             status: match (self.compaction.is_idle(), &self.run) {
-                (false, _) => "compacting",
-                (true, Some(_)) => "working",
-                (true, None) => "idle",
+                (false, _) => Status::Compacting,
+                (true, Some(_)) => Status::Working,
+                (true, None) => Status::Idle,
             },
             waiting: self.inbox.waiting(&self.log).count(),
             is_unanswered: self.run.is_none() && runs::unanswered(&self.log).is_some(),

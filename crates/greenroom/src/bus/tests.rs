@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Bus, Delivery, Filter, QUEUE_BYTES};
-use crate::event::{Event, EventKind};
+use crate::event::{Event, EventKind, EventType};
 
 fn warning(session: &str, seq: u64, bytes: usize) -> Arc<Event> {
     Arc::new(Event {
@@ -47,10 +47,10 @@ fn a_slow_subscriber_gets_what_fits_and_then_one_explicit_gap() {
 }
 
 #[test]
-fn filters_choose_by_session_durability_and_name() {
+fn filters_choose_by_session_durability_and_type() {
     let bus = Bus::default();
     let mut durable = bus.subscribe(Filter::session("a").durable());
-    let mut named = bus.subscribe(Filter::all().named(&["warning"]));
+    let mut named = bus.subscribe(Filter::all().kinds([EventType::Warning]));
     let mut update = warning("a", 1, 0);
     Arc::make_mut(&mut update).n = Some(1);
     bus.publish(&update);

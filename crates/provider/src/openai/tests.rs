@@ -156,7 +156,7 @@ fn request() -> Request {
         system: None,
         messages: vec![Arc::new(Message::user("hi"))],
         tools: Arc::from([]),
-        max_output_tokens: None,
+        output_tokens_max: None,
         output_schema: None,
         purpose: Purpose::Step,
         session: "s".to_owned(),

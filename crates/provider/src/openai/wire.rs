@@ -25,7 +25,7 @@ pub(super) struct WireStyle<'a> {
     pub(super) provider: &'a str,
     pub(super) max_tokens_field: MaxTokensField,
     /// What to ask for where the request names no limit.
-    pub(super) max_output_tokens: Option<u64>,
+    pub(super) output_tokens_max: Option<u64>,
     pub(super) resend_reasoning: ResendReasoning,
     pub(super) prompt_cache_key: bool,
 }
@@ -144,7 +144,7 @@ struct JsonSchema<'a> {
 
 /// Writes `request` for a server that wants it in `style`.
 pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> WireRequest<'a> {
-    let limit = request.max_output_tokens.or(style.max_output_tokens);
+    let limit = request.output_tokens_max.or(style.output_tokens_max);
     let (max_tokens, max_completion_tokens) = match style.max_tokens_field {
         MaxTokensField::MaxTokens => (limit, None),
         MaxTokensField::MaxCompletionTokens => (None, limit),

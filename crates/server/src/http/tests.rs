@@ -40,7 +40,7 @@ async fn a_session_is_prompted_and_compacted() {
     let (status, state) = call(&server, Method::POST, "/sessions", Some(json!({ "session_id": "a" }))).await;
     assert_eq!((status, &state["context_window"]), (StatusCode::OK, &json!(8_000)));
     let (_, nothing) = call(&server, Method::POST, "/sessions/a/compact", None).await;
-    assert_eq!(nothing["outcome"], "nothing", "{nothing}");
+    assert_eq!(nothing["outcome"], "nothing", "{nothing:?}");
     for run in 0..4 {
         let body = json!({ "text": format!("question {run}") });
         let (status, reply) = call(&server, Method::POST, "/sessions/a/prompt", Some(body)).await;

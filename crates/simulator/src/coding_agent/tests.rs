@@ -126,7 +126,7 @@ impl Talk {
             system: None,
             messages,
             tools,
-            max_output_tokens: None,
+            output_tokens_max: None,
             output_schema: None,
             purpose,
             session: "talk".to_owned(),

@@ -19,7 +19,7 @@ fn request(session: &str, text: &str) -> Request {
         system: Some("Be brief.".to_owned()),
         messages: vec![Arc::new(Message::user(text))],
         tools: Arc::new([]),
-        max_output_tokens: None,
+        output_tokens_max: None,
         output_schema: None,
         purpose: Purpose::Step,
         session: session.to_owned(),

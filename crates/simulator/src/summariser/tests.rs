@@ -21,7 +21,7 @@ fn request(text: &str, cap: Option<u64>) -> SeenRequest {
         system: None,
         messages: vec![Arc::new(Message::user(text))],
         tools: Arc::new([]),
-        max_output_tokens: cap,
+        output_tokens_max: cap,
         output_schema: None,
         session: None,
         purpose: Purpose::Summary,

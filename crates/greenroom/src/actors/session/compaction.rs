@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::compacting::{Compacting, CompactionParams, Effect, End, Segment};
+use greenroom_kernel::due;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
 };
@@ -18,13 +19,13 @@ use super::open_compaction::{CompactionRequest, OverflowRequest};
 use super::{PAUSE_AFTER_FAILURES, SessionState};
 use crate::actors::compactor::{Compactor, CompactorArguments};
 use crate::agent::Agent;
+use crate::compaction::Compacted;
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::message::{
     AgentMessage, CompactionOrder, CompactorMessage, MeasureFor, Measurement, RunAttempt, Summariser,
-    TrackerMessage, compacted,
+    TrackerMessage,
 };
-use crate::session::Compacted;
 
 /// Whether a segment may be replaced: its base is still the newest active compaction, it begins with the first
 /// active entry, and it ends directly before the first kept one.
@@ -63,7 +64,7 @@ impl SessionState {
         if self.compaction.join(stamp, overflow) {
             return;
         }
-        if trigger == Trigger::Threshold && !self.compaction.has_message_since() {
+        if !due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
             self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
             return;
         }
@@ -86,8 +87,9 @@ impl SessionState {
     /// After a run: compacts if that is due, so that the next prompt need not wait for it.
     pub(super) async fn compact_if_due(&mut self, measured: &Measurement) {
         let is_free = self.is_idle() && !self.is_stopping && self.inbox.is_empty(&self.log);
-        if measured.size.is_due && is_free && self.compaction.has_message_since() {
-            self.start_compaction(CompactionRequest::new(Trigger::Threshold), measured).await;
+        let trigger = Trigger::Threshold;
+        if is_free && due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
+            self.start_compaction(CompactionRequest::new(trigger), measured).await;
         }
     }
 
@@ -102,13 +104,17 @@ impl SessionState {
         let Some(request) = self.compaction.measured(measurement) else { return };
         // The run that asked may be over, and a switch may be to a window that is large enough.
         let is_wanted = request.run.is_none_or(|stamp| self.current(stamp).is_some());
-        let is_needless = request.trigger == Trigger::ModelSwitch && !measured.size.is_due;
-        if is_wanted && !is_needless && !self.is_stopping {
+        let is_due = due::is_due(request.trigger, &measured.size, self.compaction.has_message_since());
+        if is_wanted && is_due && !self.is_stopping {
             self.start_compaction(request, measured).await;
         }
     }
 
-    fn compaction_params(&self, request: &CompactionRequest, measured: &Measurement) -> CompactionParams {
+    pub(super) fn compaction_params(
+        &self,
+        request: &CompactionRequest,
+        measured: &Measurement,
+    ) -> CompactionParams {
         let size = &measured.size;
         let (provider, model) = (self.definition.provider(), self.definition.model());
         let mut window = self.definition.window.tokens.unwrap_or(size.tokens.max(1));
@@ -160,7 +166,8 @@ impl SessionState {
         if let [Effect::End(end)] = effects.as_slice()
             && let CompactionOutcome::Nothing { .. } = end.outcome
         {
-            self.tell_compacted(request, self.unchanged(&end.outcome, tokens), None);
+            let told = self.unchanged(&request, end.outcome.clone(), tokens);
+            self.tell_compacted(request, told, None);
             return;
         }
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -173,7 +180,8 @@ impl SessionState {
         }));
         if let Err(error) = self.append(draft, None).await {
             let outcome = CompactionOutcome::Failed { reason: error.to_string() };
-            self.tell_compacted(request, self.unchanged(&outcome, tokens), None);
+            let told = self.unchanged(&request, outcome, tokens);
+            self.tell_compacted(request, told, None);
             return;
         }
         let (summariser, fallback) = self.summarisers(&request);
@@ -256,8 +264,8 @@ impl SessionState {
         if let Err(error) = self.append(draft, None).await {
             self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
             let outcome = CompactionOutcome::Failed { reason: error.to_string() };
-            let told = self.unchanged(&outcome, ended.tokens_before);
             if let Some(request) = self.compaction.end(id) {
+                let told = self.unchanged(&request, outcome, ended.tokens_before);
                 self.tell_compacted(request, told, None);
             }
             return;
@@ -269,7 +277,7 @@ impl SessionState {
         self.deps.probe(&self.shared.id, "install/4_measured");
         self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: true });
         if let Some(request) = self.compaction.end(id) {
-            self.tell_compacted(request, compacted(&ended), None);
+            self.tell_compacted(request, Compacted::from(&ended), None);
         }
     }
 
@@ -280,7 +288,7 @@ impl SessionState {
         }
         if let Some(request) = self.compaction.give_up_measuring() {
             let outcome = CompactionOutcome::Cancelled { reason: ABORTED.into() };
-            let told = self.unchanged(&outcome, self.shared.context().tokens);
+            let told = self.unchanged(&request, outcome, self.shared.context().tokens);
             self.tell_compacted(request, told, None);
         } else {
             self.cancel_compaction(ABORTED);
@@ -344,15 +352,16 @@ impl SessionState {
             ));
         }
         self.limits_changed();
-        self.tell_compacted(request, compacted(&ended), floor);
+        self.tell_compacted(request, Compacted::from(&ended), floor);
     }
 
     /// The result of a compaction that changed nothing and recorded no end.
-    fn unchanged(&self, outcome: &CompactionOutcome, tokens: u64) -> Compacted {
+    fn unchanged(&self, request: &CompactionRequest, outcome: CompactionOutcome, tokens: u64) -> Compacted {
         let messages = self.log.messages();
         Compacted {
-            outcome: outcome.as_str(),
-            reason: outcome.reason().map(str::to_owned),
+            started: None,
+            trigger: request.trigger,
+            outcome,
             entry_id: None,
             tokens_before: tokens,
             tokens_after: tokens,
@@ -360,6 +369,8 @@ impl SessionState {
             messages_after: messages,
             messages_removed: 0,
             duration_ms: 0,
+            summary_usage: Usage::default(),
+            cost_microdollars: None,
         }
     }
 
@@ -381,7 +392,7 @@ impl SessionState {
                 None => self.tell_agent(AgentMessage::Compacted { stamp, installed, floor }),
             }
         }
-        if !self.deps.hooks.is_empty() && told.outcome != "nothing" {
+        if !self.deps.hooks.is_empty() && !matches!(told.outcome, CompactionOutcome::Nothing { .. }) {
             let (deps, shared, told) = (Arc::clone(&self.deps), Arc::clone(&self.shared), told.clone());
             tokio::spawn(async move {
                 for message in deps.hooks.ended(&shared.id, told).await {

@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_kernel::usage::{Window, WindowSource};
 use greenroom_tools::Registry;
 
-use crate::actors::usage_tracker::ContextLimits;
+use crate::actors::usage_tracker::TrackerConfig;
 use crate::agent::Agent;
 use crate::deps::{Deps, model_info};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::lane::Lane;
 use crate::message::Summariser;
 
@@ -47,7 +48,7 @@ impl Definition {
     /// # Errors
     /// An unknown provider, a tool that cannot be used, or settings in which nothing could work.
     pub(super) fn resolve(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
-        let lane = deps.lane(&agent).cloned().ok_or_else(|| unknown_provider(deps, &agent))?;
+        let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let tools = crate::sub_agent::tools_of(deps, &agent)?;
         let settings = deps.settings(&agent);
         let fixed_tokens = fixed_tokens(&agent, &tools);
@@ -90,19 +91,21 @@ impl Definition {
     }
 
     /// By what the session's context is measured.
-    pub(super) fn limits(&self, deps: &Deps, session: SessionLimits) -> ContextLimits {
-        ContextLimits {
+    pub(super) fn tracker_config(&self, deps: &Deps, session: SessionLimits) -> TrackerConfig {
+        TrackerConfig {
             provider: self.provider().to_owned(),
             model: self.model().to_owned(),
-            window: self.window,
             overhead: self.overhead(session.pinned_tokens),
-            settings: Arc::clone(&self.settings),
-            output_tokens_max: deps.output_tokens_max(&self.agent),
-            cost_microdollars_max: self.agent.cost_microdollars_max,
             resends_reasoning: self.lane.provider.resends_reasoning(),
-            is_sub_agent: session.is_sub_agent,
-            is_paused: session.is_paused,
-            only_at_window: session.only_at_window,
+            limits: ContextLimits {
+                window: self.window,
+                settings: Arc::clone(&self.settings),
+                output_tokens_max: deps.output_tokens_max(&self.agent),
+                cost_microdollars_max: self.agent.cost_microdollars_max,
+                is_sub_agent: session.is_sub_agent,
+                is_paused: session.is_paused,
+                only_at_window: session.only_at_window,
+            },
         }
     }
 
@@ -146,11 +149,4 @@ fn fixed_tokens(agent: &Agent, tools: &Registry) -> u64 {
         .map(|spec| of(&spec.name) + of(&spec.description) + of(&spec.parameters.to_string()))
         .sum::<u64>();
     of(&agent.instructions) + specs
-}
-
-fn unknown_provider(deps: &Deps, agent: &Agent) -> Error {
-    let wanted = agent.provider.as_deref().unwrap_or(&deps.default_provider);
-    let mut known: Vec<&str> = deps.lanes.keys().map(String::as_str).collect();
-    known.sort_unstable();
-    Error::Config(format!("the runtime has no provider named {wanted:?}; it has {}", known.join(", ")))
 }

@@ -7,20 +7,20 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
+use greenroom_kernel::due::Size;
 use greenroom_kernel::entry::{Entry, EntryKind, Trigger};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::path::Live;
-use greenroom_kernel::plan::{Nothing, Plan, PlanOptions, plan};
-use greenroom_kernel::settings::Occasion;
+use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::size::Estimator;
-use greenroom_kernel::usage::{ContextUsage, Measured};
+use greenroom_kernel::usage::{ContextUsage, Measured, Ratio};
 
 use super::SessionState;
 use super::open_compaction::CompactionRequest;
 use super::opening::{blocking, shared};
-use crate::error::{Error, Result};
-use crate::message::{BranchSummary, LeftBranch, ReplyTo, TrackerMessage};
-use crate::session::{CompactOptions, Compacted};
+use crate::compaction::{CompactOptions, Compacted};
+use crate::error::{BranchPointError, Error, PinError, Result};
+use crate::message::{BranchSummary, LeftBranch, Measurement, ReplyTo, TrackerMessage};
 
 /// The most that may be pinned, as a share of the window: one part in this many.
 const PIN_SHARE: u64 = 8;
@@ -35,21 +35,13 @@ impl SessionState {
         self.measure_for(CompactionRequest { options, reply, ..CompactionRequest::new(Trigger::Manual) });
     }
 
-    pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, Nothing> {
-        let context = self.shared.context();
-        let window = self.definition.window.tokens.unwrap_or(context.tokens.max(1));
-        let mut wanted = PlanOptions::new(
-            &self.definition.settings,
-            window,
-            Occasion::Manual,
-            context.tokens,
-            self.overhead(),
-        );
-        wanted.force |= options.force;
-        if let Some(keep) = options.keep_recent {
-            wanted.keep_recent = keep.max(1);
-        }
-        plan(self.log.path(), &wanted)
+    pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, NothingToCompact> {
+        let usage = self.shared.context();
+        let size = Size { tokens: usage.tokens, ..Size::default() };
+        let measured = Measurement { size, usage, ratio: Ratio::default() };
+        let request =
+            CompactionRequest { options: options.clone(), ..CompactionRequest::new(Trigger::Manual) };
+        plan(self.log.path(), &self.compaction_params(&request, &measured).plan_options())
     }
 
     pub(super) async fn undo(&mut self) -> Result<ContextUsage> {
@@ -58,7 +50,7 @@ impl SessionState {
             .log
             .head()
             .active_compaction
-            .ok_or_else(|| Error::Invalid("there is no compaction to undo".into()))?;
+            .ok_or_else(|| Error::NothingToUndo { session: self.shared.id.to_string() })?;
         // What the compaction replaced is read from the log.
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::CompactionUndone { compaction: active });
@@ -68,10 +60,7 @@ impl SessionState {
         after.push(Arc::clone(&undone));
         let size = self.measure_path(&after);
         if let Some(window) = self.definition.window.tokens.filter(|window| size.tokens() > *window) {
-            return Err(Error::Invalid(format!(
-                "the context would have {} tokens without this compaction, and the window has {window}",
-                size.tokens()
-            )));
+            return Err(Error::UndoTooLarge { tokens: size.tokens(), window });
         }
         draft.follow_path(&after, size.tokens());
         self.append(draft, None).await?;
@@ -83,24 +72,16 @@ impl SessionState {
 
     pub(super) async fn branch(&mut self, to: Option<EntryId>, summary: Option<BranchSummary>) -> Result<()> {
         self.check_idle("branch it")?;
-        if to.is_some_and(|to| to.0 >= self.log.head().entries) {
-            return Err(Error::Invalid(format!(
-                "there is no entry {}; the session has {}",
-                to.unwrap_or(EntryId(0)),
-                self.log.head().entries
-            )));
+        let entries = self.log.head().entries;
+        if let Some(entry) = to.filter(|to| to.0 >= entries) {
+            return Err(Error::NoEntry { entry, entries });
         }
         let path = self.read_path(to).await?;
-        if path.last().map(|entry| entry.id) != to {
-            return Err(Error::Invalid(
-                "a branch must begin at an entry of a path; this one stands beside it".into(),
-            ));
+        if let Some(entry) = to.filter(|to| path.last().map(|entry| entry.id) != Some(*to)) {
+            return Err(Error::BranchPoint(BranchPointError::BesidePath { entry }));
         }
         if !greenroom_kernel::path::open_calls(&path).is_empty() {
-            return Err(Error::Invalid(
-                "a branch cannot begin between a tool call and its result; take the entry before or after"
-                    .into(),
-            ));
+            return Err(Error::BranchPoint(BranchPointError::InsideCall));
         }
         let left = self.log.head().leaf;
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -162,9 +143,7 @@ impl SessionState {
     pub(super) async fn pin(&mut self, entry: EntryId, pinned: bool) -> Result<()> {
         if pinned {
             let found = self.log.path().iter().find(|other| other.id == entry);
-            let found = found.ok_or_else(|| {
-                Error::Invalid(format!("entry {entry} is not in the live context, so it cannot be pinned"))
-            })?;
+            let found = found.ok_or(Error::Pin(PinError::NotActive { entry }))?;
             let stands_alone = match found.kind.as_message().map(|message| &**message) {
                 Some(Message::User(_)) => true,
                 Some(Message::Assistant(answer)) => answer.tool_calls().next().is_none(),
@@ -172,17 +151,12 @@ impl SessionState {
                 None => greenroom_kernel::path::is_message(&found.kind),
             };
             if !stands_alone {
-                return Err(Error::Invalid(format!(
-                    "entry {entry} is not a message that can stand alone: only words can be pinned, not tool calls or \
-                     their results"
-                )));
+                return Err(Error::Pin(PinError::NotAlone { entry }));
             }
-            let budget = self.definition.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
-            let all = self.log.pins_tokens() + found.tokens;
-            if all > budget {
-                return Err(Error::Invalid(format!(
-                    "pins would take {all} tokens, and at most {budget} may be pinned in this window"
-                )));
+            let tokens_max = self.definition.window.tokens.unwrap_or(u64::MAX) / PIN_SHARE;
+            let tokens = self.log.pins_tokens() + found.tokens;
+            if tokens > tokens_max {
+                return Err(Error::Pin(PinError::TooLarge { tokens, tokens_max }));
             }
         }
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -195,7 +169,7 @@ impl SessionState {
     pub(super) async fn import(&mut self, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<()> {
         self.check_idle("import into it")?;
         if !self.log.is_empty() {
-            return Err(Error::Invalid("only an empty session can take over another's entries".into()));
+            return Err(Error::NotEmpty { session: self.shared.id.to_string() });
         }
         let mut draft = self.log.draft(self.deps.now_ms());
         entries.iter().for_each(|entry| draft.import(entry));
@@ -204,9 +178,7 @@ impl SessionState {
         let path = crate::log::path_within(&imported, leaf);
         let begins = path.first().and_then(|entry| entry.parent);
         if let Some(missing) = begins.filter(|_| Live::of(&path).compaction_id().is_none()) {
-            return Err(Error::Invalid(format!(
-                "the path to import has no entry {missing}; end it before that entry"
-            )));
+            return Err(Error::BranchPoint(BranchPointError::MissingParent { entry: missing }));
         }
         draft.follow_path(&path, self.measure_path(&path).tokens());
         self.append(draft, None).await?;

@@ -9,8 +9,8 @@
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::Trigger;
 
+use crate::compaction::{CompactOptions, Compacted};
 use crate::message::{ReplyTo, RunAttempt, Summariser};
-use crate::session::{CompactOptions, Compacted};
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use super::inbox::Inbox;
 use super::open_compaction::OpenCompaction;
 use super::{PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
 use crate::actors::agent::{AgentActor, AgentArguments};
-use crate::actors::usage_tracker::{ContextLimits, TrackerArguments, UsageTracker};
+use crate::actors::usage_tracker::{TrackerArguments, TrackerConfig, UsageTracker};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{self, Event};
@@ -22,6 +22,7 @@ use crate::log::Log;
 use crate::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
 use crate::restarts::Restarts;
 use crate::shared::SessionShared;
+use crate::sub_agent;
 
 impl SessionState {
     /// Reads the log and starts the children.
@@ -34,6 +35,9 @@ impl SessionState {
                 "its log contradicts itself: {problem}; it can still be shown and exported, and a fork of it goes on"
             ),
         })?;
+        let parent =
+            log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));
+        shared.set_depth(sub_agent::depth(&deps, parent).await?);
         // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
         let definition = Definition::resolve(&deps, shared.agent(), 0)?;
         let outgoing = match shared.start_broadcast(log.head().entries) {
@@ -41,7 +45,7 @@ impl SessionState {
             None => VecDeque::new(),
         };
         let only_at_window = log.was_undone();
-        let limits = definition.limits(
+        let config = definition.tracker_config(
             &deps,
             SessionLimits {
                 pinned_tokens: log.pinned_tokens(),
@@ -52,7 +56,7 @@ impl SessionState {
         );
         shared.set_bill(log.bill());
         let model_warnings = definition.warnings();
-        let tracker = spawn_tracker(&deps, &shared, &myself, limits, &log).await?;
+        let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
         Ok(Self {
             deps,
@@ -95,8 +99,8 @@ impl SessionState {
             self.warn(format!("the agent died and was restarted: {reason}"));
             self.rerun().await;
         } else if child.get_id() == self.tracker.get_id() {
-            let limits = self.limits();
-            self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, limits, &self.log).await?;
+            let config = self.tracker_config();
+            self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
             self.tell_agent(AgentMessage::TrackerRestarted { tracker: self.tracker.clone() });
             // Questions of our own that it took with it.
@@ -127,7 +131,7 @@ async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64) -> Result
 }
 
 /// Reads from the store, where it may block on a disk on a thread that may.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     deps: &Deps,
     read: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -136,7 +140,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
     match tokio::task::spawn_blocking(read).await {
         Ok(result) => result,
-        Err(panic) => Err(Error::Config(format!("reading the log failed: {panic}"))),
+        Err(panic) => Err(Error::internal("reading the log", &panic)),
     }
 }
 
@@ -176,14 +180,14 @@ async fn spawn_tracker(
     deps: &Arc<Deps>,
     shared: &Arc<SessionShared>,
     session: &ActorRef<SessionMail>,
-    limits: ContextLimits,
+    config: TrackerConfig,
     log: &Log,
 ) -> Result<ActorRef<TrackerMessage>> {
     let arguments = Box::new(TrackerArguments {
         deps: Arc::clone(deps),
         shared: Arc::clone(shared),
         session: session.clone(),
-        limits,
+        config,
         path: log.path().to_vec(),
         bill: log.bill(),
     });

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use greenroom_kernel::entry::{Delivery, EntryKind};
 use greenroom_kernel::message::{Block, Message};
 use greenroom_kernel::run::Boundary;
+use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{EntryId, RunOutcome, Usage};
 use greenroom_store::SessionState as StoredState;
 
@@ -25,10 +26,7 @@ use crate::session::Reply;
 pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
     let newest = log.path().iter().rev().find(|entry| greenroom_kernel::path::is_message(&entry.kind))?;
     let is_answer = newest.kind.as_message().is_some_and(|message| match &**message {
-        Message::Assistant(answer) => !matches!(
-            answer.stop,
-            greenroom_kernel::StopReason::Aborted | greenroom_kernel::StopReason::Error
-        ),
+        Message::Assistant(answer) => !answer.stop.is_partial(),
         Message::User(_) | Message::ToolResult(_) => false,
     });
     (!is_answer).then_some(newest.id)
@@ -39,13 +37,22 @@ pub(super) struct OpenRun {
     stamp: RunAttempt,
     options: PromptOptions,
     reply: Option<ReplyTo<Reply>>,
+    told: Told,
+    /// How the run ended, while its end is not yet recorded.
+    closing: Option<RunOutcome>,
+}
+
+/// What a run said so far: what its reply will tell.
+#[derive(Default)]
+pub(super) struct Told {
     /// The text of the newest answer.
     text: String,
     usage: Usage,
     steps: u32,
-    /// How the run ended, while its end is not yet recorded.
-    closing: Option<RunOutcome>,
 }
+
+/// The kind of the note with which a run goes on; its data is the run's id.
+pub(super) const RUN_RESUMED: &str = "run_resumed";
 
 impl SessionState {
     pub(super) async fn prompt(
@@ -68,9 +75,7 @@ impl SessionState {
             Ok(id) => {
                 self.inbox.wait_for(id, Caller { options, reply });
             }
-            Err(error) => {
-                let _ = reply.send(Err(error));
-            }
+            Err(error) => self.refuse_prompt(reply, error).await,
         }
     }
 
@@ -194,14 +199,12 @@ impl SessionState {
             return;
         }
         let Some(run) = unanswered(&self.log) else {
-            let _ = reply.send(Err(Error::Invalid(
-                "there is nothing to resume: the newest prompt was answered".into(),
-            )));
+            let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
             return;
         };
         let mut draft = self.opening_draft();
         // It is noted, so that a crash in it is known, and each end of a run has its beginning.
-        draft.push(EntryKind::Note { kind: "run_resumed".into(), data: run.to_string() });
+        draft.push(EntryKind::Note { kind: RUN_RESUMED.into(), data: run.to_string() });
         let _ = self.begin_recorded(draft, run, options, Some(reply)).await;
     }
 
@@ -216,7 +219,7 @@ impl SessionState {
         draft.head.state = StoredState::Working;
         if let Err(error) = self.append(draft, options.key.clone()).await {
             if let Some(reply) = reply {
-                let _ = reply.send(Err(error.clone()));
+                self.refuse_prompt(reply, error.clone()).await;
             }
             return Err(error);
         }
@@ -225,15 +228,7 @@ impl SessionState {
         let cancel = options.cancel.clone();
         self.shared.set_run(cancel);
         let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
-        self.run = Some(OpenRun {
-            stamp,
-            options,
-            reply,
-            text: String::new(),
-            usage: Usage::default(),
-            steps: 0,
-            closing: None,
-        });
+        self.run = Some(OpenRun { stamp, options, reply, told: Told::default(), closing: None });
         if gone {
             self.shared.cancel_run();
         }
@@ -289,7 +284,7 @@ impl SessionState {
 
     pub(super) async fn record(&mut self, stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary) {
         let Some(run) = self.current(stamp) else { return };
-        run.note(&messages);
+        messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
             draft.message(message);
@@ -315,7 +310,7 @@ impl SessionState {
 
     pub(super) async fn end(&mut self, stamp: RunAttempt, messages: Vec<Message>, outcome: RunOutcome) {
         let Some(run) = self.current(stamp) else { return };
-        run.note(&messages);
+        messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
             draft.message(message);
@@ -360,23 +355,19 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::RunEnded { run: run.stamp.run, outcome: outcome.clone(), context });
         let result = match &outcome {
-            RunOutcome::Completed => {
-                Ok(Reply { text: run.text, run: run.stamp.run, context, usage: run.usage, steps: run.steps })
-            }
+            RunOutcome::Completed => Ok(run.told.reply(run.stamp.run, context)),
             RunOutcome::Aborted => Err(Error::Aborted),
             RunOutcome::Failed(failure) => Err(Error::Model(failure.clone())),
             RunOutcome::Stopped { reason } => Err(Error::Stopped { reason: reason.clone() }),
             RunOutcome::Interrupted => Err(Error::Interrupted { session: self.shared.id.to_string() }),
         };
-        let reply = run.reply.take().map(|reply| (reply, result));
-        let answer = Answer { run: run.stamp.run, outcome: outcome.as_str(), context, reply };
-        let mut then = Some(RunCompletion::new(Box::new(answer)));
+        let answer = run.reply.take().map(|to| Box::new(Answer { to, reply: result }));
+        let mut then = answer.map(RunCompletion::new);
         if let Err(error) = self.append_then(draft, None, &mut then).await {
             // The answer itself is durable; that the run ended is noted with the next prompt.
             self.warn(format!("the run's end could not be recorded: {error}"));
             if let Some(mut answer) = then.and_then(|then| then.take()) {
-                answer.outcome = RunOutcome::Interrupted.as_str();
-                answer.reply = answer.reply.map(|(reply, _)| (reply, Err(error)));
+                answer.reply = Err(error);
                 self.completion = Some(RunCompletion::new(answer));
                 self.tell_agent(AgentMessage::Broadcast {
                     events: Vec::new(),
@@ -400,17 +391,20 @@ impl SessionState {
     }
 }
 
-impl OpenRun {
+impl Told {
     /// Remembers what the reply will tell.
-    fn note(&mut self, messages: &[Message]) {
-        for message in messages {
-            if let Message::Assistant(answer) = message {
-                self.text = answer.text();
-                self.steps += 1;
-                if let Some(usage) = &answer.usage {
-                    self.usage.add(usage);
-                }
+    pub(super) fn note(&mut self, message: &Message) {
+        if let Message::Assistant(answer) = message {
+            self.text = answer.text();
+            self.steps += 1;
+            if let Some(usage) = &answer.usage {
+                self.usage.add(usage);
             }
         }
+    }
+
+    /// The reply, when the run has ended with a context of this size.
+    pub(super) fn reply(self, run: EntryId, context: ContextUsage) -> Reply {
+        Reply { text: self.text, run, context, usage: self.usage, steps: self.steps }
     }
 }

@@ -14,7 +14,7 @@ use crate::{OutputSchema, Purpose, Request};
 const PLAIN: WireStyle<'static> = WireStyle {
     provider: "test",
     max_tokens_field: MaxTokensField::MaxTokens,
-    max_output_tokens: None,
+    output_tokens_max: None,
     resend_reasoning: ResendReasoning::Never,
     prompt_cache_key: false,
 };
@@ -25,7 +25,7 @@ fn request(messages: Vec<Message>) -> Request {
         system: None,
         messages: messages.into_iter().map(Arc::new).collect(),
         tools: Arc::from([]),
-        max_output_tokens: None,
+        output_tokens_max: None,
         output_schema: None,
         purpose: Purpose::Step,
         session: "s1".to_owned(),
@@ -78,7 +78,7 @@ fn image() -> Block {
 fn a_whole_request() {
     let mut request = request(vec![Message::user("hi")]);
     request.system = Some("be brief".to_owned());
-    request.max_output_tokens = Some(100);
+    request.output_tokens_max = Some(100);
     request.tools = Arc::from([ToolSpec {
         name: "read".to_owned(),
         description: "reads".to_owned(),
@@ -101,7 +101,7 @@ fn a_whole_request() {
 fn limits_of_the_output() {
     let style = WireStyle {
         max_tokens_field: MaxTokensField::MaxCompletionTokens,
-        max_output_tokens: Some(7),
+        output_tokens_max: Some(7),
         ..PLAIN
     };
     let found = wire(&request(vec![Message::user("hi")]), &style);

@@ -1,0 +1,41 @@
+//! Numbers and results as people read them.
+//!
+//! Invariants: nothing here decides anything; the library's types have no texts for people of their own.
+
+use greenroom::{Compacted, CompactionOutcome};
+
+#[cfg(test)]
+mod tests;
+
+/// A number with commas: `142318` is `142,318`.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// The lines that users know: what was compacted and what it saved, or why nothing was.
+pub(crate) fn compacted(end: &Compacted) -> String {
+    if end.is_installed() {
+        return format!(
+            "✓ Compacted {} messages\n  Tokens: {} → {} (saved {})",
+            end.messages_removed,
+            thousands(end.tokens_before),
+            thousands(end.tokens_after),
+            thousands(end.tokens_before.saturating_sub(end.tokens_after)),
+        );
+    }
+    let name = end.outcome.as_str();
+    let reason = end.outcome.reason().unwrap_or(name);
+    if matches!(end.outcome, CompactionOutcome::Nothing { .. }) {
+        format!("No compaction needed: {reason}")
+    } else {
+        format!("Compaction {name}: {reason}; the conversation is as it was")
+    }
+}

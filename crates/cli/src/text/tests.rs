@@ -1,0 +1,53 @@
+//! The lines that users know.
+
+use greenroom::kernel::entry::Trigger;
+use greenroom::{Compacted, CompactionOutcome};
+
+use super::{compacted, thousands};
+
+fn end(outcome: CompactionOutcome) -> Compacted {
+    Compacted {
+        started: None,
+        trigger: Trigger::Manual,
+        outcome,
+        entry_id: None,
+        tokens_before: 142_318,
+        tokens_after: 22_001,
+        messages_before: 140,
+        messages_after: 4,
+        messages_removed: 137,
+        duration_ms: 1_200,
+        summary_usage: Default::default(),
+        cost_microdollars: None,
+    }
+}
+
+#[test]
+fn numbers_have_commas() {
+    for (number, text) in
+        [(0, "0"), (999, "999"), (1_000, "1,000"), (142_318, "142,318"), (1_234_567, "1,234,567")]
+    {
+        assert_eq!(thousands(number), text);
+    }
+}
+
+#[test]
+fn a_compaction_says_what_it_saved_or_why_there_was_none() {
+    let done = "✓ Compacted 137 messages\n  Tokens: 142,318 → 22,001 (saved 120,317)";
+    let reason = || "everything is recent enough to keep".to_owned();
+    for (outcome, text) in [
+        (CompactionOutcome::Completed, done),
+        (CompactionOutcome::Truncated, done),
+        (
+            CompactionOutcome::Nothing { reason: reason() },
+            "No compaction needed: everything is recent enough to keep",
+        ),
+        (
+            CompactionOutcome::Failed { reason: "the disk is full".into() },
+            "Compaction failed: the disk is full; the conversation is as it was",
+        ),
+        (CompactionOutcome::Superseded, "Compaction superseded: superseded; the conversation is as it was"),
+    ] {
+        assert_eq!(compacted(&end(outcome)), text);
+    }
+}

@@ -1,0 +1,218 @@
+//! Events as JSON: what programs read, and that it reads back.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+
+use greenroom_kernel::entry::CompactionOutcome;
+use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
+use greenroom_kernel::{FailureClass, RunOutcome};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::*;
+use crate::{CompactOptions, Reply, SessionSummary, State, Status};
+
+fn context() -> ContextUsage {
+    let window = Window { tokens: Some(8_000), source: WindowSource::Catalog };
+    ContextUsage::new(Measured { usage_tokens: 1_234, trailing_tokens: 7 }, window)
+}
+
+fn compacted(outcome: CompactionOutcome) -> Compacted {
+    Compacted {
+        started: Some(EntryId(7)),
+        trigger: Trigger::Threshold,
+        entry_id: outcome.is_installed().then_some(EntryId(9)),
+        outcome,
+        tokens_before: 900,
+        tokens_after: 90,
+        messages_before: 12,
+        messages_after: 3,
+        messages_removed: 10,
+        duration_ms: 1_200,
+        summary_usage: Usage { input_tokens: 5, ..Usage::default() },
+        cost_microdollars: None,
+    }
+}
+
+fn failure() -> Failure {
+    Failure { limit: Some(8_000), ..Failure::new(FailureClass::ContextOverflow, "too long") }
+}
+
+/// At least one event of each type.
+fn all() -> Vec<EventKind> {
+    let (run, entry_id) = (EntryId(5), EntryId(6));
+    let call = CallView { id: "c".into(), name: "read".into(), arguments: "{}".into() };
+    let said = MessageView { tool_calls: vec![call], ..MessageView::plain(Role::Assistant, "hi".into()) };
+    let mut kinds = vec![
+        EventKind::RunStart { run },
+        EventKind::StepStart { run, step: 1 },
+        EventKind::MessageStart { run },
+        EventKind::MessageDelta { run, delta: Delta::Text("h".into()) },
+        EventKind::MessageDelta { run, delta: Delta::Reasoning("hm".into()) },
+        EventKind::MessageDelta {
+            run,
+            delta: Delta::ToolArguments { index: 0, name: Some("read".into()), text: "{".into() },
+        },
+        EventKind::MessageDiscarded { run },
+        EventKind::MessageEnd { entry_id, message: said },
+        EventKind::ToolStart { run, call_id: "c".into(), name: "read".into(), arguments: "{}".into() },
+        EventKind::ToolUpdate { call_id: "c".into(), line: "half".into() },
+        EventKind::ToolEnd {
+            call_id: "c".into(),
+            name: "read".into(),
+            status: ToolStatus::Ok,
+            duration_ms: 3,
+        },
+        EventKind::UsageUpdate {
+            context: context(),
+            context_window: Some(8_000),
+            total_tokens: 1_300,
+            cost_microdollars: 12,
+        },
+        EventKind::CompactionStart {
+            entry_id,
+            trigger: Trigger::Manual,
+            tokens_before: 9,
+            messages_before: 2,
+        },
+        EventKind::SessionCompacted { entry_id, tokens_saved: 810 },
+        EventKind::CompactionUndone { compaction: entry_id },
+        EventKind::InputQueued { entry_id, delivery: Delivery::FollowUp },
+        EventKind::Retry { run, attempt: 1, delay_ms: 500, failure: failure() },
+        EventKind::OverflowDetected { run },
+        EventKind::Warning { message: "w".into() },
+        EventKind::SessionRestarted { reason: "r".into() },
+        EventKind::SessionFailed { reason: "r".into() },
+    ];
+    let outcomes = [
+        RunOutcome::Completed,
+        RunOutcome::Aborted,
+        RunOutcome::Interrupted,
+        RunOutcome::Stopped { reason: "250 steps".into() },
+        RunOutcome::Failed(failure()),
+    ];
+    kinds.extend(outcomes.map(|outcome| EventKind::RunEnd { run, outcome, context: context() }));
+    let outcomes = [
+        CompactionOutcome::Completed,
+        CompactionOutcome::Truncated,
+        CompactionOutcome::Nothing { reason: "recent".into() },
+        CompactionOutcome::Failed { reason: "refused".into() },
+        CompactionOutcome::Cancelled { reason: "aborted".into() },
+        CompactionOutcome::Superseded,
+        CompactionOutcome::Interrupted,
+    ];
+    kinds.extend(outcomes.map(|outcome| EventKind::CompactionEnd(compacted(outcome))));
+    kinds.extend(RecordKind::ALL.iter().map(|kind| EventKind::Recorded { entry_id, kind: *kind }));
+    kinds
+}
+
+fn event(kind: EventKind) -> Event {
+    Event { session: Arc::from("s"), seq: 6, n: Some(2), parent: Some(Arc::from("boss")), kind }
+}
+
+#[test]
+fn every_event_reads_back_and_says_its_type() {
+    let mut seen = BTreeSet::new();
+    for kind in all() {
+        seen.insert(kind.event_type());
+        let event = event(kind);
+        let text = serde_json::to_string(&event).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["type"], event.kind.event_type().as_str(), "{text}");
+        assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event, "{text}");
+    }
+    assert_eq!(seen, EventType::ALL.iter().copied().collect(), "each type is among them");
+}
+
+#[test]
+fn ends_are_flat_and_their_outcomes_are_words() {
+    let end = |outcome| EventKind::RunEnd { run: EntryId(5), outcome, context: context() };
+    let context = json!(context());
+    for (kind, wanted) in [
+        (
+            end(RunOutcome::Completed),
+            json!({ "type": "run_end", "run": 5, "outcome": "completed", "context": context }),
+        ),
+        (
+            end(RunOutcome::Stopped { reason: "250 steps".into() }),
+            json!({ "type": "run_end", "run": 5, "outcome": "stopped", "reason": "250 steps", "context": context }),
+        ),
+        (
+            end(RunOutcome::Failed(failure())),
+            json!({
+                "type": "run_end", "run": 5, "outcome": "failed", "reason": "too long", "failure": failure(),
+                "context": context,
+            }),
+        ),
+        (
+            EventKind::CompactionEnd(compacted(CompactionOutcome::Nothing { reason: "recent".into() })),
+            json!({
+                "type": "compaction_end", "started": 7, "trigger": "threshold", "outcome": "nothing",
+                "reason": "recent", "tokens_before": 900, "tokens_after": 90, "messages_before": 12,
+                "messages_after": 3, "messages_removed": 10, "duration_ms": 1200,
+                "summary_usage": Usage { input_tokens: 5, ..Usage::default() }, "cost_microdollars": null,
+            }),
+        ),
+        (
+            EventKind::Recorded { entry_id: EntryId(6), kind: RecordKind::ModelChange },
+            json!({ "type": "recorded", "entry_id": 6, "kind": "model_change" }),
+        ),
+    ] {
+        assert_eq!(json!(kind), wanted);
+    }
+}
+
+#[test]
+fn an_outcome_that_does_not_exist_is_refused() {
+    let mut value = json!(event(all().remove(0)));
+    value["type"] = "run_end".into();
+    value["outcome"] = "perfect".into();
+    value["context"] = json!(context());
+    let error = serde_json::from_value::<Event>(value.clone()).unwrap_err().to_string();
+    assert!(error.contains("perfect"), "{error}");
+    value["type"] = "agent_end".into();
+    let error = serde_json::from_value::<Event>(value).unwrap_err().to_string();
+    assert!(error.contains("agent_end") && error.contains("run_end"), "{error}");
+}
+
+#[test]
+fn names_are_read_as_they_are_written() {
+    for name in EventType::ALL {
+        assert_eq!(name.as_str().parse(), Ok(*name));
+        assert_eq!(json!(name), json!(name.to_string()));
+    }
+    let error = "run_ends".parse::<EventType>().unwrap_err();
+    assert_eq!(error.to_string(), "there is no event named \"run_ends\"");
+}
+
+#[test]
+fn states_replies_options_and_summaries_read_back() {
+    fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T) {
+        let text = serde_json::to_string(value).unwrap();
+        assert_eq!(&serde_json::from_str::<T>(&text).unwrap(), value, "{text}");
+    }
+    check(&Reply {
+        text: "yes".into(),
+        run: EntryId(5),
+        context: context(),
+        usage: Usage { output_tokens: 3, ..Usage::default() },
+        steps: 2,
+    });
+    check(&State {
+        id: "s".into(),
+        model: "m".into(),
+        entries: 7,
+        context: context(),
+        context_window: Some(8_000),
+        compactions: 1,
+        total_tokens: 9,
+        cost_microdollars: 0,
+        status: Status::Compacting,
+        waiting: 0,
+        is_unanswered: true,
+    });
+    check(&CompactOptions { focus: Some("names".into()), keep_recent: Some(5), force: true });
+    check(&SessionSummary::new("s".into(), greenroom_store::Head::default()));
+    assert_eq!(serde_json::from_str::<CompactOptions>("{}").unwrap(), CompactOptions::default());
+    assert!(serde_json::from_str::<CompactOptions>(r#"{"keep":5}"#).is_err(), "a typo is not passed over");
+}

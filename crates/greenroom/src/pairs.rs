@@ -1,0 +1,51 @@
+//! What begins, ends: the pairs among a session's events.
+//!
+//! Invariants: between two starts of a run there is its end; an answer that began ends as a message, or is discarded
+//! before the next one begins and before its run ends. This holds whichever actor dies in between.
+
+use greenroom_kernel::RunId;
+
+use crate::event::{EventKind, Role};
+
+/// What has begun and not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    run: Option<RunId>,
+    /// The run whose model is answering.
+    answering: Option<RunId>,
+}
+
+/// What to publish in the place of one event.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Admitted {
+    /// What must be said first.
+    pub(crate) first: Option<EventKind>,
+    /// Whether the event itself is published.
+    pub(crate) itself: bool,
+}
+
+impl Pairs {
+    /// Takes note of an event that is about to be published.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all other events stand alone, or end by themselves")]
+    pub(crate) fn admit(&mut self, kind: &EventKind) -> Admitted {
+        let mut first = None;
+        let mut itself = true;
+        match kind {
+            // An agent that takes the place of one that died goes on with the same run.
+            EventKind::RunStart { run } => itself = self.run.replace(*run) != Some(*run),
+            EventKind::MessageStart { run } => first = self.answering.replace(*run).map(discarded),
+            EventKind::MessageDiscarded { .. } => itself = self.answering.take().is_some(),
+            EventKind::MessageEnd { message, .. } if message.role == Role::Assistant => self.answering = None,
+            EventKind::RunEnd { .. } => {
+                first = self.answering.take().map(discarded);
+                self.run = None;
+            }
+            _ => {}
+        }
+        Admitted { first, itself }
+    }
+}
+
+fn discarded(run: RunId) -> EventKind {
+    EventKind::MessageDiscarded { run }
+}
