@@ -58,8 +58,7 @@ async fn below(runtime: &Runtime, root: &str) -> Vec<String> {
     let sessions = runtime.sessions().await.unwrap();
     let mut found = Vec::new();
     let mut parent = root.to_owned();
-    while let Some(child) =
-        sessions.iter().find(|session| session.parent.as_deref() == Some(parent.as_str()))
+    while let Some(child) = sessions.iter().find(|session| session.parent.as_deref() == Some(parent.as_str()))
     {
         let id = &child.id;
         found.push(id.clone());

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::options::{DeleteArgs, Global, JsonArgs};
 use crate::terminal::{Screen, Style, columns, one_line};
-use crate::{moment, picture, setup};
+use crate::{errors, moment, picture, setup};
 
 /// An id has at most 64 characters, and is shown whole.
 const ID_COLUMNS: usize = 65;
@@ -124,7 +124,16 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     }
     let store = setup::store(global).await?;
     store.delete(&args.id).await?;
+    let erased = store.reclaim().await;
     store.close().await?;
     Screen::stdout(global.color).line(&format!("Deleted {}.", args.id))?;
+    if let Err(error) = erased {
+        let text = errors::harmless(&error.to_string());
+        Screen::stderr(global.color).line(&format!(
+            "greenroom: {} is deleted, but its bytes are still in the journal: {text}",
+            args.id
+        ))?;
+        return Ok(errors::STORE);
+    }
     Ok(0)
 }

@@ -125,6 +125,9 @@ impl From<ContextUsageJson> for ContextUsage {
     fn from(json: ContextUsageJson) -> Self {
         // The sum and the percentage are computed again.
         let ContextUsageJson { usage_tokens, trailing_tokens, window, window_source, .. } = json;
-        Self::new(Measured { usage_tokens, trailing_tokens }, Window { tokens: window, source: window_source })
+        Self::new(
+            Measured { usage_tokens, trailing_tokens },
+            Window { tokens: window, source: window_source },
+        )
     }
 }

@@ -84,6 +84,9 @@ pub struct StoreOptions {
     pub segment_bytes: u64,
     /// The size of the index's cache, in bytes. The default is 64 MiB.
     pub cache_bytes: u64,
+    /// The size of a file that is kept so that sessions can be deleted on a full disk, in bytes; 0 for none. The default
+    /// is 1 MiB.
+    pub reserve_bytes: u64,
     /// How the journal's files are reached. The default is [`RealFiles`].
     pub files: Arc<dyn Files>,
 }
@@ -91,7 +94,13 @@ pub struct StoreOptions {
 impl StoreOptions {
     /// The default options for a store in this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), segment_bytes: 64 << 20, cache_bytes: 64 << 20, files: Arc::new(RealFiles) }
+        Self {
+            dir: dir.into(),
+            segment_bytes: 64 << 20,
+            cache_bytes: 64 << 20,
+            reserve_bytes: 1 << 20,
+            files: Arc::new(RealFiles),
+        }
     }
 }
 
@@ -345,7 +354,9 @@ impl Store {
         }
     }
 
-    /// Deletes a session durably. Its space is given back later, in the background. The id can be used again.
+    /// Deletes a session durably. The id can be used again. A segment's space is given back in the background once more
+    /// than half of it is deleted; until then, the session's bytes stay in the file. [`Store::reclaim`] removes them at
+    /// once.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
@@ -446,7 +457,8 @@ impl Store {
         }
     }
 
-    /// Gives the space of deleted sessions back now. Returns the number of bytes that this freed.
+    /// Gives the space of the sessions back now that were deleted since the store was opened: when this returns, their
+    /// bytes are in no segment any more, except for a damaged one. Returns the number of bytes that this freed.
     ///
     /// # Errors
     /// [`StoreError::Full`] and [`StoreError::Io`]. Nothing is lost then, and the call can be repeated.

@@ -157,10 +157,14 @@ pub(crate) fn recover(
         tail,
         is_manifest_dirty: false,
         is_reclaim_due: has_dropped,
+        to_erase: BTreeSet::new(),
+        reserve: options.dir.join("reserve"),
+        reserve_bytes: options.reserve_bytes,
         lock,
     };
     writer.indexer.publish();
     quarantine(&mut writer);
+    writer.fill_reserve();
     if let Err(error) = writer.index.flush_staged() {
         tracing::error!(%error, "the index cannot be written; the journal goes on without it");
     }

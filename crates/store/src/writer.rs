@@ -13,8 +13,9 @@
 //!   differ, the group is refused with [`StoreError::Invariant`], and the next one goes to a new segment. The
 //!   writer's own mistakes are never a panic.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::EntryId;
@@ -198,6 +199,11 @@ pub(crate) struct Writer {
     pub(crate) is_manifest_dirty: bool,
     /// Whether something was deleted since the last reclaim.
     pub(crate) is_reclaim_due: bool,
+    /// The segments that hold sessions that were deleted since the store was opened.
+    pub(crate) to_erase: BTreeSet<u64>,
+    /// A file that is removed when the disk is full, so that a session can be deleted; and its size.
+    pub(crate) reserve: PathBuf,
+    pub(crate) reserve_bytes: u64,
     /// Held until the thread ends.
     pub(crate) lock: DirectoryLock,
 }
@@ -228,7 +234,7 @@ impl Writer {
                 self.flush_index();
             }
             if is_idle && std::mem::take(&mut self.is_reclaim_due) {
-                if let Err(error) = self.reclaim() {
+                if let Err(error) = self.reclaim(false) {
                     tracing::warn!(%error, "cannot reclaim the space of deleted sessions now");
                 }
                 self.flush_index();
@@ -410,7 +416,7 @@ impl Writer {
             Command::Delete { session, reply } => drop(reply.send(self.delete(&session))),
             Command::AcceptLoss { session, reply } => drop(reply.send(self.accept_loss(&session))),
             Command::AcceptUnknown { segment, reply } => drop(reply.send(self.accept_unknown(segment))),
-            Command::Reclaim { reply } => drop(reply.send(self.reclaim())),
+            Command::Reclaim { reply } => drop(reply.send(self.reclaim(true))),
         }
         None
     }
@@ -462,7 +468,9 @@ impl Writer {
     fn delete(&mut self, session: &str) -> Result<(), StoreError> {
         let known = self.indexer.known(session)?;
         let known = known.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })?;
-        self.write_record(session, known.entries, StoredRecord::Deleted)?;
+        let places = self.index.entries(session, 0, u64::MAX)?;
+        self.with_reserve(|writer| writer.write_record(session, known.entries, StoredRecord::Deleted))?;
+        self.to_erase.extend(places.into_iter().map(|(_, location)| location.segment));
         self.is_reclaim_due = true;
         Ok(())
     }

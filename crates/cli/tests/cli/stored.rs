@@ -35,8 +35,21 @@ fn sessions_are_listed_shown_planned_and_deleted() {
     let plan = place.json(&["plan", "one", "--json"]);
     assert!(plan["plan"].is_null() && plan["reason"].is_string(), "{plan}");
     assert!(place.run(&["plan", "one"]).stdout.contains("No compaction needed: "));
+    let holding = |text: &[u8]| {
+        let journal = files(&place.store().join("journal"));
+        let holds =
+            |path: &&PathBuf| std::fs::read(path).unwrap().windows(text.len()).any(|found| found == text);
+        journal.iter().filter(holds).count()
+    };
+    let ran = place.run(&["run", "-p", "A secret.", "--session", "one", "--base-url", &model.url()]);
+    assert_eq!((ran.code, holding(b"A secret.")), (Some(0), 1), "{ran:?}");
     assert_eq!(place.run(&["delete", "one"]).code, Some(0));
     assert_eq!(place.only_session(), "two");
+    assert_eq!(
+        (holding(b"A secret."), holding(b"Hello there.")),
+        (0, 1),
+        "what is deleted is gone from the disk"
+    );
 }
 
 #[test]
