@@ -13,6 +13,7 @@ Exit codes:
   1    failed: the model could not be asked, or gave no usable answer
   2    the command line, the configuration or the workspace is not usable
   3    the store is not usable: in use, full, damaged, or there is no such session
+       (what is given of a damaged session lacks what is lost, and standard error says so)
   4    stopped by a guard or a budget
   130  interrupted
 

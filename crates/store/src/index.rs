@@ -20,6 +20,7 @@ use std::time::Duration;
 use greenroom_kernel::EntryId;
 
 use crate::error::StoreError;
+use crate::files::create_own_dir;
 pub(crate) use rows::{
     Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key, row_sum,
 };
@@ -82,6 +83,8 @@ impl Index {
     /// Opens sled's database in `dir/index`. It does so on a thread of its own, because sled can panic here.
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, String> {
         let path = dir.join("index");
+        // sled would make it readable to others, and it has the names of all sessions.
+        create_own_dir(&path).map_err(|error| error.to_string())?;
         let open = move || {
             let config = sled::Config::new()
                 .path(path)

@@ -19,7 +19,7 @@ use greenroom_kernel::EntryId;
 
 use crate::StoreOptions;
 use crate::error::{Notice, StoreError};
-use crate::files::{File, Files};
+use crate::files::{File, Files, create_own_dir};
 use crate::head::Head;
 use crate::index::{Checkpoint, Location, Row};
 use crate::indexer::{Indexer, lost_head};
@@ -98,6 +98,9 @@ pub(crate) fn recover(
     let dir = journal_dir(&options.dir);
     let created = options.files.create_dir(&dir);
     created.map_err(|error| StoreError::io("create", &dir, error))?;
+    if dir.exists() {
+        create_own_dir(&dir).map_err(|error| StoreError::io("create", &dir, error))?;
+    }
     let mut recovery = Recovery {
         options,
         segments: Arc::new(Segments::new(Arc::clone(&options.files), dir)),

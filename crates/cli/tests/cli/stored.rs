@@ -296,6 +296,45 @@ fn an_import_that_is_killed_is_all_there_or_not_at_all() {
     assert_eq!(place.json(&["sessions", "--json"])[0]["entries"], 18_000);
 }
 
+/// The binary with these arguments, under a limit that the shell's `ulimit` sets.
+fn limited(place: &Place, limit: &str, arguments: &str) -> super::support::Ran {
+    let mut command = std::process::Command::new("sh");
+    let line = format!("ulimit {limit}; exec {} {arguments}", env!("CARGO_BIN_EXE_greenroom"));
+    command.args(["-c", &line]).current_dir(place.work()).env_clear().env("HOME", place.work());
+    command.env("GREENROOM_DATA_DIR", place.store()).stdin(std::process::Stdio::null());
+    super::support::ran(command.output().unwrap())
+}
+
+#[test]
+fn limits_of_the_process_are_said_and_cost_nothing() {
+    let place = Place::new();
+    session_file(&place, 2_000);
+    let ran = limited(&place, "-f 100", "import mine.jsonl");
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stderr.contains("greenroom: "), "{ran:?}");
+    assert_eq!(place.run(&["sessions", "--json"]).stdout.trim(), "[]");
+    assert_eq!(place.run(&["import", "mine.jsonl"]).code, Some(0));
+    let ran = limited(&place, "-n 6", "sessions");
+    assert!(ran.code == Some(2) && ran.stderr.contains("ulimit -n"), "{ran:?}");
+    let ran = limited(&place, "-n 14", "sessions");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn a_pipe_where_a_file_should_be_is_said_at_once() {
+    let place = Place::new();
+    assert_eq!(place.run(&["run", "-p", "x", "--simulate"]).code, Some(0));
+    for name in ["journal/manifest", "lock"] {
+        let path = place.store().join(name);
+        std::fs::rename(&path, place.work().join("kept")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let ran = place.start_alone(&["sessions"]).end_within(std::time::Duration::from_secs(20));
+        assert!(ran.code == Some(3) && ran.stderr.contains("it is no regular file"), "{name}: {ran:?}");
+        std::fs::rename(place.work().join("kept"), &path).unwrap();
+    }
+    assert_eq!(place.run(&["sessions"]).code, Some(0));
+}
+
 #[test]
 fn ids_are_shown_whole_and_none_looks_like_a_flag() {
     let place = Place::new();

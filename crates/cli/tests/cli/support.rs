@@ -148,7 +148,8 @@ fn write_own(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
 }
 
-fn ran(output: Output) -> Ran {
+/// What a command printed, and how it ended.
+pub(crate) fn ran(output: Output) -> Ran {
     Ran {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).unwrap(),
