@@ -7,15 +7,15 @@ mod bill;
 mod compaction_fixtures;
 /// Compactions through the actors.
 mod compactions;
-/// A real process, killed again and again.
-mod crashes;
+/// Something dies: an actor, a handler, a session, the process.
+mod deaths;
 /// What goes wrong outside, and what becomes of it.
 mod faults;
 /// Handles reach their sessions, whatever happened to those.
 mod handles;
 /// Idempotency keys.
 mod keys;
-/// Sessions that start, sleep, crash and come back.
+/// Sessions that are opened, sleep and wake.
 mod lifecycle;
 /// Events that begin, and their ends.
 mod pairs;

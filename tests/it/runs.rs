@@ -48,8 +48,10 @@ async fn a_turn_runs_its_tools_and_tells_each_step() {
             "tool_end",
             "message_end",
             "message_end",
+            "step_end",
             "step_start",
             "message_end",
+            "step_end",
             "run_end",
         ]
     );

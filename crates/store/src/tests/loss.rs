@@ -66,7 +66,12 @@ fn is_quarantined(store: &Store, session: &str) -> bool {
 fn unknown_in(notices: &[Notice]) -> Vec<u64> {
     let unknown = notices.iter().filter_map(|notice| match notice {
         Notice::Damaged { segment, others_possible: true, .. } => Some(*segment),
-        _ => None,
+        Notice::TailLost { .. }
+        | Notice::Damaged { .. }
+        | Notice::TailCut { .. }
+        | Notice::IndexRebuilt { .. }
+        | Notice::IndexInMemory { .. }
+        | Notice::ManifestRebuilt { .. } => None,
     });
     unknown.collect()
 }

@@ -148,11 +148,11 @@ async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
     let (store, id) = (deps.store.clone(), Arc::clone(id));
     let read = move || -> Result<Log> {
         let Some(head) = store.head(&id)? else { return Ok(Log::default()) };
-        let entries = shared(store.load(&id, head.live_from)?);
+        let entries = shared(store.load(&id, head.active_from)?);
         let mut others: Vec<EntryId> = head.inbox.iter().chain(&head.pins).copied().collect();
         others.extend(head.active_compaction);
         others.extend(head.open_compaction);
-        others.retain(|entry| *entry < head.live_from);
+        others.retain(|entry| *entry < head.active_from);
         let extra = shared(store.get(&id, &others)?);
         Ok(Log::open(head, &entries, &extra))
     };
