@@ -2,7 +2,7 @@
 
 use super::support::Place;
 
-/// A window that is not filled by one run that reads files.
+/// A window that is not filled by two runs that read files.
 const WIDE: &str = "60000";
 /// What makes the simulated model read files.
 const READ: &str = "Read the sources: one file after the other.";
@@ -54,7 +54,7 @@ fn an_export_has_a_line_for_each_compaction_and_is_planned_like_the_session() {
 fn chat_compacts_manually_and_says_what_it_saved_or_why_not() {
     let place = Place::with_files(24);
     let chat = ["chat", "--session", "long", "--simulate", "--window", WIDE];
-    let ran = place.run_with(&chat, &format!("{READ}\n/compact what was read\n/compact\n/quit\n"));
+    let ran = place.run_with(&chat, &format!("{READ}\nAnd on.\n/compact what was read\n/compact\n/quit\n"));
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let shown = place.json(&["show", "long", "--json"]);
     let compactions = shown["compactions"].as_array().unwrap();
@@ -87,28 +87,31 @@ fn json_rpc_knows_the_window_from_the_start_and_compacts() {
     let place = Place::with_files(24);
     let ran = place.run(&["run", "-p", READ, "--session", "long", "--simulate", "--window", WIDE]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let ask = |number: u32, method: &str| {
-        let params = r#"{"session_id":"long","keep_recent":2000}"#;
-        format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#)
-    };
-    let state = |number: u32| {
-        format!(
-            r#"{{"jsonrpc":"2.0","id":{number},"method":"agent/state","params":{{"session_id":"long"}}}}"#
-        )
-    };
-    let input = format!("{}\n{}\n", state(1), ask(2, "session/compact"));
-    let ran = place.run_with(&["rpc", "--simulate", "--window", WIDE], &input);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    let answers: Vec<serde_json::Value> =
-        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let answer = |number: u32| answers.iter().find(|answer| answer["id"] == number).unwrap();
-    assert_eq!(answer(1)["result"]["context_window"], 60_000);
-    assert_eq!(answer(2)["result"]["accepted"], true, "{}", ran.stdout);
-    let result = answers.iter().find(|answer| answer["method"] == "session/compact_result").unwrap();
-    let compacted = &result["params"]["compacted"];
-    assert_eq!(compacted["outcome"], "completed", "{result}");
-    assert_eq!(compacted["tokens_before"], answer(1)["result"]["context"]["tokens"]);
-    assert!(compacted["tokens_after"].as_u64() < compacted["tokens_before"].as_u64(), "{result}");
+    // The input stays open: its end would interrupt the compaction.
+    let mut rpc = place.start(&["rpc", "--simulate", "--window", WIDE]);
+    rpc.say(r#"{"jsonrpc":"2.0","id":1,"method":"agent/state","params":{"session_id":"long"}}"#);
+    let params = r#"{"session_id":"long","keep_recent":2000}"#;
+    rpc.say(&format!(r#"{{"jsonrpc":"2.0","id":2,"method":"session/compact","params":{params}}}"#));
+    let (mut state, mut accepted, mut compacted) = (None, None, None);
+    while state.is_none() || accepted.is_none() || compacted.is_none() {
+        let mut line: serde_json::Value = serde_json::from_str(&rpc.wait_for("")).unwrap();
+        if line["id"] == 1 {
+            state = Some(line["result"].take());
+        } else if line["id"] == 2 {
+            accepted = Some(line["result"]["accepted"].take());
+        } else if line["method"] == "session/compact_result" {
+            compacted = Some(line["params"]["compacted"].take());
+        }
+    }
+    let (state, compacted) = (state.unwrap(), compacted.unwrap());
+    assert_eq!(state["context_window"], 60_000);
+    assert_eq!(accepted.unwrap(), true);
+    assert_eq!(compacted["outcome"], "completed", "{compacted}");
+    assert_eq!(compacted["tokens_before"], state["context"]["tokens"]);
+    assert!(compacted["tokens_after"].as_u64() < compacted["tokens_before"].as_u64(), "{compacted}");
+    drop(rpc);
     let shown = place.json(&["show", "long", "--json"]);
-    assert_eq!(shown["compactions"][0]["id"], compacted["entry_id"], "{shown}");
+    let compactions = shown["compactions"].as_array().unwrap();
+    assert_eq!(compactions.len(), 1, "{shown}");
+    assert_eq!(compactions[0]["tokens_after"], compacted["tokens_after"], "{shown}");
 }
