@@ -51,6 +51,8 @@ struct LostRange {
     /// Whether the range was concluded only from entries that are missing. Such a range is reported only if it cost
     /// a session something.
     is_inferred: bool,
+    /// Whether frames were cut out here, so that everything after them lies at another offset than before.
+    is_cut_out: bool,
     /// Whether sessions may have lost entries here of which nothing tells any more.
     others_possible: bool,
     /// The sessions that lost entries here.
@@ -66,6 +68,7 @@ impl LostRange {
             frames,
             is_tail: false,
             is_inferred: false,
+            is_cut_out: false,
             others_possible: true,
             sessions: BTreeSet::new(),
         }
@@ -263,10 +266,10 @@ impl Recovery<'_> {
         let lost_before = self.lost.len();
         self.take_bad_ranges(&listed, &scanned, None, 0);
         if scanned.end < known_end {
+            let record = self.record_of(&listed);
+            let missing = record.map(|record| missing_in(&record, &scanned, scanned.end));
             let mut frames = scanned.tail.take().map(|tail| tail.legible).unwrap_or_default();
-            if let Some(record) = self.record_of(&listed) {
-                frames.extend(missing_in(&record, &scanned, scanned.end));
-            }
+            frames.extend(missing.unwrap_or_default());
             // More may have been written since the record was, so there may be others.
             let mut tail = LostRange::new(listed.id, scanned.end, known_end.max(length), frames);
             tail.is_tail = true;
@@ -281,8 +284,7 @@ impl Recovery<'_> {
 
     /// Whether the index's checkpoint is not the end of a frame in the journal, although nothing is damaged there.
     fn is_shifted(&self, opened: &Option<OpenedActive>, trusted: &TrustedIndex) -> bool {
-        if self.lost.iter().any(|range| range.from == range.until && range.others_possible) {
-            // Frames were cut out, so everything after them lies at another offset than the index says.
+        if self.lost.iter().any(|range| range.is_cut_out) {
             return true;
         }
         let Checkpoint { segment, offset, chain, .. } = trusted.checkpoint;

@@ -311,6 +311,7 @@ impl Recovery<'_> {
                 continue;
             }
             let mut range = LostRange::new(listed.id, from, until, legible);
+            range.is_cut_out = from == until;
             if let Some(footer) = footer {
                 let is_inside = |frame: &&Frame| frame.offset < until && frame.end() > from;
                 range.frames = footer.iter().filter(is_inside).cloned().collect();
@@ -324,10 +325,13 @@ impl Recovery<'_> {
     }
 }
 
-/// What a segment's record of sessions tells of, and a scan did not find.
+/// The frames that a segment's record of sessions tells of, and of which a scan found neither the frame nor its header.
+/// Where they lay is not known, so they are placed at the offset `at`.
 pub(super) fn missing_in(record: &SegmentSessions, scanned: &Scan, at: u64) -> Vec<Frame> {
-    let whole: Vec<&Frame> = scanned.frames.iter().map(|(frame, _)| frame).collect();
-    record.missing(&whole, at)
+    let whole = scanned.frames.iter().map(|(frame, _)| frame);
+    let legible = scanned.bad.iter().chain(&scanned.tail).flat_map(|bad| &bad.legible);
+    let found: Vec<&Frame> = whole.chain(legible).collect();
+    record.missing(&found, at)
 }
 
 /// The frames in the footer of a listed segment, if there is one, and it is not that of another segment.

@@ -1,10 +1,13 @@
 //! What opening a damaged store decides, case by case: which bytes count, which index is used, what is reported.
 
+use std::path::PathBuf;
+
 use greenroom_kernel::EntryId;
 
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::Fault;
 use crate::journal::manifest::{Manifest, State};
+use crate::journal::sessions::SegmentSessions;
 use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
 use crate::record::{self, StoredRecord};
 use crate::{Batch, Notice, StoreError};
@@ -96,23 +99,31 @@ fn an_unfinished_write_is_cut_off_to_the_byte() {
         drop(store);
         let store = world.open_quiet();
         assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 7));
-        assert_eq!(world.memory.paths().len(), 2, "the segment is still the only one");
+        assert!(!world.memory.paths().contains(&world.segment(2)), "the segment is still the only one");
     }
 }
 
-/// Appends batches to the first segment as one group, as if they had been written by one write. Returns where the group
-/// begins.
+fn frame(kind: FrameKind, session: &str, sequence: u64, count: u32, payload: Vec<u8>) -> NewFrame {
+    NewFrame { kind, session: session.to_owned(), sequence, count, payload }
+}
+
+/// Appends batches to the first segment as one group. Returns where the group begins.
 fn write_group(world: &World, batches: &[(&str, Batch)]) -> u64 {
+    let encode = |(session, Batch { entries, head, key }): &(&str, Batch)| {
+        let (sequence, count) = (entries[0].id.0, u32::try_from(entries.len()).unwrap());
+        let (entries, head) = (entries.clone(), Box::new(head.clone()));
+        let payload = record::encode(&StoredRecord::Append { key: key.clone(), entries, head }).unwrap();
+        frame(FrameKind::Append, session, sequence, count, payload)
+    };
+    write_frames(world, batches.iter().map(encode).collect())
+}
+
+/// Appends frames to the first segment, as if one write had written them. Returns where they begin.
+fn write_frames(world: &World, frames: Vec<NewFrame>) -> u64 {
     let scanned = scan_of(world, 1);
     let header = SegmentHeader::decode(&bytes_of(world, 1)).unwrap().unwrap();
     let (mut buffer, mut chain) = (Vec::new(), scanned.chain);
-    for (session, Batch { entries, head, key }) in batches {
-        let sequence = entries[0].id.0;
-        let count = u32::try_from(entries.len()).unwrap();
-        let (entries, head) = (entries.clone(), Box::new(head.clone()));
-        let payload = record::encode(&StoredRecord::Append { key: key.clone(), entries, head }).unwrap();
-        let session = (*session).to_owned();
-        let frame = NewFrame { kind: FrameKind::Append, session, sequence, count, payload };
+    for frame in frames {
         chain = frame.encode(&mut buffer, scanned.end, header.seed, chain).1;
     }
     world.memory.damage(&world.segment(1), |bytes| bytes.extend(&buffer)).unwrap();
@@ -207,8 +218,8 @@ fn a_store_to_which_nothing_was_appended_keeps_its_index() {
     for _ in 0..3 {
         drop(world.open_quiet());
     }
-    assert_eq!(world.memory.paths().len(), 2, "one segment and the manifest");
-    assert!(world.memory.paths().contains(&world.segment(1)));
+    let paths = world.memory.paths();
+    assert!(paths.contains(&world.segment(1)) && !paths.contains(&world.segment(2)), "{paths:?}");
 }
 
 #[test]
@@ -228,7 +239,14 @@ fn damage_that_the_index_covers_is_reported_with_all_that_it_cost() {
 }
 
 #[test]
-fn damage_that_the_index_does_not_cover_may_have_cost_other_sessions_too() {
+fn damage_that_neither_the_index_nor_a_record_covers_may_have_cost_other_sessions_too() {
+    for has_record in [true, false] {
+        behind_the_checkpoint(has_record);
+    }
+}
+
+/// Damages a frame behind the index's checkpoint, with or without the record of the segment's sessions.
+fn behind_the_checkpoint(has_record: bool) {
     let world = alternating();
     let aside = tempfile::tempdir().unwrap();
     copy_dir(&world.index(), &aside.path().join("index"));
@@ -241,9 +259,12 @@ fn damage_that_the_index_does_not_cover_may_have_cost_other_sessions_too() {
     copy_dir(&aside.path().join("index"), &world.index());
     let damaged = frame_of(&world, "one", 7);
     flip_last_byte(&world, &damaged);
+    if !has_record {
+        world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+    }
     let (store, notices) = world.open();
     let (offset, sessions) = (damaged.start as u64, vec!["one".to_owned()]);
-    assert_eq!(notices, [Notice::Damaged { segment: 1, offset, sessions, others_possible: true }]);
+    assert_eq!(notices, [Notice::Damaged { segment: 1, offset, sessions, others_possible: !has_record }]);
     assert_eq!(store.head("one").unwrap().unwrap().lost_from, Some(EntryId(7)));
     assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(7), EntryId(8))]);
 }
@@ -256,8 +277,10 @@ fn a_segment_number_is_never_used_again_even_if_only_the_index_remembers_it() {
         append(&store, "one", batch(id, &[&"x".repeat(300)])).unwrap();
     }
     drop(store);
-    let highest = world.memory.paths().len() as u64 - 1;
-    assert!(highest > 3 && world.memory.paths().contains(&world.segment(highest)));
+    let names = world.memory.paths();
+    let is_segment = |path: &&PathBuf| path.extension().is_some_and(|found| found == "seg");
+    let highest = names.iter().filter(is_segment).count() as u64;
+    assert!(highest > 3 && names.contains(&world.segment(highest)), "{names:?}");
     let order = SegmentHeader::decode(&bytes_of(&world, highest)).unwrap().unwrap().order;
     for path in world.memory.paths() {
         world.memory.lose(&path);
@@ -362,10 +385,11 @@ fn a_damaged_sealed_segment_is_listed_as_abandoned_and_the_others_stay_sealed() 
 fn a_damaged_deletion_takes_effect_where_it_stood_and_only_once() {
     for loses_index in [false, true] {
         let world = alternating();
-        let store = world.open_quiet();
-        wait(store.delete("two")).unwrap();
-        append(&store, "two", batch(0, &["new"])).unwrap();
-        drop(store);
+        let deleted = record::encode(&StoredRecord::Deleted).unwrap();
+        write_frames(&world, vec![frame(FrameKind::Deleted, "two", 6, 0, deleted)]);
+        write_group(&world, &[("two", batch(0, &["new"]))]);
+        // The index gets to know both, and the deletion stays where it is.
+        drop(world.open_quiet());
         let is_deletion = |frame: &&Frame| frame.kind == FrameKind::Deleted;
         let scanned = scan_of(&world, 1);
         let deletion = scanned.frames.iter().map(|(frame, _)| frame).find(is_deletion).unwrap();
@@ -384,7 +408,8 @@ fn a_damaged_deletion_takes_effect_where_it_stood_and_only_once() {
 
 #[test]
 fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
-    // With its header, a damaged frame is still known; without it, only the gap in its session tells.
+    // With its header, a damaged frame is still known; without it and without the record of the segment's sessions, only
+    // the gap in its session tells.
     for has_header in [true, false] {
         let world = alternating();
         let damaged = [frame_of(&world, "one", 1), frame_of(&world, "two", 3)];
@@ -393,6 +418,9 @@ fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
         let at = damaged.each_ref().map(damage);
         world.memory.damage(&world.segment(1), |bytes| at.iter().for_each(|at| bytes[*at] ^= 1)).unwrap();
         lose_index(&world);
+        if !has_header {
+            world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+        }
         let (store, notices) = world.open();
         let found: Vec<(u64, &[String])> = notices
             .iter()
