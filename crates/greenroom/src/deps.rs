@@ -15,7 +15,7 @@ use greenroom_store::Store;
 
 use crate::agent::Agent;
 use crate::bus::Bus;
-use crate::error::{ConfigError, Error};
+use crate::error::{ConfigError, Error, Result};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::message::SupervisorMessage;
@@ -102,6 +102,20 @@ impl Deps {
 
     pub(crate) fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Runs a read of the store: where it may wait for a disk, on a thread that may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    deps: &Deps,
+    read: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if deps.store.is_memory() {
+        return read();
+    }
+    match tokio::task::spawn_blocking(read).await {
+        Ok(result) => result,
+        Err(panic) => Err(Error::internal("reading the store", &panic)),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
 use crate::compaction::{BeforeCompact, Compacted};
-use crate::deps::{Clock, Deps, Learned};
+use crate::deps::{Clock, Deps, Learned, blocking};
 use crate::error::{BranchPointError, ConfigError, Error, Result};
 use crate::event::{Event, durable};
 use crate::hooks::Hooks;
@@ -489,11 +489,7 @@ impl Runtime {
         read: impl FnOnce(&Store) -> Result<T, greenroom_store::StoreError> + Send + 'static,
     ) -> Result<T> {
         let store = self.deps.store.clone();
-        if store.is_memory() {
-            return Ok(read(&store)?);
-        }
-        let read = tokio::task::spawn_blocking(move || read(&store)).await;
-        Ok(read.map_err(|panic| Error::internal("reading the store", &panic))??)
+        blocking(&self.deps, move || Ok(read(&store)?)).await
     }
 }
 

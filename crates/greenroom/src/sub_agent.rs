@@ -14,9 +14,8 @@ use greenroom_kernel::ToolSpec;
 use greenroom_kernel::entry::{Spender, Spent};
 use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 
-use crate::actors::session::blocking;
 use crate::agent::{Agent, SubAgent};
-use crate::deps::Deps;
+use crate::deps::{Deps, blocking};
 use crate::error::{ConfigError, Error, Result};
 use crate::message::{SessionMessage, SupervisorMessage};
 use crate::session::{SessionHandle, open};

@@ -16,9 +16,9 @@ pub struct Violation {
     pub call: u64,
     /// The session it came from.
     pub session: Option<String>,
-    /// The rule.
+    /// The rule that was broken.
     pub rule: Rule,
-    /// Where, for people.
+    /// What broke it and where, for people.
     pub detail: String,
 }
 
@@ -44,7 +44,7 @@ pub enum Rule {
     SecondSystem,
     /// A system prompt, user message or answer with nothing in it.
     EmptyMessage,
-    /// No user message.
+    /// The conversation has no user message.
     NoUserMessage,
     /// The last message is an answer: there is nothing to reply to.
     EndsWithAssistant,

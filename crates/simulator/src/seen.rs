@@ -8,7 +8,10 @@ use std::sync::Arc;
 use greenroom_kernel::{Message, ToolSpec};
 use greenroom_provider::{OutputSchema, Purpose};
 
-/// One request.
+/// The beginning of the tag around the transcript of a summary request.
+pub(crate) const TRANSCRIPT_TAG: &str = "<conversation";
+
+/// One request to the model.
 #[derive(Debug, Clone)]
 pub struct SeenRequest {
     /// The model's name, as it was asked for.

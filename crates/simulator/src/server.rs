@@ -59,7 +59,7 @@ impl SimulatorServer {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -158,12 +158,7 @@ async fn complete(simulator: Simulator, request: Request<Incoming>) -> Result<Re
     let (answer, flight) = simulator.begin(seen, broken);
     let steps = match answer {
         Answer::Status(status) => {
-            if status.wait_ms > 0 {
-                sleep(Duration::from_millis(status.wait_ms)).await;
-            }
-            if let Some(fault) = status.fired {
-                flight.fired(fault);
-            }
+            flight.wait_and_fire(&status).await;
             let mut response = json(status.status, status.body);
             for (name, value) in status.headers {
                 if let (Ok(name), Ok(value)) =
@@ -377,7 +372,7 @@ impl WholeMessage {
     }
 }
 
-/// Writes events.
+/// Writes the events of a stream in the protocol's form.
 struct Writer {
     id: String,
     model: String,

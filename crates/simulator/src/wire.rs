@@ -16,9 +16,9 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Broken, Rule};
-use crate::seen::SeenRequest;
+use crate::seen::{SeenRequest, TRANSCRIPT_TAG};
 
-/// A request's body.
+/// The JSON body of a chat-completions request.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct WireRequest {
     #[serde(default)]
@@ -299,9 +299,9 @@ fn image_of(url: &str) -> Image {
 
 fn purpose_of(tools: &[ToolSpec], messages: &[Arc<Message>]) -> Purpose {
     let is_summary = tools.is_empty()
-        && messages.last().is_some_and(|last| {
-            matches!(**last, Message::User(_)) && last.text().contains(crate::summariser::TRANSCRIPT_TAG)
-        });
+        && messages
+            .last()
+            .is_some_and(|last| matches!(**last, Message::User(_)) && last.text().contains(TRANSCRIPT_TAG));
     if is_summary { Purpose::Summary } else { Purpose::Step }
 }
 

@@ -252,7 +252,7 @@ impl AgentState {
                     shared,
                     stamp,
                     tools: running.begin.tools.clone(),
-                    timeout: running.begin.agent.tool_timeout,
+                    time_limit: running.begin.agent.tool_timeout,
                     cancel,
                 };
                 tokio::spawn(task.run(calls));

@@ -10,8 +10,8 @@ use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, EntryId, RunId, RunOutcome};
 
 use super::SessionState;
-use super::opening::blocking;
 use super::runs::{RUN_RESUMED, Told};
+use crate::deps::blocking;
 use crate::error::{Error, Result};
 use crate::message::ReplyTo;
 use crate::session::Reply;
