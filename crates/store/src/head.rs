@@ -72,6 +72,22 @@ pub enum SessionState {
     },
 }
 
+impl Head {
+    /// The head of the same session with its first `entries` entries and none of them in its context.
+    pub(crate) fn without_context(&self, entries: u64) -> Self {
+        Self {
+            entries,
+            created_at_ms: self.created_at_ms,
+            updated_at_ms: self.updated_at_ms,
+            title: self.title.clone(),
+            parent_session: self.parent_session.clone(),
+            provider: self.provider.clone(),
+            model: self.model.clone(),
+            ..Self::default()
+        }
+    }
+}
+
 /// The head of a session without entries.
 impl Default for Head {
     fn default() -> Self {

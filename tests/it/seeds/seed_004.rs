@@ -32,7 +32,7 @@ async fn it_is_checked_at_the_end_of_every_turn() {
     }
     let names = names(&mut events);
     let start = names.iter().position(|name| *name == "compaction_start").unwrap();
-    assert_eq!(names[start - 2..start], ["message_end", "run_end"], "{names:?}");
+    assert_eq!(names[start - 2..start], ["step_end", "run_end"], "{names:?}");
 }
 
 /// A tool asks for a compaction in the middle of its run: it comes after the run, and with the focus asked for.

@@ -262,7 +262,7 @@ impl SessionState {
             head: draft.head.clone(),
             key,
         };
-        match self.deps.store.append(&self.shared.id, batch).await? {
+        match self.deps.store.append_of_any_size(&self.shared.id, batch).await? {
             Appended::Written { .. } => {}
             Appended::Duplicate { first } => {
                 let session = self.shared.id.to_string();

@@ -199,6 +199,8 @@ fn run_with(
         let input = match effect {
             Effect::Consult(plan) => {
                 assert!(consulted.is_none(), "hooks are asked once");
+                assert_eq!(machine.plan(), Some(&*plan));
+                assert_eq!(machine.summariser_window(), params.summariser_window);
                 consulted = Some(*plan);
                 Input::Hooks(word.clone())
             }
@@ -967,4 +969,39 @@ fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
             entries = install(&entries, &segment);
         }
     }
+}
+
+#[test]
+fn what_is_planned_for_follows_from_the_settings_the_trigger_and_the_callers_wishes() {
+    let options = |trigger, change: fn(&mut CompactionParams)| {
+        let mut params = params(path(&turns(5)), trigger);
+        params.at_window = false;
+        change(&mut params);
+        let options = params.plan_options();
+        (options.keep_recent, options.force)
+    };
+    // A quarter of the window, 35 % of it where somebody asks, a fifth after an overflow.
+    assert_eq!(options(Trigger::Threshold, |_| {}), (2_500, false));
+    assert_eq!(options(Trigger::ModelSwitch, |_| {}), (2_500, false));
+    assert_eq!(options(Trigger::Hook, |_| {}), (2_500, false));
+    assert_eq!(options(Trigger::Manual, |_| {}), (3_500, false));
+    assert_eq!(options(Trigger::Overflow, |_| {}), (2_000, true));
+    // What the caller asks for holds, but not after an overflow.
+    assert_eq!(options(Trigger::Manual, |params| params.keep_recent = Some(7)), (7, false));
+    assert_eq!(options(Trigger::Manual, |params| params.keep_recent = Some(0)), (1, false));
+    assert_eq!(options(Trigger::Overflow, |params| params.keep_recent = Some(7)), (2_000, true));
+    assert_eq!(options(Trigger::Manual, |params| params.force = true), (3_500, true));
+    assert_eq!(options(Trigger::Threshold, |params| params.at_window = true), (2_500, true));
+}
+
+#[test]
+fn the_second_rung_keeps_half_as_much() {
+    let mut params = params(path(&turns(20)), Trigger::Overflow);
+    let keep =
+        |params: &CompactionParams| run(params, Model::Lossy).plan.map(|plan| plan.options.keep_recent);
+    assert_eq!(keep(&params), Some(2_000));
+    params.failed_attempts = 1;
+    assert_eq!(keep(&params), Some(1_000));
+    params.failed_attempts = 2;
+    assert_eq!(keep(&params), Some(1));
 }

@@ -273,7 +273,7 @@ fn error_in_stream(body: &str) -> ProviderError {
 }
 
 /// The failure of an answer that was given up because of its size. It is not retried: a model or a server that
-/// generated without end once would do it again.
+/// produced output without end once would do it again.
 fn too_large(base: &str, what: &str) -> ProviderError {
     let message = format!("the answer from {base} was given up: it is {what}");
     ProviderError::new(Failure::new(FailureClass::Other, message), "")

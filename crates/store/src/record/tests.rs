@@ -336,6 +336,11 @@ fn samples() -> Vec<(String, StoredRecord)> {
         let head = Box::new(Head { state, ..Head::default() });
         samples.push((format!("state_{name}"), StoredRecord::LossAccepted { head }));
     }
+    let (batch, entries) = (300, Vec::new());
+    let part = StoredRecord::Part { batch, entries: entries.clone(), head: Box::default() };
+    samples.push(("part".to_owned(), part));
+    let commit = StoredRecord::Commit { batch, key: None, entries, head: Box::default() };
+    samples.push(("commit".to_owned(), commit));
     samples
 }
 
