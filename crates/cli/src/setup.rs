@@ -311,7 +311,7 @@ fn shown(prices: &Prices) -> String {
 
 fn registry(workspace: Workspace, args: &ModelArgs) -> greenroom::tools::Registry {
     if args.allow_shell {
-        builtin::all(workspace, builtin::Options { shell: true, ..builtin::Options::default() })
+        builtin::files_and_shell(workspace, builtin::bash::Options::default())
     } else if args.allow_write {
         builtin::files(workspace)
     } else {

@@ -10,7 +10,7 @@ use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 use greenroom_kernel::message::{
     AssistantMessage, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
 };
-use greenroom_kernel::path::{Live, is_message, path_to, project};
+use greenroom_kernel::path::{ActivePath, is_message, path_to, project};
 use greenroom_kernel::plan::{FileRule, NothingToCompact, Plan, PlanOptions, is_turn_start, plan};
 use greenroom_kernel::settings::CutRule;
 use greenroom_kernel::size::Estimator;
@@ -143,12 +143,12 @@ fn options(random: &mut Random) -> PlanOptions {
 
 /// Panics if the plan is not sound.
 fn check_plan(path: &[Arc<Entry>], plan: &Plan, options: &PlanOptions) {
-    let live = Live::of(path);
+    let active = ActivePath::of(path);
     let index = |id: EntryId| path.iter().position(|entry| entry.id == id).expect("on the path");
-    assert_eq!(index(plan.first), live.start, "it begins at the first live entry");
+    assert_eq!(index(plan.first), active.start, "it begins at the first active entry");
     assert_eq!(index(plan.last) + 1, index(plan.first_kept), "it ends directly before what stays");
     let parts = plan.history.iter().chain(&plan.turn_prefix).chain(&path[index(plan.first_kept)..]);
-    assert!(parts.eq(live.entries()), "each live entry is in exactly one part, in order");
+    assert!(parts.eq(active.entries()), "each active entry is in exactly one part, in order");
     assert!(plan.messages_removed() > 0, "something is replaced");
 
     let kept = &path[index(plan.first_kept)..];
@@ -160,7 +160,7 @@ fn check_plan(path: &[Arc<Entry>], plan: &Plan, options: &PlanOptions) {
         !message(&path[cut]).is_some_and(|message| is_result(&message)),
         "the kept part does not begin with a result"
     );
-    let calls_before: HashSet<String> = path[live.start..cut]
+    let calls_before: HashSet<String> = path[active.start..cut]
         .iter()
         .filter_map(message)
         .flat_map(|message| message.tool_calls().map(|call| call.id.clone()).collect::<Vec<_>>())
@@ -313,7 +313,7 @@ fn a_long_path_is_planned_in_time() {
     small_live.push(long_entry(small_live.len(), compaction));
     extend_with_calls(&mut small_live, 100);
     for (path, messages) in [(all_live, 100_001), (small_live, 201)] {
-        assert_eq!(Live::of(&path).messages(), messages);
+        assert_eq!(ActivePath::of(&path).messages(), messages);
         for cut in [CutRule::Nearest, CutRule::TurnFirst] {
             for (force, as_read) in [(false, false), (true, false), (false, true)] {
                 let options = PlanOptions { cut, force, as_read, ..PlanOptions::comparison(100, 0) };

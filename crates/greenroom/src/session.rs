@@ -206,7 +206,12 @@ impl SessionHandle {
     /// [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
     /// [`Error::Busy`] when too much waits already, [`Error::Store`].
     pub async fn prompt(&self, prompt: impl Into<Prompt>) -> Result<Reply> {
-        self.prompt_with(prompt.into(), None, None).await
+        self.prompt_with(prompt.into(), None, None, CancellationToken::new()).await
+    }
+
+    /// As [`Self::prompt`], until `cancel` fires: then the run ends as aborted, and this with it.
+    pub(crate) async fn prompt_until(&self, prompt: String, cancel: CancellationToken) -> Result<Reply> {
+        self.prompt_with(prompt.into(), None, None, cancel).await
     }
 
     /// As [`Self::prompt`], once: a second prompt with the same key changes nothing, and gives the first one's
@@ -215,7 +220,7 @@ impl SessionHandle {
     /// # Errors
     /// As [`Self::prompt`].
     pub async fn prompt_once(&self, key: impl Into<String>, prompt: impl Into<Prompt>) -> Result<Reply> {
-        self.prompt_with(prompt.into(), Some(key.into()), None).await
+        self.prompt_with(prompt.into(), Some(key.into()), None, CancellationToken::new()).await
     }
 
     /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it.
@@ -227,7 +232,8 @@ impl SessionHandle {
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {
         let schema = OutputSchema { name: type_name::<T>(), schema: greenroom_tools::schema_of::<T>() };
-        let reply = self.prompt_with(prompt.into(), None, Some(Arc::new(schema))).await?;
+        let schema = Some(Arc::new(schema));
+        let reply = self.prompt_with(prompt.into(), None, schema, CancellationToken::new()).await?;
         read_output(&reply.text)
     }
 
@@ -236,12 +242,12 @@ impl SessionHandle {
         prompt: Prompt,
         key: Option<String>,
         schema: Option<Arc<OutputSchema>>,
+        cancel: CancellationToken,
     ) -> Result<Reply> {
         if prompt.0.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty())) {
             return Err(Error::EmptyPrompt);
         }
-        let options =
-            PromptOptions { ticket: self.deps.ticket(), key, schema, cancel: CancellationToken::new() };
+        let options = PromptOptions { ticket: self.deps.ticket(), key, schema, cancel };
         let mut guard = WithdrawOnDrop { handle: Some(self.clone()), ticket: options.ticket };
         let reply = self.ask(move |reply| SessionMessage::Prompt { content: prompt.0, options, reply }).await;
         guard.handle = None;
@@ -264,7 +270,8 @@ impl SessionHandle {
     pub fn stream(&self, prompt: impl Into<Prompt>) -> RunStream {
         let events = self.subscribe();
         let (handle, prompt) = (self.clone(), prompt.into());
-        let reply = Box::pin(async move { handle.prompt_with(prompt, None, None).await });
+        let reply =
+            Box::pin(async move { handle.prompt_with(prompt, None, None, CancellationToken::new()).await });
         RunStream { events, reply: Some(reply), result: None }
     }
 

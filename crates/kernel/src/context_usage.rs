@@ -45,7 +45,7 @@ pub enum WindowSource {
     Unknown,
 }
 
-/// A model's window.
+/// A model's window, and how it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Its size in tokens; `None` where nothing knows it.

@@ -13,7 +13,7 @@ pub struct Head {
     /// The entry at which the session's path ends; `None` for the empty path.
     pub leaf: Option<EntryId>,
     /// The first entry that is needed to rebuild the context.
-    pub live_from: EntryId,
+    pub active_from: EntryId,
     /// The newest compaction that is active: that was not undone.
     pub active_compaction: Option<EntryId>,
     /// The newest compaction in the log, active or not.
@@ -78,7 +78,7 @@ impl Default for Head {
         Self {
             entries: 0,
             leaf: None,
-            live_from: EntryId(0),
+            active_from: EntryId(0),
             active_compaction: None,
             last_compaction: None,
             compactions: 0,

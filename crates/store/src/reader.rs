@@ -122,8 +122,8 @@ pub(crate) fn head_after_loss(
     newest: &Head,
     lost_from: EntryId,
 ) -> Result<Head, StoreError> {
-    let live_from = newest.live_from.0.min(newest.entries);
-    if salvage(index, segments, session, live_from, newest.entries)?.lost.is_empty() {
+    let active_from = newest.active_from.0.min(newest.entries);
+    if salvage(index, segments, session, active_from, newest.entries)?.lost.is_empty() {
         return Ok(newest.clone());
     }
     head_at(index, segments, session, lost_from.0, newest)

@@ -1,6 +1,11 @@
-//! A compaction's surfaces: by hand in `chat`, as YAML settings, as a line of an export, over JSON-RPC.
+//! A compaction's surfaces: manual in `chat`, as YAML settings, as a line of an export, over JSON-RPC.
 
 use super::support::Place;
+
+/// A window that is not filled by one run that reads files.
+const WIDE: &str = "60000";
+/// What makes the simulated model read files.
+const READ: &str = "Read the sources: one file after the other.";
 
 /// A folder whose demo left a session, and the session's name.
 fn after_a_demo() -> (Place, String) {
@@ -46,12 +51,19 @@ fn an_export_has_a_line_for_each_compaction_and_is_planned_like_the_session() {
 }
 
 #[test]
-fn chat_compacts_by_hand_and_says_what_it_saved_or_why_not() {
-    let (place, id) = after_a_demo();
-    let chat = ["chat", "--session", &id, "--simulate", "--window", "12000"];
-    let ran = place.run_with(&chat, "/compact what was read\n/compact\n/quit\n");
+fn chat_compacts_manually_and_says_what_it_saved_or_why_not() {
+    let place = Place::with_files(24);
+    let chat = ["chat", "--session", "long", "--simulate", "--window", WIDE];
+    let ran = place.run_with(&chat, &format!("{READ}\n/compact what was read\n/compact\n/quit\n"));
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("No compaction needed: "), "{}", ran.stdout);
+    let shown = place.json(&["show", "long", "--json"]);
+    let compactions = shown["compactions"].as_array().unwrap();
+    assert_eq!(compactions.len(), 1, "the first one compacted, the second one had nothing to do: {shown}");
+    let removed = &compactions[0]["messages_removed"];
+    let compacted = ran.stdout.find(&format!("✓ Compacted {removed} messages")).expect(&ran.stdout);
+    let saved = ran.stdout.find("(saved ").expect(&ran.stdout);
+    let nothing = ran.stdout.find("No compaction needed: nothing was said since").expect(&ran.stdout);
+    assert!(compacted < saved && saved < nothing, "{}", ran.stdout);
 }
 
 #[test]
@@ -72,16 +84,31 @@ fn settings_are_read_as_yaml_and_a_wrong_one_is_named() {
 
 #[test]
 fn json_rpc_knows_the_window_from_the_start_and_compacts() {
-    let (place, id) = after_a_demo();
+    let place = Place::with_files(24);
+    let ran = place.run(&["run", "-p", READ, "--session", "long", "--simulate", "--window", WIDE]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
     let ask = |number: u32, method: &str| {
-        format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{{"session_id":"{id}"}}}}"#)
+        let params = r#"{"session_id":"long","keep_recent":2000}"#;
+        format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#)
     };
-    let input = format!("{}\n{}\n", ask(1, "agent/state"), ask(2, "session/compact"));
-    let ran = place.run_with(&["rpc", "--simulate", "--window", "12000"], &input);
+    let state = |number: u32| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{number},"method":"agent/state","params":{{"session_id":"long"}}}}"#
+        )
+    };
+    let input = format!("{}\n{}\n", state(1), ask(2, "session/compact"));
+    let ran = place.run_with(&["rpc", "--simulate", "--window", WIDE], &input);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let answers: Vec<serde_json::Value> =
         ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let answer = |number: u32| answers.iter().find(|answer| answer["id"] == number).unwrap();
-    assert_eq!(answer(1)["result"]["context_window"], 12_000);
+    assert_eq!(answer(1)["result"]["context_window"], 60_000);
     assert_eq!(answer(2)["result"]["accepted"], true, "{}", ran.stdout);
+    let result = answers.iter().find(|answer| answer["method"] == "session/compact_result").unwrap();
+    let compacted = &result["params"]["compacted"];
+    assert_eq!(compacted["outcome"], "completed", "{result}");
+    assert_eq!(compacted["tokens_before"], answer(1)["result"]["context"]["tokens"]);
+    assert!(compacted["tokens_after"].as_u64() < compacted["tokens_before"].as_u64(), "{result}");
+    let shown = place.json(&["show", "long", "--json"]);
+    assert_eq!(shown["compactions"][0]["id"], compacted["entry_id"], "{shown}");
 }

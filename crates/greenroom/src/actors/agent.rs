@@ -143,7 +143,7 @@ impl AgentState {
             AgentMessage::Context { stamp, messages } => self.ask(myself, stamp, messages),
             AgentMessage::TrackerRestarted { tracker } => self.measure_anew(myself, tracker),
             AgentMessage::Abort { stamp } => self.abort(myself, stamp),
-            AgentMessage::ModelOver { stamp, call, news } => self.model_over(myself, stamp, call, news),
+            AgentMessage::ModelOver { stamp, call, outcome } => self.model_over(myself, stamp, call, outcome),
             AgentMessage::ToolOver { stamp, result } => self.input(myself, stamp, Input::ToolEnded(result)),
             AgentMessage::ToolsOver { stamp } => {
                 if let Some(running) = self.current(stamp) {
@@ -231,6 +231,8 @@ impl AgentState {
                     measured,
                 });
             }
+            Effect::StepStarted { step } => self.publish(EventKind::StepStart { run: stamp.run, step }),
+            Effect::StepEnded { step } => self.publish(EventKind::StepEnd { run: stamp.run, step }),
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
                 running.next_request = Some(RequestForm { output_tokens_max, media });
@@ -333,8 +335,6 @@ impl AgentState {
         let cancel = begin.cancel.child_token();
         let call = running.call;
         running.model = Some(cancel.clone().drop_guard());
-        let step = running.run.steps() + 1;
-        shared.publish(&deps.bus, EventKind::StepStart { run: stamp.run, step });
         let task = model_task::ModelTask { agent: myself.clone(), deps, shared, lane, stamp, call, cancel };
         tokio::spawn(task.run(request));
     }
@@ -344,13 +344,13 @@ impl AgentState {
         myself: &ActorRef<AgentMessage>,
         stamp: RunAttempt,
         call: u64,
-        news: ModelOutcome,
+        outcome: ModelOutcome,
     ) {
         let Some(running) = self.current(stamp).filter(|running| running.call == call) else { return };
         running.model = None;
-        match news {
+        match outcome {
             ModelOutcome::Answered(_) | ModelOutcome::Failed(_) if running.aborting => {
-                if let ModelOutcome::Answered(answer) = news {
+                if let ModelOutcome::Answered(answer) = outcome {
                     running.partial = Some(answer);
                 }
                 self.abort_when_quiet(myself, stamp);

@@ -41,6 +41,8 @@ mod open_compaction;
 mod opening;
 mod runs;
 
+pub(crate) use opening::blocking;
+
 use definition::{Definition, SessionLimits};
 use inbox::Inbox;
 use open_compaction::{CompactionRequest, Leaving, OpenCompaction};

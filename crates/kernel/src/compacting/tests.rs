@@ -7,7 +7,7 @@ use super::summaries::CALLS_MAX;
 use super::*;
 use crate::message::{Part, StopReason};
 use crate::notation::{Random, Sketch, assistant, calls, odd_path, path, says};
-use crate::path::{Live, project};
+use crate::path::{ActivePath, project};
 
 /// How a summariser behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,16 +127,16 @@ const WINDOW: u64 = 10_000;
 const OVERHEAD: u64 = 500;
 
 fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
-    let live = Live::of(&path);
-    let summary = live.compaction.map_or(0, |index| path[index].tokens);
-    let live: u64 = live.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
+    let active = ActivePath::of(&path);
+    let summary = active.compaction.map_or(0, |index| path[index].tokens);
+    let active: u64 = active.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
     CompactionParams {
         settings: CompactionSettings::default(),
         trigger,
         window: WINDOW,
         summariser_window: 200_000,
         overhead: OVERHEAD,
-        tokens_before: OVERHEAD + live + summary,
+        tokens_before: OVERHEAD + active + summary,
         ratio: Ratio::default(),
         at_window: trigger == Trigger::Overflow,
         keep_recent: None,
@@ -253,9 +253,9 @@ fn run_with(
 /// What is installed is smaller, lies on the path, and keeps calls and results together.
 fn assert_segment(params: &CompactionParams, segment: &Segment) {
     let path = &params.path;
-    let live = Live::of(path);
-    assert_eq!(segment.base, live.compaction_id());
-    assert_eq!(segment.first, live.entries()[0].id);
+    let active = ActivePath::of(path);
+    assert_eq!(segment.base, active.compaction_id());
+    assert_eq!(segment.first, active.entries()[0].id);
     let last = path.iter().position(|entry| entry.id == segment.last).expect("it is on the path");
     assert_eq!(path[last + 1].id, segment.first_kept);
     let compaction = &segment.compaction;
@@ -269,8 +269,8 @@ fn assert_segment(params: &CompactionParams, segment: &Segment) {
         .map(|entry| entry.tokens)
         .sum();
     let installed = install(path, segment);
-    let live = Live::of(&installed);
-    let kept: u64 = live.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
+    let active = ActivePath::of(&installed);
+    let kept: u64 = active.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
     let summary = installed.last().expect("just installed").tokens;
     assert!(kept + summary < before, "{kept} + {summary} is not less than {before}");
     assert_eq!(
@@ -286,8 +286,8 @@ fn assert_segment(params: &CompactionParams, segment: &Segment) {
 
 /// Whether results stand in the path that pairing would drop or move.
 fn has_orphans(path: &[Arc<Entry>]) -> bool {
-    let live = Live::of(path).entries();
-    let sent: Vec<_> = live.iter().filter_map(|entry| crate::path::entry_message(&entry.kind)).collect();
+    let active = ActivePath::of(path).entries();
+    let sent: Vec<_> = active.iter().filter_map(|entry| crate::path::entry_message(&entry.kind)).collect();
     let plain: Vec<_> = sent.into_iter().map(std::borrow::Cow::into_owned).collect();
     crate::path::pair(&plain) != plain
 }
@@ -714,11 +714,12 @@ fn twenty_compactions_in_a_row_lose_nothing() {
         assert_eq!(compaction.summary.matches("<active-request>").count(), 1);
         assert_eq!(compaction.summary.matches("<modified-files>").count(), 1);
         sketch.path = install(&sketch.path, segment);
-        // All that is not summarised is live, and the files of all that is are listed.
-        let live: HashSet<u64> = Live::of(&sketch.path).entries().iter().map(|entry| entry.id.0).collect();
+        // All that is not summarised is active, and the files of all that is are listed.
+        let active: HashSet<u64> =
+            ActivePath::of(&sketch.path).entries().iter().map(|entry| entry.id.0).collect();
         for entry in sketch.path.iter().filter(|entry| is_message(&entry.kind)) {
             let id = entry.id.0;
-            assert!(seen.contains(&id) != live.contains(&id), "round {round}: m{id}");
+            assert!(seen.contains(&id) != active.contains(&id), "round {round}: m{id}");
             let Some(Message::ToolResult(result)) = entry.kind.as_message().map(|message| &**message) else {
                 continue;
             };
@@ -803,7 +804,7 @@ fn each_overflow_in_a_row_goes_a_rung_down() {
         let expect = if failed_attempts < 2 { "completed" } else { "truncated" };
         assert_eq!(ran.outcome(), expect, "rung {failed_attempts}: {:?}", ran.end);
         path = install(&path, ran.installed.as_ref().expect("it was installed"));
-        kept.push(Live::of(&path).messages());
+        kept.push(ActivePath::of(&path).messages());
     }
     assert!(kept.is_sorted_by(|more, less| more > less), "{kept:?}");
     // Nothing is left to be cut.

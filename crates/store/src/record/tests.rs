@@ -281,7 +281,7 @@ fn head() -> Head {
     Head {
         entries: 8,
         leaf: Some(EntryId(7)),
-        live_from: EntryId(1),
+        active_from: EntryId(1),
         active_compaction: Some(EntryId(2)),
         last_compaction: Some(EntryId(3)),
         compactions: 4,

@@ -37,7 +37,7 @@ stored_enum!(V1: StoredRecord {
 stored_struct!(V1: Head {
     entries: u64,
     leaf: Option<EntryId>,
-    live_from: EntryId,
+    active_from: EntryId,
     active_compaction: Option<EntryId>,
     last_compaction: Option<EntryId>,
     compactions: u64,

@@ -10,7 +10,7 @@ use greenroom_kernel::EntryId;
 use greenroom_kernel::due::Size;
 use greenroom_kernel::entry::{Entry, EntryKind, Trigger};
 use greenroom_kernel::message::{Block, Message};
-use greenroom_kernel::path::Live;
+use greenroom_kernel::path::ActivePath;
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::size::Estimator;
 use greenroom_kernel::usage::{ContextUsage, Measured, Ratio};
@@ -192,7 +192,7 @@ impl SessionState {
         draft.head.leaf = leaf;
         let path = crate::log::path_within(&imported, leaf);
         let begins = path.first().and_then(|entry| entry.parent);
-        if let Some(missing) = begins.filter(|_| Live::of(&path).compaction_id().is_none()) {
+        if let Some(missing) = begins.filter(|_| ActivePath::of(&path).compaction_id().is_none()) {
             return Err(Error::BranchPoint(BranchPointError::MissingParent { entry: missing }));
         }
         draft.follow_path(&path, self.measure_path(&path).tokens());
