@@ -29,7 +29,7 @@ async fn main() -> Result<()> {
         .tool("weather", |asked: Weather| async move { Ok(format!("{}: 12 °C, rain", asked.city)) });
     let session = runtime.open("umbrella", &agent).await?;
     let reply = session.prompt("Umbrella in Oslo?").await?;
-    println!("{reply}  [{}/{} tokens]", reply.context.tokens, reply.context.window);
+    println!("{reply}  [{}]", reply.context);
 
     for message in session.context().await? {
         println!("  {:<9} {}", message.role(), message.text());

@@ -26,7 +26,7 @@ async fn main() -> Result<()> {
     let mut events = session.subscribe();
     for day in 1..=40 {
         let reply = session.prompt(format!("Day {day} of the voyage")).await?;
-        println!("day {day:>2}: {:>5} of {} tokens", reply.context.tokens, reply.context.window);
+        println!("day {day:>2}: {}", reply.context);
         while let Some(delivery) = events.try_next() {
             let Delivery::Event(event) = delivery else { continue };
             let name = event.kind.name();

@@ -176,9 +176,15 @@ impl Chat {
         self.status_line().await
     }
 
+    /// Where a compaction triggers, in tokens.
+    fn trigger(&self, context: &ContextUsage) -> u64 {
+        let window = context.window.unwrap_or(0);
+        self.compaction.trigger_tokens(window).unwrap_or(window)
+    }
+
     async fn status_line(&mut self) -> Result<()> {
         let state = self.session.state().await?;
-        let trigger = self.compaction.trigger_tokens(state.context_window).unwrap_or(state.context_window);
+        let trigger = self.trigger(&state.context);
         let mut parts = vec![
             picture::context(&state.context, trigger, 16),
             format!("{} tokens in all", picture::short(state.total_tokens)),
@@ -246,7 +252,7 @@ impl Chat {
                 None => by_role.push((role, 1, tokens)),
             }
         }
-        let trigger = self.compaction.trigger_tokens(state.context_window).unwrap_or(state.context_window);
+        let trigger = self.trigger(&state.context);
         let mut text = format!("  {}\n", picture::context(&state.context, trigger, 40));
         for (role, count, tokens) in by_role {
             text.push_str(&format!(
@@ -287,14 +293,16 @@ impl Chat {
 
 /// The window, and where it is known from.
 fn window(context: &ContextUsage) -> String {
+    const UNKNOWN: &str = "a window that nothing knows (--window says it)";
+    let Some(window) = context.window else { return UNKNOWN.to_owned() };
     let source = match context.window_source {
         WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
         WindowSource::Catalog => "from the model catalogue",
         WindowSource::Learned => "as the provider said",
         WindowSource::Assumed => "assumed: nothing knows this model; --window says it",
-        WindowSource::Unknown => return "a window that nothing knows (--window says it)".to_owned(),
+        WindowSource::Unknown => return UNKNOWN.to_owned(),
     };
-    format!("a window of {} tokens ({source})", thousands(context.window))
+    format!("a window of {} tokens ({source})", thousands(window))
 }
 
 fn indent(text: &str) -> String {

@@ -234,7 +234,7 @@ impl Show {
             },
             EventKind::UsageUpdate { context, .. } => {
                 self.context = Some(*context);
-                self.window = context.window;
+                self.window = context.window.unwrap_or(self.window);
                 self.sizes.push(context.tokens);
             }
             EventKind::CompactionStart { tokens_before, .. } => {
@@ -245,10 +245,7 @@ impl Show {
                     self.compactions.push((end.tokens_before, end.tokens_after));
                     self.sizes.push(end.tokens_after);
                     if let Some(context) = &mut self.context {
-                        let percent = end.tokens_after.saturating_mul(100).checked_div(context.window);
                         context.tokens = end.tokens_after;
-                        context.percent =
-                            percent.and_then(|percent| u32::try_from(percent).ok()).map(f64::from);
                     }
                 }
                 let line = self.screen.paint(Style::Cyan, &format!("  {}", picture::compaction(end)));

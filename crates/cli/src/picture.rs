@@ -71,18 +71,19 @@ pub(crate) fn bar(tokens: u64, window: u64, trigger: u64, width: usize) -> Strin
 
 /// The context as a bar with its numbers: `██████░░┆░ 12.3k of 24k, 51 %`.
 pub(crate) fn context(context: &ContextUsage, trigger: u64, width: usize) -> String {
-    if context.window == 0 {
-        return format!("{} tokens", short(context.tokens));
+    match context.window {
+        Some(window) => format!("{} {}", bar(context.tokens, window, trigger, width), fill(context)),
+        None => fill(context),
     }
-    let bar = bar(context.tokens, context.window, trigger, width);
-    format!("{bar} {}", fill(context))
 }
 
 /// `12.3k of 24k, 51 %`.
 pub(crate) fn fill(context: &ContextUsage) -> String {
-    match context.percent {
-        Some(percent) => format!("{} of {}, {percent:.0} %", short(context.tokens), short(context.window)),
-        None => format!("{} tokens", short(context.tokens)),
+    match (context.window, context.percent()) {
+        (Some(window), Some(percent)) => {
+            format!("{} of {}, {percent:.0} %", short(context.tokens), short(window))
+        }
+        (Some(_) | None, None) | (None, Some(_)) => format!("{} tokens", short(context.tokens)),
     }
 }
 

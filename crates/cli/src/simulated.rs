@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use greenroom::kernel::Message;
-use greenroom::kernel::path::SUMMARY_LEAD;
+use greenroom::kernel::render::SUMMARY_LEAD;
 use greenroom::provider::{OpenAi, OpenAiOptions, Purpose};
 use greenroom_simulator::{
     CallInfo, CodingAgent, Pace, Reply, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,

@@ -10,8 +10,8 @@ use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 use greenroom_kernel::message::{
     AssistantMessage, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
 };
-use greenroom_kernel::path::{Live, is_message, missing_result, path_to, project};
-use greenroom_kernel::plan::{FileRule, Nothing, Plan, PlanOptions, is_turn_start, plan};
+use greenroom_kernel::path::{Live, is_message, path_to, project};
+use greenroom_kernel::plan::{FileRule, NothingToCompact, Plan, PlanOptions, is_turn_start, plan};
 use greenroom_kernel::settings::CutRule;
 use greenroom_kernel::size::Estimator;
 use serde_json::{Value, json};
@@ -291,7 +291,7 @@ fn a_damaged_file_gives_what_is_left_of_it_and_never_a_cycle() {
             }
             let known = |id: EntryId| id.0 < imported.entries.len() as u64;
             assert!(imported.leaf.is_none_or(known), "seed {seed}");
-            let _: Result<Plan, Nothing> = plan(&imported.path(), &options(&mut random));
+            let _: Result<Plan, NothingToCompact> = plan(&imported.path(), &options(&mut random));
         }
     }
 }
@@ -336,7 +336,7 @@ fn extend_with_calls(path: &mut Vec<Arc<Entry>>, calls: usize) {
     for _ in 0..calls {
         let id = format!("c{}", path.len());
         let call = ToolCall { id, name: "read".into(), arguments: r#"{"path":"a"}"#.into() };
-        let result = ToolResult { status: ToolStatus::Ok, ..missing_result(&call) };
+        let result = ToolResult { status: ToolStatus::Ok, ..ToolResult::interrupted(&call) };
         let answer = AssistantMessage {
             content: vec![Part::ToolCall(call)],
             provider: String::new(),

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
-use greenroom_kernel::message::{Message, Part, ToolCall};
-use greenroom_kernel::path::{is_message, missing_result};
+use greenroom_kernel::message::{Message, Part, ToolCall, ToolResult};
+use greenroom_kernel::path::is_message;
 use greenroom_kernel::size::{Estimator, entry_tokens};
 
 #[cfg(test)]
@@ -208,7 +208,7 @@ impl<'a> Repair<'a> {
 
     fn missing(&mut self, tail: Option<EntryId>, at_ms: u64, open: &Open) -> EntryId {
         self.repairs += 1;
-        let kind = EntryKind::message(Message::ToolResult(missing_result(&open.call)));
+        let kind = EntryKind::message(Message::ToolResult(ToolResult::interrupted(&open.call)));
         let tokens = entry_tokens(&kind, Estimator::default());
         self.append(Entry { id: EntryId(0), parent: tail, at_ms, tokens, origin: None, kind })
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{EntryId, RunOutcome};
-use greenroom_kernel::plan::Nothing;
+use greenroom_kernel::plan::NothingToCompact;
 use greenroom_kernel::settings::SettingsError;
 use greenroom_kernel::{Failure, FailureClass};
 use greenroom_provider::OptionsError;
@@ -69,7 +69,7 @@ pub enum Error {
     },
     /// A compaction would change nothing.
     #[error("no compaction needed: {0}")]
-    NothingToCompact(Nothing),
+    NothingToCompact(NothingToCompact),
     /// No compaction is active.
     #[error("there is no compaction to undo in session {session}")]
     NothingToUndo {

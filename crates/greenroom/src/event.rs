@@ -121,8 +121,9 @@ pub enum EventKind {
     UsageUpdate {
         /// The context's size, which decides about compaction.
         context: ContextUsage,
-        /// The model's window in tokens.
-        context_window: u64,
+        /// The model's window in tokens; absent where nothing knows it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        context_window: Option<u64>,
         /// All tokens of all calls of this session so far: what is billed.
         total_tokens: u64,
         /// What they cost so far, in micro-dollars, as far as prices are known.

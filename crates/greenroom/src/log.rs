@@ -11,8 +11,8 @@ use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId, EntryKind, RunOutcome,
     Trigger,
 };
-use greenroom_kernel::message::{Block, Message};
-use greenroom_kernel::path::{Live, is_message, missing_result, open_calls, project};
+use greenroom_kernel::message::{Block, Message, ToolResult};
+use greenroom_kernel::path::{Live, is_message, open_calls, project};
 use greenroom_kernel::size::{Estimator, entry_tokens};
 use greenroom_kernel::usage::{ContextUsage, usable_usage};
 use greenroom_store::{Head, SessionState};
@@ -350,7 +350,7 @@ impl Draft {
     /// Gives each open call on `path` an interrupted result.
     pub(crate) fn close_calls(&mut self, path: &[Arc<Entry>]) {
         for call in open_calls(path) {
-            self.message(Message::ToolResult(missing_result(&call)));
+            self.message(Message::ToolResult(ToolResult::interrupted(&call)));
         }
     }
 
@@ -427,7 +427,7 @@ impl Draft {
                 head.open_run = None;
                 head.state = SessionState::Idle;
                 head.context_tokens = context.tokens;
-                head.window = Some(context.window).filter(|window| *window > 0);
+                head.window = context.window;
             }
             kind if is_message(kind) => head.context_tokens += entry.tokens,
             EntryKind::LeafMoved { to } => head.leaf = *to,

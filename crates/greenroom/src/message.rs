@@ -96,7 +96,7 @@ pub(crate) enum SessionMessage {
     /// From outside: what a compaction would do.
     PlanManually {
         options: CompactOptions,
-        reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::Nothing>>,
+        reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::NothingToCompact>>,
     },
     /// From outside: the newest compaction no longer counts.
     Undo { reply: ReplyTo<ContextUsage> },
@@ -345,7 +345,7 @@ pub(crate) enum TrackerMessage {
     /// From the session: the context was rewritten.
     Rewritten(Vec<Arc<Entry>>),
     /// From the session: model, window or fixed part changed.
-    Configure(Box<crate::actors::usage_tracker::ContextLimits>),
+    Configure(Box<crate::actors::usage_tracker::TrackerConfig>),
     /// From the session: an entry that is durable changed the bill.
     Billed(Bill),
     /// From the agent: how large is the context?

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, RunId, Spender, Spent};
 use greenroom_kernel::message::{Block, Image, Message};
-use greenroom_kernel::plan::{Nothing, Plan};
+use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, Usage};
 use greenroom_provider::OutputSchema;
@@ -109,8 +109,9 @@ pub struct State {
     pub entries: u64,
     /// The context's size.
     pub context: ContextUsage,
-    /// The model's window in tokens; 0 where nothing knows it.
-    pub context_window: u64,
+    /// The model's window in tokens; absent where nothing knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_window: Option<u64>,
     /// How many compactions were installed.
     pub compactions: u64,
     /// All tokens of all its calls: what is billed.
@@ -140,8 +141,8 @@ pub struct SessionSummary {
     pub leaf: Option<EntryId>,
     /// The context's size, in tokens.
     pub context_tokens: u64,
-    /// The model's window in tokens; 0 where nothing knows it.
-    pub context_window: u64,
+    /// The model's window in tokens; `None` where nothing knows it.
+    pub context_window: Option<u64>,
     /// How many compactions were installed.
     pub compactions: u64,
     /// What all its calls used, together: what is billed.
@@ -171,7 +172,7 @@ impl SessionSummary {
             entries: head.entries,
             leaf: head.leaf,
             context_tokens: head.context_tokens,
-            context_window: head.window.unwrap_or(0),
+            context_window: head.window,
             compactions: head.compactions,
             usage: head.total_usage,
             cost_microdollars: head.cost_microdollars,
@@ -315,7 +316,7 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::NothingToCompact`] with the reason.
     pub async fn plan(&self, options: CompactOptions) -> Result<Plan> {
-        let plan: Result<Box<Plan>, Nothing> =
+        let plan: Result<Box<Plan>, NothingToCompact> =
             self.ask(|reply| SessionMessage::PlanManually { options, reply }).await?;
         plan.map(|plan| *plan).map_err(Error::NothingToCompact)
     }

@@ -24,7 +24,7 @@ pub(crate) async fn ask(
         system: Some(summary::SYSTEM.to_owned()),
         messages: vec![Arc::new(Message::user(text))],
         tools: Arc::from([]),
-        output_tokens_max: Some(cap_tokens + cap_tokens / 4),
+        output_tokens_max: Some(summary::output_tokens(cap_tokens)),
         output_schema: None,
         purpose: Purpose::Summary,
         session: session.to_owned(),

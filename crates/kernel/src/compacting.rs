@@ -1,27 +1,29 @@
 //! A compaction from its plan to its end: which summaries to ask for, what to do when one fails, which rung of
 //! the ladder comes next, and what to install.
 //!
-//! Life: [`Compacting::begin`] plans and asks for the hooks' word ([`Effect::Consult`]); then come questions
+//! Life: [`Compacting::begin`] plans and asks for the hooks' word ([`Effect::Consult`]); then come requests
 //! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`], answered; then one [`Effect::End`].
 //!
-//! Invariants: exactly one `End`; at most `CALLS_MAX` questions; nothing is installed that is not smaller than
+//! Invariants: exactly one `End`; at most `CALLS_MAX` requests; nothing is installed that is not smaller than
 //! what it replaces; below the window a failed summary changes nothing; each rung keeps strictly less than the one
 //! before.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::compacting::summaries::{Progress, Reaction, SUMMARY_TOKENS_MIN, Source, Summaries, to_estimate};
+use crate::due::answer_room_max;
 use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, EntryKind, Trigger};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Message, Usage};
-use crate::path::{is_message, summary_text};
-use crate::plan::{Nothing, Plan, PlanOptions, plan};
-use crate::settings::{CompactionSettings, Occasion, Strategy, share};
+use crate::path::is_message;
+use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
+use crate::render::summary_text;
+use crate::settings::{CompactionSettings, CutRule, Occasion, Strategy, share};
 use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, Style, SummaryKind};
 use crate::usage::Ratio;
 
-mod questions;
+mod summaries;
 
 #[cfg(test)]
 mod tests;
@@ -30,31 +32,11 @@ mod tests;
 const SUCCESS_SHARE: f64 = 0.7;
 /// The share of the window that an automatic compaction frees at least, where the trigger is not far below it.
 const FREED_SHARE: f64 = 0.1;
-/// The share of the window that the last resort leaves for an answer at least: one part in this many. The most that
-/// is ever kept free for one before a context is at its window.
-const ANSWER_SHARE: u64 = 16;
-/// How often one question is asked, in all.
-const ATTEMPTS: u32 = 3;
-/// The first wait before a question is asked again because the provider was busy, in milliseconds.
-const BACKOFF_MS: u64 = 1_000;
-/// The longest such wait, in milliseconds.
-const BACKOFF_MS_MAX: u64 = 60_000;
-/// How often a question may turn out too large for the summariser before the compaction gives up.
-const SHRINKS: u32 = 4;
-/// The most parts that one transcript is asked in: a summariser that needs more is too small for it.
-const PARTS_MAX: usize = 128;
-/// The most calls of one compaction: the parts of both halves, their merges, and what is asked again.
-const CALLS_MAX: usize = 512;
-/// The least room, in tokens, in which a summary is worth asking for.
-const SUMMARY_TOKENS_MIN: u64 = 64;
-/// The share of the summariser's window that one answer, or the previous summary, takes at most: so that two
-/// summaries to be merged, or a transcript beside the previous one, always have room.
-const WINDOW_SHARE: u64 = 4;
 
 /// What a compaction is given.
 #[derive(Debug, Clone)]
 pub struct CompactionParams {
-    /// The path, from the newest active compaction's first kept entry at the latest.
+    /// The path; it begins at the first kept entry of the newest active compaction, or before it.
     pub path: Vec<Arc<Entry>>,
     /// The settings now.
     pub settings: CompactionSettings,
@@ -83,12 +65,26 @@ pub struct CompactionParams {
 }
 
 impl CompactionParams {
-    fn occasion(&self) -> Occasion {
+    /// What is being done, for [`CompactionSettings::keep_recent`].
+    pub fn occasion(&self) -> Occasion {
         match self.trigger {
             Trigger::Overflow => Occasion::Emergency,
             Trigger::Manual => Occasion::Manual,
             Trigger::Threshold | Trigger::ModelSwitch | Trigger::Hook => Occasion::Automatic,
         }
+    }
+
+    /// What to plan for: the settings, the occasion and what the caller asks for. So plans every compaction at first,
+    /// and so is planned what one would do.
+    pub fn plan_options(&self) -> PlanOptions {
+        let mut options =
+            PlanOptions::new(&self.settings, self.window, self.occasion(), self.tokens_before, self.overhead);
+        // After an overflow, what fits matters more than what was asked for.
+        if let Some(keep) = self.keep_recent.filter(|_| self.trigger != Trigger::Overflow) {
+            options.keep_recent = keep.max(1);
+        }
+        options.force |= self.force || self.at_window;
+        options
     }
 }
 
@@ -115,7 +111,7 @@ pub struct Supplied {
     pub first_kept: Option<EntryId>,
 }
 
-/// One question to a summariser.
+/// One request to a summariser.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SummaryRequest {
     /// Its number within this compaction.
@@ -136,7 +132,7 @@ impl SummaryRequest {
     /// What it takes of the summariser's window, its answer included, by our estimate.
     pub fn tokens(&self, ratio: Ratio) -> u64 {
         let text = classes::tokens(summary::SYSTEM) + classes::tokens(&self.text);
-        ratio.apply(text) + output_tokens(self.cap_tokens)
+        ratio.apply(text) + summary::output_tokens(self.cap_tokens)
     }
 }
 
@@ -162,7 +158,7 @@ pub enum Effect {
     Consult(Box<Plan>),
     /// Ask a summariser; answer with [`Input::Answered`].
     Ask(SummaryRequest),
-    /// These questions no longer count: what is under way is cancelled, and what waits is not asked. What was
+    /// These requests no longer count: what is under way is cancelled, and what waits is not asked. What was
     /// answered already may still be told with [`Input::Answered`], so that it is billed.
     Withdraw(Vec<u32>),
     /// Replace the segment; answer with [`Input::Installed`].
@@ -178,7 +174,7 @@ pub enum Input {
     Hooks(HookDecision),
     /// A summariser's answer.
     Answered {
-        /// Which question.
+        /// Which request.
         id: u32,
         /// The answer, or why there is none.
         answer: Result<Box<AssistantMessage>, Failure>,
@@ -199,17 +195,16 @@ pub struct End {
     pub outcome: CompactionOutcome,
     /// What is incompressible, where even the last rung was not enough.
     pub floor: Option<Failure>,
-    /// The context after, in tokens; as before where nothing was installed.
-    pub tokens_after: u64,
-    /// How many messages were replaced.
-    pub messages_removed: u64,
-    /// What the calls used.
+    /// What all its model calls used.
     pub usage: Usage,
 }
 
+/// What is tried, from the best to the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rung {
+    /// A model's summary, and as much kept as the settings say.
     Summarise,
+    /// A model's summary, and half as much kept.
     Halve,
     /// The truncate fallback as a chosen strategy: keeps what is asked for.
     Truncate,
@@ -217,65 +212,41 @@ enum Rung {
     LastResort,
 }
 
-/// One summary in the making: its texts, level by level, until one is left.
-#[derive(Debug)]
-struct Job {
-    kind: SummaryKind,
-    cap_tokens: u64,
-    /// The answers of the level under way, in order; one that is asked is `None`.
-    parts: Vec<Option<String>>,
-}
-
-/// A transcript, to be asked for in parts.
-struct Parts {
-    texts: Vec<String>,
-    cap_tokens: u64,
-    /// The room for data in each, in tokens by our estimate.
-    room: u64,
-}
-
-#[derive(Debug)]
-struct Asked {
-    job: usize,
-    part: usize,
-    question: SummaryRequest,
-}
-
 /// Which input is awaited; others are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// The hooks' decision.
     Hooks,
+    /// The answers of summarisers.
     Answers,
-    Install,
+    /// Whether the segment was replaced.
+    Install {
+        /// Whether the truncate fallback is on its way, and not a summary.
+        truncated: bool,
+    },
+    /// None: it has ended.
     Over,
 }
 
-/// A compaction in progress.
+/// A compaction in progress: the ladder, from rung to rung until something is installed or nothing can be.
 #[derive(Debug)]
 pub struct Compacting {
     params: CompactionParams,
-    style: Style,
     rung: Rung,
+    /// The newest plan; `None` while no rung found one.
     plan: Option<Plan>,
-    /// The plan of the rung before: the next must keep less.
+    /// The first kept entry of the rung before: the next one must keep less.
     last_first_kept: Option<EntryId>,
-    jobs: Vec<Job>,
-    asked: HashMap<u32, Asked>,
-    next_id: u32,
-    shrinks: u32,
-    calls: usize,
-    usage: Usage,
-    model: String,
+    /// Whether the hooks were asked.
     consulted: bool,
     phase: Phase,
-    /// What is on its way to be installed: the context after, the messages replaced, whether it is truncated.
-    installing: Option<(u64, u64, bool)>,
+    summaries: Summaries,
 }
 
 impl Compacting {
-    /// What a question to the summariser may fill, in tokens: its window as it is known by now.
+    /// What a request to the summariser may fill, in tokens: its window as it is known by now.
     pub fn summariser_window(&self) -> u64 {
-        self.params.summariser_window
+        self.summaries.window()
     }
 
     /// Plans, and says what to do first.
@@ -289,22 +260,15 @@ impl Compacting {
             (Strategy::Truncate, _) => Rung::Truncate,
             (Strategy::Summarize, _) => Rung::Halve,
         };
+        let summaries = Summaries::new(style, params.ratio, params.summariser_window);
         let mut this = Self {
             params,
-            style,
             rung,
             plan: None,
             last_first_kept: None,
-            jobs: Vec::new(),
-            asked: HashMap::new(),
-            next_id: 0,
-            shrinks: 0,
-            calls: 0,
-            usage: Usage::default(),
-            model: String::new(),
             consulted: false,
             phase: Phase::Answers,
-            installing: None,
+            summaries,
         };
         let effects = this.start_rung();
         (this, effects)
@@ -317,28 +281,10 @@ impl Compacting {
 
     /// Decides what to do next. After its end it decides nothing.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
-        let effects = self.decide(input);
-        self.within_calls(effects)
-    }
-
-    /// Counts what is asked; a compaction that asks on and on has failed.
-    fn within_calls(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
-        let id = |effect: &Effect| if let Effect::Ask(question) = effect { Some(question.id) } else { None };
-        let asks: Vec<u32> = effects.iter().filter_map(id).collect();
-        self.calls += asks.len();
-        if !asks.is_empty() && self.calls > CALLS_MAX {
-            effects.retain(|effect| id(effect).is_none());
-            self.asked.retain(|id, _| !asks.contains(id));
-            effects.extend(self.summary_failed(&format!("it takes more than {CALLS_MAX} calls")));
-        }
-        effects
-    }
-
-    fn decide(&mut self, input: Input) -> Vec<Effect> {
-        match input {
-            Input::Hooks(word) if self.phase == Phase::Hooks => {
+        match (self.phase, input) {
+            (Phase::Hooks, Input::Hooks(decision)) => {
                 self.phase = Phase::Answers;
-                match word {
+                match decision {
                     HookDecision::Continue => self.ask_for_summaries(),
                     HookDecision::Cancel { reason } => {
                         self.end(CompactionOutcome::Cancelled { reason }, None)
@@ -346,46 +292,37 @@ impl Compacting {
                     HookDecision::Supply(supplied) => self.install_supplied(&supplied),
                 }
             }
-            Input::Answered { id, answer } if self.phase != Phase::Over => self.answered(id, answer),
-            Input::Installed(true) if self.phase == Phase::Install => {
-                let (_, _, truncated) = self.installing.unwrap_or_default();
-                self.end(
-                    if truncated { CompactionOutcome::Truncated } else { CompactionOutcome::Completed },
-                    None,
-                )
+            (Phase::Hooks | Phase::Answers | Phase::Install { .. }, Input::Answered { id, answer }) => {
+                let reaction = self.summaries.answered(id, answer);
+                self.follow(reaction)
             }
-            Input::Installed(false) if self.phase == Phase::Install => {
-                self.end(CompactionOutcome::Superseded, None)
+            (Phase::Install { truncated: true }, Input::Installed(true)) => {
+                self.end(CompactionOutcome::Truncated, None)
             }
-            Input::Cancelled { reason } if matches!(self.phase, Phase::Hooks | Phase::Answers) => {
+            (Phase::Install { truncated: false }, Input::Installed(true)) => {
+                self.end(CompactionOutcome::Completed, None)
+            }
+            (Phase::Install { .. }, Input::Installed(false)) => self.end(CompactionOutcome::Superseded, None),
+            (Phase::Hooks | Phase::Answers, Input::Cancelled { reason }) => {
                 self.end(CompactionOutcome::Cancelled { reason }, None)
             }
-            Input::Hooks(_) | Input::Answered { .. } | Input::Installed(_) | Input::Cancelled { .. } => {
+            // News of what it no longer waits for.
+            (_, Input::Hooks(_) | Input::Answered { .. } | Input::Installed(_) | Input::Cancelled { .. }) => {
                 Vec::new()
             }
         }
     }
 
+    /// The options of the rung.
     fn options(&self) -> PlanOptions {
-        let params = &self.params;
-        let mut options = PlanOptions::new(
-            &params.settings,
-            params.window,
-            params.occasion(),
-            params.tokens_before,
-            params.overhead,
-        );
-        if let Some(keep) = params.keep_recent.filter(|_| params.trigger != Trigger::Overflow) {
-            options.keep_recent = keep.max(1);
-        }
-        options.force |= params.force || params.at_window;
+        let mut options = self.params.plan_options();
         match self.rung {
             Rung::Summarise | Rung::Truncate => {}
             Rung::Halve => options.keep_recent = (options.keep_recent / 2).max(1),
             Rung::LastResort => {
                 options.keep_recent = 1;
                 options.preserve_messages = 0;
-                options.cut = crate::settings::CutRule::Nearest;
+                options.cut = CutRule::Nearest;
             }
         }
         options
@@ -393,8 +330,7 @@ impl Compacting {
 
     /// Plans the rung, and asks for summaries or goes on to the next one.
     fn start_rung(&mut self) -> Vec<Effect> {
-        let mut effects = self.withdraw(|_| true);
-        self.jobs.clear();
+        let mut effects = self.summaries.clear();
         effects.extend(match plan(&self.params.path, &self.options()) {
             Err(nothing) => self.nothing(nothing),
             Ok(next) if self.last_first_kept.is_some_and(|last| next.first_kept <= last) => {
@@ -416,24 +352,60 @@ impl Compacting {
         effects
     }
 
-    /// Forgets these questions, and says so if there are any.
-    fn withdraw(&mut self, is_meant: impl Fn(&Asked) -> bool) -> Vec<Effect> {
-        let meant = self.asked.iter().filter(|(_, asked)| is_meant(asked));
-        let mut ids: Vec<u32> = meant.map(|(id, _)| *id).collect();
-        if ids.is_empty() {
-            return Vec::new();
-        }
-        ids.sort_unstable();
-        self.asked.retain(|id, _| ids.binary_search(id).is_err());
-        vec![Effect::Withdraw(ids)]
-    }
-
-    fn nothing(&mut self, nothing: Nothing) -> Vec<Effect> {
+    fn nothing(&mut self, nothing: NothingToCompact) -> Vec<Effect> {
         // At the window, a lower rung may find a cut where this one finds none.
         if self.plan.is_some() || self.params.at_window {
             return self.next_rung(&nothing.to_string());
         }
         self.end(CompactionOutcome::Nothing { reason: nothing.to_string() }, None)
+    }
+
+    fn ask_for_summaries(&mut self) -> Vec<Effect> {
+        let Some(plan) = self.plan.clone() else { return Vec::new() };
+        if matches!(self.rung, Rung::Truncate | Rung::LastResort) {
+            return self.install_truncated(&plan);
+        }
+        let (settings, window) = (&self.params.settings, self.params.window);
+        let mut wanted = Vec::new();
+        if plan.messages_to_summarize() > 0 {
+            wanted.push(Source::of(&plan, SummaryKind::History, settings.summary_cap(window)));
+        }
+        if plan.is_split_turn {
+            wanted.push(Source::of(&plan, SummaryKind::TurnPrefix, settings.prefix_cap(window)));
+        }
+        if let Some(room) = self.room_for_summary(&plan) {
+            // What is kept is too much already: no summary could be small enough.
+            if room < SUMMARY_TOKENS_MIN * wanted.len() as u64 {
+                return self.next_rung("what is kept is too large by itself");
+            }
+            let sum: u64 = wanted.iter().map(|source| source.cap_tokens).sum();
+            for Source { cap_tokens: cap, .. } in &mut wanted {
+                *cap = (*cap).min(cap.saturating_mul(room) / sum).max(SUMMARY_TOKENS_MIN);
+            }
+        }
+        let reaction = self.summaries.begin(wanted);
+        self.follow(reaction)
+    }
+
+    /// Does what the summaries ask for, and goes on when they are whole or cannot be had.
+    fn follow(&mut self, reaction: Reaction) -> Vec<Effect> {
+        let Reaction { mut effects, progress } = reaction;
+        effects.extend(match progress {
+            Progress::Waiting => Vec::new(),
+            Progress::Complete => self.finish_summaries(),
+            Progress::Failed(why) => self.summary_failed(&why),
+        });
+        effects
+    }
+
+    fn finish_summaries(&mut self) -> Vec<Effect> {
+        let Some(plan) = self.plan.clone() else { return Vec::new() };
+        let text = summary::assemble(
+            &plan,
+            self.summaries.text(SummaryKind::History),
+            self.summaries.text(SummaryKind::TurnPrefix),
+        );
+        self.install_or_next(&plan, text, false)
     }
 
     /// How many tokens (by our estimate) the summary may have for the result to count as a success; `None` where
@@ -545,8 +517,8 @@ impl Compacting {
             messages_before: plan.messages_before,
             messages_removed: plan.messages_removed(),
             duration_ms: 0,
-            model: self.model.clone(),
-            usage: self.usage,
+            model: self.summaries.model().to_owned(),
+            usage: self.summaries.usage(),
             cost_microdollars: None,
         };
         let kind = EntryKind::Compaction(Box::new(compaction.clone()));
@@ -583,7 +555,7 @@ impl Compacting {
             // room for an answer, or the next request would be at the window again.
             Some(_) if last_resort && self.params.at_window => {
                 let window = self.params.window;
-                let room = (self.params.settings.reserve(window) / 2).max(window / ANSWER_SHARE);
+                let room = (self.params.settings.reserve(window) / 2).max(answer_room_max(window));
                 tokens_after < window.saturating_sub(room)
             }
             Some(target) => tokens_after <= target,
@@ -591,9 +563,7 @@ impl Compacting {
     }
 
     fn install(&mut self, segment: Box<Segment>) -> Vec<Effect> {
-        let compaction = &segment.compaction;
-        self.phase = Phase::Install;
-        self.installing = Some((compaction.tokens_after, compaction.messages_removed, compaction.truncated));
+        self.phase = Phase::Install { truncated: segment.compaction.truncated };
         vec![Effect::Install(segment)]
     }
 
@@ -646,25 +616,8 @@ impl Compacting {
 
     fn end(&mut self, outcome: CompactionOutcome, floor: Option<Failure>) -> Vec<Effect> {
         self.phase = Phase::Over;
-        self.jobs.clear();
-        self.asked.clear();
-        let installed = self.installing.filter(|_| outcome.is_installed());
-        vec![Effect::End(End {
-            outcome,
-            floor,
-            tokens_after: installed.map_or(self.params.tokens_before, |(tokens, _, _)| tokens),
-            messages_removed: installed.map_or(0, |(_, removed, _)| removed),
-            usage: self.usage,
-        })]
+        // Nothing is withdrawn: who performs this ends what is under way.
+        self.summaries.clear();
+        vec![Effect::End(End { outcome, floor, usage: self.summaries.usage() })]
     }
-}
-
-/// What an answer is given: a quarter more than its cap, so that it ends by itself.
-fn output_tokens(cap_tokens: u64) -> u64 {
-    cap_tokens + cap_tokens / 4
-}
-
-/// How many of our estimated tokens are `tokens` of the provider's.
-fn to_estimate(tokens: u64, ratio: Ratio) -> u64 {
-    share(tokens, 1.0 / ratio.value())
 }

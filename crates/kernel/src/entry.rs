@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, FailureClass};
+use crate::context_usage::ContextUsage;
+use crate::failure::Failure;
 use crate::files::FileOps;
 use crate::message::{Block, Message, Usage};
-use crate::usage::ContextUsage;
 
 /// The position of an entry in its session's log: dense, from 0. Also the sequence number of its event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -446,11 +446,6 @@ impl RunOutcome {
             Self::Failed(failure) => Some(&failure.message),
             Self::Stopped { reason } => Some(reason),
         }
-    }
-
-    /// A failure of class [`FailureClass::Other`] with a message.
-    pub fn failed(message: impl Into<String>) -> Self {
-        Self::Failed(Failure::new(FailureClass::Other, message))
     }
 }
 

@@ -6,10 +6,13 @@
 //! arguments.
 //!
 //! Reading order: [`message`] (what is said), [`entry`] (what is recorded), [`path`] (which of it counts now),
-//! [`size`] and [`usage`] (how large it is), [`settings`] (when and how to compact), [`plan`] (where to cut),
-//! [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end), [`failure`] (what went wrong), [`run`] (what to do next).
+//! [`size`] and [`usage`] (how large it is), [`settings`] and [`due`] (when and how to compact), [`plan`] (where to
+//! cut), [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end),
+//! [`failure`] (what went wrong), [`run`] (what to do next).
 
 pub mod compacting;
+pub mod context_usage;
+pub mod due;
 pub mod entry;
 pub mod failure;
 pub mod files;
@@ -18,10 +21,12 @@ pub mod message;
 mod notation;
 pub mod path;
 pub mod plan;
+pub mod render;
 pub mod run;
 pub mod settings;
 pub mod size;
 pub mod summary;
+pub mod text;
 pub mod usage;
 
 pub use entry::{Compaction, Entry, EntryId, EntryKind, RunId, RunOutcome};

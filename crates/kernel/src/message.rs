@@ -176,6 +176,30 @@ pub struct ToolResult {
     pub touched: Vec<crate::files::Touched>,
 }
 
+impl ToolResult {
+    /// A result of one text that stands in the place of what the tool would have given: no tool wrote it.
+    pub fn synthetic(call: &ToolCall, status: ToolStatus, text: impl Into<String>) -> Self {
+        Self {
+            call_id: call.id.clone(),
+            tool_name: call.name.clone(),
+            content: vec![Block::Text(text.into())],
+            status,
+            touched: Vec::new(),
+        }
+    }
+
+    /// The result of a call that was cancelled, or whose process died, before it gave one.
+    pub fn interrupted(call: &ToolCall) -> Self {
+        let text = "The call was interrupted before it gave a result. Whether it took effect is not known.";
+        Self::synthetic(call, ToolStatus::Interrupted, text)
+    }
+
+    /// The result of a call that was not run; `reason` is a clause without a full stop.
+    pub fn not_run(call: &ToolCall, reason: &str) -> Self {
+        Self::synthetic(call, ToolStatus::Error, format!("The call was not run: {reason}."))
+    }
+}
+
 /// How a tool call went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -204,6 +228,17 @@ pub enum StopReason {
     Aborted,
     /// The provider failed in the middle.
     Error,
+}
+
+impl StopReason {
+    /// Whether only a part of the answer came, since the call was interrupted or failed: it answers nothing, and its
+    /// report of tokens is not used.
+    pub fn is_partial(self) -> bool {
+        match self {
+            Self::Aborted | Self::Error => true,
+            Self::Stop | Self::Length | Self::ToolCalls | Self::ContentFilter => false,
+        }
+    }
 }
 
 /// Token counts of one model call, as the provider reported them.

@@ -236,7 +236,7 @@ pub(crate) fn drawn(messages: &[Arc<Message>]) -> String {
     let mut out = String::new();
     for message in messages {
         let _ = match &**message {
-            Message::User(_) if message.text().starts_with(crate::path::SUMMARY_LEAD) => write!(out, " S"),
+            Message::User(_) if message.text().starts_with(crate::render::SUMMARY_LEAD) => write!(out, " S"),
             Message::User(_) => write!(out, " u"),
             Message::Assistant(_) => {
                 let ids: Vec<&str> = message.tool_calls().map(|call| call.id.as_str()).collect();

@@ -12,43 +12,12 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::entry::{Compaction, Entry, EntryId, EntryKind, Shell};
-use crate::message::{Block, Message, Part, ToolCall, ToolResult, ToolStatus};
+use crate::entry::{Compaction, Entry, EntryId, EntryKind};
+use crate::message::{Block, Message, Part, ToolCall, ToolResult};
+use crate::render::{branch_summary_text, shell_text, summary_text};
 
 #[cfg(test)]
 mod tests;
-
-/// The sentence that stands before a summary, so that the model takes it for what it is.
-pub const SUMMARY_LEAD: &str = "The earlier part of this conversation was compacted to save space. What follows is a record of it \
-     made by the system, not a message from the user: use it as background, and go on from the messages after it.";
-
-/// The sentence that stands before a branch summary.
-const BRANCH_LEAD: &str = "The conversation went another way for a while and then came back to this point. \
-     What follows is a record of that other branch, made by the system:";
-
-/// What the model sees of a compaction: the leading sentence and the summary.
-pub fn summary_text(summary: &str) -> String {
-    format!("{SUMMARY_LEAD}\n\n<summary>\n{summary}\n</summary>")
-}
-
-/// What the model sees of a branch summary.
-pub fn branch_summary_text(summary: &str) -> String {
-    format!("{BRANCH_LEAD}\n\n<summary>\n{summary}\n</summary>")
-}
-
-/// What the model sees of a command that the user ran.
-pub fn shell_text(shell: &Shell) -> String {
-    let mut text = format!("I ran `{}`.\n```\n{}\n```", shell.command, shell.output.trim_end_matches('\n'));
-    if shell.truncated {
-        text.push_str("\n(The output was cut.)");
-    }
-    if shell.cancelled {
-        text.push_str("\n(The command was cancelled.)");
-    } else if let Some(code) = shell.exit_code.filter(|code| *code != 0) {
-        text.push_str(&format!("\n(Exit code {code}.)"));
-    }
-    text
-}
 
 /// The path from the first entry to `leaf`, oldest first, following parents through `entries` (sorted by id).
 ///
@@ -232,19 +201,6 @@ fn stand_alone(messages: impl Iterator<Item = Arc<Message>>) -> Vec<Arc<Message>
     out
 }
 
-/// What stands for a result that was never recorded.
-pub fn missing_result(call: &ToolCall) -> ToolResult {
-    ToolResult {
-        call_id: call.id.clone(),
-        tool_name: call.name.clone(),
-        content: vec![Block::Text(
-            "No result was recorded: the call was interrupted. Whether it took effect is not known.".into(),
-        )],
-        status: ToolStatus::Interrupted,
-        touched: Vec::new(),
-    }
-}
-
 /// Gives every tool call exactly one result directly after its message, drops results without a call and
 /// messages with nothing in them. A well-formed conversation comes back as it is, without copying a message.
 pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
@@ -287,7 +243,9 @@ pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
                 let mut missing: Vec<(usize, ToolCall)> = wanted.into_values().collect();
                 missing.sort_by_key(|(order, _)| *order);
                 out.extend(
-                    missing.iter().map(|(_, call)| Arc::new(Message::ToolResult(missing_result(call)))),
+                    missing
+                        .iter()
+                        .map(|(_, call)| Arc::new(Message::ToolResult(ToolResult::interrupted(call)))),
                 );
                 out.extend(others);
                 at = until;

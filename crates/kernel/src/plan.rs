@@ -13,6 +13,7 @@ use crate::message::{Message, Part, ToolStatus};
 use crate::path::{Live, is_message};
 use crate::settings::{CompactionSettings, CutRule, Occasion};
 use crate::size::{Estimator, stored_tokens};
+use crate::text::bounded;
 
 #[cfg(test)]
 mod tests;
@@ -164,11 +165,11 @@ impl Plan {
 
 /// Why there is nothing to compact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Nothing {
+pub enum NothingToCompact {
     /// The session has no messages.
     #[error("the session is empty")]
     Empty,
-    /// Nothing was said since the last compaction.
+    /// NothingToCompact was said since the last compaction.
     #[error("nothing was said since the last compaction")]
     JustCompacted,
     /// Too few messages to keep the wanted number and have some left.
@@ -194,30 +195,30 @@ pub enum Nothing {
 ///
 /// # Errors
 /// Why there is nothing to compact.
-pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, Nothing> {
+pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, NothingToCompact> {
     let live = Live::of(path);
-    let Some(leaf) = path.last() else { return Err(Nothing::Empty) };
+    let Some(leaf) = path.last() else { return Err(NothingToCompact::Empty) };
     // Forced, what the last compaction kept may be compacted too: the next rung of an overflow's ladder.
     if !options.force && is_compaction(leaf) {
-        return Err(Nothing::JustCompacted);
+        return Err(NothingToCompact::JustCompacted);
     }
     let messages = count_messages(live.entries());
     if messages == 0 {
-        return Err(Nothing::Empty);
+        return Err(NothingToCompact::Empty);
     }
     if options.preserve_messages > 0 && messages < options.preserve_messages + 2 {
-        return Err(Nothing::TooShort { messages, needed: options.preserve_messages + 2 });
+        return Err(NothingToCompact::TooShort { messages, needed: options.preserve_messages + 2 });
     }
     let cuts = legal_cuts(&live, options.as_read);
     let cut = choose_cut(&live, &cuts, options).ok_or(if cuts.is_empty() {
-        Nothing::NoCut
+        NothingToCompact::NoCut
     } else {
-        Nothing::AllRecent
+        NothingToCompact::AllRecent
     })?;
     build(&live, cut, options)
 }
 
-fn build(live: &Live<'_>, cut: usize, options: &PlanOptions) -> Result<Plan, Nothing> {
+fn build(live: &Live<'_>, cut: usize, options: &PlanOptions) -> Result<Plan, NothingToCompact> {
     let path = live.path;
     // Entries that carry no message, directly before the cut, go with the kept side.
     let mut first_kept = cut;
@@ -228,7 +229,7 @@ fn build(live: &Live<'_>, cut: usize, options: &PlanOptions) -> Result<Plan, Not
         first_kept -= 1;
     }
     if first_kept == live.start {
-        return Err(Nothing::AllRecent);
+        return Err(NothingToCompact::AllRecent);
     }
     let turn_start = if is_turn_start(&path[cut].kind) {
         None
@@ -242,13 +243,13 @@ fn build(live: &Live<'_>, cut: usize, options: &PlanOptions) -> Result<Plan, Not
     let history = path[live.start..split_at].to_vec();
     let turn_prefix = path[split_at..first_kept].to_vec();
     if count_messages(replaced) == 0 {
-        return Err(Nothing::AllRecent);
+        return Err(NothingToCompact::AllRecent);
     }
     let active_request = if is_turn_start(&path[cut].kind) {
         None
     } else {
         match turn_start {
-            Some(start) => request_text(&path[start].kind),
+            Some(start) => active_request(&path[start].kind),
             // The turn began before the live part: the last compaction carries its request.
             None => live.compaction().and_then(|compaction| compaction.active_request.clone()),
         }
@@ -428,8 +429,8 @@ fn count_messages(entries: &[Arc<Entry>]) -> u64 {
     entries.iter().filter(|entry| is_message(&entry.kind)).count() as u64
 }
 
-/// The words of the message that begins a turn, bounded.
-fn request_text(kind: &EntryKind) -> Option<String> {
+/// The text of the message that begins a turn, cut to [`ACTIVE_REQUEST_BYTES`]; `None` where it has none.
+fn active_request(kind: &EntryKind) -> Option<String> {
     let text = if let EntryKind::Message { message, .. } = kind {
         message.text()
     } else if let EntryKind::Custom(custom) = kind {
@@ -438,7 +439,7 @@ fn request_text(kind: &EntryKind) -> Option<String> {
         return None;
     };
     let text = text.trim();
-    (!text.is_empty()).then(|| crate::summary::bounded(text, ACTIVE_REQUEST_BYTES))
+    (!text.is_empty()).then(|| bounded(text, ACTIVE_REQUEST_BYTES))
 }
 
 /// The files that these entries say were touched.

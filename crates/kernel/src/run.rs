@@ -14,11 +14,14 @@ use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 
+use crate::due::{self, OUTPUT_TOKENS_ASSUMED};
 use crate::entry::{RunOutcome, Trigger};
 use crate::failure::{Failure, FailureClass};
-use crate::message::{AssistantMessage, Block, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus};
+use crate::message::{AssistantMessage, Message, Part, StopReason, ToolCall, ToolResult};
 use crate::path::Media;
 use crate::usage;
+
+pub use crate::due::Size;
 
 #[cfg(test)]
 mod tests;
@@ -31,8 +34,6 @@ pub const BACKOFF_MS_MAX: u64 = 60_000;
 const FULL_SHARE_PERCENT: u64 = 85;
 /// The least output that is worth asking for.
 const OUTPUT_TOKENS_MIN: u64 = 256;
-/// What is asked for where a request without a limit of its own was refused for its output, in tokens.
-const OUTPUT_TOKENS_ASSUMED: u64 = 4_096;
 
 /// Why a call that was cut off is not run.
 const CUT_OFF: &str = "the answer ended in the middle of it, before its arguments were whole; send it again in full, in \
@@ -57,23 +58,6 @@ impl Default for RunLimits {
     }
 }
 
-/// The context's size before a call, as the usage tracker sees it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Size {
-    /// In tokens.
-    pub tokens: u64,
-    /// The model's window, where it is known.
-    pub window: Option<u64>,
-    /// Whether it was assumed, or read out of an error: a larger request may be taken all the same.
-    pub is_window_guessed: bool,
-    /// Whether a compaction is due.
-    pub is_due: bool,
-    /// Whether the next request could not be sent as it is.
-    pub at_window: bool,
-    /// A budget that is used up: which, and how large it was.
-    pub over_budget: Option<String>,
-}
-
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
@@ -89,13 +73,18 @@ pub enum Input {
         floor: Option<Failure>,
     },
     /// The model answered.
-    Answered(Box<AssistantMessage>),
+    Answered {
+        /// The whole answer.
+        answer: Box<AssistantMessage>,
+        /// As in [`Input::Failed`]: an answer of nothing is asked for again after a wait.
+        jitter: u64,
+    },
     /// The model call failed.
     Failed {
         /// How.
         failure: Failure,
-        /// Nothing was said at all: an empty stream, or a refusal without a body. With a full window that is an
-        /// overflow.
+        /// Whether the provider said too little to tell why, by an empty stream or a refusal without a body: with a
+        /// full window that is an overflow. Which refusals those are, the provider crate decides.
         wordless: bool,
         /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
         jitter: u64,
@@ -150,7 +139,7 @@ pub enum Effect {
     Wait {
         /// How long, in milliseconds.
         delay_ms: u64,
-        /// The how manyeth retry this is, from 1.
+        /// The number of this retry, from 1.
         attempt: u32,
         /// Why.
         failure: Failure,
@@ -203,29 +192,59 @@ pub struct Run {
     /// Whether overflow recovery may compact.
     may_compact: bool,
     phase: Phase,
+    /// The context's size before the newest model call.
     size: Size,
+    /// How many answers the model gave.
     steps: u32,
+    recovery: Recovery,
+    calls: Calls,
+    /// Whether an abort came while the last record was on its way.
+    aborting: bool,
+    /// How many records are on their way to the log.
+    records_pending: u32,
+}
+
+/// What was tried to get the next answer.
+#[derive(Debug, Clone)]
+struct Recovery {
+    /// How often the model was asked again, unchanged, for this answer.
     retries: u32,
+    /// How often this answer's request was too large, and the context was compacted for it.
     overflows: u32,
+    /// How often the output limit was lowered for this answer.
     output_lowered: u32,
-    /// The output limit that requests carry by themselves.
+    /// The output limit that requests carry by themselves, in tokens.
     output_configured: Option<u64>,
+    /// The output limit of the next request, in tokens.
     output_tokens_max: Option<u64>,
+    /// Which images the next request carries.
     media: Media,
-    /// The provider cut the context silently: compact before the next call.
+    /// Whether the provider cut the context silently: compact before the next model call.
     must_compact: bool,
+    /// The failure that the compaction under way is to recover from.
     last_failure: Option<Failure>,
-    /// Calls without a recorded result, by their order.
+}
+
+/// The tool calls of the newest answer.
+#[derive(Debug, Clone, Default)]
+struct Calls {
+    /// Those without a recorded result, by their order in the answer.
     open: BTreeMap<usize, ToolCall>,
     /// Whether the open calls were handed out to run.
-    running: bool,
+    are_running: bool,
     /// The open call that the answer's end cut off: it is not run.
     cut: Option<ToolCall>,
-    /// An abort came while the last record was on its way.
-    aborting: bool,
-    records_pending: u32,
-    last_calls: Vec<(String, String)>,
+    /// What the newest answer called, in order.
+    last: Vec<CallSignature>,
+    /// How many answers in a row called exactly that.
     repeats: u32,
+}
+
+/// By what calls are told to be the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct CallSignature {
+    name: String,
+    arguments: String,
 }
 
 /// Whether so many tokens fill a window nearly: then a wordless refusal is taken for an overflow.
@@ -245,21 +264,19 @@ impl Run {
             phase: Phase::New,
             size: Size::default(),
             steps: 0,
-            retries: 0,
-            overflows: 0,
-            output_lowered: 0,
-            output_configured: output_tokens_max,
-            output_tokens_max,
-            media: Media::All,
-            must_compact: false,
-            last_failure: None,
-            open: BTreeMap::new(),
-            running: false,
-            cut: None,
+            recovery: Recovery {
+                retries: 0,
+                overflows: 0,
+                output_lowered: 0,
+                output_configured: output_tokens_max,
+                output_tokens_max,
+                media: Media::All,
+                must_compact: false,
+                last_failure: None,
+            },
+            calls: Calls::default(),
             aborting: false,
             records_pending: 0,
-            last_calls: Vec::new(),
-            repeats: 0,
         }
     }
 
@@ -278,44 +295,32 @@ impl Run {
         if self.phase == Phase::Over {
             return Vec::new();
         }
-        match input {
-            Input::Abort { partial } => self.abort(partial),
-            Input::Begin if self.phase == Phase::New => self.measure(false),
-            Input::Size(size) => match self.phase {
-                Phase::Measuring { compacted } => self.measured(size, compacted),
-                Phase::New
-                | Phase::Compacting { .. }
-                | Phase::Asking
-                | Phase::Waiting
-                | Phase::Tools
-                | Phase::Ending
-                | Phase::Over => Vec::new(),
-            },
-            Input::Compacted { installed, floor } => match self.phase {
-                Phase::Compacting { emergency } => self.compacted(installed, floor, emergency),
-                Phase::New
-                | Phase::Measuring { .. }
-                | Phase::Asking
-                | Phase::Waiting
-                | Phase::Tools
-                | Phase::Ending
-                | Phase::Over => Vec::new(),
-            },
-            Input::Answered(answer) if self.phase == Phase::Asking => self.answered(*answer),
-            Input::Failed { failure, wordless, jitter } if self.phase == Phase::Asking => {
+        match (self.phase, input) {
+            (_, Input::Abort { partial }) => self.abort(partial),
+            (_, Input::Recorded { delivered }) if self.records_pending > 0 => self.recorded(delivered),
+            (Phase::New, Input::Begin) => self.measure(false),
+            (Phase::Measuring { compacted }, Input::Size(size)) => self.measured(size, compacted),
+            (Phase::Compacting { emergency }, Input::Compacted { installed, floor }) => {
+                self.compacted(installed, floor, emergency)
+            }
+            (Phase::Asking, Input::Answered { answer, jitter }) => self.answered(*answer, jitter),
+            (Phase::Asking, Input::Failed { failure, wordless, jitter }) => {
                 self.failed(failure, wordless, jitter)
             }
-            Input::Waited if self.phase == Phase::Waiting => self.ask(),
-            Input::ToolEnded(result) if self.phase == Phase::Tools && self.running => {
-                self.tool_ended(*result)
-            }
-            Input::Recorded { delivered } if self.records_pending > 0 => self.recorded(delivered),
-            Input::Begin
-            | Input::Answered(_)
-            | Input::Failed { .. }
-            | Input::Waited
-            | Input::ToolEnded(_)
-            | Input::Recorded { .. } => Vec::new(),
+            (Phase::Waiting, Input::Waited) => self.ask(),
+            (Phase::Tools, Input::ToolEnded(result)) if self.calls.are_running => self.tool_ended(*result),
+            // News of what the run no longer waits for.
+            (
+                _,
+                Input::Begin
+                | Input::Size(_)
+                | Input::Compacted { .. }
+                | Input::Answered { .. }
+                | Input::Failed { .. }
+                | Input::Waited
+                | Input::ToolEnded(_)
+                | Input::Recorded { .. },
+            ) => Vec::new(),
         }
     }
 
@@ -329,11 +334,12 @@ impl Run {
         if let Some(reason) = self.size.over_budget.take() {
             return self.end(Vec::new(), RunOutcome::Stopped { reason });
         }
-        let due = self.size.is_due || (self.must_compact && self.may_compact);
-        if due && !compacted {
-            let trigger = if self.must_compact { Trigger::Overflow } else { Trigger::Threshold };
+        let must_compact = self.recovery.must_compact && self.may_compact;
+        let trigger = if must_compact { Trigger::Overflow } else { Trigger::Threshold };
+        // After a compaction the size is only looked at: nothing was said since.
+        if due::is_due(trigger, &self.size, !compacted) {
             self.phase = Phase::Compacting { emergency: false };
-            let at_window = self.size.at_window || self.must_compact;
+            let at_window = self.size.at_window || must_compact;
             return vec![Effect::Compact { trigger, at_window, failed_attempts: 0 }];
         }
         self.ask()
@@ -341,11 +347,11 @@ impl Run {
 
     fn ask(&mut self) -> Vec<Effect> {
         self.phase = Phase::Asking;
-        vec![Effect::Ask { output_tokens_max: self.output_tokens_max, media: self.media }]
+        vec![Effect::Ask { output_tokens_max: self.recovery.output_tokens_max, media: self.recovery.media }]
     }
 
     fn compacted(&mut self, installed: bool, floor: Option<Failure>, emergency: bool) -> Vec<Effect> {
-        self.must_compact = false;
+        self.recovery.must_compact = false;
         if emergency && !installed {
             return self.unrecovered(floor);
         }
@@ -355,8 +361,8 @@ impl Run {
         }
         if installed {
             // What was measured no longer holds, nor what was lowered for it.
-            self.output_lowered = 0;
-            self.output_tokens_max = self.output_configured;
+            self.recovery.output_lowered = 0;
+            self.recovery.output_tokens_max = self.recovery.output_configured;
             return self.measure(true);
         }
         self.ask()
@@ -368,7 +374,7 @@ impl Run {
         let is_shown = |floor: &Failure| {
             floor.requested.zip(floor.limit).is_none_or(|(requested, limit)| is_full(requested, limit))
         };
-        let said = self.last_failure.take();
+        let said = self.recovery.last_failure.take();
         let is_about_bytes =
             said.as_ref().is_some_and(|failure| failure.class == FailureClass::PayloadTooLarge);
         let failure = match (floor.filter(|floor| is_shown(floor) && !is_about_bytes), said) {
@@ -384,7 +390,7 @@ impl Run {
         self.end(Vec::new(), RunOutcome::Failed(failure))
     }
 
-    fn answered(&mut self, answer: AssistantMessage) -> Vec<Effect> {
+    fn answered(&mut self, answer: AssistantMessage, jitter: u64) -> Vec<Effect> {
         // A count that our own belies says nothing here. If the next one says the same, the size that is measured
         // then says it too.
         let reported = answer.usage.map(|usage| usage.input_tokens);
@@ -414,7 +420,7 @@ impl Run {
                         "the provider's content filter refused to answer",
                     ),
                     false,
-                    500,
+                    jitter,
                 ),
                 // Reasoning took it all. A lower limit would be worse, so this is not as `OutputLimit` is.
                 StopReason::Length => self.retry(
@@ -422,25 +428,25 @@ impl Run {
                         FailureClass::OutputLimit,
                         "the output limit was reached before anything was said",
                     ),
-                    500,
+                    jitter,
                 ),
                 StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => {
-                    self.retry(Failure::new(FailureClass::Malformed, "the model answered nothing"), 500)
+                    self.retry(Failure::new(FailureClass::Malformed, "the model answered nothing"), jitter)
                 }
             };
         }
         self.steps += 1;
-        self.retries = 0;
-        self.overflows = 0;
-        self.output_lowered = 0;
-        self.output_tokens_max = self.output_configured;
+        self.recovery.retries = 0;
+        self.recovery.overflows = 0;
+        self.recovery.output_lowered = 0;
+        self.recovery.output_tokens_max = self.recovery.output_configured;
         let mut effects = Vec::new();
         if input_tokens > window {
-            self.must_compact = true;
+            self.recovery.must_compact = true;
             effects.push(Effect::OverflowDetected);
         }
         let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
-        self.cut = cut_call(&answer).cloned();
+        self.calls.cut = cut_call(&answer).cloned();
         let message = Message::Assistant(answer);
         if calls.is_empty() {
             self.phase = Phase::Ending;
@@ -450,13 +456,13 @@ impl Run {
         }
         if let Some(reason) = self.guard(&calls) {
             let mut messages = vec![message];
-            messages.extend(calls.iter().map(|call| Message::ToolResult(not_run(call, &reason))));
+            messages.extend(calls.iter().map(|call| Message::ToolResult(ToolResult::not_run(call, &reason))));
             effects.extend(self.end(messages, RunOutcome::Stopped { reason }));
             return effects;
         }
         self.phase = Phase::Tools;
-        self.open = calls.into_iter().enumerate().collect();
-        self.running = false;
+        self.calls.open = calls.into_iter().enumerate().collect();
+        self.calls.are_running = false;
         self.records_pending += 1;
         effects.push(Effect::Record { messages: vec![message], boundary: Boundary::None });
         // The calls run when the answer that asks for them is durable: see `recorded`.
@@ -465,17 +471,18 @@ impl Run {
 
     /// Whether a guard ends the run instead of running these calls.
     fn guard(&mut self, calls: &[ToolCall]) -> Option<String> {
-        let signature: Vec<(String, String)> =
-            calls.iter().map(|call| (call.name.clone(), call.arguments.clone())).collect();
-        if signature == self.last_calls {
-            self.repeats += 1;
+        let signature =
+            |call: &ToolCall| CallSignature { name: call.name.clone(), arguments: call.arguments.clone() };
+        let signature: Vec<CallSignature> = calls.iter().map(signature).collect();
+        if signature == self.calls.last {
+            self.calls.repeats += 1;
         } else {
-            self.repeats = 1;
-            self.last_calls = signature;
+            self.calls.repeats = 1;
+            self.calls.last = signature;
         }
-        if self.repeats > self.limits.repeats_max {
+        if self.calls.repeats > self.limits.repeats_max {
             let name = &calls[0].name;
-            return Some(format!("the same call of `{name}` came {} times in a row", self.repeats));
+            return Some(format!("the same call of `{name}` came {} times in a row", self.calls.repeats));
         }
         (self.steps >= self.limits.steps_max)
             .then(|| format!("the run reached its limit of {} steps", self.limits.steps_max))
@@ -492,19 +499,19 @@ impl Run {
                 Vec::new()
             }
             Phase::Tools if self.records_pending == 0 => {
-                if self.open.is_empty() {
+                if self.calls.open.is_empty() {
                     return self.measure(false);
                 }
-                if self.running {
+                if self.calls.are_running {
                     return Vec::new();
                 }
                 // The answer is durable, and none of its calls has run yet.
-                self.running = true;
-                let mut calls: Vec<ToolCall> = self.open.values().cloned().collect();
-                let cut = self.cut.take().map(|call| {
+                self.calls.are_running = true;
+                let mut calls: Vec<ToolCall> = self.calls.open.values().cloned().collect();
+                let cut = self.calls.cut.take().map(|call| {
                     // It is the last.
                     calls.pop();
-                    not_run(&call, CUT_OFF)
+                    ToolResult::not_run(&call, CUT_OFF)
                 });
                 let mut effects = Vec::new();
                 if !calls.is_empty() {
@@ -525,13 +532,13 @@ impl Run {
 
     fn tool_ended(&mut self, result: ToolResult) -> Vec<Effect> {
         let Some(order) =
-            self.open.iter().find(|(_, call)| call.id == result.call_id).map(|(order, _)| *order)
+            self.calls.open.iter().find(|(_, call)| call.id == result.call_id).map(|(order, _)| *order)
         else {
             return Vec::new();
         };
-        self.open.remove(&order);
+        self.calls.open.remove(&order);
         self.records_pending += 1;
-        let boundary = if self.open.is_empty() { Boundary::Steps } else { Boundary::None };
+        let boundary = if self.calls.open.is_empty() { Boundary::Steps } else { Boundary::None };
         vec![Effect::Record { messages: vec![Message::ToolResult(result)], boundary }]
     }
 
@@ -540,30 +547,28 @@ impl Run {
     }
 
     fn failed(&mut self, failure: Failure, wordless: bool, jitter: u64) -> Vec<Effect> {
-        // Of the refusals that say why by their status alone, only these may mean the size.
-        let may_be_size = matches!(failure.status, None | Some(200 | 400 | 413 | 429));
-        if wordless && may_be_size && self.is_full() {
+        if wordless && self.is_full() {
             let mut failure = failure;
             failure.class = FailureClass::ContextOverflow;
             return self.overflowed(failure);
         }
         match failure.class {
             FailureClass::ContextOverflow => self.overflowed(failure),
-            FailureClass::PayloadTooLarge => match self.media.less() {
+            FailureClass::PayloadTooLarge => match self.recovery.media.less() {
                 Some(less) => {
-                    self.media = less;
+                    self.recovery.media = less;
                     self.ask()
                 }
                 None => self.compact_for(failure),
             },
-            FailureClass::OutputLimit if self.output_lowered < 2 => {
-                self.output_lowered += 1;
-                let now = self.output_tokens_max;
+            FailureClass::OutputLimit if self.recovery.output_lowered < 2 => {
+                self.recovery.output_lowered += 1;
+                let now = self.recovery.output_tokens_max;
                 let named = failure.limit.filter(|limit| now.is_none_or(|now| *limit < now));
                 let lower = named.unwrap_or_else(|| now.unwrap_or(2 * OUTPUT_TOKENS_ASSUMED) / 2);
-                self.output_tokens_max = Some(lower.max(OUTPUT_TOKENS_MIN));
+                self.recovery.output_tokens_max = Some(lower.max(OUTPUT_TOKENS_MIN));
                 // The model's own limit: it holds for the rest of the run.
-                self.output_configured = self.output_tokens_max;
+                self.recovery.output_configured = self.recovery.output_tokens_max;
                 self.ask()
             }
             FailureClass::RateLimited
@@ -582,24 +587,24 @@ impl Run {
 
     /// Waits and asks again, unchanged; or gives up.
     fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
-        if self.retries >= self.limits.retries_max {
+        if self.recovery.retries >= self.limits.retries_max {
             return self.end(Vec::new(), RunOutcome::Failed(failure));
         }
-        let backoff = BACKOFF_MS << self.retries.min(10);
-        self.retries += 1;
+        let backoff = BACKOFF_MS << self.recovery.retries.min(10);
+        self.recovery.retries += 1;
         self.phase = Phase::Waiting;
         // A server that asks for less than our own wait, or for none, would have all retries at once.
         let wait = failure.retry_after_ms.unwrap_or(0).max(backoff).min(BACKOFF_MS_MAX);
         // Up to a quarter more, so that many do not come back at once.
         let delay_ms = (wait + wait * jitter.min(1000) / 4000).min(BACKOFF_MS_MAX);
-        vec![Effect::Wait { delay_ms, attempt: self.retries, failure }]
+        vec![Effect::Wait { delay_ms, attempt: self.recovery.retries, failure }]
     }
 
     /// The request is larger than the window. Where less output would make it fit, that is asked for first.
     fn overflowed(&mut self, failure: Failure) -> Vec<Effect> {
         if let Some(room) = self.room_for_output(&failure) {
-            self.output_lowered += 1;
-            self.output_tokens_max = Some(room);
+            self.recovery.output_lowered += 1;
+            self.recovery.output_tokens_max = Some(room);
             return self.ask();
         }
         self.compact_for(failure)
@@ -608,7 +613,7 @@ impl Run {
     /// The output that fits beside the input, if it is less than what was asked for and worth asking for.
     fn room_for_output(&self, failure: &Failure) -> Option<u64> {
         // Only where the request named an output limit can the sum be what is too large.
-        let now = self.output_tokens_max.filter(|_| self.output_lowered == 0)?;
+        let now = self.recovery.output_tokens_max.filter(|_| self.recovery.output_lowered == 0)?;
         let limit = failure.limit.or(self.size.window)?;
         // Our estimate may be too low; the provider's own number, if it is the sum, is not.
         let said = failure.requested.map_or(0, |requested| requested.saturating_sub(now));
@@ -618,12 +623,12 @@ impl Run {
 
     /// Compacts, a rung lower each time, and asks again; or gives up.
     fn compact_for(&mut self, failure: Failure) -> Vec<Effect> {
-        if !self.may_compact || self.overflows >= self.limits.overflows_max {
+        if !self.may_compact || self.recovery.overflows >= self.limits.overflows_max {
             return self.end(Vec::new(), RunOutcome::Failed(failure));
         }
-        let failed_attempts = self.overflows;
-        self.overflows += 1;
-        self.last_failure = Some(failure);
+        let failed_attempts = self.recovery.overflows;
+        self.recovery.overflows += 1;
+        self.recovery.last_failure = Some(failure);
         self.phase = Phase::Compacting { emergency: true };
         vec![Effect::Compact { trigger: Trigger::Overflow, at_window: true, failed_attempts }]
     }
@@ -643,7 +648,8 @@ impl Run {
                 messages.push(Message::Assistant(*partial));
             }
         }
-        messages.extend(self.open.values().map(|call| Message::ToolResult(interrupted(call))));
+        messages
+            .extend(self.calls.open.values().map(|call| Message::ToolResult(ToolResult::interrupted(call))));
         let mut effects = vec![Effect::Cancel];
         effects.extend(self.end(messages, RunOutcome::Aborted));
         effects
@@ -651,22 +657,9 @@ impl Run {
 
     fn end(&mut self, messages: Vec<Message>, outcome: RunOutcome) -> Vec<Effect> {
         self.phase = Phase::Over;
-        self.open.clear();
+        self.calls.open.clear();
         vec![Effect::End { messages, outcome }]
     }
-}
-
-/// What stands for the result of a call that was cancelled.
-fn interrupted(call: &ToolCall) -> ToolResult {
-    result_text(
-        call,
-        ToolStatus::Interrupted,
-        "The call was cancelled. Whether it took effect is not known.".into(),
-    )
-}
-
-fn not_run(call: &ToolCall, reason: &str) -> ToolResult {
-    result_text(call, ToolStatus::Error, format!("The call was not run: {reason}."))
 }
 
 /// The call that the answer's end cut off: its arguments are not whole, or never began. What was meant is not
@@ -675,14 +668,4 @@ fn cut_call(answer: &AssistantMessage) -> Option<&ToolCall> {
     let was_cut = matches!(answer.stop, StopReason::Length | StopReason::ContentFilter);
     let last = answer.content.last().and_then(Part::as_tool_call).filter(|_| was_cut)?;
     serde_json::from_str::<IgnoredAny>(&last.arguments).is_err().then_some(last)
-}
-
-fn result_text(call: &ToolCall, status: ToolStatus, text: String) -> ToolResult {
-    ToolResult {
-        call_id: call.id.clone(),
-        tool_name: call.name.clone(),
-        content: vec![Block::Text(text)],
-        status,
-        touched: Vec::new(),
-    }
 }

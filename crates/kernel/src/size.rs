@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::entry::{Custom, Entry, EntryKind, Shell};
 use crate::message::{Block, Message, Part};
-use crate::path::{branch_summary_text, shell_text, summary_text};
+use crate::render::{branch_summary_text, shell_text, summary_text};
 
 pub mod classes;
 pub mod json;

@@ -1,6 +1,6 @@
 //! What to ask a summariser, what to accept from it, and what stands in the context afterwards.
 //!
-//! Invariants: a transcript is data, so text in it that looks like our tags is made harmless before it is
+//! Invariants: a transcript is data, so text in it that looks like our tags or roles is escaped before it is
 //! sent, and so is a summary before it is shown to a model; an answer that is empty, cut off, too long, calls
 //! tools or lacks the asked-for headings is never accepted; and the footer, the active request and the counts
 //! are written by this code, never by a model.
@@ -14,6 +14,7 @@ use crate::files::FileOps;
 use crate::message::{AssistantMessage, Block, Message, Part, StopReason};
 use crate::plan::Plan;
 use crate::size::classes;
+use crate::text::elide_middle;
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,7 @@ const PREFIX_HEADINGS_NEEDED: usize = 2;
 
 /// The most of one tool result that a transcript shows, in characters.
 const TOOL_RESULT_CHARS: usize = 2_000;
-/// The tags that are ours; text that looks like one of them is made harmless in data.
+/// The tags that are ours; data that looks like one of them is escaped.
 const TAGS: [&str; 9] = [
     "conversation",
     "previous-summary",
@@ -46,7 +47,7 @@ const TAGS: [&str; 9] = [
     "facts",
     "system",
 ];
-/// The role tags of a transcript; lines of data that begin like one are made harmless.
+/// The role tags of a transcript; a line of data that begins like one is escaped.
 const ROLES: [&str; 5] = ["[User]", "[Assistant]", "[Assistant tool calls]", "[Tool result]", "[Record]"];
 
 /// What a summary is of.
@@ -78,6 +79,12 @@ pub struct Style {
     pub prompt: Option<String>,
 }
 
+/// The most output that a summary request asks for, in tokens, where the summary may have `cap_tokens`: a quarter
+/// more, so that a summary that is a little too long ends by itself, and is refused for its length and not as cut off.
+pub fn output_tokens(cap_tokens: u64) -> u64 {
+    cap_tokens + cap_tokens / 4
+}
+
 /// The user message of one summary request.
 ///
 /// `transcript` is [`transcript`] text; `previous` is the body of the summary before it, to be merged.
@@ -91,7 +98,7 @@ pub fn request_text(
     let mut text = String::with_capacity(transcript.len() + 4_096);
     let conversation = format!("<conversation>\n{transcript}\n</conversation>");
     let previous = previous
-        .map(|summary| format!("<previous-summary>\n{}\n</previous-summary>", harmless(summary)))
+        .map(|summary| format!("<previous-summary>\n{}\n</previous-summary>", escape_tags(summary)))
         .filter(|_| kind == SummaryKind::History);
     if let Some(prompt) = style.prompt.as_deref().filter(|_| kind == SummaryKind::History) {
         let data = match &previous {
@@ -122,7 +129,7 @@ pub fn request_text(
 pub fn merge_text(kind: SummaryKind, parts: &[String], style: &Style, cap_tokens: u64) -> String {
     let mut text = String::from("<conversation>\n");
     for (index, part) in parts.iter().enumerate() {
-        let _ = writeln!(text, "<part number=\"{}\">\n{}\n</part>", index + 1, harmless(part));
+        let _ = writeln!(text, "<part number=\"{}\">\n{}\n</part>", index + 1, escape_tags(part));
     }
     let _ = write!(text, "</conversation>\n\n{MERGE}\n{}", instruction(kind, cap_tokens));
     push_focus(&mut text, style);
@@ -134,7 +141,7 @@ fn instruction(kind: SummaryKind, cap_tokens: u64) -> String {
         SummaryKind::History | SummaryKind::Branch => HISTORY,
         SummaryKind::TurnPrefix => PREFIX,
     };
-    // Nobody counts while writing: what is asked for leaves room for a fifth more.
+    // A model does not count while it writes: a fifth of the cap is left for what it writes too much.
     template.replace("{cap}", &(cap_tokens - cap_tokens / 5).to_string())
 }
 
@@ -153,11 +160,11 @@ fn entry_transcript(kind: &EntryKind) -> Option<String> {
     if let EntryKind::Message { message, .. } = kind {
         message_transcript(message)
     } else if let EntryKind::BranchSummary { summary, .. } = kind {
-        Some(format!("[Record]: {}", harmless(summary)))
+        Some(format!("[Record]: {}", escape_tags(summary)))
     } else if let EntryKind::Shell(shell) = kind {
         let output = elide_middle(&shell.output, TOOL_RESULT_CHARS);
         (!shell.excluded)
-            .then(|| format!("[User]: I ran `{}`:\n{}", harmless(&shell.command), harmless(&output)))
+            .then(|| format!("[User]: I ran `{}`:\n{}", escape_tags(&shell.command), escape_tags(&output)))
     } else if let EntryKind::Custom(custom) = kind {
         Some(format!("[User]: {}", blocks_transcript(&custom.content)))
     } else {
@@ -172,7 +179,11 @@ fn message_transcript(message: &Message) -> Option<String> {
             let text = elide_middle(&crate::message::blocks_text(&result.content), TOOL_RESULT_CHARS);
             let images = result.content.iter().filter(|block| matches!(block, Block::Image(_))).count();
             let images = if images > 0 { format!(" [{images} images]") } else { String::new() };
-            Some(format!("[Tool result] ({}): {}{images}", harmless(&result.tool_name), harmless(&text)))
+            Some(format!(
+                "[Tool result] ({}): {}{images}",
+                escape_tags(&result.tool_name),
+                escape_tags(&text)
+            ))
         }
         Message::Assistant(assistant) => {
             let mut text = String::new();
@@ -182,7 +193,7 @@ fn message_transcript(message: &Message) -> Option<String> {
                     Part::Text(said) => text.push_str(said),
                     Part::ToolCall(call) => {
                         let arguments = elide_middle(&call.arguments, TOOL_RESULT_CHARS);
-                        let _ = write!(calls, "\n  {}({})", harmless(&call.name), harmless(&arguments));
+                        let _ = write!(calls, "\n  {}({})", escape_tags(&call.name), escape_tags(&arguments));
                     }
                     // Reasoning led to what was said and done; it is not needed once that stands.
                     Part::Reasoning(_) | Part::OpaqueReasoning { .. } => {}
@@ -190,7 +201,7 @@ fn message_transcript(message: &Message) -> Option<String> {
             }
             let mut out = String::new();
             if !text.trim().is_empty() {
-                let _ = write!(out, "[Assistant]: {}", harmless(text.trim()));
+                let _ = write!(out, "[Assistant]: {}", escape_tags(text.trim()));
             }
             if !calls.is_empty() {
                 let separator = if out.is_empty() { "" } else { "\n" };
@@ -210,12 +221,12 @@ fn blocks_transcript(blocks: &[Block]) -> String {
         })
         .collect();
     // Joined first: a tag in two halves is a tag.
-    harmless(&texts.join("\n"))
+    escape_tags(&texts.join("\n"))
 }
 
 /// Joins transcript pieces into as few texts of at most `budget_tokens` as possible, in order. A piece that is
-/// larger than that is split; nothing is left out. What follows a split is made harmless again, as it may now
-/// open a text.
+/// larger than that is split; nothing is left out. What follows a split is escaped again, since it may now
+/// begin a text.
 pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut current = String::new();
@@ -225,7 +236,7 @@ pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
         while !rest.is_empty() {
             let (part, after) = split_at_tokens(rest, budget_tokens);
             let part =
-                if rest.len() < piece.len() { Cow::Owned(harmless(part)) } else { Cow::Borrowed(part) };
+                if rest.len() < piece.len() { Cow::Owned(escape_tags(part)) } else { Cow::Borrowed(part) };
             let tokens = classes::tokens(&part) + 1;
             if current_tokens + tokens > budget_tokens && !current.is_empty() {
                 out.push(std::mem::take(&mut current));
@@ -248,16 +259,17 @@ pub fn chunks(pieces: &[String], budget_tokens: u64) -> Vec<String> {
 /// The longest prefix of at most `budget_tokens`, at a line's end where one is near, and the rest.
 fn split_at_tokens(text: &str, budget_tokens: u64) -> (&str, &str) {
     // Twelve bytes a token are more than text has, so this much decides without counting all of a long one.
-    let probe = floor_boundary(text, usize::try_from(budget_tokens.saturating_mul(12)).unwrap_or(usize::MAX));
+    let probe =
+        text.floor_char_boundary(usize::try_from(budget_tokens.saturating_mul(12)).unwrap_or(usize::MAX));
     let fits = |text: &str| (text.len() as u64) < budget_tokens || classes::tokens(text) < budget_tokens;
     if fits(&text[..probe]) && (probe == text.len() || fits(text)) {
         return (text, "");
     }
     // One byte is at most about one token, so this many bytes always fit; grow while they do.
-    let mut end = floor_boundary(text, usize::try_from(budget_tokens / 2).unwrap_or(usize::MAX).max(4));
+    let mut end = text.floor_char_boundary(usize::try_from(budget_tokens / 2).unwrap_or(usize::MAX).max(4));
     let mut step = end;
     while step > 8 {
-        let next = floor_boundary(text, end.saturating_add(step));
+        let next = text.floor_char_boundary(end.saturating_add(step));
         if next < text.len() && classes::tokens(&text[..next]) < budget_tokens {
             end = next;
         } else {
@@ -266,15 +278,6 @@ fn split_at_tokens(text: &str, budget_tokens: u64) -> (&str, &str) {
     }
     let line = text[..end].rfind('\n').map(|at| at + 1).filter(|at| *at > end / 2);
     text.split_at(line.unwrap_or(end))
-}
-
-/// The largest character boundary at or below `index`.
-fn floor_boundary(text: &str, index: usize) -> usize {
-    let mut at = index.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
 }
 
 /// Why a summariser's answer is not accepted.
@@ -318,7 +321,7 @@ pub fn accept(
     answer: &AssistantMessage,
     kind: SummaryKind,
     cap_tokens: u64,
-    own_prompt: bool,
+    check_headings: bool,
 ) -> Result<String, Rejected> {
     if answer.tool_calls().next().is_some() {
         return Err(Rejected::ToolCalls);
@@ -339,14 +342,14 @@ pub fn accept(
     if tokens > cap_tokens {
         return Err(Rejected::TooLong { tokens, cap: cap_tokens });
     }
-    if own_prompt {
+    if check_headings {
         let (headings, needed) = kind.headings();
         let found = headings.iter().filter(|heading| has_heading(&text, heading)).count();
         if found < needed {
             return Err(Rejected::Headings { found, needed });
         }
     }
-    Ok(harmless(&text))
+    Ok(escape_tags(&text))
 }
 
 fn has_heading(text: &str, heading: &str) -> bool {
@@ -359,11 +362,11 @@ fn has_heading(text: &str, heading: &str) -> bool {
 
 /// The finished summary of a plan: the history's, the split turn's, the active request and the footer.
 pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -> String {
-    let previous = plan.previous_summary.as_deref().map(body);
+    let previous = plan.previous_summary.as_deref().map(without_footer);
     let mut text = match (history, previous) {
         (Some(history), _) => history.trim().to_owned(),
         // An imported one was never checked.
-        (None, Some(previous)) => harmless(previous.trim()),
+        (None, Some(previous)) => escape_tags(previous.trim()),
         (None, None) => "(Nothing happened before the turn in progress.)".to_owned(),
     };
     if let Some(prefix) = turn_prefix {
@@ -373,7 +376,7 @@ pub fn assemble(plan: &Plan, history: Option<&str>, turn_prefix: Option<&str>) -
             prefix.trim()
         );
     }
-    close(text, plan.active_request.as_deref(), &plan.files)
+    append_footer(text, plan.active_request.as_deref(), &plan.files)
 }
 
 /// What is installed when no summary can be had: counts, the previous summary, the active request, the footer.
@@ -401,18 +404,20 @@ pub fn truncated(plan: &Plan, cap_tokens: u64) -> String {
         plan.messages_removed(),
         listed.join(", ")
     );
-    if let Some(previous) = plan.previous_summary.as_deref().map(body).filter(|body| !body.is_empty()) {
-        let _ = write!(text, "\n\n{}", harmless(&keep_within(previous, cap_tokens)));
+    if let Some(previous) =
+        plan.previous_summary.as_deref().map(without_footer).filter(|body| !body.is_empty())
+    {
+        let _ = write!(text, "\n\n{}", escape_tags(&keep_within(previous, cap_tokens)));
     }
-    close(text, plan.active_request.as_deref(), &plan.files)
+    append_footer(text, plan.active_request.as_deref(), &plan.files)
 }
 
-/// A supplied summary, made harmless, with the active request and the footer.
+/// A supplied summary, escaped, with the active request and the footer.
 pub fn supplied(plan: &Plan, summary: &str) -> String {
-    close(harmless(summary.trim()), plan.active_request.as_deref(), &plan.files)
+    append_footer(escape_tags(summary.trim()), plan.active_request.as_deref(), &plan.files)
 }
 
-fn close(mut text: String, active_request: Option<&str>, files: &FileOps) -> String {
+fn append_footer(mut text: String, active_request: Option<&str>, files: &FileOps) -> String {
     if let Some(request) = active_request {
         let _ = write!(
             text,
@@ -430,7 +435,8 @@ fn close(mut text: String, active_request: Option<&str>, files: &FileOps) -> Str
 /// The lists of files, one path a line; empty if no file was touched.
 pub fn footer(files: &FileOps) -> String {
     let list = |tag: &str, paths: Vec<&str>| {
-        let lines: Vec<String> = paths.into_iter().map(|path| harmless(&path.replace('\n', " "))).collect();
+        let lines: Vec<String> =
+            paths.into_iter().map(|path| escape_tags(&path.replace('\n', " "))).collect();
         (!lines.is_empty()).then(|| format!("<{tag}>\n{}\n</{tag}>", lines.join("\n")))
     };
     let lists =
@@ -438,8 +444,9 @@ pub fn footer(files: &FileOps) -> String {
     lists.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
 
-/// A summary without what this code added to it: what the next summariser merges.
-pub fn body(summary: &str) -> &str {
+/// A summary without the active request and the lists of files that this code added to it: what the next summariser
+/// merges.
+pub fn without_footer(summary: &str) -> &str {
     let ours = [
         "\n\nThe user's request in progress, word for word:\n<active-request>",
         "\n<active-request>",
@@ -450,8 +457,9 @@ pub fn body(summary: &str) -> &str {
     summary[..end].trim_end()
 }
 
-/// Data that cannot pose as our tags or roles.
-pub fn harmless(text: &str) -> String {
+/// A text in which nothing can be taken for one of our tags, or for the role at the beginning of a line: their first
+/// character is escaped.
+pub fn escape_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut line_start = true;
     let mut rest = text;
@@ -487,34 +495,6 @@ pub fn harmless(text: &str) -> String {
     }
     out.push_str(rest);
     out
-}
-
-/// At most `bytes` of a text: its head and its tail, with a mark of what was cut.
-pub fn bounded(text: &str, bytes: usize) -> String {
-    if text.len() <= bytes {
-        return text.to_owned();
-    }
-    let head = floor_boundary(text, bytes * 2 / 3);
-    let mut tail = text.len() - bytes / 3;
-    while !text.is_char_boundary(tail) {
-        tail += 1;
-    }
-    format!("{}\n[… {} bytes cut …]\n{}", &text[..head], tail - head, &text[tail..])
-}
-
-/// At most `limit` characters of a text, with a mark of how many were cut from its middle.
-fn elide_middle(text: &str, limit: usize) -> String {
-    // Bytes are at least as many as characters.
-    if text.len() <= limit {
-        return text.to_owned();
-    }
-    let count = text.chars().count();
-    if count <= limit {
-        return text.to_owned();
-    }
-    let head: String = text.chars().take(limit * 3 / 4).collect();
-    let tail: String = text.chars().skip(count - limit / 4).collect();
-    format!("{head}\n[… {} characters cut …]\n{tail}", count - limit * 3 / 4 - limit / 4)
 }
 
 /// As much of the beginning of a text as fits.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::context_usage::{ContextUsage, Measured, Window, WindowSource};
 use crate::entry::{Entry, EntryKind};
-use crate::message::{Message, StopReason, Usage};
+use crate::message::{Message, Usage};
 use crate::path::{Live, is_message};
 use crate::settings::{CompactionSettings, UnknownWindow};
 use crate::size::{Estimator, stored_tokens};
@@ -20,50 +21,6 @@ mod tests;
 const DISTRUST_FACTOR: f64 = 1.8;
 /// Below this many estimated tokens a sample says nothing about the ratio, nor a report about its trust.
 const SAMPLE_TOKENS: u64 = 400;
-
-/// How large the context is, as events and states show it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct ContextUsage {
-    /// The context's size in tokens: `usage_tokens + trailing_tokens`.
-    pub tokens: u64,
-    /// The part that the provider reported (prompt and completion of its last call).
-    pub usage_tokens: u64,
-    /// The part that was estimated: what was appended since.
-    pub trailing_tokens: u64,
-    /// The model's window in tokens; 0 where nothing knows it.
-    pub window: u64,
-    /// Where the window comes from.
-    pub window_source: WindowSource,
-    /// `tokens` as a percentage of the window.
-    pub percent: Option<f64>,
-}
-
-/// Where a window comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WindowSource {
-    /// `compaction.context_window`.
-    CompactionSetting,
-    /// The configuration's or the agent's `context_window`.
-    Setting,
-    /// The model catalogue.
-    Catalog,
-    /// A limit that the provider named in an error.
-    Learned,
-    /// Nothing knows it; the setting `unknown_window` says what to take.
-    Assumed,
-    /// Nothing knows it, and nothing is assumed.
-    Unknown,
-}
-
-/// A model's window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// Its size in tokens.
-    pub tokens: Option<u64>,
-    /// Where that comes from.
-    pub source: WindowSource,
-}
 
 /// What is known of a model's window, besides the settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -161,29 +118,11 @@ impl Ratio {
     }
 }
 
-/// The two parts of a context's size.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Measured {
-    /// What the provider reported.
-    pub usage_tokens: u64,
-    /// What was estimated.
-    pub trailing_tokens: u64,
-}
-
-impl Measured {
-    /// Both parts together.
-    pub fn tokens(self) -> u64 {
-        self.usage_tokens.saturating_add(self.trailing_tokens)
-    }
-}
-
-/// Whether a recorded answer's usage may be used: reported, not zero, of an answer that neither failed nor was
-/// interrupted.
+/// The report of a recorded answer, if it may be used: it is not zero, and the answer is whole.
 pub fn usable_usage(message: &Message) -> Option<&Usage> {
     match message {
         Message::Assistant(assistant) => {
-            let usable = !matches!(assistant.stop, StopReason::Aborted | StopReason::Error);
-            assistant.usage.as_ref().filter(|usage| usable && usage.total_tokens() > 0)
+            assistant.usage.as_ref().filter(|usage| !assistant.stop.is_partial() && usage.total_tokens() > 0)
         }
         Message::User(_) | Message::ToolResult(_) => None,
     }
@@ -225,13 +164,31 @@ pub struct Tracker {
     overhead: u64,
     /// Our estimate of the live messages and the summary.
     estimate: u64,
-    /// The last report, and `estimate` at that time.
-    report: Option<(u64, u64)>,
+    /// The last report that was used.
+    report: Option<Report>,
     ratio: Ratio,
     /// A report was distrusted, and none has come near our own estimate since: what is said twice is believed.
     distrusted: bool,
-    /// What `report` was for the input alone, and the estimate of that input: the base of the next sample.
-    sample_base: Option<(u64, u64)>,
+    /// The input of that report: the ratio is learned from what was added to it.
+    sample_base: Option<Sample>,
+}
+
+/// What a provider reported of the whole context, and what we estimated then.
+#[derive(Debug, Clone, Copy)]
+struct Report {
+    /// Input and output of its last call, in its tokens.
+    tokens: u64,
+    /// [`Tracker::estimate`] at that time.
+    estimate: u64,
+}
+
+/// A provider's count of some input beside ours.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// In the provider's tokens.
+    reported: u64,
+    /// In our estimated tokens.
+    estimated: u64,
 }
 
 /// Whether a provider's count may be true of what we estimate. One that is not is believed only when the next
@@ -300,12 +257,13 @@ impl Tracker {
             return Trust::Distrusted { reported: usage.input_tokens, estimated };
         }
         self.distrusted &= far;
-        let (base_reported, base_estimate) = self.sample_base.unwrap_or((self.overhead, 0));
-        if usage.input_tokens > base_reported && input_estimate > base_estimate {
-            self.ratio = self.ratio.learn(input_estimate - base_estimate, usage.input_tokens - base_reported);
+        let base = self.sample_base.unwrap_or(Sample { reported: self.overhead, estimated: 0 });
+        let sample = Sample { reported: usage.input_tokens, estimated: input_estimate };
+        if sample.reported > base.reported && sample.estimated > base.estimated {
+            self.ratio = self.ratio.learn(sample.estimated - base.estimated, sample.reported - base.reported);
         }
-        self.sample_base = Some((usage.input_tokens, input_estimate));
-        self.report = Some((tokens, self.estimate));
+        self.sample_base = Some(sample);
+        self.report = Some(Report { tokens, estimate: self.estimate });
         Trust::Used
     }
 
@@ -335,9 +293,10 @@ impl Tracker {
     /// The size now.
     pub fn measured(&self) -> Measured {
         match self.report {
-            Some((usage_tokens, at)) => {
-                Measured { usage_tokens, trailing_tokens: self.ratio.apply(self.estimate.saturating_sub(at)) }
-            }
+            Some(report) => Measured {
+                usage_tokens: report.tokens,
+                trailing_tokens: self.ratio.apply(self.estimate.saturating_sub(report.estimate)),
+            },
             None => {
                 Measured { usage_tokens: 0, trailing_tokens: self.overhead + self.ratio.apply(self.estimate) }
             }
@@ -348,25 +307,6 @@ impl Tracker {
     pub fn context_usage(&self, window: Window) -> ContextUsage {
         let measured = self.measured();
         ContextUsage::new(measured, window)
-    }
-}
-
-impl ContextUsage {
-    /// A measured size in a window.
-    pub fn new(measured: Measured, window: Window) -> Self {
-        let tokens = measured.tokens();
-        let percent = window
-            .tokens
-            .filter(|window| *window > 0)
-            .map(|window| (to_f64(tokens) / to_f64(window) * 1000.0).round() / 10.0);
-        Self {
-            tokens,
-            usage_tokens: measured.usage_tokens,
-            trailing_tokens: measured.trailing_tokens,
-            window: window.tokens.unwrap_or(0),
-            window_source: window.source,
-            percent,
-        }
     }
 }
 

@@ -195,7 +195,7 @@ async fn a_limit_that_a_provider_names_is_remembered() {
     let context = session.state().await.unwrap().context;
     assert_eq!(
         (context.window, serde_json::to_value(context.window_source).unwrap()),
-        (9_000, "learned".into())
+        (Some(9_000), "learned".into())
     );
     assert!(warnings(&drain(&mut events)).iter().any(|warning| warning.contains("9000")));
 }

@@ -202,15 +202,15 @@ async fn a_learned_limit_is_kept_and_shown() {
     };
     let start = || Runtime::builder().provider(model.provider()).store(store.clone()).clock_from(1);
     let runtime = start().start().await.unwrap();
-    assert_eq!(window(runtime.clone()).await, (128_000, WindowSource::Assumed));
+    assert_eq!(window(runtime.clone()).await, (Some(128_000), WindowSource::Assumed));
     let session = runtime.open("learned", &Agent::new("simulated")).await.unwrap();
     for run in 0..10 {
         session.prompt(format!("question {run} {}", "thing ".repeat(1_200))).await.unwrap();
     }
-    assert_eq!(window(runtime.clone()).await, (WINDOW, WindowSource::Learned));
+    assert_eq!(window(runtime.clone()).await, (Some(WINDOW), WindowSource::Learned));
     drop(runtime);
     let again = start().start().await.unwrap();
-    assert_eq!(window(again).await, (WINDOW, WindowSource::Learned), "it is kept");
+    assert_eq!(window(again).await, (Some(WINDOW), WindowSource::Learned), "it is kept");
     model.assert_clean();
 }
 

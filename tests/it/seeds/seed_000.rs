@@ -4,7 +4,7 @@
 use greenroom::kernel::entry::{EntryId, EntryKind};
 use greenroom::kernel::files::Touch;
 use greenroom::kernel::message::{Message, Usage};
-use greenroom::kernel::path::SUMMARY_LEAD;
+use greenroom::kernel::render::SUMMARY_LEAD;
 use greenroom::kernel::settings::Occasion;
 use greenroom::prelude::*;
 use greenroom::provider::classify;
@@ -274,7 +274,7 @@ async fn a_refusal_without_a_body_is_an_overflow_when_the_context_is_nearly_full
         let runtime = builder(&model).compaction(late).start().await.unwrap();
         let session = opened(&runtime, "s", &agent(20_000), chat(16, 560)).await;
         let context = session.state().await.unwrap().context;
-        assert!(context.percent > Some(85.0) && context.percent < Some(99.0), "{context:?}");
+        assert!(context.percent() > Some(85.0) && context.percent() < Some(99.0), "{context:?}");
         let mut events = session.subscribe();
         assert_eq!(session.prompt("go on").await.unwrap().text, "done", "{status}");
         assert_eq!(ends(&drain(&mut events)).len(), 1, "{status}");

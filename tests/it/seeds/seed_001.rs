@@ -4,7 +4,8 @@
 use greenroom::kernel::entry::{EntryId, EntryKind, Shell};
 use greenroom::kernel::files::Touch;
 use greenroom::kernel::message::Message;
-use greenroom::kernel::path::{SUMMARY_LEAD, active_compaction};
+use greenroom::kernel::path::active_compaction;
+use greenroom::kernel::render::SUMMARY_LEAD;
 use greenroom::kernel::settings::{Occasion, UnknownWindow};
 use greenroom::kernel::usage::{KnownWindows, Window, WindowSource};
 use greenroom::prelude::*;
@@ -109,7 +110,7 @@ async fn the_summary_before_goes_into_the_request_to_be_merged() {
     }
     session.compact(keep(300)).await.unwrap();
     let request = asked(&model)[1].request.last_user_text();
-    let body = greenroom::kernel::summary::body(&first.summary);
+    let body = greenroom::kernel::summary::without_footer(&first.summary);
     assert!(request.contains(&format!("<previous-summary>\n{body}\n</previous-summary>")), "{request}");
     assert!(request.contains("MERGE"));
     assert!(

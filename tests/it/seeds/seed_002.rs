@@ -372,7 +372,7 @@ async fn an_unknown_model_is_taken_for_128k() {
     let model = simulator(Echo, 128_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &Agent::new("nobody-knows-it")).await.unwrap();
-    assert_eq!(session.state().await.unwrap().context_window, 128_000);
+    assert_eq!(session.state().await.unwrap().context_window, Some(128_000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -380,7 +380,7 @@ async fn the_window_is_in_every_usage_update_and_run_end_and_in_the_state_from_t
     let model = simulator(Echo, 77_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &agent(77_000)).await.unwrap();
-    assert_eq!(session.state().await.unwrap().context_window, 77_000);
+    assert_eq!(session.state().await.unwrap().context_window, Some(77_000));
     let mut events = session.subscribe();
     session.prompt("hello").await.unwrap();
     let mut windows = BTreeSet::new();
@@ -392,7 +392,7 @@ async fn the_window_is_in_every_usage_update_and_run_end_and_in_the_state_from_t
         }
     }
     assert_eq!(names, BTreeSet::from(["run_end", "usage_update"]));
-    assert_eq!(windows, BTreeSet::from([77_000]));
+    assert_eq!(windows, BTreeSet::from([Some(77_000)]));
 }
 
 /// What the RPC handler will call: the budget can be given, and the agent goes on with the compacted context.

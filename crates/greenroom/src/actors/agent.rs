@@ -10,7 +10,7 @@ use std::sync::Arc;
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::path::Media;
 use greenroom_kernel::run::{Effect, Input, Run};
-use greenroom_kernel::{AssistantMessage, Message, StopReason};
+use greenroom_kernel::{AssistantMessage, Message};
 use greenroom_provider::{Purpose, Request};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -359,7 +359,10 @@ impl AgentState {
                 running.partial = Some(partial);
                 self.abort_when_quiet(myself, stamp);
             }
-            ModelOutcome::Answered(answer) => self.input(myself, stamp, Input::Answered(answer)),
+            ModelOutcome::Answered(answer) => {
+                let jitter = jitter(&self.shared.id, stamp.run.0, call);
+                self.input(myself, stamp, Input::Answered { answer, jitter });
+            }
             ModelOutcome::Failed(error) => {
                 let wordless = error.is_overflow_candidate();
                 if let Some(limit) = error
@@ -432,7 +435,7 @@ fn watch_for_abort(
 /// Whether it is an answer of which only a part had come.
 fn is_cut_off(message: &Message) -> bool {
     match message {
-        Message::Assistant(answer) => matches!(answer.stop, StopReason::Aborted | StopReason::Error),
+        Message::Assistant(answer) => answer.stop.is_partial(),
         Message::User(_) | Message::ToolResult(_) => false,
     }
 }

@@ -13,7 +13,7 @@ use greenroom_kernel::compacting::{Compacting, Effect, HookDecision, Input, Summ
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{BACKOFF_MS_MAX, is_full};
 use greenroom_kernel::usage::Ratio;
-use greenroom_kernel::{AssistantMessage, EntryId, Failure, FailureClass, Usage};
+use greenroom_kernel::{AssistantMessage, EntryId, Failure, FailureClass};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::deps::{Deps, model_info};
@@ -56,8 +56,8 @@ struct Running {
     /// The children at work.
     children: HashMap<ActorId, Child>,
     ratio: Ratio,
+    /// What the calls cost so far, in micro-dollars; `None` if a price is not known.
     cost_microdollars: Option<u64>,
-    usage: Usage,
 }
 
 /// A child at work, and what it was asked.
@@ -152,7 +152,6 @@ impl CompactorState {
             children: HashMap::new(),
             ratio,
             cost_microdollars: Some(0),
-            usage: Usage::default(),
         }));
         self.perform(myself, effects).await;
     }
@@ -210,8 +209,7 @@ impl CompactorState {
                         SessionMessage::ReplacePathSegment { compaction, segment, cost_microdollars };
                     let _ = self.session.cast(message.into());
                 }
-                Effect::End(mut end) => {
-                    end.usage = running.usage;
+                Effect::End(end) => {
                     let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
                     for child in running.children.values() {
                         // Nobody waits for it any more; its call is dropped with it.
@@ -290,7 +288,6 @@ impl Running {
 
     fn bill(&mut self, answer: &AssistantMessage) {
         let Some(usage) = &answer.usage else { return };
-        self.usage.add(usage);
         let cost = model_info(&answer.provider, &answer.model).and_then(|info| info.cost_microdollars(usage));
         self.cost_microdollars = match (self.cost_microdollars, cost) {
             (Some(sum), Some(cost)) => Some(sum + cost),

@@ -18,7 +18,7 @@ use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
-use crate::actors::usage_tracker::ContextLimits;
+use crate::actors::usage_tracker::TrackerConfig;
 use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
@@ -311,20 +311,20 @@ impl SessionState {
         self.definition.overhead(self.log.pinned_tokens())
     }
 
-    fn limits(&self) -> ContextLimits {
+    fn tracker_config(&self) -> TrackerConfig {
         let session = SessionLimits {
             pinned_tokens: self.log.pinned_tokens(),
             is_sub_agent: self.shared.parent.is_some(),
             is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
             only_at_window: self.compaction.only_at_window,
         };
-        self.definition.limits(&self.deps, session)
+        self.definition.tracker_config(&self.deps, session)
     }
 
     /// Tells the tracker by what the context is measured from now on.
     fn limits_changed(&mut self) {
         self.definition.refresh_window(&self.deps, self.log.pinned_tokens());
-        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.limits())));
+        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.tracker_config())));
     }
 
     /// Takes over a changed definition, or changed settings.

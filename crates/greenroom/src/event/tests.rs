@@ -65,7 +65,7 @@ fn all() -> Vec<EventKind> {
         },
         EventKind::UsageUpdate {
             context: context(),
-            context_window: 8_000,
+            context_window: Some(8_000),
             total_tokens: 1_300,
             cost_microdollars: 12,
         },
@@ -203,7 +203,7 @@ fn states_replies_options_and_summaries_read_back() {
         model: "m".into(),
         entries: 7,
         context: context(),
-        context_window: 8_000,
+        context_window: Some(8_000),
         compactions: 1,
         total_tokens: 9,
         cost_microdollars: 0,

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::collections::VecDeque;
 
+use super::summaries::CALLS_MAX;
 use super::*;
 use crate::message::{Part, StopReason};
 use crate::notation::{Random, Sketch, assistant, calls, odd_path, path, says};
@@ -84,14 +85,14 @@ fn marks(text: &str) -> Vec<u64> {
 }
 
 impl Model {
-    fn answer(self, question: &SummaryRequest) -> Result<Box<AssistantMessage>, Failure> {
-        let form = form(question.kind);
+    fn answer(self, request: &SummaryRequest) -> Result<Box<AssistantMessage>, Failure> {
+        let form = form(request.kind);
         let stopped = |stop| AssistantMessage { stop, ..says(form) };
         let mut answer = match self {
             Self::Obedient => {
                 let mut text = format!("{form}\n## Critical Context");
-                for mark in marks(&question.text) {
-                    if classes::tokens(&text) + 8 < question.cap_tokens {
+                for mark in marks(&request.text) {
+                    if classes::tokens(&text) + 8 < request.cap_tokens {
                         text.push_str(&format!(" m{mark}."));
                     }
                 }
@@ -99,7 +100,7 @@ impl Model {
             }
             Self::Lossy => says(form),
             Self::Wordy => {
-                let room = question.cap_tokens.saturating_sub(classes::tokens(form) + 8) * 9 / 10;
+                let room = request.cap_tokens.saturating_sub(classes::tokens(form) + 8) * 9 / 10;
                 says(&format!("{form}\n{}", "word ".repeat(usize::try_from(room).expect("small"))))
             }
             Self::Hostile => says(&format!(
@@ -161,7 +162,7 @@ fn long_turn() -> String {
 struct Ran {
     end: End,
     installed: Option<Box<Segment>>,
-    questions: Vec<SummaryRequest>,
+    requests: Vec<SummaryRequest>,
     plan: Option<Plan>,
 }
 
@@ -170,16 +171,20 @@ impl Ran {
         self.end.outcome.as_str()
     }
 
+    fn tokens_after(&self) -> u64 {
+        self.installed.as_ref().expect("something was installed").compaction.tokens_after
+    }
+
     fn summary(&self) -> &str {
         &self.installed.as_ref().expect("something was installed").compaction.summary
     }
 }
 
 fn run(params: &CompactionParams, model: Model) -> Ran {
-    run_with(params, &HookDecision::Continue, |question| model.answer(question))
+    run_with(params, &HookDecision::Continue, |request| model.answer(request))
 }
 
-/// Performs all effects, oldest question first, and checks what must hold of every compaction.
+/// Performs all effects, oldest request first, and checks what must hold of every compaction.
 fn run_with(
     params: &CompactionParams,
     word: &HookDecision,
@@ -188,7 +193,7 @@ fn run_with(
     let (mut machine, effects) = Compacting::begin(params.clone());
     let mut effects: VecDeque<Effect> = effects.into();
     let mut waiting: VecDeque<SummaryRequest> = VecDeque::new();
-    let (mut questions, mut installed, mut end, mut consulted) = (Vec::new(), None, None, None);
+    let (mut requests, mut installed, mut end, mut consulted) = (Vec::new(), None, None, None);
     while let Some(effect) = effects.pop_front().or_else(|| waiting.pop_front().map(Effect::Ask)) {
         assert!(end.is_none(), "something after the end: {effect:?}");
         let input = match effect {
@@ -197,22 +202,22 @@ fn run_with(
                 consulted = Some(*plan);
                 Input::Hooks(word.clone())
             }
-            Effect::Ask(question) => {
-                assert!(installed.is_none(), "a question after the installation");
-                let answer = answer(&question);
-                let id = question.id;
-                questions.push(question);
+            Effect::Ask(request) => {
+                assert!(installed.is_none(), "a request after the installation");
+                let answer = answer(&request);
+                let id = request.id;
+                requests.push(request);
                 Input::Answered { id, answer }
             }
             Effect::Withdraw(ids) => {
                 let before = waiting.len();
-                waiting.retain(|question| !ids.contains(&question.id));
+                waiting.retain(|request| !ids.contains(&request.id));
                 assert_eq!(before - waiting.len(), ids.len(), "what waits is withdrawn, once: {ids:?}");
                 continue;
             }
             Effect::Install(segment) => {
                 assert!(installed.is_none(), "two installations");
-                assert!(waiting.is_empty(), "questions are left: {waiting:?}");
+                assert!(waiting.is_empty(), "requests are left: {waiting:?}");
                 assert_segment(params, &segment);
                 installed = Some(segment);
                 Input::Installed(true)
@@ -224,14 +229,14 @@ fn run_with(
             }
         };
         for effect in machine.on(input) {
-            if let Effect::Ask(question) = effect {
-                waiting.push_back(question);
+            if let Effect::Ask(request) = effect {
+                waiting.push_back(request);
             } else {
                 effects.push_back(effect);
             }
         }
     }
-    assert!(questions.len() <= CALLS_MAX, "it asks on and on");
+    assert!(requests.len() <= CALLS_MAX, "it asks on and on");
     let end = end.expect("it ends");
     for stray in [
         Input::Installed(true),
@@ -242,7 +247,7 @@ fn run_with(
         assert_eq!(machine.on(stray), [], "after the end");
     }
     assert_end(params, &end, installed.as_deref());
-    Ran { end, installed, questions, plan: consulted }
+    Ran { end, installed, requests, plan: consulted }
 }
 
 /// What is installed is smaller, lies on the path, and keeps calls and results together.
@@ -292,21 +297,19 @@ fn assert_end(params: &CompactionParams, end: &End, installed: Option<&Segment>)
     match installed {
         Some(segment) => {
             assert_eq!(end.outcome == CompactionOutcome::Truncated, segment.compaction.truncated);
-            assert_eq!(end.tokens_after, segment.compaction.tokens_after);
-            assert_eq!(end.messages_removed, segment.compaction.messages_removed);
+            let tokens_after = segment.compaction.tokens_after;
             let automatic = !matches!(params.trigger, Trigger::Manual | Trigger::Hook);
             if automatic && !params.at_window {
                 let trigger = params.settings.trigger_tokens(params.window).unwrap_or(params.window);
-                assert!(end.tokens_after <= share(trigger, 0.7), "with room: {end:?}");
+                assert!(tokens_after <= share(trigger, 0.7), "with room: {end:?}");
                 let freed = (params.window / 10).min(share(trigger, 0.3));
-                assert!(end.tokens_after + freed <= params.tokens_before, "frees a tenth: {end:?}");
+                assert!(tokens_after + freed <= params.tokens_before, "frees a tenth: {end:?}");
             }
             if params.at_window && automatic {
-                assert!(end.tokens_after < params.window, "it fits: {end:?}");
+                assert!(tokens_after < params.window, "it fits: {end:?}");
             }
         }
         None => {
-            assert_eq!((end.tokens_after, end.messages_removed), (params.tokens_before, 0));
             assert_eq!(end.floor.is_some(), params.at_window && end.outcome.as_str() == "failed", "{end:?}");
         }
     }
@@ -328,11 +331,11 @@ fn install(path: &[Arc<Entry>], segment: &Segment) -> Vec<Arc<Entry>> {
     sketch.path
 }
 
-fn assert_fits(params: &CompactionParams, questions: &[SummaryRequest]) {
-    for question in questions {
-        let text = classes::tokens(summary::SYSTEM) + classes::tokens(&question.text);
-        let tokens = params.ratio.apply(text) + question.cap_tokens * 5 / 4;
-        assert!(tokens <= params.summariser_window, "{tokens} of {}: {question:?}", params.summariser_window);
+fn assert_fits(params: &CompactionParams, requests: &[SummaryRequest]) {
+    for request in requests {
+        let text = classes::tokens(summary::SYSTEM) + classes::tokens(&request.text);
+        let tokens = params.ratio.apply(text) + request.cap_tokens * 5 / 4;
+        assert!(tokens <= params.summariser_window, "{tokens} of {}: {request:?}", params.summariser_window);
     }
 }
 
@@ -344,7 +347,7 @@ fn an_obedient_summariser_completes_it() {
         let mut params = params(path(&turns(20)), trigger);
         params.keep_recent = Some(2_500);
         let ran = run(&params, Model::Obedient);
-        assert_eq!((ran.outcome(), ran.questions.len()), ("completed", 1), "{trigger:?}");
+        assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 1), "{trigger:?}");
         let segment = ran.installed.expect("it was installed");
         let compaction = &segment.compaction;
         assert_eq!((compaction.trigger, compaction.model.as_str()), (trigger, "test-1"));
@@ -353,7 +356,7 @@ fn an_obedient_summariser_completes_it() {
         assert_eq!((compaction.messages_before, compaction.tokens_before), (80, 8_500));
         assert!(!compaction.is_split_turn && !compaction.truncated && !compaction.from_hook);
         // Every message is in the summary's input or kept, never both.
-        let asked = marks(&ran.questions[0].text);
+        let asked = marks(&ran.requests[0].text);
         let expect: Vec<u64> = (0..segment.first_kept.0).collect();
         assert_eq!(asked, expect, "{trigger:?}");
     }
@@ -370,7 +373,7 @@ fn below_the_window_a_failed_summary_changes_nothing() {
                 let reason = ran.end.outcome.reason().unwrap_or_default();
                 assert_eq!(ran.outcome(), "failed", "{model:?} {trigger:?}");
                 assert!(reason.starts_with("no summary could be made: "), "{reason}");
-                let asked = ran.questions.len();
+                let asked = ran.requests.len();
                 assert!((1..=halves * 3 + 16).contains(&asked), "{model:?}: asked {asked} times");
             }
         }
@@ -399,7 +402,7 @@ fn at_the_window_the_truncate_fallback_says_so() {
 fn a_failure_is_tried_again_as_often_as_it_may_help() {
     let asked = |model| {
         let ran = run(&params(path(&turns(20)), Trigger::Threshold), model);
-        ran.questions.iter().map(|question| question.after_ms).collect::<Vec<_>>()
+        ran.requests.iter().map(|request| request.after_ms).collect::<Vec<_>>()
     };
     assert_eq!(asked(Model::Fails(FailureClass::Auth)), [0]);
     assert_eq!(asked(Model::Fails(FailureClass::Quota)), [0]);
@@ -414,11 +417,11 @@ fn a_failure_is_tried_again_as_often_as_it_may_help() {
         let mut failure = Failure::new(FailureClass::RateLimited, "slow down");
         failure.retry_after_ms = Some(asks);
         let mut first = true;
-        let ran = run_with(&params, &HookDecision::Continue, |question| {
-            if std::mem::take(&mut first) { Err(failure.clone()) } else { Model::Lossy.answer(question) }
+        let ran = run_with(&params, &HookDecision::Continue, |request| {
+            if std::mem::take(&mut first) { Err(failure.clone()) } else { Model::Lossy.answer(request) }
         });
-        assert_eq!((ran.outcome(), ran.questions[1].after_ms), ("completed", waits));
-        assert_eq!((ran.questions[1].attempt, &ran.questions[1].text), (1, &ran.questions[0].text));
+        assert_eq!((ran.outcome(), ran.requests[1].after_ms), ("completed", waits));
+        assert_eq!((ran.requests[1].attempt, &ran.requests[1].text), (1, &ran.requests[0].text));
     }
 }
 
@@ -431,15 +434,15 @@ fn a_failed_half_is_asked_again_alone() {
             }
             let params = params(path(&long_turn()), Trigger::Threshold);
             let mut first = true;
-            let ran = run_with(&params, &HookDecision::Continue, |question| {
+            let ran = run_with(&params, &HookDecision::Continue, |request| {
                 let model =
-                    if question.kind == kind && std::mem::take(&mut first) { wrong } else { Model::Obedient };
-                model.answer(question)
+                    if request.kind == kind && std::mem::take(&mut first) { wrong } else { Model::Obedient };
+                model.answer(request)
             });
             assert_eq!(ran.outcome(), "completed", "{wrong:?} {kind:?}: {:?}", ran.end);
-            let other = ran.questions.iter().filter(|question| question.kind != kind).count();
+            let other = ran.requests.iter().filter(|request| request.kind != kind).count();
             assert_eq!(other, 1, "{wrong:?}: the other half is asked once");
-            assert!(ran.questions.len() >= 3);
+            assert!(ran.requests.len() >= 3);
             let summary = ran.summary();
             assert!(summary.contains("## Goal") && summary.contains("# Turn Context"), "{summary}");
             assert!(summary.contains("## Original Request"));
@@ -461,10 +464,8 @@ fn halves_may_be_answered_in_any_order_or_never() {
     // A second word, an answer to nothing, and an installation that nobody asked for change nothing.
     assert_eq!(machine.on(Input::Hooks(HookDecision::Continue)), []);
     assert_eq!(machine.on(Input::Installed(true)), []);
-    let answer = |question: &SummaryRequest| Input::Answered {
-        id: question.id,
-        answer: Model::Lossy.answer(question),
-    };
+    let answer =
+        |request: &SummaryRequest| Input::Answered { id: request.id, answer: Model::Lossy.answer(request) };
     assert_eq!(machine.on(answer(prefix)), []);
     assert_eq!(machine.on(answer(prefix)), []);
     let effects = machine.on(answer(history));
@@ -473,7 +474,7 @@ fn halves_may_be_answered_in_any_order_or_never() {
     // The path had changed.
     let effects = machine.on(Input::Installed(false));
     let [Effect::End(end)] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!((&end.outcome, end.messages_removed), (&CompactionOutcome::Superseded, 0));
+    assert_eq!(end.outcome, CompactionOutcome::Superseded);
     // Answers that came twice were paid twice.
     assert_eq!(end.usage.input_tokens, 4_000);
 }
@@ -505,15 +506,14 @@ fn what_is_larger_than_the_summariser_is_asked_in_parts_and_merged() {
             let ran = run(&params, Model::Wordy);
             assert_eq!(ran.outcome(), "completed", "{summariser_window} {ratio}: {:?}", ran.end);
             if estimated >= 3_000 {
-                assert_fits(&params, &ran.questions);
+                assert_fits(&params, &ran.requests);
             }
-            // Each message is in exactly one question, or kept.
-            let asked: Vec<u64> = ran.questions.iter().flat_map(|question| marks(&question.text)).collect();
+            // Each message is in exactly one request, or kept.
+            let asked: Vec<u64> = ran.requests.iter().flat_map(|request| marks(&request.text)).collect();
             let kept = ran.installed.as_ref().expect("it was installed").first_kept.0;
             assert_eq!(asked, (0..kept).collect::<Vec<_>>(), "{summariser_window} {ratio}");
-            let merges =
-                ran.questions.iter().filter(|question| question.text.contains("<part number=")).count();
-            assert_eq!(merges > 0, ran.questions.len() > 1);
+            let merges = ran.requests.iter().filter(|request| request.text.contains("<part number=")).count();
+            assert_eq!(merges > 0, ran.requests.len() > 1);
             if summariser_window == 3_000 {
                 assert!(merges > 1, "in levels");
             }
@@ -532,17 +532,17 @@ fn a_summariser_smaller_than_known_gets_smaller_parts() {
         (FailureClass::PayloadTooLarge, None),
     ] {
         let real = limit.unwrap_or(60_000);
-        let fits = |question: &SummaryRequest| classes::tokens(&question.text) + question.cap_tokens < real;
-        let ran = run_with(&params, &HookDecision::Continue, |question| {
-            if fits(question) {
-                Model::Lossy.answer(question)
+        let fits = |request: &SummaryRequest| classes::tokens(&request.text) + request.cap_tokens < real;
+        let ran = run_with(&params, &HookDecision::Continue, |request| {
+            if fits(request) {
+                Model::Lossy.answer(request)
             } else {
                 Err(Failure { limit, ..Failure::new(class, "too large") })
             }
         });
         assert_eq!(ran.outcome(), "completed", "{class} {limit:?}");
-        let answered = ran.questions.iter().filter(|question| fits(question));
-        let asked: Vec<u64> = answered.flat_map(|question| marks(&question.text)).collect();
+        let answered = ran.requests.iter().filter(|request| fits(request));
+        let asked: Vec<u64> = answered.flat_map(|request| marks(&request.text)).collect();
         let kept = ran.installed.as_ref().expect("it was installed").first_kept.0;
         assert_eq!(asked, (0..kept).collect::<Vec<_>>(), "{class} {limit:?}");
     }
@@ -554,38 +554,35 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
     (params.window, params.summariser_window) = (45_000, 20_000);
     let (mut machine, _) = Compacting::begin(params);
     let effects = machine.on(Input::Hooks(HookDecision::Continue));
-    let questions = |effects: &[Effect]| -> Vec<SummaryRequest> {
-        let question = |effect: &Effect| match effect {
-            Effect::Ask(question) => question.clone(),
+    let requests = |effects: &[Effect]| -> Vec<SummaryRequest> {
+        let request = |effect: &Effect| match effect {
+            Effect::Ask(request) => request.clone(),
             Effect::Consult(_) | Effect::Withdraw(_) | Effect::Install(_) | Effect::End(_) => {
                 panic!("{effect:?}")
             }
         };
-        effects.iter().map(question).collect()
+        effects.iter().map(request).collect()
     };
-    let old = questions(&effects);
+    let old = requests(&effects);
     assert!(old.len() > 1);
     let failure = Failure::new(FailureClass::ContextOverflow, "too large");
     let mut again = machine.on(Input::Answered { id: old[0].id, answer: Err(failure) });
     // First the old ones go, then the new ones come.
-    let others: Vec<u32> = old[1..].iter().map(|question| question.id).collect();
+    let others: Vec<u32> = old[1..].iter().map(|request| request.id).collect();
     assert_eq!(again.remove(0), Effect::Withdraw(others));
-    let again = questions(&again);
+    let again = requests(&again);
     assert!(again.len() > old.len());
     // What was answered meanwhile is billed, and nothing else.
-    for question in &old {
-        assert_eq!(
-            machine.on(Input::Answered { id: question.id, answer: Model::Empty.answer(question) }),
-            []
-        );
+    for request in &old {
+        assert_eq!(machine.on(Input::Answered { id: request.id, answer: Model::Empty.answer(request) }), []);
     }
     // Only when each new one is answered are they merged.
     let mut last = Vec::new();
-    for (asked, question) in again.iter().enumerate() {
+    for (asked, request) in again.iter().enumerate() {
         assert_eq!(last, [], "after {asked} answers");
-        last = machine.on(Input::Answered { id: question.id, answer: Model::Lossy.answer(question) });
+        last = machine.on(Input::Answered { id: request.id, answer: Model::Lossy.answer(request) });
     }
-    let merge = questions(&last);
+    let merge = requests(&last);
     assert_eq!(merge[0].text.matches("<part number=").count(), again.len());
 }
 
@@ -599,16 +596,16 @@ fn a_limit_that_cannot_be_is_not_believed() {
     (params.trigger, params.force) = (Trigger::Manual, true);
     let real = 30_000;
     for limit in [0, 1, 64, 256, 700, 199_999, u64::MAX] {
-        let ran = run_with(&params, &HookDecision::Continue, |question| {
-            if classes::tokens(&question.text) + question.cap_tokens < real {
-                Model::Lossy.answer(question)
+        let ran = run_with(&params, &HookDecision::Continue, |request| {
+            if classes::tokens(&request.text) + request.cap_tokens < real {
+                Model::Lossy.answer(request)
             } else {
                 let failure = Failure::new(FailureClass::ContextOverflow, "too large");
                 Err(Failure { limit: Some(limit), ..failure })
             }
         });
         assert_eq!(ran.outcome(), "completed", "{limit}: {:?}", ran.end);
-        assert!(ran.questions.len() < 20, "{limit}: {} questions", ran.questions.len());
+        assert!(ran.requests.len() < 20, "{limit}: {} requests", ran.requests.len());
     }
 }
 
@@ -617,9 +614,9 @@ fn a_limit_that_cannot_be_is_not_believed() {
 fn a_summariser_much_smaller_than_told_is_found_by_halves_of_what_was_sent() {
     let mut params = params(path(&turns(60)), Trigger::Threshold);
     (params.window, params.summariser_window) = (30_000, 1_000_000);
-    let ran = run_with(&params, &HookDecision::Continue, |question| {
-        if classes::tokens(&question.text) + question.cap_tokens < 6_000 {
-            Model::Lossy.answer(question)
+    let ran = run_with(&params, &HookDecision::Continue, |request| {
+        if classes::tokens(&request.text) + request.cap_tokens < 6_000 {
+            Model::Lossy.answer(request)
         } else {
             Err(Failure::new(FailureClass::ContextOverflow, "too large"))
         }
@@ -635,7 +632,7 @@ fn the_calls_of_one_compaction_are_bounded() {
     for (at_window, outcome) in [(false, "failed"), (true, "truncated")] {
         params.at_window = at_window;
         let ran = run(&params, Model::Lossy);
-        assert_eq!((ran.outcome(), ran.questions.len()), (outcome, 0), "{:?}", ran.end);
+        assert_eq!((ran.outcome(), ran.requests.len()), (outcome, 0), "{:?}", ran.end);
     }
     let reason = run(&CompactionParams { at_window: false, ..params.clone() }, Model::Lossy).end.outcome;
     assert!(reason.reason().is_some_and(|reason| reason.contains("parts")), "{reason:?}");
@@ -643,12 +640,12 @@ fn the_calls_of_one_compaction_are_bounded() {
     (params.at_window, params.summariser_window) = (false, 40_000);
     for limit in [None, Some(300), Some(3_000), Some(10_000)] {
         let mut calls = 0;
-        let ran = run_with(&params, &HookDecision::Continue, |question| {
+        let ran = run_with(&params, &HookDecision::Continue, |request| {
             calls += 1;
             match calls % 40 {
                 0 => Err(Failure { limit, ..Failure::new(FailureClass::ContextOverflow, "too large") }),
-                2 | 5 => Model::Garbage.answer(question),
-                _ => Model::Wordy.answer(question),
+                2 | 5 => Model::Garbage.answer(request),
+                _ => Model::Wordy.answer(request),
             }
         });
         assert!(calls <= CALLS_MAX, "{limit:?}: {calls} calls, {:?}", ran.end);
@@ -682,14 +679,14 @@ fn a_previous_summary_is_merged_however_large() {
         params.summariser_window = summariser_window;
         let ran = run(&params, Model::Lossy);
         assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
-        assert_fits(&params, &ran.questions);
-        let shown: usize = ran.questions.iter().map(|question| question.text.matches("old ").count()).sum();
+        assert_fits(&params, &ran.requests);
+        let shown: usize = ran.requests.iter().map(|request| request.text.matches("old ").count()).sum();
         assert!(
             (5_950..=6_000).contains(&shown),
             "{shown} of 6,000 words of the previous summary were shown"
         );
-        let tagged = |question: &&SummaryRequest| question.text.contains("<previous-summary>\n## Goal");
-        assert_eq!(ran.questions.iter().filter(tagged).count(), usize::from(whole));
+        let tagged = |request: &&SummaryRequest| request.text.contains("<previous-summary>\n## Goal");
+        assert_eq!(ran.requests.iter().filter(tagged).count(), usize::from(whole));
     }
 }
 
@@ -709,7 +706,7 @@ fn twenty_compactions_in_a_row_lose_nothing() {
         let ran = run(&params, Model::Lossy);
         assert_eq!(ran.outcome(), "completed", "round {round}: {:?}", ran.end);
         let segment = ran.installed.as_ref().expect("it was installed");
-        for mark in ran.questions.iter().flat_map(|question| marks(&question.text)) {
+        for mark in ran.requests.iter().flat_map(|request| marks(&request.text)) {
             assert!(seen.insert(mark), "round {round}: m{mark} was summarised twice");
         }
         let compaction = &segment.compaction;
@@ -729,7 +726,7 @@ fn twenty_compactions_in_a_row_lose_nothing() {
             assert_eq!(listed, seen.contains(&id), "round {round}: {}", result.touched[0].path);
         }
         // The model's part of it stays under its cap.
-        let body = classes::tokens(summary::body(&compaction.summary));
+        let body = classes::tokens(summary::without_footer(&compaction.summary));
         assert!(body <= params.settings.summary_cap(WINDOW) + params.settings.prefix_cap(WINDOW) + 64);
     }
 }
@@ -746,11 +743,11 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
     // A newest message that is too large by itself.
     let drawing = format!("{}u:50 c:50 r:5600", turns(5));
     let ran = run(&params(path(&drawing), Trigger::Threshold), Model::Obedient);
-    assert_eq!((ran.outcome(), ran.questions.len()), ("failed", 0), "{:?}", ran.end);
+    assert_eq!((ran.outcome(), ran.requests.len()), ("failed", 0), "{:?}", ran.end);
     // At the window it is at least sent, if it fits there.
     let mut at_window = params(path(&drawing), Trigger::Overflow);
     let ran = run(&at_window, Model::Obedient);
-    assert_eq!((ran.outcome(), ran.questions.len()), ("truncated", 0), "{:?}", ran.end);
+    assert_eq!((ran.outcome(), ran.requests.len()), ("truncated", 0), "{:?}", ran.end);
     // And not if it does not.
     at_window.overhead = 5_000;
     let ran = run(&at_window, Model::Obedient);
@@ -772,7 +769,7 @@ fn the_last_resort_leaves_room_for_an_answer() {
         (params.at_window, params.settings.reserve_tokens) = (true, Some(100));
         let ran = run(&params, Model::Obedient);
         assert_eq!(ran.outcome(), outcome, "{:?}", ran.end);
-        assert!(ran.end.floor.is_some() || ran.end.tokens_after < WINDOW - WINDOW / 16, "{:?}", ran.end);
+        assert!(ran.end.floor.is_some() || ran.tokens_after() < WINDOW - WINDOW / 16, "{:?}", ran.end);
     }
 }
 
@@ -781,7 +778,7 @@ fn a_path_that_cannot_be_cut_is_nothing_or_the_floor() {
     for drawing in ["", "u:9000", "u:50 a:50", "u:9 a:9 C@1:5"] {
         let mut params = params(path(drawing), Trigger::Manual);
         let ran = run(&params, Model::Obedient);
-        assert_eq!((ran.outcome(), ran.questions.len()), ("nothing", 0), "{drawing}");
+        assert_eq!((ran.outcome(), ran.requests.len()), ("nothing", 0), "{drawing}");
         params.trigger = Trigger::Overflow;
         params.at_window = true;
         let ran = run(&params, Model::Obedient);
@@ -820,9 +817,9 @@ fn a_chosen_truncate_strategy_asks_nobody() {
     let mut params = params(path(&turns(20)), Trigger::Threshold);
     params.settings.strategy = Strategy::Truncate;
     let ran = run(&params, Model::Obedient);
-    assert_eq!((ran.outcome(), ran.questions.len()), ("truncated", 0));
+    assert_eq!((ran.outcome(), ran.requests.len()), ("truncated", 0));
     // It keeps what is asked for, until the window asks for more.
-    assert!(ran.end.tokens_after > 2_000, "{:?}", ran.end);
+    assert!(ran.tokens_after() > 2_000, "{:?}", ran.end);
     params.path = path(&format!("{}u:50 a:2400 u:50 a:2400 u:50 a:1000", turns(5)));
     params.overhead = 3_000;
     params.tokens_before = 10_950;
@@ -838,7 +835,7 @@ fn by_hand_smaller_is_enough() {
     manual.focus = Some("the tests".into());
     let ran = run(&manual, Model::Lossy);
     assert_eq!(ran.outcome(), "completed");
-    assert!(ran.questions[0].text.ends_with("Attend above all to this: the tests"));
+    assert!(ran.requests[0].text.ends_with("Attend above all to this: the tests"));
     // But no smaller is not.
     let small = params(path("u:5 a:5 u:5 a:5 u:5 a:5"), Trigger::Manual);
     let ran = run(&CompactionParams { keep_recent: Some(8), ..small }, Model::Obedient);
@@ -857,19 +854,19 @@ fn by_hand_smaller_is_enough() {
 fn a_prompt_of_ones_own_is_used_and_its_form_is_free() {
     let mut params = params(path(&long_turn()), Trigger::Threshold);
     params.settings.compact_prompt = Some("Sum up: {messages}".into());
-    let ran = run_with(&params, &HookDecision::Continue, |question| match question.kind {
+    let ran = run_with(&params, &HookDecision::Continue, |request| match request.kind {
         SummaryKind::History => Ok(Box::new(says("All went well."))),
-        SummaryKind::TurnPrefix | SummaryKind::Branch => Model::Lossy.answer(question),
+        SummaryKind::TurnPrefix | SummaryKind::Branch => Model::Lossy.answer(request),
     });
-    assert_eq!((ran.outcome(), ran.questions.len()), ("completed", 2), "{:?}", ran.end);
-    assert!(ran.questions[0].text.starts_with("Sum up: <conversation>"));
+    assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 2), "{:?}", ran.end);
+    assert!(ran.requests[0].text.starts_with("Sum up: <conversation>"));
     assert!(ran.summary().starts_with("All went well.\n\n---\n\n# Turn Context"), "{}", ran.summary());
 }
 
 #[test]
 fn hooks_may_cancel_or_supply() {
-    let nobody = |question: &SummaryRequest| -> Result<Box<AssistantMessage>, Failure> {
-        panic!("nobody should be asked: {question:?}")
+    let nobody = |request: &SummaryRequest| -> Result<Box<AssistantMessage>, Failure> {
+        panic!("nobody should be asked: {request:?}")
     };
     let below = params(path(&long_turn()), Trigger::Threshold);
     let cancelled = HookDecision::Cancel { reason: "not now".into() };
@@ -886,7 +883,7 @@ fn hooks_may_cancel_or_supply() {
         ran.summary()
     );
     let compaction = &ran.installed.as_ref().expect("it was installed").compaction;
-    assert!(compaction.from_hook && compaction.model.is_empty() && ran.questions.is_empty());
+    assert!(compaction.from_hook && compaction.model.is_empty() && ran.requests.is_empty());
     // Its own first kept entry, where a path may be cut.
     let ran = run_with(&below, &supply("All went well.", Some(37)), nobody);
     assert_eq!(ran.installed.as_ref().map(|segment| segment.first_kept), Some(EntryId(37)));
@@ -895,8 +892,8 @@ fn hooks_may_cancel_or_supply() {
     for word in [supply(" \n", None), supply(&long, None), supply("x", Some(38)), supply("x", Some(0))] {
         assert_eq!(run_with(&below, &word, nobody).outcome(), "failed", "{word:?}");
         let at_window = params(path(&long_turn()), Trigger::Overflow);
-        let ran = run_with(&at_window, &word, |question| Model::Lossy.answer(question));
-        assert_eq!((ran.outcome(), ran.questions.len()), ("completed", 2), "{word:?}: {:?}", ran.end);
+        let ran = run_with(&at_window, &word, |request| Model::Lossy.answer(request));
+        assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 2), "{word:?}: {:?}", ran.end);
     }
 }
 
@@ -914,7 +911,7 @@ fn files_are_listed_beside_a_summary_that_fits_with_them() {
     params.tokens_before += 500;
     let ran = run(&params, Model::Wordy);
     assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
-    assert_eq!(ran.questions.len(), 1, "the first answer fits");
+    assert_eq!(ran.requests.len(), 1, "the first answer fits");
 }
 
 #[test]
@@ -961,9 +958,9 @@ fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
                 _ => HookDecision::Continue,
             };
             let luck = 1 + random.below(4);
-            let ran = run_with(&params, &word, |question| {
+            let ran = run_with(&params, &word, |request| {
                 let model = if random.one_in(luck) { Model::Obedient } else { *random.pick(&WRONG) };
-                model.answer(question)
+                model.answer(request)
             });
             let Some(segment) = ran.installed else { continue };
             entries = install(&entries, &segment);

@@ -1,7 +1,7 @@
 //! What of a drawn path is sent, and in which order.
 
 use super::*;
-use crate::message::Image;
+use crate::message::{Image, ToolStatus};
 use crate::notation::{Random, call, draw, drawn, odd_path, path, result, says};
 
 #[track_caller]
@@ -140,7 +140,7 @@ fn open_calls_are_those_of_the_newest_answer() {
     assert_eq!(open("u c=x,y r=y r=x l"), [""; 0]);
     assert_eq!(open("u c=x a"), [""; 0]);
     assert_eq!(open("u c=x C@1 l"), ["x"]);
-    assert_eq!(missing_result(&call("x")).status, ToolStatus::Interrupted);
+    assert_eq!(ToolResult::interrupted(&call("x")).status, ToolStatus::Interrupted);
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn check(drawing: &str, options: &PlanOptions) -> Plan {
 }
 
 #[track_caller]
-fn check_nothing(drawing: &str, options: &PlanOptions, why: &Nothing) {
+fn check_nothing(drawing: &str, options: &PlanOptions, why: &NothingToCompact) {
     assert_eq!(plan(&path(drawing), options).as_ref().err(), Some(why), "{drawing}");
 }
 
@@ -80,7 +80,7 @@ fn nearest_is_the_first_legal_cut_where_enough_is_kept() {
     // None after it: the last legal one.
     check("u:10 a:10 u:10 / u:5 | c:5 r:90", &nearest(50));
     // Never reached: the first legal cut, which replaces nothing here.
-    check_nothing("u:10 a:10 u:10 a:10", &nearest(41), &Nothing::AllRecent);
+    check_nothing("u:10 a:10 u:10 a:10", &nearest(41), &NothingToCompact::AllRecent);
     check("r:10 r:10 | u:10 a:10", &nearest(50));
 }
 
@@ -154,7 +154,7 @@ fn entries_without_a_message_go_with_the_kept_side() {
     // But a compaction before the cut does not.
     check("u:9 a:9 u:9 a:9 C@2:5 | u:9 a:9", &options(15));
     check("u:9 a:9 u:9 a:9 C@2:5 | l u:9 a:9", &options(15));
-    check_nothing("l u:9 a:9", &options(30), &Nothing::AllRecent);
+    check_nothing("l u:9 a:9", &options(30), &NothingToCompact::AllRecent);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_number_of_messages_is_preserved() {
     check("u:9 a:9 u:9 | u:9 a:9 u:9 a:9", &preserve(4));
     // Where the number falls on a result: more, not fewer.
     check("u:9 a:9 u:9 | c2:9 r:9 r:9 a:9", &preserve(3));
-    let needs = |messages, needed| Nothing::TooShort { messages, needed };
+    let needs = |messages, needed| NothingToCompact::TooShort { messages, needed };
     check_nothing("u:9 a:9 u:9 a:9 u:9", &preserve(4), &needs(5, 6));
     check_nothing("u:9 l a:9", &preserve(1), &needs(2, 3));
     // A minimum on top of the tokens, not instead of them.
@@ -204,7 +204,7 @@ fn a_number_of_messages_is_preserved() {
 #[test]
 fn force_cuts_where_everything_is_recent() {
     let force = |keep| PlanOptions { force: true, ..options(keep) };
-    check_nothing("u:9 a:9 u:9 a:9", &options(900), &Nothing::AllRecent);
+    check_nothing("u:9 a:9 u:9 a:9", &options(900), &NothingToCompact::AllRecent);
     check("u:9 a:9 | u:9 a:9", &force(900));
     // The last two begin with a result: the nearest legal cut, the earlier one of two as near.
     check("u:9 | c:9 r:9 a:9", &force(900));
@@ -212,19 +212,19 @@ fn force_cuts_where_everything_is_recent() {
     check("u:9 | c:9 r:9", &force(900));
     // It is not needed where a cut is in reach.
     check("u:9 a:9 u:9 a:9 | u:9 a:9", &force(15));
-    check_nothing("u:9", &force(900), &Nothing::AllRecent);
+    check_nothing("u:9", &force(900), &NothingToCompact::AllRecent);
     // The next rung of an overflow's ladder: what the last compaction kept.
     check("u:9 a:9 u:9 a:9 | u:9 a:9 C@2:5", &force(15));
 }
 
 #[test]
 fn nothing_has_a_reason() {
-    check_nothing("", &options(10), &Nothing::Empty);
-    check_nothing("l n", &options(10), &Nothing::Empty);
-    check_nothing("u:9 a:9 C@1:5", &options(1), &Nothing::JustCompacted);
-    check_nothing("u:9 a:9 C:5 l", &options(1), &Nothing::Empty);
-    check_nothing("r:9", &options(1), &Nothing::NoCut);
-    check_nothing("u:9 a:9", &options(100), &Nothing::AllRecent);
+    check_nothing("", &options(10), &NothingToCompact::Empty);
+    check_nothing("l n", &options(10), &NothingToCompact::Empty);
+    check_nothing("u:9 a:9 C@1:5", &options(1), &NothingToCompact::JustCompacted);
+    check_nothing("u:9 a:9 C:5 l", &options(1), &NothingToCompact::Empty);
+    check_nothing("r:9", &options(1), &NothingToCompact::NoCut);
+    check_nothing("u:9 a:9", &options(100), &NothingToCompact::AllRecent);
 }
 
 #[test]

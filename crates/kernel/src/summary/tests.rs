@@ -33,7 +33,7 @@ fn made(drawing: &str, keep_recent: u64) -> Plan {
 
 #[test]
 fn what_looks_like_ours_is_made_harmless() {
-    let check = |text: &str, expect: &str| assert_eq!(harmless(text), expect);
+    let check = |text: &str, expect: &str| assert_eq!(escape_tags(text), expect);
     // Tags of ours, however they are written.
     check("</conversation>", "&lt;/conversation>");
     check("<Previous-Summary x=1>", "&lt;Previous-Summary x=1>");
@@ -65,8 +65,8 @@ fn what_looks_like_ours_is_made_harmless() {
 proptest! {
     #[test]
     fn harmless_text_stays_as_it_is(text in "(<|/|\\[|\\]|\n|\r| |User|conversation|summary|Tool result|-|é|x){0,40}") {
-        let once = harmless(&text);
-        prop_assert_eq!(&harmless(&once), &once);
+        let once = escape_tags(&text);
+        prop_assert_eq!(&escape_tags(&once), &once);
         prop_assert_eq!(once.replace("&lt;", "<").replace("\\[", "["), text);
     }
 }
@@ -258,7 +258,7 @@ fn the_request_in_progress_stays_word_for_word() {
     plan.active_request = Some("x</active-request>\n\n<read-files>\nno\n</read-files>".into());
     let text = assemble(&plan, Some("BODY"), None);
     assert_eq!(text.matches("</active-request>").count(), 1);
-    assert_eq!(body(&text), "BODY");
+    assert_eq!(without_footer(&text), "BODY");
 }
 
 #[test]
@@ -292,17 +292,6 @@ fn the_footer_lists_each_file_on_a_line() {
     assert_eq!(footer(&hostile).lines().count(), 3);
 }
 
-#[test]
-fn long_texts_are_bounded_at_both_ends() {
-    assert_eq!(bounded("short", 5), "short");
-    let text = bounded(&format!("begin{}end", "é".repeat(500)), 60);
-    assert!(text.starts_with("begin") && text.ends_with("end") && text.contains("bytes cut"), "{text}");
-    assert!(text.len() < 60 + 40);
-    for bytes in 0..20 {
-        assert!(bounded("日本語日本語日本語", bytes).len() <= bytes + 40);
-    }
-}
-
 proptest! {
     #[test]
     fn a_body_is_a_summary_without_what_was_added(
@@ -310,12 +299,12 @@ proptest! {
         request in proptest::option::of("([a-z ]{1,9}|\n|<read-files>|</active-request>){0,9}"),
         files in proptest::collection::vec("[a-z/]{1,9}", 0..4),
     ) {
-        let text = harmless(text.trim());
+        let text = escape_tags(text.trim());
         let files = FileOps::new(files, ["m"]);
-        let closed = close(text.clone(), request.as_deref(), &files);
-        prop_assert_eq!(body(&closed), text.as_str());
+        let closed = append_footer(text.clone(), request.as_deref(), &files);
+        prop_assert_eq!(without_footer(&closed), text.as_str());
         // Iterating never adds a second footer.
-        let twice = close(body(&closed).to_owned(), request.as_deref(), &files);
+        let twice = append_footer(without_footer(&closed).to_owned(), request.as_deref(), &files);
         prop_assert_eq!(twice, closed);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::entry::EntryId;
+use crate::message::StopReason;
 use crate::notation::{Random, Sketch, path, says, usage};
 
 /// The path, with these reports (input, output) on the entries with these ids.
@@ -74,18 +75,6 @@ fn the_window_is_the_first_that_is_known() {
     let off = CompactionSettings { unknown_window: UnknownWindow::Disable, ..CompactionSettings::default() };
     let unknown = Window { tokens: None, source: WindowSource::Unknown };
     assert_eq!(Window::resolve(&off, KnownWindows::default()), unknown);
-}
-
-#[test]
-fn percentages_are_of_the_window_to_a_tenth() {
-    let percent = |tokens, window| {
-        let window = Window { tokens: window, source: WindowSource::Catalog };
-        ContextUsage::new(Measured { usage_tokens: tokens, trailing_tokens: 1 }, window).percent
-    };
-    assert_eq!(percent(71_158, Some(200_000)), Some(35.6));
-    assert_eq!(percent(300_000, Some(200_000)), Some(150.0));
-    assert_eq!(percent(5, Some(0)), None);
-    assert_eq!(percent(5, None), None);
 }
 
 #[test]
@@ -219,7 +208,7 @@ fn after_a_rewrite_no_earlier_report_counts() {
     tracker.switch_model(Ratio::new(2.0));
     assert_eq!(tracker.measured().tokens(), 3_000 + 2 * 2_007);
     let window = Window { tokens: Some(14_028), source: WindowSource::Catalog };
-    assert_eq!(tracker.context_usage(window).percent, Some(50.0));
+    assert_eq!(tracker.context_usage(window).percent(), Some(50.0));
 }
 
 #[test]

@@ -868,3 +868,16 @@ fn corpus_agrees_on_overflows() {
 fn skipped(why: &str) {
     eprintln!("skipped: {why}");
 }
+
+#[test]
+fn only_some_refusals_without_a_word_may_be_about_the_size() {
+    for status in [400, 413, 429] {
+        assert!(crate::is_empty_body_overflow_candidate(Some(status), " \n"), "{status}");
+        assert!(!crate::is_empty_body_overflow_candidate(Some(status), "no"), "{status}");
+    }
+    for status in
+        [None, Some(200), Some(401), Some(402), Some(404), Some(408), Some(500), Some(503), Some(529)]
+    {
+        assert!(!crate::is_empty_body_overflow_candidate(status, ""), "{status:?}");
+    }
+}

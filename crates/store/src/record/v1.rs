@@ -276,22 +276,21 @@ impl Stored<V1> for FileOps {
     }
 }
 
-/// Stored without the sum and the percentage, which are computed when it is read.
+/// Stored without the sum, which is computed when it is read.
 impl Stored<V1> for ContextUsage {
     fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
-        let Self { tokens: _, usage_tokens, trailing_tokens, window, window_source, percent: _ } = self;
-        for number in [usage_tokens, trailing_tokens, window] {
-            Stored::<V1>::write(number, encoder)?;
-        }
+        let Self { tokens: _, usage_tokens, trailing_tokens, window, window_source } = self;
+        Stored::<V1>::write(usage_tokens, encoder)?;
+        Stored::<V1>::write(trailing_tokens, encoder)?;
+        Stored::<V1>::write(window, encoder)?;
         Stored::<V1>::write(window_source, encoder)
     }
 
     fn read<D: Decoder>(decoder: &mut D) -> Result<Self, DecodeError> {
         let usage_tokens = Stored::<V1>::read(decoder)?;
         let trailing_tokens = Stored::<V1>::read(decoder)?;
-        let window: u64 = Stored::<V1>::read(decoder)?;
+        let tokens = Stored::<V1>::read(decoder)?;
         let source = Stored::<V1>::read(decoder)?;
-        let tokens = (window > 0).then_some(window);
         Ok(Self::new(Measured { usage_tokens, trailing_tokens }, Window { tokens, source }))
     }
 }

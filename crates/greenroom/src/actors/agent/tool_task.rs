@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use greenroom_kernel::{Block, ToolCall, ToolResult, ToolStatus};
+use greenroom_kernel::{ToolCall, ToolResult, ToolStatus};
 use greenroom_tools::{Progress, Registry, ToolContext};
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
@@ -78,16 +78,10 @@ impl ToolTask {
                 cancel.cancel();
                 let _ = tokio::time::timeout(GRACE, &mut work).await;
                 let timeout = self.timeout.unwrap_or_default();
-                Some(plain(call, ToolStatus::Error, format!("The call took longer than {timeout:?} and was cancelled.")))
+                Some(ToolResult::synthetic(call, ToolStatus::Error, format!("The call took longer than {timeout:?} and was cancelled.")))
             }
         };
-        let result = result.unwrap_or_else(|| {
-            plain(
-                call,
-                ToolStatus::Interrupted,
-                "The call was cancelled. Whether it took effect is not known.".into(),
-            )
-        });
+        let result = result.unwrap_or_else(|| ToolResult::interrupted(call));
         publish(EventKind::ToolEnd {
             call_id: call.id.clone(),
             name: call.name.clone(),
@@ -102,15 +96,5 @@ impl ToolTask {
         Progress::new(move |line| {
             shared.publish(&deps.bus, EventKind::ToolUpdate { call_id: call_id.clone(), line })
         })
-    }
-}
-
-fn plain(call: &ToolCall, status: ToolStatus, text: String) -> ToolResult {
-    ToolResult {
-        call_id: call.id.clone(),
-        tool_name: call.name.clone(),
-        content: vec![Block::Text(text)],
-        status,
-        touched: Vec::new(),
     }
 }

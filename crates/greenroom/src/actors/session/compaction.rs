@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::compacting::{Compacting, CompactionParams, Effect, End, Segment};
+use greenroom_kernel::due;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
 };
@@ -63,7 +64,7 @@ impl SessionState {
         if self.compaction.join(stamp, overflow) {
             return;
         }
-        if trigger == Trigger::Threshold && !self.compaction.has_message_since() {
+        if !due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
             self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
             return;
         }
@@ -86,8 +87,9 @@ impl SessionState {
     /// After a run: compacts if that is due, so that the next prompt need not wait for it.
     pub(super) async fn compact_if_due(&mut self, measured: &Measurement) {
         let is_free = self.is_idle() && !self.is_stopping && self.inbox.is_empty(&self.log);
-        if measured.size.is_due && is_free && self.compaction.has_message_since() {
-            self.start_compaction(CompactionRequest::new(Trigger::Threshold), measured).await;
+        let trigger = Trigger::Threshold;
+        if is_free && due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
+            self.start_compaction(CompactionRequest::new(trigger), measured).await;
         }
     }
 
@@ -102,13 +104,17 @@ impl SessionState {
         let Some(request) = self.compaction.measured(measurement) else { return };
         // The run that asked may be over, and a switch may be to a window that is large enough.
         let is_wanted = request.run.is_none_or(|stamp| self.current(stamp).is_some());
-        let is_needless = request.trigger == Trigger::ModelSwitch && !measured.size.is_due;
-        if is_wanted && !is_needless && !self.is_stopping {
+        let is_due = due::is_due(request.trigger, &measured.size, self.compaction.has_message_since());
+        if is_wanted && is_due && !self.is_stopping {
             self.start_compaction(request, measured).await;
         }
     }
 
-    fn compaction_params(&self, request: &CompactionRequest, measured: &Measurement) -> CompactionParams {
+    pub(super) fn compaction_params(
+        &self,
+        request: &CompactionRequest,
+        measured: &Measurement,
+    ) -> CompactionParams {
         let size = &measured.size;
         let (provider, model) = (self.definition.provider(), self.definition.model());
         let mut window = self.definition.window.tokens.unwrap_or(size.tokens.max(1));

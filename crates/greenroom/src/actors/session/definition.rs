@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_kernel::usage::{Window, WindowSource};
 use greenroom_tools::Registry;
 
-use crate::actors::usage_tracker::ContextLimits;
+use crate::actors::usage_tracker::TrackerConfig;
 use crate::agent::Agent;
 use crate::deps::{Deps, model_info};
 use crate::error::Result;
@@ -90,19 +91,21 @@ impl Definition {
     }
 
     /// By what the session's context is measured.
-    pub(super) fn limits(&self, deps: &Deps, session: SessionLimits) -> ContextLimits {
-        ContextLimits {
+    pub(super) fn tracker_config(&self, deps: &Deps, session: SessionLimits) -> TrackerConfig {
+        TrackerConfig {
             provider: self.provider().to_owned(),
             model: self.model().to_owned(),
-            window: self.window,
             overhead: self.overhead(session.pinned_tokens),
-            settings: Arc::clone(&self.settings),
-            output_tokens_max: deps.output_tokens_max(&self.agent),
-            cost_microdollars_max: self.agent.cost_microdollars_max,
             resends_reasoning: self.lane.provider.resends_reasoning(),
-            is_sub_agent: session.is_sub_agent,
-            is_paused: session.is_paused,
-            only_at_window: session.only_at_window,
+            limits: ContextLimits {
+                window: self.window,
+                settings: Arc::clone(&self.settings),
+                output_tokens_max: deps.output_tokens_max(&self.agent),
+                cost_microdollars_max: self.agent.cost_microdollars_max,
+                is_sub_agent: session.is_sub_agent,
+                is_paused: session.is_paused,
+                only_at_window: session.only_at_window,
+            },
         }
     }
 

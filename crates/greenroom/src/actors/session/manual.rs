@@ -7,20 +7,20 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
+use greenroom_kernel::due::Size;
 use greenroom_kernel::entry::{Entry, EntryKind, Trigger};
 use greenroom_kernel::message::{Block, Message};
 use greenroom_kernel::path::Live;
-use greenroom_kernel::plan::{Nothing, Plan, PlanOptions, plan};
-use greenroom_kernel::settings::Occasion;
+use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::size::Estimator;
-use greenroom_kernel::usage::{ContextUsage, Measured};
+use greenroom_kernel::usage::{ContextUsage, Measured, Ratio};
 
 use super::SessionState;
 use super::open_compaction::CompactionRequest;
 use super::opening::{blocking, shared};
 use crate::compaction::{CompactOptions, Compacted};
 use crate::error::{BranchPointError, Error, PinError, Result};
-use crate::message::{BranchSummary, LeftBranch, ReplyTo, TrackerMessage};
+use crate::message::{BranchSummary, LeftBranch, Measurement, ReplyTo, TrackerMessage};
 
 /// The most that may be pinned, as a share of the window: one part in this many.
 const PIN_SHARE: u64 = 8;
@@ -39,21 +39,13 @@ impl SessionState {
         self.measure_for(CompactionRequest { options, reply, ..CompactionRequest::new(Trigger::Manual) });
     }
 
-    pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, Nothing> {
-        let context = self.shared.context();
-        let window = self.definition.window.tokens.unwrap_or(context.tokens.max(1));
-        let mut wanted = PlanOptions::new(
-            &self.definition.settings,
-            window,
-            Occasion::Manual,
-            context.tokens,
-            self.overhead(),
-        );
-        wanted.force |= options.force;
-        if let Some(keep) = options.keep_recent {
-            wanted.keep_recent = keep.max(1);
-        }
-        plan(self.log.path(), &wanted)
+    pub(super) fn plan_manually(&self, options: &CompactOptions) -> Result<Plan, NothingToCompact> {
+        let usage = self.shared.context();
+        let size = Size { tokens: usage.tokens, ..Size::default() };
+        let measured = Measurement { size, usage, ratio: Ratio::default() };
+        let request =
+            CompactionRequest { options: options.clone(), ..CompactionRequest::new(Trigger::Manual) };
+        plan(self.log.path(), &self.compaction_params(&request, &measured).plan_options())
     }
 
     pub(super) async fn undo(&mut self) -> Result<ContextUsage> {

@@ -14,7 +14,7 @@ use super::inbox::Inbox;
 use super::open_compaction::OpenCompaction;
 use super::{PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
 use crate::actors::agent::{AgentActor, AgentArguments};
-use crate::actors::usage_tracker::{ContextLimits, TrackerArguments, UsageTracker};
+use crate::actors::usage_tracker::{TrackerArguments, TrackerConfig, UsageTracker};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{self, Event};
@@ -41,7 +41,7 @@ impl SessionState {
             None => VecDeque::new(),
         };
         let only_at_window = log.was_undone();
-        let limits = definition.limits(
+        let config = definition.tracker_config(
             &deps,
             SessionLimits {
                 pinned_tokens: log.pinned_tokens(),
@@ -52,7 +52,7 @@ impl SessionState {
         );
         shared.set_bill(log.bill());
         let model_warnings = definition.warnings();
-        let tracker = spawn_tracker(&deps, &shared, &myself, limits, &log).await?;
+        let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
         Ok(Self {
             deps,
@@ -95,8 +95,8 @@ impl SessionState {
             self.warn(format!("the agent died and was restarted: {reason}"));
             self.rerun().await;
         } else if child.get_id() == self.tracker.get_id() {
-            let limits = self.limits();
-            self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, limits, &self.log).await?;
+            let config = self.tracker_config();
+            self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
             self.tell_agent(AgentMessage::TrackerRestarted { tracker: self.tracker.clone() });
             // Questions of our own that it took with it.
@@ -176,14 +176,14 @@ async fn spawn_tracker(
     deps: &Arc<Deps>,
     shared: &Arc<SessionShared>,
     session: &ActorRef<SessionMail>,
-    limits: ContextLimits,
+    config: TrackerConfig,
     log: &Log,
 ) -> Result<ActorRef<TrackerMessage>> {
     let arguments = Box::new(TrackerArguments {
         deps: Arc::clone(deps),
         shared: Arc::clone(shared),
         session: session.clone(),
-        limits,
+        config,
         path: log.path().to_vec(),
         bill: log.bill(),
     });

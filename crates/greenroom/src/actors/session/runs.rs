@@ -26,10 +26,7 @@ use crate::session::Reply;
 pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
     let newest = log.path().iter().rev().find(|entry| greenroom_kernel::path::is_message(&entry.kind))?;
     let is_answer = newest.kind.as_message().is_some_and(|message| match &**message {
-        Message::Assistant(answer) => !matches!(
-            answer.stop,
-            greenroom_kernel::StopReason::Aborted | greenroom_kernel::StopReason::Error
-        ),
+        Message::Assistant(answer) => !answer.stop.is_partial(),
         Message::User(_) | Message::ToolResult(_) => false,
     });
     (!is_answer).then_some(newest.id)

@@ -1,0 +1,1 @@
+//! Requests for summaries: their sizes, what is asked again, how parts are merged.

@@ -1,0 +1,131 @@
+//! How large a context is in which window, as it is recorded and shown. How it is measured: see [`crate::usage`].
+//!
+//! Invariants: a window that nothing knows is `None`, never a number that stands for it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+#[cfg(test)]
+mod tests;
+
+/// How large the context is, as events and states show it.
+///
+/// Its JSON form has a field `percent` besides, and leaves `window` and `percent` out where nothing knows the window.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(into = "ContextUsageJson", from = "ContextUsageJson")]
+pub struct ContextUsage {
+    /// The context's size in tokens: `usage_tokens + trailing_tokens`.
+    pub tokens: u64,
+    /// The part that the provider reported (prompt and completion of its last call), in tokens.
+    pub usage_tokens: u64,
+    /// The part that was estimated, since it was appended after that report, in tokens.
+    pub trailing_tokens: u64,
+    /// The model's window in tokens; `None` where nothing knows it.
+    pub window: Option<u64>,
+    /// Where the window comes from.
+    pub window_source: WindowSource,
+}
+
+/// Where a window comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowSource {
+    /// `compaction.context_window`.
+    CompactionSetting,
+    /// The configuration's or the agent's `context_window`.
+    Setting,
+    /// The model catalogue.
+    Catalog,
+    /// A limit that the provider named in an error.
+    Learned,
+    /// Nothing knows it; the setting `unknown_window` says what to take.
+    Assumed,
+    /// Nothing knows it, and nothing is assumed.
+    Unknown,
+}
+
+/// A model's window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Its size in tokens; `None` where nothing knows it.
+    pub tokens: Option<u64>,
+    /// Where that comes from.
+    pub source: WindowSource,
+}
+
+/// The two parts of a context's size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// What the provider reported, in tokens.
+    pub usage_tokens: u64,
+    /// What was estimated, in tokens.
+    pub trailing_tokens: u64,
+}
+
+impl Measured {
+    /// Both parts together, in tokens.
+    pub fn tokens(self) -> u64 {
+        self.usage_tokens.saturating_add(self.trailing_tokens)
+    }
+}
+
+impl ContextUsage {
+    /// A measured size in a window.
+    pub fn new(measured: Measured, window: Window) -> Self {
+        Self {
+            tokens: measured.tokens(),
+            usage_tokens: measured.usage_tokens,
+            trailing_tokens: measured.trailing_tokens,
+            window: window.tokens,
+            window_source: window.source,
+        }
+    }
+
+    /// `tokens` as a percentage of the window, to a tenth; `None` where nothing knows the window, or it is 0.
+    #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
+    pub fn percent(&self) -> Option<f64> {
+        let window = self.window.filter(|window| *window > 0)?;
+        Some((self.tokens as f64 / window as f64 * 1000.0).round() / 10.0)
+    }
+}
+
+/// `1250 of 10000 tokens`, or `1250 tokens` where nothing knows the window.
+impl fmt::Display for ContextUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.window {
+            Some(window) => write!(f, "{} of {window} tokens", self.tokens),
+            None => write!(f, "{} tokens", self.tokens),
+        }
+    }
+}
+
+/// What [`ContextUsage`] looks like as JSON.
+#[derive(Serialize, Deserialize)]
+struct ContextUsageJson {
+    tokens: u64,
+    usage_tokens: u64,
+    trailing_tokens: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    window: Option<u64>,
+    window_source: WindowSource,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    percent: Option<f64>,
+}
+
+impl From<ContextUsage> for ContextUsageJson {
+    fn from(context: ContextUsage) -> Self {
+        let percent = context.percent();
+        let ContextUsage { tokens, usage_tokens, trailing_tokens, window, window_source } = context;
+        Self { tokens, usage_tokens, trailing_tokens, window, window_source, percent }
+    }
+}
+
+impl From<ContextUsageJson> for ContextUsage {
+    fn from(json: ContextUsageJson) -> Self {
+        // The percentage follows from the others.
+        let ContextUsageJson { tokens, usage_tokens, trailing_tokens, window, window_source, percent: _ } =
+            json;
+        Self { tokens, usage_tokens, trailing_tokens, window, window_source }
+    }
+}

@@ -1,0 +1,155 @@
+//! When a compaction is due, as tables.
+
+use super::*;
+
+fn limits(change: impl FnOnce(&mut ContextLimits)) -> ContextLimits {
+    let mut limits = ContextLimits {
+        window: Window { tokens: Some(10_000), source: WindowSource::Catalog },
+        // The reserve is 2,500 and the trigger 7,501: by reserve, which comes before the threshold of 8,000.
+        settings: Arc::new(CompactionSettings::default()),
+        output_tokens_max: None,
+        cost_microdollars_max: None,
+        is_sub_agent: false,
+        is_paused: false,
+        only_at_window: false,
+    };
+    change(&mut limits);
+    limits
+}
+
+fn settings(change: impl FnOnce(&mut CompactionSettings)) -> Arc<CompactionSettings> {
+    let mut settings = CompactionSettings::default();
+    change(&mut settings);
+    Arc::new(settings)
+}
+
+/// A change of the limits for one row of a table.
+type Change = fn(&mut ContextLimits);
+/// A size in tokens, whether it is due, and whether it is at the window.
+type Row = (u64, bool, bool);
+
+#[test]
+fn a_context_is_full_where_no_room_is_left_for_an_answer() {
+    let check = |window: Option<u64>, output: Option<u64>, expect: Option<u64>| {
+        let limits = limits(|limits| {
+            limits.window.tokens = window;
+            limits.output_tokens_max = output;
+        });
+        assert_eq!(limits.full_at(), expect, "window {window:?}, output {output:?}");
+    };
+    // 4,096 are assumed, and at most a sixteenth is kept free.
+    check(Some(200_000), None, Some(195_904));
+    check(Some(65_536), None, Some(61_440));
+    check(Some(16_000), None, Some(15_000));
+    check(Some(16_000), Some(100), Some(15_900));
+    check(Some(16_000), Some(8_000), Some(15_000));
+    check(Some(0), None, Some(0));
+    check(None, Some(100), None);
+}
+
+#[test]
+fn a_size_is_due_from_the_trigger_on_and_at_the_window_where_it_is_full() {
+    let none: Change = |_| {};
+    let table: [(&str, Change, &[Row]); 9] = [
+        (
+            "as it is",
+            none,
+            &[
+                (0, false, false),
+                (7_500, false, false),
+                (7_501, true, false),
+                (9_374, true, false),
+                (9_375, true, true),
+            ],
+        ),
+        (
+            "off",
+            |limits| limits.settings = settings(|it| it.enabled = false),
+            &[(9_374, false, false), (9_375, false, true)],
+        ),
+        ("sub-agent", |limits| limits.is_sub_agent = true, &[(9_374, false, false), (9_375, false, true)]),
+        (
+            "paused",
+            |limits| limits.is_paused = true,
+            &[(7_501, false, false), (9_374, false, false), (9_375, true, true)],
+        ),
+        (
+            "paused sub-agent",
+            |limits| (limits.is_paused, limits.is_sub_agent) = (true, true),
+            &[(9_375, false, true)],
+        ),
+        (
+            "undone",
+            |limits| {
+                limits.only_at_window = true;
+                limits.settings = settings(|it| it.auto_compact_token_limit = Some(2_000));
+            },
+            &[(2_000, false, false), (7_499, false, false), (7_500, true, false), (9_375, true, true)],
+        ),
+        (
+            "an early trigger",
+            |limits| limits.settings = settings(|it| it.auto_compact_token_limit = Some(2_000)),
+            &[(1_999, false, false), (2_000, true, false)],
+        ),
+        (
+            "no trigger",
+            |limits| limits.settings = settings(|it| (it.reserve_tokens, it.threshold) = (None, None)),
+            &[(9_374, false, false), (9_375, false, true), (20_000, false, true)],
+        ),
+        ("no window", |limits| limits.window.tokens = None, &[(u64::MAX, false, false)]),
+    ];
+    for (name, change, sizes) in table {
+        let limits = limits(change);
+        for (tokens, is_due, at_window) in sizes {
+            let size = limits.size(*tokens, 0);
+            assert_eq!((size.is_due, size.at_window), (*is_due, *at_window), "{name}, {tokens} tokens");
+            assert_eq!((size.tokens, size.window), (*tokens, limits.window.tokens), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_window_is_guessed_where_nobody_said_it() {
+    use WindowSource::{Assumed, Catalog, CompactionSetting, Learned, Setting, Unknown};
+    for (source, guessed) in [
+        (CompactionSetting, false),
+        (Setting, false),
+        (Catalog, false),
+        (Learned, true),
+        (Assumed, true),
+        (Unknown, false),
+    ] {
+        let size = limits(|limits| limits.window.source = source).size(1, 0);
+        assert_eq!(size.is_window_guessed, guessed, "{source:?}");
+    }
+}
+
+#[test]
+fn a_budget_is_used_up_when_it_is_reached() {
+    let limits = limits(|limits| limits.cost_microdollars_max = Some(1_234_567));
+    assert_eq!(limits.size(1, 1_234_566).over_budget, None);
+    let said = "the session reached its cost limit of $1.23";
+    assert_eq!(limits.size(1, 1_234_567).over_budget.as_deref(), Some(said));
+    assert_eq!(limits.size(1, u64::MAX).over_budget.as_deref(), Some(said));
+}
+
+#[test]
+fn only_what_follows_from_the_size_waits_for_it() {
+    // Trigger, whether the size is due, whether something was said since the last one; and what comes of it.
+    let table = [
+        (Trigger::Threshold, false, false, false),
+        (Trigger::Threshold, false, true, false),
+        (Trigger::Threshold, true, false, false),
+        (Trigger::Threshold, true, true, true),
+        (Trigger::ModelSwitch, false, false, false),
+        (Trigger::ModelSwitch, false, true, false),
+        (Trigger::ModelSwitch, true, false, true),
+        (Trigger::Overflow, false, false, true),
+        (Trigger::Manual, false, false, true),
+        (Trigger::Hook, false, false, true),
+    ];
+    for (trigger, due, has_news, expect) in table {
+        let size = Size { is_due: due, ..Size::default() };
+        assert_eq!(is_due(trigger, &size, has_news), expect, "{trigger:?}, due {due}, news {has_news}");
+    }
+}

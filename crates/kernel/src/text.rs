@@ -1,0 +1,34 @@
+//! Texts cut to a size: by bytes or by characters, never inside a character.
+//!
+//! Invariants: a text that is short enough comes back as it is; one that is cut says how much is missing.
+
+#[cfg(test)]
+mod tests;
+
+/// At most about `bytes` bytes of a text: its head (two thirds) and its tail (one third), with a line between them
+/// that says how many bytes were cut. That line comes on top of `bytes`.
+pub fn bounded(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let head = text.floor_char_boundary(bytes * 2 / 3);
+    let tail = text.ceil_char_boundary(text.len() - bytes / 3);
+    format!("{}\n[… {} bytes cut …]\n{}", &text[..head], tail - head, &text[tail..])
+}
+
+/// At most about `limit` characters of a text: three quarters of them from its beginning and the rest from its end,
+/// with a line between them that says how many characters were cut. That line comes on top of `limit`.
+pub(crate) fn elide_middle(text: &str, limit: usize) -> String {
+    // A text has at least as many bytes as characters.
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let count = text.chars().count();
+    if count <= limit {
+        return text.to_owned();
+    }
+    let (head, tail) = (limit * 3 / 4, limit / 4);
+    let start: String = text.chars().take(head).collect();
+    let end: String = text.chars().skip(count - tail).collect();
+    format!("{start}\n[… {} characters cut …]\n{end}", count - head - tail)
+}
