@@ -91,7 +91,7 @@ async fn cancelled(dir: &std::path::Path, prompt: &str, event: &str, cancels: us
     let workspace = Workspace::open(std::env::temp_dir()).expect("a folder");
     let agent = Agent::new("simulated")
         .context_window(100_000)
-        .tools(&builtin::all(workspace, builtin::Options { shell: true, ..builtin::Options::default() }))
+        .tools(&builtin::files_and_shell(workspace, builtin::bash::Options::default()))
         .add_tool(typed_with("wait", |_: Wait, context| {
             context.progress.report("waits");
             std::future::pending::<std::result::Result<String, ToolError>>()

@@ -42,7 +42,7 @@ pub fn session(older: usize, live: usize) -> (Vec<Entry>, Head) {
     push(&mut entries, message(live + 1));
     head.entries = entries.len() as u64;
     head.leaf = entries.last().map(|entry| entry.id);
-    head.live_from = EntryId(older as u64);
+    head.active_from = EntryId(older as u64);
     head.context_tokens = entries[older..].iter().map(|entry| entry.tokens).sum();
     (entries, head)
 }

@@ -200,7 +200,7 @@ pub(crate) fn settings(change: impl FnOnce(&mut CompactionSettings)) -> Compacti
     settings
 }
 
-/// A compaction by hand that keeps about this much.
+/// A manual compaction that keeps about this much.
 pub(crate) fn keep(tokens: u64) -> CompactOptions {
     CompactOptions { keep_recent: Some(tokens), ..CompactOptions::default() }
 }

@@ -1,7 +1,5 @@
 //! Compactions through the actors.
 
-/// A process that ends at any step of an installation.
-mod crashes;
 /// What programs may say about compactions.
 mod hooks;
 /// Which rung is taken, what is typed, and when nothing is tried any more.

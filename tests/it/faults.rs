@@ -7,16 +7,12 @@ mod cancels;
 mod floods;
 /// Guards that end a run.
 mod guards;
-/// One session dies, a hundred live.
-mod isolation;
 /// Answers that cannot be used as they are.
 mod malformed;
 /// Requests that are larger than the model's window.
 mod overflow;
 /// Every way in which a provider fails, in-process and over HTTP.
 mod provider;
-/// Actors that die are started again, but not for ever.
-mod restarts;
 /// Retries: how long, how often, and when not.
 mod retries;
 /// Disks that are full or broken.

@@ -112,7 +112,7 @@ async fn what_is_said_into_a_session_is_the_entry_that_is_given() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abort_leaves_a_compaction_by_hand() {
+async fn an_abort_ends_a_manual_compaction() {
     for after_ms in [0, 10_000] {
         let model = slow();
         let runtime = builder(&model).start().await.unwrap();

@@ -7,15 +7,15 @@ mod bill;
 mod compaction_fixtures;
 /// Compactions through the actors.
 mod compactions;
-/// A real process, killed again and again.
-mod crashes;
+/// Something dies: an actor, a handler, a session, the process.
+mod deaths;
 /// What goes wrong outside, and what becomes of it.
 mod faults;
 /// Handles reach their sessions, whatever happened to those.
 mod handles;
 /// Idempotency keys.
 mod keys;
-/// Sessions that start, sleep, crash and come back.
+/// Sessions that are opened, sleep and wake.
 mod lifecycle;
 /// Events that begin, and their ends.
 mod pairs;
@@ -31,5 +31,7 @@ mod settings;
 mod simulation;
 /// The workspace as a whole: who may know whom, and what every file owes its reader.
 mod structure;
+/// An agent as a tool of another.
+mod sub_agents;
 /// What the tests share: runtimes over a simulator.
 mod support;

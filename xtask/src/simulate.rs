@@ -24,7 +24,7 @@ pub(crate) fn simulate(mut flags: impl Iterator<Item = String>) -> Result<()> {
 /// A real process, killed so many times.
 pub(crate) fn kills(flags: impl Iterator<Item = String>) -> Result<()> {
     let kills = runs("kills", flags, 2_000)?;
-    in_tests("crashes::kills_by_hand").env("GREENROOM_KILLS", &kills.to_string()).run().map(drop)
+    in_tests("deaths::processes::kills_on_request").env("GREENROOM_KILLS", &kills.to_string()).run().map(drop)
 }
 
 /// A store, damaged so many times.

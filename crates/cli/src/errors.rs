@@ -129,10 +129,11 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
         if let Some(store) = store {
             return match store {
                 StoreError::NotFound { .. } => Some(LIST),
-                StoreError::InUse { .. } => Some("--data-dir names another directory"),
-                StoreError::Quarantined { .. } | StoreError::Damaged { .. } => {
-                    Some("`greenroom show` prints what is intact")
-                }
+                StoreError::InUse { .. } => Some("or name another store with --data-dir"),
+                StoreError::Quarantined { .. } | StoreError::Damaged { .. } => Some(
+                    "`greenroom show` prints what is intact, `greenroom store check` says what is lost, and \
+                     `greenroom store accept-loss` lets the session go on without it",
+                ),
                 StoreError::Full { .. }
                 | StoreError::NotPermitted { .. }
                 | StoreError::Io { .. }

@@ -1,6 +1,7 @@
 //! `greenroom export`: a stored session as a file for other systems.
 //!
-//! Invariants: nothing is changed; an existing file is not overwritten unless that is asked for.
+//! Invariants: nothing is changed; an existing file is not overwritten unless that is asked for. A file that lacks
+//! something is never given in silence.
 
 use std::io::Write as _;
 
@@ -20,7 +21,7 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
     let text = export_pi(&args.session, stored.head.created_at_ms, &cwd.to_string_lossy(), entries);
     let Some(path) = &args.output else {
         Screen::stdout(global.color).text(&text)?;
-        return Ok(0);
+        return say_what_is_missing(global, args, &stored);
     };
     let mut open = std::fs::OpenOptions::new();
     open.write(true);
@@ -37,5 +38,22 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
         Err(error) => return Err(error).with_context(|| format!("write {}", path.display())),
     };
     file.write_all(text.as_bytes()).with_context(|| format!("write {}", path.display()))?;
-    Ok(0)
+    say_what_is_missing(global, args, &stored)
+}
+
+/// Says what the file does not have, and returns the exit code.
+fn say_what_is_missing(global: &Global, args: &ExportArgs, stored: &Stored) -> Result<u8> {
+    let waiting = stored.waiting().len() as u64;
+    if waiting > 0 {
+        Screen::stderr(global.color).line(&format!(
+            "greenroom: warning: {} not in the file; `greenroom show {}` prints what waits",
+            if waiting == 1 {
+                "1 prompt waits and is".to_owned()
+            } else {
+                format!("{waiting} prompts wait and are")
+            },
+            args.session
+        ))?;
+    }
+    stored.say_losses(global, &args.session)
 }

@@ -84,6 +84,7 @@ fn session_id(file: &Path, imported: &Imported) -> String {
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' })
         .take(ID_CHARS_MAX)
         .collect();
-    let plain = plain.trim_start_matches('.');
+    // A dot in front is not allowed, and a dash would make an id look like a flag.
+    let plain = plain.trim_start_matches(['.', '-']);
     if plain.is_empty() { "imported".to_owned() } else { plain.to_owned() }
 }

@@ -19,6 +19,7 @@ mod run;
 mod serve;
 mod sessions;
 mod show;
+mod store;
 
 mod config;
 mod setup;
@@ -38,6 +39,7 @@ mod text;
 use std::io::Write;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
@@ -46,6 +48,9 @@ use crate::options::{Command, Global, Options};
 fn main() -> ExitCode {
     let options = Options::parse();
     start_log(&options.global);
+    if let Err(error) = check_limits() {
+        return end(Err(error));
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return end(Err(anyhow::Error::new(error).context("start the threads"))),
@@ -56,7 +61,30 @@ fn main() -> ExitCode {
     end(result)
 }
 
+/// The fewest files that a process must be allowed to have open: the store, its index and the runtime need them.
+const FILES_MIN: u64 = 14;
+
+/// Limits of the process that would end it without a word are errors instead.
+fn check_limits() -> anyhow::Result<()> {
+    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    match allowed {
+        Some(allowed) if allowed < FILES_MIN => Err(errors::usage(format!(
+            "this process may have {allowed} files open, and needs at least {FILES_MIN}; raise it with `ulimit -n`"
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// A write beyond `ulimit -f` fails from now on; it would end the process otherwise.
+fn outlive_file_size_limit() -> anyhow::Result<()> {
+    let number = rustix::process::Signal::XFSZ.as_raw();
+    // Nobody waits for it: that something handles the signal is enough, and it stays handled.
+    let handled = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::from_raw(number));
+    handled.map(drop).context("outlive the limit of file sizes")
+}
+
 async fn perform(options: &Options) -> anyhow::Result<u8> {
+    outlive_file_size_limit()?;
     let global = &options.global;
     match &options.command {
         Command::Demo(args) => demo::run(global, args).await,
@@ -70,6 +98,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Serve(args) => serve::run(global, args).await,
         Command::Rpc(args) => rpc::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
+        Command::Store(command) => store::run(global, command).await,
         Command::Config(args) => config::show(global, args),
     }
 }

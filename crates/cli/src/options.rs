@@ -14,6 +14,7 @@ Exit codes:
   1    failed: the model could not be asked, or gave no usable answer
   2    the command line, the configuration or the workspace is not usable
   3    the store is not usable: in use, full, damaged, or there is no such session
+       (what is given of a damaged session lacks what is lost, and standard error says so)
   4    stopped by a guard or a budget
   130  interrupted
 
@@ -62,6 +63,11 @@ Examples:
   greenroom plan session.jsonl --cut nearest --estimator char4   as other systems plan it, to compare
 
 Nothing is changed. The exit code is 0 also when there is nothing to compact.";
+
+const STORE_HELP: &str = "\
+A session that lost entries with a damaged disk takes no prompts until its loss is accepted. Before that, put a backup
+of the whole store in its place, or keep what is left: `greenroom export ID`. Where the lost entries belong to the
+newest part of the conversation, accepting the loss also gives up what came after them.";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -134,6 +140,9 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Delete a stored session and all its entries
     Delete(DeleteArgs),
+    /// Look for damage in the store, and accept what is lost
+    #[command(subcommand, after_help = STORE_HELP)]
+    Store(StoreCommand),
     /// Serve other programs over HTTP, behind a token
     Serve(ServeArgs),
     /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
@@ -327,6 +336,27 @@ pub(crate) struct DeleteArgs {
     /// The session
     #[arg(value_name = "ID")]
     pub(crate) id: String,
+}
+
+/// `store`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Read every entry of every session, and list what is damaged; exit code 3 if anything is
+    Check(JsonArgs),
+    /// Let a damaged session go on without what it lost, and say what that is
+    AcceptLoss(AcceptLossArgs),
+}
+
+/// `store accept-loss`.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct AcceptLossArgs {
+    /// The session
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
+    /// A damaged segment of which nobody knows what it held, as `greenroom store check` names it
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) segment: Option<u64>,
 }
 
 /// `config`.

@@ -31,15 +31,18 @@ pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
     let settings = setup::config(global)?.config.compaction;
     let file = Path::new(&args.source);
     let is_file = file.is_file();
-    let report =
-        if is_file { of_file(file, args, &settings)? } else { of_session(global, args, &settings).await? };
+    let (report, code) = if is_file {
+        (of_file(file, args, &settings)?, 0)
+    } else {
+        of_session(global, args, &settings).await?
+    };
     let mut screen = Screen::stdout(global.color);
     if args.json {
         screen.line(&serde_json::to_string_pretty(&report)?)?;
     } else {
         print(&mut screen, &report)?;
     }
-    Ok(0)
+    Ok(code)
 }
 
 fn of_file(path: &Path, args: &PlanArgs, settings: &CompactionSettings) -> Result<PlanReport> {
@@ -56,7 +59,12 @@ fn of_file(path: &Path, args: &PlanArgs, settings: &CompactionSettings) -> Resul
     Ok(PlanReport::of_recorded(&imported.path_to(leaf), &options, |id| imported.name_of(id)))
 }
 
-async fn of_session(global: &Global, args: &PlanArgs, settings: &CompactionSettings) -> Result<PlanReport> {
+/// The plan, and the exit code: a damaged session is planned as far as it can be read.
+async fn of_session(
+    global: &Global,
+    args: &PlanArgs,
+    settings: &CompactionSettings,
+) -> Result<(PlanReport, u8)> {
     let stored = Stored::read(global, &args.source).await.map_err(|error| {
         let is_path = args.source.contains(['/', '.']);
         if is_path { error.context(format!("there is no file {}", args.source)) } else { error }
@@ -69,7 +77,8 @@ async fn of_session(global: &Global, args: &PlanArgs, settings: &CompactionSetti
         None => stored.path(),
     };
     let options = options(args, settings, stored.head.window.unwrap_or(WINDOW));
-    Ok(PlanReport::of_recorded(&path, &options, |id| id.to_string()))
+    let report = PlanReport::of_recorded(&path, &options, |id| id.to_string());
+    Ok((report, stored.say_losses(global, &args.source)?))
 }
 
 fn no_entry(leaf: &str, source: &str) -> anyhow::Error {

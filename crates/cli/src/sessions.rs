@@ -8,7 +8,10 @@ use serde_json::json;
 
 use crate::options::{DeleteArgs, Global, JsonArgs};
 use crate::terminal::{Screen, Style, columns, one_line};
-use crate::{moment, picture, setup};
+use crate::{errors, moment, picture, setup};
+
+/// An id has at most 64 characters, and is shown whole.
+const ID_COLUMNS: usize = 65;
 
 /// What a session does while nobody runs it.
 pub(crate) fn state(head: &Head) -> &'static str {
@@ -27,14 +30,26 @@ pub(crate) fn state(head: &Head) -> &'static str {
 pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let dir = setup::data_dir(global)?;
-    let mut sessions = if dir.exists() {
+    let (mut sessions, code) = if dir.exists() {
         let store = setup::store(global).await?;
         let sessions = store.list()?;
+        let code = setup::completeness(&store);
         store.close().await?;
-        sessions
+        (sessions, code)
     } else {
-        Vec::new()
+        (Vec::new(), 0)
     };
+    let damaged = sessions.iter().filter(|(_, head)| head.lost_from.is_some()).count() as u64;
+    if damaged > 0 {
+        Screen::stderr(global.color).line(&format!(
+            "greenroom: {}; `greenroom store check` says what is lost",
+            if damaged == 1 {
+                "1 session is damaged".to_owned()
+            } else {
+                format!("{damaged} sessions are damaged")
+            }
+        ))?;
+    }
     sessions.sort_by_key(|(_, head)| std::cmp::Reverse(head.updated_at_ms));
     if args.json {
         let list: Vec<_> = sessions
@@ -53,9 +68,9 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
             })
             .collect();
         screen.line(&serde_json::to_string_pretty(&list)?)?;
-        return Ok(0);
+        return Ok(code);
     }
-    if sessions.is_empty() {
+    if sessions.is_empty() && code == 0 {
         screen.line(&format!("No sessions in {} yet. `greenroom demo` makes one.", dir.display()))?;
         return Ok(0);
     }
@@ -65,7 +80,7 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
     rows.extend(sessions.iter().map(|(id, head)| {
         let window = head.window.map(|window| format!(" of {}", picture::short(window))).unwrap_or_default();
         [
-            one_line(id, 64),
+            one_line(id, ID_COLUMNS),
             one_line(&head.model, 28),
             head.entries.to_string(),
             format!("{}{window}", picture::short(head.context_tokens)),
@@ -98,7 +113,7 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
         };
         screen.line(&line)?;
     }
-    Ok(0)
+    Ok(code)
 }
 
 /// Deletes one.
@@ -109,7 +124,16 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     }
     let store = setup::store(global).await?;
     store.delete(&args.id).await?;
+    let erased = store.reclaim().await;
     store.close().await?;
     Screen::stdout(global.color).line(&format!("Deleted {}.", args.id))?;
+    if let Err(error) = erased {
+        let text = errors::harmless(&error.to_string());
+        Screen::stderr(global.color).line(&format!(
+            "greenroom: {} is deleted, but its bytes are still in the journal: {text}",
+            args.id
+        ))?;
+        return Ok(errors::STORE);
+    }
     Ok(0)
 }

@@ -12,13 +12,13 @@ use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::catalog::Prices;
 use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Provider};
-use greenroom::store::{Store, StoreOptions};
+use greenroom::store::{Notice, Store, StoreOptions};
 use greenroom::tools::{Workspace, builtin};
 use greenroom::{Agent, Runtime};
 use greenroom_simulator::Pace;
 
 use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable, load};
-use crate::errors::{harmless, usage};
+use crate::errors::{self, harmless, usage};
 use crate::moment;
 use crate::options::{Global, ModelArgs};
 use crate::simulated::{MODEL, Simulated};
@@ -60,12 +60,34 @@ pub(crate) fn data_dir_flag(global: &Global) -> String {
     }
 }
 
-/// Opens the store alone, for looking into it.
+/// Opens the store alone, for looking into it. What was lost or repaired is said on standard error.
 pub(crate) async fn store(global: &Global) -> Result<Store> {
     let dir = data_dir(global)?;
     let opened = tokio::task::spawn_blocking(move || Store::open(&StoreOptions::new(dir))).await?;
-    let (store, _) = opened?;
+    let (store, notices) = opened?;
+    tell(global, &notices)?;
     Ok(store)
+}
+
+/// Says what the store had to say when it was opened.
+fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
+    for notice in notices {
+        let more = match notice {
+            Notice::TailLost { .. } | Notice::Damaged { .. } => "; `greenroom store check` says what is lost",
+            Notice::TailCut { .. }
+            | Notice::IndexRebuilt { .. }
+            | Notice::IndexInMemory { .. }
+            | Notice::ManifestRebuilt { .. } => "",
+        };
+        warn(global, &format!("{notice}{more}"))?;
+    }
+    Ok(())
+}
+
+/// The exit code of a command that tells of everything in the store: it cannot vouch for that while nobody knows what
+/// a damaged part of the journal held.
+pub(crate) fn completeness(store: &Store) -> u8 {
+    if store.unknown_losses().is_empty() { 0 } else { errors::STORE }
 }
 
 /// Starts a runtime.
@@ -83,7 +105,9 @@ pub(crate) async fn runtime(
         .in_flight_max(settings.max_in_flight)
         .silence_max(Duration::from_secs(silence_s))
         .compaction(compaction.clone());
-    Ok(builder.start().await?)
+    let runtime = builder.start().await?;
+    tell(global, runtime.notices())?;
+    Ok(runtime)
 }
 
 /// A name that no session has yet, such as `demo-20260102-030405`.
@@ -319,7 +343,7 @@ fn shown(prices: &Prices) -> String {
 
 fn registry(workspace: Workspace, args: &ModelArgs) -> greenroom::tools::Registry {
     if args.allow_shell {
-        builtin::all(workspace, builtin::Options { shell: true, ..builtin::Options::default() })
+        builtin::files_and_shell(workspace, builtin::bash::Options::default())
     } else if args.allow_write {
         builtin::files(workspace)
     } else {

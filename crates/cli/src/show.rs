@@ -28,6 +28,8 @@ pub(crate) struct Stored {
     pub(crate) entries: Vec<Arc<Entry>>,
     /// The ranges that are lost: the first, and the one after the last.
     pub(crate) lost: Vec<(EntryId, EntryId)>,
+    /// Whether nobody knows what a damaged part of the journal held: then the newest entries may be missing.
+    pub(crate) is_uncertain: bool,
 }
 
 impl Stored {
@@ -53,7 +55,8 @@ impl Stored {
             }
             Err(error) => return Err(error.into()),
         };
-        Ok(Self { head, entries: entries.into_iter().map(Arc::new).collect(), lost })
+        let is_uncertain = !store.unknown_losses().is_empty();
+        Ok(Self { head, entries: entries.into_iter().map(Arc::new).collect(), lost, is_uncertain })
     }
 
     /// The path to the leaf; everything that is left where a part of it is lost.
@@ -113,18 +116,41 @@ impl Stored {
     }
 
     fn losses(&self) -> Vec<String> {
-        let ranges = self.lost.iter().map(|(from, until)| {
-            let last = until.0.saturating_sub(1);
-            if from.0 == last { format!("entry {from}") } else { format!("entries {from} to {last}") }
-        });
-        let mut losses: Vec<String> = ranges.collect();
-        if losses.is_empty()
-            && let Some(from) = self.head.lost_from
-        {
-            losses.push(format!("the entries from {from} on"));
-        }
-        losses
+        losses(&self.lost, self.head.lost_from)
     }
+
+    /// Says on standard error what is missing in what a command gave, and returns the command's exit code.
+    pub(crate) fn say_losses(&self, global: &Global, id: &str) -> Result<u8> {
+        let losses = self.losses();
+        if !losses.is_empty() {
+            Screen::stderr(global.color).line(&format!(
+                "greenroom: session {id} is damaged: {} cannot be read; what is given is what is intact",
+                losses.join(", ")
+            ))?;
+        }
+        // That the store itself is damaged was said when it was opened.
+        Ok(if losses.is_empty() && !self.is_uncertain { 0 } else { errors::STORE })
+    }
+
+    /// What was said and waits to be taken up, oldest first.
+    pub(crate) fn waiting(&self) -> Vec<&Arc<Entry>> {
+        self.entries.iter().filter(|entry| self.head.inbox.contains(&entry.id)).collect()
+    }
+}
+
+/// Lost entries in words. `quarantined_from` is the first lost entry of a session that is quarantined.
+pub(crate) fn losses(lost: &[(EntryId, EntryId)], quarantined_from: Option<EntryId>) -> Vec<String> {
+    let ranges = lost.iter().map(|(from, until)| {
+        let last = until.0.saturating_sub(1);
+        if from.0 == last { format!("entry {from}") } else { format!("entries {from} to {last}") }
+    });
+    let mut losses: Vec<String> = ranges.collect();
+    if losses.is_empty()
+        && let Some(from) = quarantined_from
+    {
+        losses.push(format!("the entries from {from} on"));
+    }
+    losses
 }
 
 /// Runs it.
@@ -147,16 +173,7 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
     } else {
         conversation(&mut screen, &args.id, &stored)?;
     }
-    if losses.is_empty() {
-        return Ok(0);
-    }
-    let mut notes = Screen::stderr(global.color);
-    notes.line(&format!(
-        "greenroom: session {} is damaged: {} cannot be read; what is shown is what is intact",
-        args.id,
-        losses.join(", ")
-    ))?;
-    Ok(errors::STORE)
+    stored.say_losses(global, &args.id)
 }
 
 fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
@@ -207,6 +224,12 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
         let text = format!("{elsewhere} entries are on other branches.");
         let text = screen.paint(Style::Dim, &text);
         screen.line(&text)?;
+    }
+    for entry in stored.waiting() {
+        if let EntryKind::Inbox { content, .. } = &entry.kind {
+            let text = greenroom::kernel::message::blocks_text(content);
+            speech(screen, "you, waiting", Style::Yellow, &text)?;
+        }
     }
     if head.open_run.is_some() {
         screen.line("")?;

@@ -6,7 +6,7 @@
 //! - `refusals`: every way a provider refuses ends with its class
 //! - `run`: text, events, failures, interruptions
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
-//! - `surfaces`: a compaction by hand, as settings, in an export, over JSON-RPC
+//! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
 //! - `usage`: what cannot work is said in one line, with its code
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]

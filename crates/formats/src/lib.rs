@@ -1,17 +1,16 @@
-//! Session files of other systems, read into our own entries and written from them, and what a compaction would
-//! do to them.
+//! Import and export of other systems' session files, and a report of what a compaction would do to them.
 //!
-//! The one key decision: **a file becomes entries and nothing else.** This crate knows other systems' files and
-//! the kernel's types; it opens no file, has no clock, and stores nothing. A file's text comes in, an
-//! [`Imported`] goes out, all of it or a typed error.
+//! The one key decision: **a file becomes entries and nothing else.** This crate knows other systems' files and the
+//! kernel's types. It opens no file, has no clock and stores nothing: the text of a file comes in, and an [`Imported`]
+//! or a typed error goes out.
 //!
-//! Always true, whatever the text: no panic; ids are ours, dense and in file order; a parent is an earlier entry,
-//! so there are no cycles; a line of an unknown type or that cannot be read is counted, never fatal; and with
+//! Invariants: no text causes a panic; ids are ours, dense and in file order; a parent is an earlier entry, so there
+//! are no cycles; a line that is unreadable or of an unknown type is counted and never fatal; and with
 //! [`ImportOptions::repair`] every tool call has exactly one result on every path.
 //!
-//! Reading order: `lines` (text to JSON, with limits), `log` (source ids to ours), `pi` (one format),
-//! `repair` (what is broken in any of them), [`report`] (a plan, to print). A further format is one more module
-//! beside `pi`, one more [`Format`], and one more line in [`recognise`] and [`import`].
+//! Reading order: `lines` (text to JSON, with limits), `log` (source ids to ours), `pi` (one format), `repair` (broken
+//! pairs of calls and results, in any format), [`report`] (a plan, for printing), `timestamp`. Another format is one
+//! more module beside `pi`, one more [`Format`], and one more line in [`recognise`] and [`import`].
 
 mod lines;
 mod log;
@@ -32,6 +31,7 @@ use greenroom_kernel::path::{is_message, path_to};
 
 pub use pi::export as export_pi;
 pub use report::{PlanReport, PlanSummary};
+pub use timestamp::rfc3339;
 
 /// The largest file that is read, in bytes.
 pub const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -46,7 +46,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Its name, as it is printed.
+    /// The format's name, in lower case.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pi => "pi",
@@ -57,8 +57,8 @@ impl Format {
 /// How to import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// Whether what is broken is repaired, so that the session can go on: every tool call gets exactly one
-    /// result, results without a call are dropped. Without it the file is taken as read, for comparison.
+    /// Whether tool calls and results are repaired, so that the session can continue: every call gets exactly one
+    /// result, and results without a call are dropped. Otherwise the file is taken as it is, for comparisons.
     pub repair: bool,
 }
 
@@ -68,27 +68,27 @@ impl Default for ImportOptions {
     }
 }
 
-/// Why a file cannot be imported. Nothing of it is.
+/// Why a file was not imported, not even in part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// There is nothing in it.
+    /// The file has no text.
     #[error("the file is empty")]
     Empty,
-    /// It is larger than [`FILE_BYTES_MAX`].
+    /// The file is larger than [`FILE_BYTES_MAX`].
     #[error("the file has {bytes} bytes, more than {FILE_BYTES_MAX}")]
     FileTooLarge {
-        /// Its size.
+        /// The size of the file, in bytes.
         bytes: usize,
     },
-    /// One of its lines is longer than [`LINE_BYTES_MAX`].
+    /// A line is longer than [`LINE_BYTES_MAX`].
     #[error("line {line} has {bytes} bytes, more than {LINE_BYTES_MAX}")]
     LineTooLong {
-        /// Which, counted from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// Its length.
+        /// The length of the line, in bytes.
         bytes: usize,
     },
-    /// It is in no format that is known here.
+    /// The file is in no known format.
     #[error("the file is in no known session format")]
     Unrecognised,
 }
@@ -96,23 +96,23 @@ pub enum FormatError {
 /// A session read from another system's file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Imported {
-    /// Which format it was in.
+    /// The format of the file.
     pub format: Format,
-    /// The session's id in its own system, if the file names one. Not to be trusted as a part of a path.
+    /// The session's id in its own system, if the file names one. It is untrusted: never use it in a file path.
     pub session_id: Option<String>,
     /// The session's title, if it has one.
     pub title: Option<String>,
     /// All entries of all branches, in the order of the file.
     pub entries: Vec<Arc<Entry>>,
-    /// Where the session goes on: its newest entry.
+    /// The entry from which the session continues: the newest one.
     pub leaf: Option<EntryId>,
     /// How many entries carry a message.
     pub messages: u64,
-    /// How many lines were left out: of an unknown type or role, or not readable.
+    /// How many lines were left out because they are unreadable or of an unknown type or role.
     pub skipped: u64,
     /// How many repairs were made.
     pub repaired: u64,
-    /// What a person should know of it, one sentence each.
+    /// What the user should know about the import, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ impl Imported {
         self.entries.get(index)?.origin.as_deref()
     }
 
-    /// How an entry is called when printed: by its id in the source, else by its number.
+    /// The name of an entry for printing: its id in the source, or else its number.
     pub fn name_of(&self, id: EntryId) -> String {
         self.origin_of(id).map_or_else(|| id.to_string(), str::to_owned)
     }
@@ -144,10 +144,10 @@ impl Imported {
     }
 }
 
-/// Which format a file's text is in.
+/// The format of a file's text.
 ///
 /// # Errors
-/// It is empty, too large, or in none that is known.
+/// Fails if the text is empty, too large, or in no known format.
 pub fn recognise(text: &str) -> Result<Format, FormatError> {
     lines::check_limits(text)?;
     if pi::is_pi(text) {
@@ -156,11 +156,13 @@ pub fn recognise(text: &str) -> Result<Format, FormatError> {
     Err(FormatError::Unrecognised)
 }
 
-/// Imports a file's text. Bytes that are not UTF-8, such as a character that a crash cut in two, are the
-/// caller's to replace (`String::from_utf8_lossy`).
+/// Imports a file's text.
+///
+/// The caller replaces bytes that are not UTF-8, such as the half of a character that a crash left, with
+/// `String::from_utf8_lossy`.
 ///
 /// # Errors
-/// The text is empty, too large, or in no known format; then nothing is imported.
+/// Fails if the text is empty, too large, or in no known format. Then nothing is imported.
 pub fn import(text: &str, options: ImportOptions) -> Result<Imported, FormatError> {
     let mut imported = match recognise(text)? {
         Format::Pi => pi::import(text),

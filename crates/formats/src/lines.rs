@@ -1,8 +1,7 @@
-//! A file's text as JSON values, one a line, with limits.
+//! A file's text as JSON values, one per line, with limits.
 //!
-//! Invariants: a line that is not JSON, or nested deeper than 128, gives `None` and nothing else; an empty line
-//! gives nothing at all. Half a surrogate pair, which JavaScript writes and JSON's strict readers refuse, is read
-//! as U+FFFD and not as a bad line.
+//! Invariants: a line that is not JSON, or is nested deeper than 128 levels, gives one `None`; an empty line gives
+//! nothing. Half a surrogate pair, which JavaScript writes and strict JSON parsers refuse, is read as U+FFFD.
 
 use serde_json::Value;
 
@@ -25,7 +24,7 @@ pub(crate) fn check_limits(text: &str) -> Result<(), FormatError> {
     }
 }
 
-/// The lines that are not empty; `None` for one that cannot be read.
+/// The values of the lines that are not empty; `None` for a line that cannot be read.
 pub(crate) fn values(text: &str) -> impl Iterator<Item = Option<Value>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     text.lines().filter(|line| !line.trim().is_empty()).map(value)
@@ -35,7 +34,7 @@ fn value(line: &str) -> Option<Value> {
     serde_json::from_str(line).ok().or_else(|| serde_json::from_str(&without_lone_surrogates(line)?).ok())
 }
 
-/// The line with `\ufffd` for each escaped half of a surrogate pair that stands alone; `None` if there is none.
+/// The line with `\ufffd` for each escaped half of a surrogate pair; `None` if there is no such half.
 fn without_lone_surrogates(line: &str) -> Option<String> {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
@@ -52,7 +51,7 @@ fn without_lone_surrogates(line: &str) -> Option<String> {
                 continue;
             }
             (Some(_), _) => 6,
-            // A backslash and what it escapes.
+            // A backslash and the character that it escapes.
             (None, _) => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
         };
         out.push_str(&rest[..length]);

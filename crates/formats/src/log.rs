@@ -1,8 +1,8 @@
-//! A log in the making: entries with our ids, found again by the source's.
+//! The log that an import builds: entries with our ids, which can be found by the source's ids.
 //!
-//! Invariants: ids are dense and in the order of the file; a parent is an earlier entry, so there can be no
-//! cycle; a source id means one entry, the first that had it. What is left out of a file stays findable, so that
-//! what hangs on it hangs on what it hung on.
+//! Invariants: ids are dense and in the order of the file; a parent is an earlier entry, so there is no cycle; a source
+//! id stands for one entry, the first that had it. The source id of a line that was left out stands for its parent, so
+//! that its children become its parent's children.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,20 +12,21 @@ use greenroom_kernel::size::{Estimator, entry_tokens};
 
 /// How many different warnings are kept.
 const WARNINGS_MAX: usize = 50;
-/// How much of a source's own word is repeated in a warning, in characters.
+/// How much of a source's own word is quoted in a warning, in characters.
 const QUOTED_CHARS_MAX: usize = 40;
 
-/// A log in the making.
+/// The log that an import builds.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     /// The entries so far.
     pub(crate) entries: Vec<Arc<Entry>>,
     /// How many lines were left out.
     pub(crate) skipped: u64,
-    /// For each entry, the newest compaction on its path, itself included.
+    /// For each entry, the newest compaction on its path, including the entry itself.
     compactions: Vec<Option<EntryId>>,
-    /// The source's ids: the entry, or for what was left out, the one it hung on.
+    /// The entry for each source id; for a line that was left out, the entry of its parent.
     ids: HashMap<String, Option<EntryId>>,
+    /// The warnings, and how often each was given.
     warnings: BTreeMap<String, u64>,
 }
 
@@ -35,7 +36,8 @@ impl Log {
         EntryId(self.entries.len() as u64)
     }
 
-    /// What the source's id stands for: an entry, or for what was left out, the entry that it hung on, if any.
+    /// What a source id stands for: its entry, or for a line that was left out, the entry of its parent, if any. `None`
+    /// if the id is unknown.
     pub(crate) fn resolve(&self, source: &str) -> Option<Option<EntryId>> {
         self.ids.get(source).copied()
     }
@@ -46,7 +48,7 @@ impl Log {
         self.compactions.get(index).copied().flatten()
     }
 
-    /// Appends an entry.
+    /// Appends an entry and returns its id.
     pub(crate) fn push(
         &mut self,
         origin: Option<String>,
@@ -65,7 +67,7 @@ impl Log {
         id
     }
 
-    /// Leaves something out, and says why.
+    /// Leaves a line out, with the reason as a warning.
     pub(crate) fn skip(&mut self, origin: Option<String>, parent: Option<EntryId>, why: String) {
         self.skipped += 1;
         if let Some(origin) = origin {
@@ -74,7 +76,7 @@ impl Log {
         self.warn(why);
     }
 
-    /// Notes something that a person should know. What is said twice is counted.
+    /// Adds a warning for the user. The same warning is kept once and counted.
     pub(crate) fn warn(&mut self, what: String) {
         if self.warnings.len() < WARNINGS_MAX || self.warnings.contains_key(&what) {
             *self.warnings.entry(what).or_default() += 1;
@@ -91,7 +93,7 @@ impl Log {
     }
 }
 
-/// A word of the source, cut so that it can stand in a warning.
+/// A word of the source, short enough for a warning and in backquotes.
 pub(crate) fn quoted(word: &str) -> String {
     let word: String = word.chars().filter(|c| !c.is_control()).take(QUOTED_CHARS_MAX).collect();
     format!("`{word}`")

@@ -1,10 +1,10 @@
-//! pi's session files: a header line, then one entry a line.
+//! The session files of pi, a coding agent: a header line, then one entry per line.
 //!
 //! Version 1 is linear and has no ids; from version 2 on entries have an id and a parent, so that a session is a
 //! tree; version 3 renamed the role `hookMessage` to `custom`. The leaf is the last entry of the file.
 //!
-//! Invariants: every line is read as JSON first and taken apart by its `type`; each line becomes at most one
-//! entry, in the order of the file.
+//! Invariants: each line becomes at most one entry, in the order of the file; a line that does not is counted and
+//! named in a warning.
 
 mod content;
 mod export;
@@ -24,7 +24,7 @@ pub use export::export;
 use crate::log::{Log, quoted};
 use crate::{Format, Imported, lines, timestamp};
 
-/// The newest version that is known here.
+/// The newest version of the format that is known here.
 const VERSION_MAX: u64 = 3;
 
 /// The type of the header line.
@@ -43,7 +43,7 @@ const ENTRY_TYPES: [&str; 9] = [
     "session_info",
 ];
 
-/// Whether the text looks like one of pi's files: by its header, or, where that is lost, by its first entry.
+/// Whether the text looks like one of pi's files, by its header or, if that is lost, by its first entry.
 pub(crate) fn is_pi(text: &str) -> bool {
     let Some(first) = lines::values(text).flatten().next() else { return false };
     match str_of(&first, "type") {
@@ -76,14 +76,14 @@ pub(crate) fn import(text: &str) -> Imported {
     }
 }
 
-/// Where a line stands in the tree: its own id in the file, its parent, and when it was written.
+/// The place of a line in the tree: its id in the file, its parent, and when it was written, in unix milliseconds.
 struct Place {
     origin: Option<String>,
     parent: Option<EntryId>,
     at_ms: u64,
 }
 
-/// What is known after the lines read so far.
+/// The state of an import after the lines read so far.
 #[derive(Default)]
 struct Reader {
     log: Log,
@@ -104,19 +104,19 @@ impl Reader {
         }
         let place = self.place(line);
         if place.origin.as_deref().is_some_and(|id| self.log.resolve(id).is_some()) {
-            self.linear.passed(None);
+            self.linear.add(None);
             self.log.skip(None, None, "an entry whose id was there before was left out".into());
             return;
         }
         match self.kind(kind, line, &place) {
             Ok(entry) => {
                 let id = self.log.push(place.origin, place.parent, place.at_ms, entry);
-                self.linear.passed(Some(id));
+                self.linear.add(Some(id));
                 self.leaf = Some(id);
             }
             Err(why) => {
-                self.linear.passed(None);
-                // The file's newest line may be of a kind unknown here; the session goes on from what it hung on.
+                self.linear.add(None);
+                // The newest line may be of an unknown kind. Then the session continues from its parent.
                 self.leaf = place.parent;
                 self.log.skip(place.origin, place.parent, why);
             }
@@ -124,7 +124,7 @@ impl Reader {
     }
 
     fn header(&mut self, line: &Value) {
-        self.linear.passed(None);
+        self.linear.add(None);
         if self.version.is_some() {
             self.log.skip(None, None, "a second header was left out".into());
             return;
@@ -138,7 +138,7 @@ impl Reader {
         self.session_id = str_of(line, "id").map(str::to_owned);
     }
 
-    /// Where a line stands. A line without an id, as all are in version 1, follows the one before it.
+    /// The place of a line. A line without an id, like all lines of version 1, is a child of the line before it.
     fn place(&mut self, line: &Value) -> Place {
         let at_ms = str_of(line, "timestamp")
             .and_then(timestamp::unix_ms)
@@ -195,7 +195,7 @@ impl Reader {
                 Ok(note("session_info", line, "name"))
             }
             "thinking_level_change" => Ok(note("thinking_level_change", line, "thinkingLevel")),
-            // Our own export: what pi has no line for.
+            // A line of our own export, for which pi has no type.
             "custom" if str_of(line, "customType") == Some(export::UNDONE) => line
                 .get("data")
                 .and_then(|data| str_of(data, "compaction"))
@@ -214,7 +214,7 @@ impl Reader {
         let from_hook = line.get("fromHook").and_then(Value::as_bool).unwrap_or(false);
         let previous = self.log.compaction_before(place.parent);
         let first_kept = match str_of(line, "firstKeptEntryId") {
-            // One that names itself keeps nothing of what is before it; so does one that names what is not there.
+            // A compaction that names itself or an unknown entry keeps no earlier entry.
             Some(id) => self.log.resolve(id).flatten(),
             None => line.get("firstKeptEntryIndex").and_then(Value::as_u64).and_then(|at| self.linear.at(at)),
         };
@@ -243,7 +243,7 @@ impl Reader {
     }
 }
 
-/// One field of a line as a note.
+/// A note with one field of a line.
 fn note(kind: &str, line: &Value, field: &str) -> EntryKind {
     let value = line.get(field).cloned().unwrap_or(Value::Null);
     EntryKind::Note { kind: kind.to_owned(), data: stringify(&serde_json::json!({ field: value })) }

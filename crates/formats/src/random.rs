@@ -1,6 +1,6 @@
-//! Random sessions, and what must hold for every one of them: in any import, for any plan.
+//! Random sessions, and properties that every import and every plan of them must have.
 //!
-//! A failure names its seed; the same seed gives the same session.
+//! Invariants: a failure names its seed, and the same seed gives the same session.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 use greenroom_kernel::message::{
     AssistantMessage, Message, Part, StopReason, ToolCall, ToolResult, ToolStatus,
 };
-use greenroom_kernel::path::{Live, is_message, path_to, project};
+use greenroom_kernel::path::{ActivePath, is_message, path_to, project};
 use greenroom_kernel::plan::{FileRule, NothingToCompact, Plan, PlanOptions, is_turn_start, plan};
 use greenroom_kernel::settings::CutRule;
 use greenroom_kernel::size::Estimator;
@@ -21,7 +21,7 @@ use crate::{ImportOptions, Imported, import};
 /// How many sessions each property is tried on.
 const SEEDS: u64 = 300;
 
-/// A generator of numbers: SplitMix64.
+/// A random number generator: SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -32,7 +32,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`.
+    /// A number below `end`.
     fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).expect("small");
         usize::try_from(self.next() % end).expect("below a usize")
@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// A session as pi could have written it, and now and then could not.
+/// A session as pi could have written it, with a few errors that pi would not make.
 fn session(seed: u64) -> String {
     let mut random = Random(seed);
     let length = random.pick(&[3, 12, 40, 90]);
@@ -122,7 +122,7 @@ fn imported(text: &str, repair: bool) -> Imported {
     import(text, ImportOptions { repair }).expect("it has a header")
 }
 
-/// Options of all sorts: comparison and production.
+/// Random options, of comparisons and of production.
 fn options(random: &mut Random) -> PlanOptions {
     let keep = random.pick(&[1, 20, 60, 200, 700, 2_000, 100_000]);
     let comparison = PlanOptions::comparison(keep, 0);
@@ -141,14 +141,14 @@ fn options(random: &mut Random) -> PlanOptions {
     }
 }
 
-/// The index of the first message that stays, once it is sure that the plan is sound.
+/// Panics if the plan is not sound.
 fn check_plan(path: &[Arc<Entry>], plan: &Plan, options: &PlanOptions) {
-    let live = Live::of(path);
+    let active = ActivePath::of(path);
     let index = |id: EntryId| path.iter().position(|entry| entry.id == id).expect("on the path");
-    assert_eq!(index(plan.first), live.start, "it begins at the first live entry");
+    assert_eq!(index(plan.first), active.start, "it begins at the first active entry");
     assert_eq!(index(plan.last) + 1, index(plan.first_kept), "it ends directly before what stays");
     let parts = plan.history.iter().chain(&plan.turn_prefix).chain(&path[index(plan.first_kept)..]);
-    assert!(parts.eq(live.entries()), "each live entry is in exactly one part, in order");
+    assert!(parts.eq(active.entries()), "each active entry is in exactly one part, in order");
     assert!(plan.messages_removed() > 0, "something is replaced");
 
     let kept = &path[index(plan.first_kept)..];
@@ -156,13 +156,16 @@ fn check_plan(path: &[Arc<Entry>], plan: &Plan, options: &PlanOptions) {
     let cut = index(plan.first_kept) + cut;
     let message = |entry: &Arc<Entry>| entry.kind.as_message().cloned();
     let is_result = |message: &Message| matches!(message, Message::ToolResult(_));
-    assert!(!message(&path[cut]).is_some_and(|message| is_result(&message)), "nothing begins with a result");
-    let calls_before: HashSet<String> = path[live.start..cut]
+    assert!(
+        !message(&path[cut]).is_some_and(|message| is_result(&message)),
+        "the kept part does not begin with a result"
+    );
+    let calls_before: HashSet<String> = path[active.start..cut]
         .iter()
         .filter_map(message)
         .flat_map(|message| message.tool_calls().map(|call| call.id.clone()).collect::<Vec<_>>())
         .collect();
-    // An id that is used again belongs to the newest call with it.
+    // A repeated id belongs to the newest call that has it.
     let mut called_after: HashSet<String> = HashSet::new();
     for message in path[cut..].iter().filter_map(message) {
         called_after.extend(message.tool_calls().map(|call| call.id.clone()));
@@ -183,7 +186,7 @@ fn check_plan(path: &[Arc<Entry>], plan: &Plan, options: &PlanOptions) {
         assert!(kept_messages as u64 >= options.preserve_messages, "enough messages stay");
     }
     let moved = plan.moved_to(path, plan.first_kept);
-    assert_eq!(moved.as_ref(), Some(plan), "moved to where it is, it is the same");
+    assert_eq!(moved.as_ref(), Some(plan), "a plan that is moved to its own cut does not change");
 }
 
 #[test]
@@ -262,7 +265,8 @@ fn check_pairs(path: &[Arc<Entry>]) -> Result<(), String> {
 }
 
 #[test]
-fn a_damaged_file_gives_what_is_left_of_it_and_never_a_cycle() {
+fn a_damaged_file_never_gives_a_cycle() {
+    let mut imports = 0;
     for seed in 0..SEEDS {
         let mut random = Random(seed);
         let mut bytes = session(seed).into_bytes();
@@ -271,7 +275,7 @@ fn a_damaged_file_gives_what_is_left_of_it_and_never_a_cycle() {
             match random.below(3) {
                 0 => bytes.truncate(at.max(60)),
                 1 => bytes[at] = random.pick(&[b'"', b'\\', b'{', b'\n', 0xff, b'0']),
-                // A piece of the file again: the same ids twice, lines within lines.
+                // A copy of a piece of the file: repeated ids, and lines within lines.
                 _ => {
                     let piece = bytes[at..bytes.len().min(at + 400)].to_vec();
                     let to = random.below(bytes.len());
@@ -282,6 +286,7 @@ fn a_damaged_file_gives_what_is_left_of_it_and_never_a_cycle() {
         let text = String::from_utf8_lossy(&bytes);
         for repair in [false, true] {
             let Ok(imported) = import(&text, ImportOptions { repair }) else { continue };
+            imports += 1;
             for (index, entry) in imported.entries.iter().enumerate() {
                 assert_eq!(entry.id.0, index as u64, "seed {seed}: ids are dense");
                 assert!(
@@ -294,6 +299,7 @@ fn a_damaged_file_gives_what_is_left_of_it_and_never_a_cycle() {
             let _: Result<Plan, NothingToCompact> = plan(&imported.path(), &options(&mut random));
         }
     }
+    assert!(imports > SEEDS, "{imports} imports");
 }
 
 #[test]
@@ -307,7 +313,7 @@ fn a_long_path_is_planned_in_time() {
     small_live.push(long_entry(small_live.len(), compaction));
     extend_with_calls(&mut small_live, 100);
     for (path, messages) in [(all_live, 100_001), (small_live, 201)] {
-        assert_eq!(Live::of(&path).messages(), messages);
+        assert_eq!(ActivePath::of(&path).messages(), messages);
         for cut in [CutRule::Nearest, CutRule::TurnFirst] {
             for (force, as_read) in [(false, false), (true, false), (false, true)] {
                 let options = PlanOptions { cut, force, as_read, ..PlanOptions::comparison(100, 0) };
@@ -351,8 +357,7 @@ fn extend_with_calls(path: &mut Vec<Arc<Entry>>, calls: usize) {
     }
 }
 
-/// The messages of a path, as far as an export carries them: pi knows that a call failed, not that it was
-/// interrupted.
+/// The messages of a path, without what an export loses: in pi's files an interrupted call is a failed one.
 fn comparable(path: &[Arc<Entry>]) -> Vec<(u64, EntryKind)> {
     let plain = |entry: &Arc<Entry>| {
         let mut kind = entry.kind.clone();
@@ -368,7 +373,7 @@ fn comparable(path: &[Arc<Entry>]) -> Vec<(u64, EntryKind)> {
 }
 
 #[test]
-fn an_export_is_read_back_as_the_same_conversation_with_the_same_plan() {
+fn an_export_reads_back_as_the_same_conversation_with_the_same_plan() {
     for seed in 0..SEEDS {
         let before = imported(&session(seed), true);
         let exported =

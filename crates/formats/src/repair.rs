@@ -1,9 +1,11 @@
-//! What a session needs so that it can go on: on every path, every tool call has exactly one result, and no other
+//! Repairs a log so that the session can continue: on every path, every tool call has exactly one result, and no other
 //! message stands between a call and its result.
 //!
-//! Invariants: a well-formed session comes back as it is, and repairing twice changes nothing. What is lost is
-//! only what no model could be sent: results without a call, and second ones. A result that was recorded later,
-//! but before the next answer, moves to its call; a call without any gets one that says so.
+//! A result that was recorded late, but before the next answer, moves to its call. A call without a result gets one
+//! that says that it was interrupted.
+//!
+//! Invariants: a well-formed log is returned unchanged, and a second repair changes nothing; only results that no model
+//! accepts are dropped: those without a call, and second ones.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -21,6 +23,7 @@ mod tests;
 #[derive(Debug)]
 pub(crate) struct Repaired {
     pub(crate) entries: Vec<Arc<Entry>>,
+    /// The leaf's id in the repaired log.
     pub(crate) leaf: Option<EntryId>,
     /// How many repairs were made.
     pub(crate) repairs: u64,
@@ -55,28 +58,30 @@ fn index_of(id: EntryId) -> Option<usize> {
     usize::try_from(id.0).ok()
 }
 
-/// A call without a result so far, and the id that it was recorded with.
+/// A call that has no result yet, and the id with which it was recorded.
 #[derive(Clone)]
 struct Open {
     recorded_id: String,
     call: ToolCall,
 }
 
-/// What holds after an entry, on the path to it.
+/// The state of the path that ends at an old entry.
 #[derive(Clone)]
 struct After {
-    /// The new log's entry that its children hang on.
+    /// The new entry that becomes the parent of its children.
     tail: Option<EntryId>,
-    /// The new log's entry that stands for it; `None` if it was dropped.
+    /// The new entry that replaces it; `None` if it was dropped.
     own: Option<EntryId>,
     /// The calls that have no result yet.
     open: Rc<Vec<Open>>,
 }
 
+/// A repair in progress.
 struct Repair<'a> {
     old: &'a [Arc<Entry>],
+    /// The indices of each old entry's children.
     children: Vec<Vec<usize>>,
-    /// What holds after each old entry so far.
+    /// The state after each old entry that was visited so far.
     after: Vec<After>,
     used_call_ids: HashSet<String>,
     new: Vec<Arc<Entry>>,
@@ -84,6 +89,7 @@ struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
+    /// Adds the old entry at `index` to the new log, after the results that must stand before it.
     fn entry(&mut self, index: usize) -> After {
         let entry = Arc::clone(&self.old[index]);
         let before = entry.parent.and_then(index_of).and_then(|parent| self.after.get(parent)).cloned();
@@ -118,7 +124,7 @@ impl<'a> Repair<'a> {
         After { tail: Some(own), own: Some(own), open: Rc::new(open) }
     }
 
-    /// Gives the calls that are open where a path ends their results.
+    /// Adds the missing results at the ends of all paths.
     fn close_ends(&mut self, leaf: Option<usize>) {
         for index in 0..self.old.len() {
             if !self.children[index].is_empty() && leaf != Some(index) {
@@ -132,7 +138,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// The results that stand after `index` and before the next answer, by the id of their call: the first of each.
+    /// The first result of each call, by the call's id, that stands at or after `index` and before the next answer.
     fn late_results(&self, index: usize) -> HashMap<&'a str, usize> {
         let old = self.old;
         let mut late: HashMap<&'a str, usize> = HashMap::new();
@@ -151,7 +157,7 @@ impl<'a> Repair<'a> {
         late
     }
 
-    /// An answer's kind with calls that are unlike each other and all before, and those calls.
+    /// An entry's kind with call ids that no earlier call has, and its calls.
     fn with_own_calls(&mut self, kind: &EntryKind) -> (EntryKind, Vec<Open>) {
         let EntryKind::Message { message, inbox } = kind else {
             return (self.with_new_ids(kind), Vec::new());
@@ -195,6 +201,7 @@ impl<'a> Repair<'a> {
             .expect("there are more numbers than ids")
     }
 
+    /// Adds a recorded result under its call's new id.
     fn result(&mut self, tail: Option<EntryId>, entry: &Entry, open: &Open) -> EntryId {
         let mut kind = entry.kind.clone();
         if let EntryKind::Message { message, .. } = &mut kind
@@ -206,6 +213,7 @@ impl<'a> Repair<'a> {
         self.push(tail, entry, kind)
     }
 
+    /// Adds a result for a call that has none.
     fn missing(&mut self, tail: Option<EntryId>, at_ms: u64, open: &Open) -> EntryId {
         self.repairs += 1;
         let kind = EntryKind::message(Message::ToolResult(ToolResult::interrupted(&open.call)));
@@ -225,7 +233,7 @@ impl<'a> Repair<'a> {
         id
     }
 
-    /// The kind with the new ids of the entries that it names. For one that was dropped, what it hung on.
+    /// The kind with the new ids of the entries that it names. A dropped entry is replaced by its parent.
     fn with_new_ids(&self, kind: &EntryKind) -> EntryKind {
         let after = |old: EntryId| index_of(old).and_then(|index| self.after.get(index));
         let new = |old: EntryId| after(old).and_then(|after| after.own.or(after.tail));
@@ -248,7 +256,7 @@ impl<'a> Repair<'a> {
             | EntryKind::Pin { entry: id, .. } => {
                 *id = new(*id).unwrap_or(EntryId(self.new.len() as u64));
             }
-            // These name no entry, or stand beside the path, where no importer puts anything.
+            // These name no entry, or no importer creates them.
             EntryKind::Message { .. }
             | EntryKind::Shell(_)
             | EntryKind::Custom(_)

@@ -1,7 +1,7 @@
-//! A plan as it is printed: what compaction would do to a path, without doing it.
+//! A printable report of what a compaction would do to a path, without doing it.
 //!
-//! Invariants: the same path and options give the same report; entries are called as the caller calls them, by
-//! their id in the file that they came from or by their number.
+//! Invariants: the same path and options give the same report; entries have the names that the caller gives them, which
+//! are their ids in the imported file or their numbers.
 
 use std::sync::Arc;
 
@@ -18,33 +18,33 @@ mod tests;
 pub struct PlanReport {
     /// How many entries the path has.
     pub entries: usize,
-    /// The context's size in tokens: the two parts together.
+    /// The context's size, in tokens: the sum of the next two.
     pub context_tokens: u64,
-    /// The part that the provider reported.
+    /// The part of the size that the provider reported, in tokens.
     pub usage_tokens: u64,
-    /// The part that is estimated.
+    /// The part of the size that is estimated, in tokens.
     pub trailing_tokens: u64,
-    /// What would be done; `None` where there is nothing to compact.
+    /// What a compaction would do; `None` if there is nothing to compact.
     pub plan: Option<PlanSummary>,
     /// Why there is nothing to compact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A plan in short.
+/// The summary of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlanSummary {
-    /// What the first entry that stays is called.
+    /// The name of the first entry that stays.
     pub first_kept_entry_id: String,
-    /// Whether the cut lies inside a turn whose beginning gets a summary of its own.
+    /// Whether the cut is inside a turn, whose beginning then gets a summary of its own.
     pub is_split_turn: bool,
     /// How many messages the history summary replaces.
     pub messages_to_summarize: u64,
     /// How many messages the split turn's summary replaces.
     pub turn_prefix_messages: u64,
-    /// The context before, in tokens.
+    /// The context's size before the compaction, in tokens.
     pub tokens_before: u64,
-    /// The context expected after, in tokens, if the summary reaches its cap.
+    /// The context's expected size after the compaction, in tokens, if the summary is as long as its limit allows.
     pub tokens_after_estimate: u64,
     /// Whether an earlier summary would be merged into the new one.
     pub has_previous_summary: bool,
@@ -55,7 +55,7 @@ pub struct PlanSummary {
 }
 
 impl PlanReport {
-    /// Plans a path whose size is known, as a live session's is. `name` calls an entry.
+    /// Plans a path whose size is already measured, as it is for a live session. `name` gives an entry its name.
     pub fn new(
         path: &[Arc<Entry>],
         options: &PlanOptions,
@@ -77,7 +77,8 @@ impl PlanReport {
         }
     }
 
-    /// Plans a path that was read from a file: its size is measured from what it records.
+    /// Plans a path that was read from a file, whose size is measured from the recorded usage. `name` gives an entry
+    /// its name.
     pub fn of_recorded(path: &[Arc<Entry>], options: &PlanOptions, name: impl Fn(EntryId) -> String) -> Self {
         let measured = measure(path, options.estimator, options.overhead, Ratio::default());
         Self::new(path, options, measured, name)

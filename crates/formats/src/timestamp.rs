@@ -1,12 +1,13 @@
-//! ISO 8601 timestamps as session files write them, in unix milliseconds.
+//! RFC 3339 timestamps in UTC, written and read.
 //!
-//! Invariants: what is not such a timestamp is `None`, never a guess.
+//! Invariants: no clock is read; a text that is not a timestamp is `None` and never a guess; and a time that is written
+//! reads back as the same time.
 
 #[cfg(test)]
 mod tests;
 
-/// The unix milliseconds of `YYYY-MM-DDThh:mm:ss[.fraction](Z|±hh:mm)`; `None` for other texts and for times
-/// before 1970.
+/// Unix milliseconds of `YYYY-MM-DDThh:mm[:ss[.fraction]](Z|±hh:mm)`, where a space may stand for the `T`. `None` for
+/// other texts and for times before 1970.
 pub(crate) fn unix_ms(text: &str) -> Option<u64> {
     let (date, time) = text.split_once(['T', ' '])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
@@ -30,23 +31,26 @@ pub(crate) fn unix_ms(text: &str) -> Option<u64> {
     u64::try_from(seconds * 1000 + millis).ok()
 }
 
-/// Unix milliseconds as `YYYY-MM-DDThh:mm:ss.mmmZ`.
-pub(crate) fn text(unix_ms: u64) -> String {
+/// A time as RFC 3339 in UTC, with milliseconds: `2026-01-02T03:04:05.678Z`.
+///
+/// `unix_ms` is the time in milliseconds since 1970.
+pub fn rfc3339(unix_ms: u64) -> String {
     let (days, millis) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
-    // The year of a date whose years begin in March, by the length of 400, 100, 4 and 1 years in days.
+    // Years begin in March here, so that the leap day comes last. An era is 400 years: 146,097 days.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let months_since_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
+    let month = if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     let (seconds, millis) = (millis / 1000, millis % 1000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
+/// The offset from UTC, in minutes, of `Z` or `±hh:mm`.
 fn offset_minutes(zone: &str) -> Option<i64> {
     let sign = match zone.chars().next()? {
         'Z' | 'z' => return Some(0),
@@ -58,8 +62,7 @@ fn offset_minutes(zone: &str) -> Option<i64> {
     ((0..24).contains(&hours) && (0..60).contains(&minutes)).then_some(sign * (hours * 60 + minutes))
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar, whose years are taken to begin in March so that the
-/// leap day comes last.
+/// Days from 1970-01-01 to a date of the Gregorian calendar. Years begin in March here, so that the leap day comes last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

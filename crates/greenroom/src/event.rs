@@ -56,11 +56,20 @@ pub enum EventKind {
         /// The run.
         run: RunId,
     },
-    /// A model call begins.
+    /// A step begins: one model call with its tools. What is tried again, after a failure or an overflow, belongs to
+    /// the same step.
     StepStart {
         /// The run.
         run: RunId,
-        /// Which of the run's model calls, from 1.
+        /// Which step of the run, from 1.
+        step: u32,
+    },
+    /// A step is over: its answer and the results of its calls are in the log, or its run ends inside it. A step whose
+    /// agent crashes has no end.
+    StepEnd {
+        /// The run.
+        run: RunId,
+        /// Which step of the run, from 1.
         step: u32,
     },
     /// The model begins to answer.
@@ -217,6 +226,7 @@ impl EventKind {
         match self {
             Self::RunStart { .. } => EventType::RunStart,
             Self::StepStart { .. } => EventType::StepStart,
+            Self::StepEnd { .. } => EventType::StepEnd,
             Self::MessageStart { .. } => EventType::MessageStart,
             Self::MessageDelta { .. } => EventType::MessageDelta,
             Self::MessageDiscarded { .. } => EventType::MessageDiscarded,
@@ -257,6 +267,7 @@ impl EventKind {
             Self::ToolUpdate { line, .. } => line.len(),
             Self::RunStart { .. }
             | Self::StepStart { .. }
+            | Self::StepEnd { .. }
             | Self::MessageStart { .. }
             | Self::MessageDiscarded { .. }
             | Self::ToolEnd { .. }
@@ -285,6 +296,8 @@ names! {
         RunStart = "run_start",
         /// See [`EventKind::StepStart`].
         StepStart = "step_start",
+        /// See [`EventKind::StepEnd`].
+        StepEnd = "step_end",
         /// See [`EventKind::MessageStart`].
         MessageStart = "message_start",
         /// See [`EventKind::MessageDelta`].

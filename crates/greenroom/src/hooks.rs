@@ -34,7 +34,7 @@ impl Hooks {
         self.before_compact.is_empty() && self.after_compact.is_empty() && self.compact_failed.is_empty()
     }
 
-    /// Asks all hooks before a compaction. Gives the word, and a warning for each hook that was skipped.
+    /// Asks all hooks before a compaction. Gives their decision, and a warning for each hook that was skipped.
     pub(crate) async fn before(&self, session: &Arc<str>, plan: Plan) -> (HookDecision, Vec<String>) {
         let plan = Arc::new(plan);
         let mut warnings = Vec::new();

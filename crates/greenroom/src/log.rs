@@ -12,7 +12,7 @@ use greenroom_kernel::entry::{
     Trigger,
 };
 use greenroom_kernel::message::{Block, Message, ToolResult};
-use greenroom_kernel::path::{Live, is_message, open_calls, project};
+use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
 use greenroom_kernel::size::{Estimator, entry_tokens};
 use greenroom_kernel::usage::{ContextUsage, usable_usage};
 use greenroom_store::{Head, SessionState};
@@ -53,7 +53,7 @@ pub(crate) struct Draft {
 }
 
 impl Log {
-    /// From what the store holds: the entries from `head.live_from` on, the pinned and the waiting ones.
+    /// From what the store holds: the entries from `head.active_from` on, the pinned and the waiting ones.
     pub(crate) fn open(head: Head, loaded: &[Arc<Entry>], extra: &[Arc<Entry>]) -> Self {
         let path = path_within(loaded, head.leaf);
         let find = |id: &EntryId| extra.iter().chain(loaded).find(|entry| entry.id == *id).map(Arc::clone);
@@ -86,7 +86,7 @@ impl Log {
         if end != *leaf {
             return Err(format!("its path should end at {} and ends at {}", shown(*leaf), shown(end)));
         }
-        let active = Live::of(&self.path).compaction_id();
+        let active = ActivePath::of(&self.path).compaction_id();
         if active != *active_compaction {
             let (should, is) = (shown(*active_compaction), shown(active));
             return Err(format!("its active compaction should be {should} and is {is}"));
@@ -134,7 +134,7 @@ impl Log {
 
     /// The size of what is pinned before the live part, in estimated tokens.
     pub(crate) fn pinned_tokens(&self) -> u64 {
-        let first = Live::of(&self.path).entries().first().map(|entry| entry.id);
+        let first = ActivePath::of(&self.path).entries().first().map(|entry| entry.id);
         let outside = |entry: &&Arc<Entry>| first.is_none_or(|first| entry.id < first);
         self.pinned.iter().filter(outside).map(|entry| entry.tokens).sum()
     }
@@ -160,7 +160,7 @@ impl Log {
 
     /// How many messages the context has.
     pub(crate) fn messages(&self) -> u64 {
-        Live::of(&self.path).messages()
+        ActivePath::of(&self.path).messages()
     }
 
     /// An empty draft.
@@ -220,7 +220,7 @@ impl Log {
 
     /// Lets go of what is before the live part.
     fn forget_history(&mut self) {
-        let start = Live::of(&self.path).start;
+        let start = ActivePath::of(&self.path).start;
         if start > 0 {
             // The newest compaction stands after what it kept, so it stays.
             self.path.drain(..start);
@@ -289,11 +289,11 @@ impl Draft {
 
     /// The context is rebuilt from another path, which has so many tokens.
     pub(crate) fn follow_path(&mut self, path: &[Arc<Entry>], tokens: u64) {
-        let active = Live::of(path);
+        let active = ActivePath::of(path);
         let compaction = active.compaction_id();
         let first = active.entries().first().map_or(self.next_id(), |entry| entry.id);
         self.head.active_compaction = compaction;
-        self.head.live_from = compaction.map_or(first, |compaction| compaction.min(first));
+        self.head.active_from = compaction.map_or(first, |compaction| compaction.min(first));
         self.head.context_tokens = tokens;
     }
 
@@ -397,7 +397,7 @@ impl Draft {
                 head.active_compaction = Some(entry.id);
                 head.last_compaction = Some(entry.id);
                 head.compactions += 1;
-                head.live_from = compaction.first_kept.unwrap_or(entry.id).min(entry.id);
+                head.active_from = compaction.first_kept.unwrap_or(entry.id).min(entry.id);
                 head.context_tokens = compaction.tokens_after;
             }
             EntryKind::Inbox { .. } => head.inbox.push(entry.id),

@@ -269,7 +269,7 @@ pub(crate) enum AgentMessage {
     /// From the run's watcher: it is cancelled.
     Abort { stamp: RunAttempt },
     /// From the model task: the call is over.
-    ModelOver { stamp: RunAttempt, call: u64, news: ModelOutcome },
+    ModelOver { stamp: RunAttempt, call: u64, outcome: ModelOutcome },
     /// From the tool task: a call is over.
     ToolOver { stamp: RunAttempt, result: Box<ToolResult> },
     /// From the tool task: all calls are over.
@@ -378,7 +378,7 @@ impl TrackerMessage {
 pub(crate) enum CompactorMessage {
     /// From the session: compact.
     Begin(Box<CompactionOrder>),
-    /// From the hooks' task: their word.
+    /// From the hooks' task: what they decided.
     HooksDecided { compaction: EntryId, decision: HookDecision },
     /// From a summary child: its answer.
     Answered { compaction: EntryId, id: u32, answer: Result<Box<AssistantMessage>, Failure> },

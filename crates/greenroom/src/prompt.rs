@@ -113,6 +113,8 @@ pub struct RunRequest<O = AsText> {
     settings: ModelSettings,
     timeout: Option<Duration>,
     schema: Option<Arc<OutputSchema>>,
+    /// Aborts the run.
+    cancel: CancellationToken,
     output: PhantomData<fn() -> O>,
 }
 
@@ -135,6 +137,7 @@ impl<O> RunRequest<O> {
             settings: ModelSettings::default(),
             timeout: None,
             schema: None,
+            cancel: CancellationToken::new(),
             output: PhantomData,
         }
     }
@@ -159,14 +162,19 @@ impl<O> RunRequest<O> {
         self
     }
 
+    /// Aborts the run when `cancel` fires, and this ends as aborted with it.
+    pub(crate) fn until(mut self, cancel: CancellationToken) -> Self {
+        self.cancel = cancel;
+        self
+    }
+
     /// Sends it. `own_run` is told which run it became, before the first event of that run is published.
     pub(crate) async fn send(self, own_run: Arc<OnceLock<RunId>>) -> Result<Reply> {
-        let Self { session, prompt, key, settings, timeout, schema, .. } = self;
+        let Self { session, prompt, key, settings, timeout, schema, cancel, .. } = self;
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
             return Err(Error::EmptyPrompt);
         }
         settings.check()?;
-        let cancel = CancellationToken::new();
         let options = PromptOptions {
             ticket: session.deps.ticket(),
             key,
@@ -215,6 +223,7 @@ impl RunRequest<AsText> {
             settings: self.settings,
             timeout: self.timeout,
             schema: Some(Arc::new(schema)),
+            cancel: self.cancel,
             output: PhantomData,
         }
     }

@@ -99,7 +99,8 @@ pub struct SessionSummary {
     pub leaf: Option<EntryId>,
     /// The context's size, in tokens.
     pub context_tokens: u64,
-    /// The model's window in tokens; `None` where nothing knows it.
+    /// The model's window in tokens; absent where nothing knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
     /// How many compactions were installed.
     pub compactions: u64,

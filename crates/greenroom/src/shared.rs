@@ -3,7 +3,7 @@
 //! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
 //! event is published once, in the order of the log.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
@@ -24,6 +24,8 @@ pub(crate) const REQUESTS_MAX: usize = 1_024;
 pub(crate) struct SessionShared {
     pub(crate) id: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
+    /// How many calls of agents by agents lie above it: 0 for a session that a program opened first.
+    depth: AtomicU8,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
     agent: Mutex<Arc<Agent>>,
     /// Cancels the current run.
@@ -74,6 +76,7 @@ impl SessionShared {
         Self {
             id,
             parent,
+            depth: AtomicU8::new(0),
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
             run: Mutex::new(CancellationToken::new()),
@@ -90,6 +93,15 @@ impl SessionShared {
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             queries: Arc::new(Semaphore::new(REQUESTS_MAX)),
         }
+    }
+
+    /// How many calls of agents by agents lie above it.
+    pub(crate) fn depth(&self) -> u8 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_depth(&self, depth: u8) {
+        self.depth.store(depth, Ordering::Relaxed);
     }
 
     pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {

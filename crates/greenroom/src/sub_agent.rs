@@ -1,11 +1,12 @@
 //! An agent as a tool of another: called with a task, it works on it in a session of its own.
 //!
-//! Invariants: its session's id follows from the caller's and the call's, so a call names one session; it ends
-//! with the call that began it; its events carry the caller's session as their parent; it is no deeper than
-//! [`DEPTH_MAX`].
+//! Invariants: each call has a session of its own, made for it; its run is over before the call is, however that
+//! ends; what it spent is on its caller's bill; its events carry the caller's session as their parent; no session is
+//! deeper than [`DEPTH_MAX`], whoever opens it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -13,6 +14,7 @@ use greenroom_kernel::ToolSpec;
 use greenroom_kernel::entry::{Spender, Spent};
 use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 
+use crate::actors::session::blocking;
 use crate::agent::{Agent, SubAgent};
 use crate::deps::Deps;
 use crate::error::{ConfigError, Error, Result};
@@ -22,7 +24,11 @@ use crate::shared::SessionShared;
 use tokio::sync::oneshot;
 
 /// How deep agents may call agents.
-const DEPTH_MAX: usize = 4;
+const DEPTH_MAX: u8 = 4;
+/// How long the run of a cancelled call may take to end in order, before it is left to end by itself.
+const GRACE: Duration = Duration::from_secs(5);
+/// How much of its caller's id a session's id begins with: two dots and 16 digits follow, and 64 characters are allowed.
+const CALLER_CHARS_MAX: usize = 44;
 
 /// All tools of an agent: its own, and the agents it may call.
 pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
@@ -61,19 +67,24 @@ impl Tool for SubAgentTool {
         false
     }
 
+    /// Its run ends in order, and the tools of that run have their own moment before it.
+    fn grace(&self) -> Duration {
+        GRACE
+    }
+
     fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
         let (deps, definition) = (self.deps.upgrade(), self.definition.clone());
         async move {
             let Some(task) = arguments.get("task").and_then(|task| task.as_str()).map(str::to_owned) else {
                 return ToolOutput::error(
-                    "The argument `task` is missing: a text that says what is to be done.",
+                    "the argument `task` is missing: a text that says what is to be done",
                 );
             };
-            let Some(deps) = deps else { return ToolOutput::error("The runtime is shut down.") };
+            let Some(deps) = deps else { return ToolOutput::error("the runtime is shut down") };
             match work(&deps, &definition, task, &context).await {
                 Ok(text) => ToolOutput::text(text),
-                Err(Error::Aborted) => ToolOutput::interrupted("The agent was cancelled."),
-                Err(error) => ToolOutput::error(format!("The agent failed: {error}")),
+                Err(Error::Aborted) => ToolOutput::interrupted("the agent was cancelled"),
+                Err(error) => ToolOutput::error(format!("the agent failed: {error}")),
             }
         }
         .boxed()
@@ -86,63 +97,96 @@ async fn work(
     task: String,
     context: &ToolContext,
 ) -> Result<String> {
-    let depth = context.session.matches("..").count();
-    if depth >= DEPTH_MAX {
-        return Err(Error::TooDeep { depth_max: DEPTH_MAX });
+    let caller = find(deps, context.session.as_str().into()).await?.ok_or(Error::Aborted)?;
+    if caller.depth() >= DEPTH_MAX {
+        return Err(Error::TooDeep { depth_max: DEPTH_MAX.into() });
     }
-    let id: Arc<str> = session_id(&context.session, &context.call_id).into();
-    let caller_id: Arc<str> = context.session.as_str().into();
-    let caller = find(deps, &caller_id).await?;
-    let agent = within_budget(&definition.agent, caller.as_deref());
-    let shared = open(deps, Arc::clone(&id), agent, Some(caller_id), true).await?;
-    let before = shared.bill();
+    let id = new_session_id(deps, &caller.id, &context.call_id).await?;
+    let agent = within_budget(&definition.agent, &caller);
+    let shared = open(deps, id, agent, Some(Arc::clone(&caller.id)), true).await?;
     let session = SessionHandle::new(Arc::clone(&shared), Arc::clone(deps));
-    let result = tokio::select! {
-        biased;
-        // Dropping the prompt's future cancels its run.
-        () = context.cancel.cancelled() => Err(Error::Aborted),
-        reply = session.prompt(task) => reply.map(|reply| reply.text),
-    };
-    // What it spent is spent by its caller too.
-    if let Some(actor) = caller.and_then(|caller| caller.actor()) {
-        let after = shared.bill();
+    let _bill = BillOnDrop { caller, shared };
+    // A cancelled run ends in order, and the call ends after it.
+    session.prompt(task).until(context.cancel.child_token()).await.map(|reply| reply.text)
+}
+
+/// Puts what a sub-agent spent on its caller's bill, however the call ends.
+struct BillOnDrop {
+    caller: Arc<SessionShared>,
+    shared: Arc<SessionShared>,
+}
+
+impl Drop for BillOnDrop {
+    fn drop(&mut self) {
+        let Some(actor) = self.caller.actor() else { return };
+        let bill = self.shared.bill();
         let spent = Spent {
-            by: Spender::SubAgent { session: shared.id.to_string() },
-            usage: after.usage.since(&before.usage),
-            cost_microdollars: Some(after.cost_microdollars.saturating_sub(before.cost_microdollars)),
+            by: Spender::SubAgent { session: self.shared.id.to_string() },
+            usage: bill.usage,
+            cost_microdollars: Some(bill.cost_microdollars),
         };
         let _ = actor.cast(SessionMessage::Spent(spent).into());
     }
-    result
 }
 
-async fn find(deps: &Deps, id: &Arc<str>) -> Result<Option<Arc<SessionShared>>> {
+async fn find(deps: &Deps, id: Arc<str>) -> Result<Option<Arc<SessionShared>>> {
     let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
     let (reply, found) = oneshot::channel();
-    supervisor.cast(SupervisorMessage::Find { id: Arc::clone(id), reply }).map_err(|_| Error::Closed)?;
+    supervisor.cast(SupervisorMessage::Find { id, reply }).map_err(|_| Error::Closed)?;
     found.await.map_err(|_| Error::Closed)
 }
 
-/// The agent, with no more to spend than its caller has left.
-fn within_budget(agent: &Arc<Agent>, caller: Option<&SessionShared>) -> Arc<Agent> {
-    let left = caller.and_then(|caller| {
-        let spent = caller.bill().cost_microdollars;
-        Some(caller.agent().cost_microdollars_max?.saturating_sub(spent))
-    });
-    match left {
-        Some(left) if agent.cost_microdollars_max.is_none_or(|own| left < own) => {
-            let mut limited = Agent::clone(agent);
-            limited.cost_microdollars_max = Some(left);
-            Arc::new(limited)
-        }
-        Some(_) | None => Arc::clone(agent),
+/// The depth of a session below `parent`, from the heads of the sessions above it, which are durable: so it is the
+/// same whoever opens the session again. Counts no further than [`DEPTH_MAX`], nor past a session that was deleted.
+pub(crate) async fn depth(deps: &Deps, parent: Option<String>) -> Result<u8> {
+    if parent.is_none() {
+        return Ok(0);
     }
+    let store = deps.store.clone();
+    blocking(deps, move || {
+        let (mut depth, mut above) = (0, parent);
+        while let Some(session) = above.filter(|_| depth < DEPTH_MAX) {
+            depth += 1;
+            above = store.head(&session)?.and_then(|head| head.parent_session);
+        }
+        Ok(depth)
+    })
+    .await
+}
+
+/// The agent, with no more to spend than its caller has left.
+fn within_budget(agent: &Arc<Agent>, caller: &SessionShared) -> Arc<Agent> {
+    let Some(limit) = caller.agent().cost_microdollars_max else { return Arc::clone(agent) };
+    let left = limit.saturating_sub(caller.bill().cost_microdollars);
+    if agent.cost_microdollars_max.is_some_and(|own| own <= left) {
+        return Arc::clone(agent);
+    }
+    let mut limited = Agent::clone(agent);
+    limited.cost_microdollars_max = Some(left);
+    Arc::new(limited)
+}
+
+/// An id that no session has. The id of a call is not enough to make one: a provider may use it again when the call
+/// has left the context.
+async fn new_session_id(deps: &Deps, caller: &Arc<str>, call_id: &str) -> Result<Arc<str>> {
+    let (store, caller, call_id) = (deps.store.clone(), Arc::clone(caller), call_id.to_owned());
+    blocking(deps, move || {
+        let mut number = 0_u64;
+        loop {
+            let id = session_id(&caller, &call_id, number);
+            if store.head(&id)?.is_none() {
+                return Ok(id.into());
+            }
+            number += 1;
+        }
+    })
+    .await
 }
 
 /// `caller..0123456789abcdef`: within the length that session ids may have.
-fn session_id(caller: &str, call_id: &str) -> String {
+fn session_id(caller: &str, call_id: &str, number: u64) -> String {
     let mut hasher = DefaultHasher::new();
-    (caller, call_id).hash(&mut hasher);
-    let short: String = caller.chars().take(44).collect();
+    (caller, call_id, number).hash(&mut hasher);
+    let short: String = caller.chars().take(CALLER_CHARS_MAX).collect();
     format!("{short}..{:016x}", hasher.finish())
 }

@@ -1,7 +1,7 @@
 //! A compaction from its plan to its end: which summaries to ask for, what to do when one fails, which rung of
 //! the ladder comes next, and what to install.
 //!
-//! Life: [`Compacting::begin`] plans and asks for the hooks' word ([`Effect::Consult`]); then come requests
+//! Life: [`Compacting::begin`] plans and asks what the hooks decide ([`Effect::Consult`]); then come requests
 //! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`], answered; then one [`Effect::End`].
 //!
 //! Invariants: exactly one `End`; at most `CALLS_MAX` requests; nothing is installed that is not smaller than
@@ -38,7 +38,7 @@ const FREED_SHARE: f64 = 0.1;
 pub struct CompactionParams {
     /// The path; it begins at the first kept entry of the newest active compaction, or before it.
     pub path: Vec<Arc<Entry>>,
-    /// The settings now.
+    /// The settings of compaction as they are now.
     pub settings: CompactionSettings,
     /// Why it was asked for.
     pub trigger: Trigger,
@@ -91,11 +91,11 @@ impl CompactionParams {
 /// What the hooks say of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HookDecision {
-    /// Go on.
+    /// Ask a model for the summary.
     Continue,
-    /// Do not compact.
+    /// Leave the history as it is.
     Cancel {
-        /// Why.
+        /// Why, for the compaction's end record.
         reason: String,
     },
     /// Take this summary, and ask no model.
@@ -141,7 +141,7 @@ impl SummaryRequest {
 pub struct Segment {
     /// The newest active compaction must still be this one.
     pub base: Option<EntryId>,
-    /// The first live entry must still be this one.
+    /// The first active entry must still be this one.
     pub first: EntryId,
     /// The last entry to be replaced; must stand directly before `first_kept` on the path.
     pub last: EntryId,
@@ -151,7 +151,7 @@ pub struct Segment {
     pub compaction: Compaction,
 }
 
-/// What to do.
+/// What who drives a [`Compacting`] is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Ask the hooks; answer with [`Input::Hooks`].
@@ -163,18 +163,18 @@ pub enum Effect {
     Withdraw(Vec<u32>),
     /// Replace the segment; answer with [`Input::Installed`].
     Install(Box<Segment>),
-    /// It is over.
+    /// The compaction is over; nothing comes after this.
     End(End),
 }
 
-/// What happened.
+/// What happened since the last effects.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The hooks' word.
+    /// The decision of the hooks.
     Hooks(HookDecision),
     /// A summariser's answer.
     Answered {
-        /// Which request.
+        /// The id of the request.
         id: u32,
         /// The answer, or why there is none.
         answer: Result<Box<AssistantMessage>, Failure>,
@@ -183,15 +183,15 @@ pub enum Input {
     Installed(bool),
     /// Nobody waits for it any more. What is on its way to be installed still is.
     Cancelled {
-        /// Why.
+        /// Why, for the compaction's end record.
         reason: String,
     },
 }
 
-/// How it ended.
+/// How a compaction ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct End {
-    /// How.
+    /// The outcome, as it is recorded.
     pub outcome: CompactionOutcome,
     /// What is incompressible, where even the last rung was not enough.
     pub floor: Option<Failure>,
@@ -362,6 +362,10 @@ impl Compacting {
 
     fn ask_for_summaries(&mut self) -> Vec<Effect> {
         let Some(plan) = self.plan.clone() else { return Vec::new() };
+        assert!(
+            self.last_first_kept.is_none_or(|last| plan.first_kept > last),
+            "each rung keeps less than the one before"
+        );
         if matches!(self.rung, Rung::Truncate | Rung::LastResort) {
             return self.install_truncated(&plan);
         }
@@ -563,6 +567,7 @@ impl Compacting {
     }
 
     fn install(&mut self, segment: Box<Segment>) -> Vec<Effect> {
+        assert!(segment.first <= segment.last && segment.last < segment.first_kept, "the kept part follows");
         self.phase = Phase::Install { truncated: segment.compaction.truncated };
         vec![Effect::Install(segment)]
     }
@@ -615,6 +620,7 @@ impl Compacting {
     }
 
     fn end(&mut self, outcome: CompactionOutcome, floor: Option<Failure>) -> Vec<Effect> {
+        assert!(self.phase != Phase::Over, "a compaction ends once");
         self.phase = Phase::Over;
         // Nothing is withdrawn: who performs this ends what is under way.
         self.summaries.clear();

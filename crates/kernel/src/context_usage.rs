@@ -45,7 +45,7 @@ pub enum WindowSource {
     Unknown,
 }
 
-/// A model's window.
+/// A model's window, and how it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Its size in tokens; `None` where nothing knows it.
@@ -123,9 +123,11 @@ impl From<ContextUsage> for ContextUsageJson {
 
 impl From<ContextUsageJson> for ContextUsage {
     fn from(json: ContextUsageJson) -> Self {
-        // The percentage follows from the others.
-        let ContextUsageJson { tokens, usage_tokens, trailing_tokens, window, window_source, percent: _ } =
-            json;
-        Self { tokens, usage_tokens, trailing_tokens, window, window_source }
+        // The sum and the percentage are computed again.
+        let ContextUsageJson { usage_tokens, trailing_tokens, window, window_source, .. } = json;
+        Self::new(
+            Measured { usage_tokens, trailing_tokens },
+            Window { tokens: window, source: window_source },
+        )
     }
 }

@@ -41,7 +41,7 @@ pub struct Entry {
     pub tokens: u64,
     /// Its id in the file that it was imported from.
     pub origin: Option<String>,
-    /// What it records.
+    /// What the entry records.
     pub kind: EntryKind,
 }
 
@@ -77,7 +77,7 @@ pub enum EntryKind {
     },
     /// An entry that every compaction keeps verbatim, or no longer does.
     Pin {
-        /// Which entry.
+        /// The entry that is pinned or released.
         entry: EntryId,
         /// Pinned, or released.
         pinned: bool,
@@ -86,12 +86,12 @@ pub enum EntryKind {
     ModelChange {
         /// The provider's name.
         provider: String,
-        /// The model's name.
+        /// The model's name, as its provider has it.
         model: String,
     },
     /// A name for an entry, for people; never sent.
     Label {
-        /// Which entry.
+        /// The entry that is named.
         target: EntryId,
         /// Its name; `None` takes it away.
         label: Option<String>,
@@ -107,14 +107,14 @@ pub enum EntryKind {
     Inbox {
         /// When it joins the path.
         delivery: Delivery,
-        /// What was said.
+        /// The content of the user message to be.
         content: Vec<Block>,
         /// The caller's idempotency key.
         key: Option<String>,
     },
     /// Beside the path: inbox items that were withdrawn before they were delivered.
     InboxCleared {
-        /// Which.
+        /// The ids of their inbox entries.
         items: Vec<EntryId>,
     },
     /// Beside the path: the leaf moved to another entry, so that the next one begins a branch.
@@ -130,9 +130,9 @@ pub enum EntryKind {
     Spent(Spent),
     /// Beside the path: the agent's run for a prompt ended. Exactly one for every run.
     RunEnded {
-        /// Which run.
+        /// The run that ended.
         run: RunId,
-        /// How.
+        /// How the run ended.
         outcome: RunOutcome,
         /// The context's size then.
         context: ContextUsage,
@@ -182,9 +182,9 @@ impl EntryKind {
 /// A command that the user ran.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shell {
-    /// The command line.
+    /// The command line as it was run.
     pub command: String,
-    /// What it printed.
+    /// What the command printed.
     pub output: String,
     /// Its exit code; `None` if it was killed or did not start.
     pub exit_code: Option<i32>,
@@ -231,7 +231,7 @@ pub enum Trigger {
     Manual,
     /// The session goes on with a model of a smaller window.
     ModelSwitch,
-    /// A hook asked.
+    /// A hook asked for it.
     Hook,
 }
 
@@ -245,17 +245,17 @@ pub enum CompactionOutcome {
     Truncated,
     /// There was nothing to compact; the history is as it was.
     Nothing {
-        /// Why.
+        /// Why there was nothing, as a fragment of a sentence.
         reason: String,
     },
     /// It failed; the history is as it was.
     Failed {
-        /// Why.
+        /// Why it failed, as a fragment of a sentence.
         reason: String,
     },
     /// A hook or the user stopped it; the history is as it was.
     Cancelled {
-        /// Why.
+        /// Why it was stopped, as a fragment of a sentence.
         reason: String,
     },
     /// The path had changed when it was to be installed; the history is as it was.
@@ -347,7 +347,7 @@ pub struct Compaction {
 /// That a compaction began.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompactionStarted {
-    /// Why.
+    /// Why it began.
     pub trigger: Trigger,
     /// The context then, in tokens.
     pub tokens_before: u64,
@@ -362,7 +362,7 @@ pub struct CompactionEnded {
     pub started: EntryId,
     /// Why it was asked for.
     pub trigger: Trigger,
-    /// How it ended.
+    /// How the compaction ended.
     pub outcome: CompactionOutcome,
     /// The compaction entry, where one was installed.
     pub entry: Option<EntryId>,
@@ -388,7 +388,7 @@ pub struct CompactionEnded {
 /// spent is in its [`CompactionEnded`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spent {
-    /// Who spent them.
+    /// Who spent the tokens.
     pub by: Spender,
     /// The tokens of all its calls together.
     pub usage: Usage,

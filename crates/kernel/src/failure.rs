@@ -82,7 +82,7 @@ impl std::fmt::Display for FailureClass {
 /// A failed model call, as the run and the user see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What kind it is.
+    /// What kind of failure it is.
     pub class: FailureClass,
     /// What happened and, where that is known, what to do; one line.
     pub message: String,

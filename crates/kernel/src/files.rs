@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Touch {
-    /// It was read.
+    /// The file was only read.
     Read,
     /// It was created, changed or deleted.
     Modified,

@@ -66,13 +66,13 @@ pub fn blocks_text(blocks: &[Block]) -> String {
 /// A piece of a user message or of a tool result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Block {
-    /// Plain text.
+    /// Plain text, as it was written.
     Text(String),
-    /// A picture.
+    /// A picture, inline.
     Image(Image),
 }
 
-/// A picture, inline.
+/// A picture that is part of a message, not a link to one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Image {
     /// The media type, such as `image/png`.
@@ -92,7 +92,7 @@ pub struct AssistantMessage {
     pub model: String,
     /// What the provider reported; `None` if it reported nothing.
     pub usage: Option<Usage>,
-    /// Why it ended.
+    /// Why the answer ended.
     pub stop: StopReason,
     /// The error's text where `stop` is [`StopReason::Error`].
     pub error: Option<String>,
@@ -125,7 +125,7 @@ impl AssistantMessage {
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
-    /// Text for the user.
+    /// Text that is meant for the user.
     Text(String),
     /// Reasoning as readable text.
     Reasoning(String),
@@ -166,11 +166,11 @@ pub struct ToolCall {
 pub struct ToolResult {
     /// The id of the call that it answers.
     pub call_id: String,
-    /// The tool's name.
+    /// The name of the tool that was called.
     pub tool_name: String,
     /// The result: text and images.
     pub content: Vec<Block>,
-    /// How it went.
+    /// How the call went.
     pub status: ToolStatus,
     /// The files that the tool touched, as it declared them.
     pub touched: Vec<crate::files::Touched>,
@@ -216,7 +216,7 @@ pub enum ToolStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// It was complete.
+    /// The answer was complete.
     Stop,
     /// The output limit or the window was reached.
     Length,

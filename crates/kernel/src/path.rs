@@ -50,19 +50,19 @@ pub fn active_compaction(path: &[Arc<Entry>]) -> Option<usize> {
     None
 }
 
-/// A path seen through its newest active compaction: what of it is live.
+/// A path and the part of it that is active: what its newest active compaction kept, and what came after that.
 #[derive(Debug, Clone, Copy)]
-pub struct Live<'a> {
+pub struct ActivePath<'a> {
     /// The whole path that was given.
     pub path: &'a [Arc<Entry>],
     /// The newest active compaction's index in `path`.
     pub compaction: Option<usize>,
-    /// The index of the first live entry: the first kept one, or the one after the compaction where that is
+    /// The index of the first active entry: the first kept one, or the one after the compaction where that is
     /// missing, or 0.
     pub start: usize,
 }
 
-impl<'a> Live<'a> {
+impl<'a> ActivePath<'a> {
     /// Finds the newest active compaction and what it kept.
     pub fn of(path: &'a [Arc<Entry>]) -> Self {
         let compaction = active_compaction(path);
@@ -86,15 +86,15 @@ impl<'a> Live<'a> {
         self.compaction.map(|index| self.path[index].id)
     }
 
-    /// The live entries, oldest first.
+    /// The active entries, oldest first.
     pub fn entries(&self) -> &'a [Arc<Entry>] {
         &self.path[self.start..]
     }
 
-    /// How many messages the context has: live ones, and one for the summary.
+    /// How many messages the context has: active ones, and one for the summary.
     pub fn messages(&self) -> u64 {
-        let live = self.entries().iter().filter(|entry| is_sent(&entry.kind)).count() as u64;
-        live + u64::from(self.compaction.is_some())
+        let active = self.entries().iter().filter(|entry| is_sent(&entry.kind)).count() as u64;
+        active + u64::from(self.compaction.is_some())
     }
 }
 
@@ -145,23 +145,23 @@ pub fn entry_message(kind: &EntryKind) -> Option<Cow<'_, Arc<Message>>> {
     }
 }
 
-/// What the model is sent for `path`: pinned entries, the summary, the live messages; paired and without empty
+/// What the model is sent for `path`: pinned entries, the summary, the active messages; paired and without empty
 /// ones. The system prompt and the tools are the caller's, rendered anew for each request.
 ///
-/// `pinned` are the entries pinned before the live part, in order.
+/// `pinned` are the entries pinned before the active part, in order.
 pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> {
-    let live = Live::of(path);
-    let mut messages: Vec<Arc<Message>> = Vec::with_capacity(live.entries().len() + 1 + pinned.len());
-    let first_live = live.entries().first().map(|entry| entry.id);
-    if let Some(compaction) = live.compaction() {
-        let before_live = |entry: &&Arc<Entry>| first_live.is_none_or(|first| entry.id < first);
-        let before = pinned.iter().filter(before_live);
+    let active = ActivePath::of(path);
+    let mut messages: Vec<Arc<Message>> = Vec::with_capacity(active.entries().len() + 1 + pinned.len());
+    let first_active = active.entries().first().map(|entry| entry.id);
+    if let Some(compaction) = active.compaction() {
+        let before_active = |entry: &&Arc<Entry>| first_active.is_none_or(|first| entry.id < first);
+        let before = pinned.iter().filter(before_active);
         messages
             .extend(stand_alone(before.filter_map(|entry| Some(entry_message(&entry.kind)?.into_owned()))));
         messages.push(Arc::new(Message::user(summary_text(&compaction.summary))));
     }
     messages
-        .extend(live.entries().iter().filter_map(|entry| entry_message(&entry.kind).map(Cow::into_owned)));
+        .extend(active.entries().iter().filter_map(|entry| entry_message(&entry.kind).map(Cow::into_owned)));
     pair(&messages)
 }
 
@@ -296,7 +296,7 @@ pub enum Media {
     All,
     /// Of those only the newest user message's, and those of results that no answer has followed yet.
     Newest,
-    /// None.
+    /// No image is sent.
     Nothing,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants: planning is a pure function of the path, so the same input gives the same plan; a cut never
 //! separates a tool call from its results; what the last active compaction kept is summarised by the next one,
-//! so nothing is summarised twice and nothing is skipped. Planning costs what the live context costs.
+//! so nothing is summarised twice and nothing is skipped. Planning costs what the active context costs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::entry::{Entry, EntryId, EntryKind};
 use crate::files::{FileOps, Touch};
 use crate::message::{Message, Part, ToolStatus};
-use crate::path::{Live, is_message};
+use crate::path::{ActivePath, is_message};
 use crate::settings::{CompactionSettings, CutRule, Occasion};
 use crate::size::{Estimator, stored_tokens};
 use crate::text::bounded;
@@ -21,7 +21,7 @@ mod tests;
 /// The longest active request that is repeated verbatim, in bytes.
 pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
 
-/// What to plan for.
+/// What a compaction is planned for: how much to keep, and how to cut.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanOptions {
     /// How much of the newest conversation to keep, in tokens.
@@ -106,7 +106,7 @@ impl PlanOptions {
 pub struct Plan {
     /// The newest active compaction when this was planned.
     pub base: Option<EntryId>,
-    /// The first entry to be replaced: the first live one.
+    /// The first entry to be replaced: the first active one.
     pub first: EntryId,
     /// The last entry to be replaced, directly before `first_kept` on the path.
     pub last: EntryId,
@@ -150,11 +150,11 @@ impl Plan {
     /// The same compaction with another first kept entry, if the path may be cut there and something is replaced.
     /// An entry that carries no message stands for the next one that does.
     pub fn moved_to(&self, path: &[Arc<Entry>], first_kept: EntryId) -> Option<Self> {
-        let live = Live::of(path);
+        let active = ActivePath::of(path);
         let named = path.iter().rposition(|entry| entry.id == first_kept)?;
         let cut = named + path[named..].iter().position(|entry| is_message(&entry.kind))?;
-        let cuts = legal_cuts(&live, self.options.as_read);
-        cuts.contains(&cut).then(|| build(&live, cut, &self.options).ok()).flatten()
+        let cuts = legal_cuts(&active, self.options.as_read);
+        cuts.contains(&cut).then(|| build(&active, cut, &self.options).ok()).flatten()
     }
 
     /// How many messages are replaced, in all.
@@ -196,51 +196,53 @@ pub enum NothingToCompact {
 /// # Errors
 /// Why there is nothing to compact.
 pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, NothingToCompact> {
-    let live = Live::of(path);
+    let active = ActivePath::of(path);
     let Some(leaf) = path.last() else { return Err(NothingToCompact::Empty) };
     // Forced, what the last compaction kept may be compacted too: the next rung of an overflow's ladder.
     if !options.force && is_compaction(leaf) {
         return Err(NothingToCompact::JustCompacted);
     }
-    let messages = count_messages(live.entries());
+    assert!(path.is_sorted_by(|one, next| one.id < next.id), "the ids of a path ascend");
+    let messages = count_messages(active.entries());
     if messages == 0 {
         return Err(NothingToCompact::Empty);
     }
     if options.preserve_messages > 0 && messages < options.preserve_messages + 2 {
         return Err(NothingToCompact::TooShort { messages, needed: options.preserve_messages + 2 });
     }
-    let cuts = legal_cuts(&live, options.as_read);
-    let cut = choose_cut(&live, &cuts, options).ok_or(if cuts.is_empty() {
+    let cuts = legal_cuts(&active, options.as_read);
+    let cut = choose_cut(&active, &cuts, options).ok_or(if cuts.is_empty() {
         NothingToCompact::NoCut
     } else {
         NothingToCompact::AllRecent
     })?;
-    build(&live, cut, options)
+    build(&active, cut, options)
 }
 
-fn build(live: &Live<'_>, cut: usize, options: &PlanOptions) -> Result<Plan, NothingToCompact> {
-    let path = live.path;
+fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<Plan, NothingToCompact> {
+    let path = active.path;
     // Entries that carry no message, directly before the cut, go with the kept side.
     let mut first_kept = cut;
-    while first_kept > live.start
+    while first_kept > active.start
         && !is_message(&path[first_kept - 1].kind)
         && !is_compaction(&path[first_kept - 1])
     {
         first_kept -= 1;
     }
-    if first_kept == live.start {
+    if first_kept == active.start {
         return Err(NothingToCompact::AllRecent);
     }
     let turn_start = if is_turn_start(&path[cut].kind) {
         None
     } else {
-        (live.start..cut).rev().find(|index| is_turn_start(&path[*index].kind))
+        (active.start..cut).rev().find(|index| is_turn_start(&path[*index].kind))
     };
-    let replaced = &path[live.start..first_kept];
+    let (replaced, kept) = (&path[active.start..first_kept], &path[first_kept..]);
+    assert!(!is_call_cut(replaced, kept), "no cut separates a tool call from its results");
     let split_at = turn_start
         .filter(|start| count_messages(&path[*start..first_kept]) >= options.min_split_prefix)
         .unwrap_or(first_kept);
-    let history = path[live.start..split_at].to_vec();
+    let history = path[active.start..split_at].to_vec();
     let turn_prefix = path[split_at..first_kept].to_vec();
     if count_messages(replaced) == 0 {
         return Err(NothingToCompact::AllRecent);
@@ -250,30 +252,30 @@ fn build(live: &Live<'_>, cut: usize, options: &PlanOptions) -> Result<Plan, Not
     } else {
         match turn_start {
             Some(start) => active_request(&path[start].kind),
-            // The turn began before the live part: the last compaction carries its request.
-            None => live.compaction().and_then(|compaction| compaction.active_request.clone()),
+            // The turn began before the active part: the last compaction carries its request.
+            None => active.compaction().and_then(|compaction| compaction.active_request.clone()),
         }
     };
-    let kept_tokens: u64 = path[first_kept..]
+    let kept_tokens: u64 = kept
         .iter()
         .filter(|entry| is_message(&entry.kind))
         .map(|entry| stored_tokens(entry, options.estimator))
         .sum();
     Ok(Plan {
-        base: live.compaction_id(),
-        first: path[live.start].id,
+        base: active.compaction_id(),
+        first: path[active.start].id,
         last: path[first_kept - 1].id,
         first_kept: path[first_kept].id,
         is_split_turn: !turn_prefix.is_empty(),
         history,
         turn_prefix,
-        previous_summary: live.compaction().map(|compaction| compaction.summary.clone()),
+        previous_summary: active.compaction().map(|compaction| compaction.summary.clone()),
         active_request,
-        files: file_operations(live, replaced, options.files),
+        files: file_operations(active, replaced, options.files),
         tokens_before: options.tokens_before,
         tokens_after_estimate: options.overhead + options.summary_cap + kept_tokens,
         kept_tokens,
-        messages_before: live.messages(),
+        messages_before: active.messages(),
         options: options.clone(),
     })
 }
@@ -284,13 +286,13 @@ pub fn is_turn_start(kind: &EntryKind) -> bool {
 }
 
 /// The indices in the path of all places where it may be cut: messages other than tool results, with no call
-/// open before them. The first live entry is among them if it is such a message; cutting there replaces nothing.
+/// open before them. The first active entry is among them if it is such a message; cutting there replaces nothing.
 ///
 /// A call is open until its last result; one that has none, until the next answer, since only the newest answer's
 /// calls may still be running (`as_read`: not at all).
-fn legal_cuts(live: &Live<'_>, as_read: bool) -> Vec<usize> {
-    let entries = live.entries();
-    // Until which of the live entries the calls of each one are open.
+fn legal_cuts(active: &ActivePath<'_>, as_read: bool) -> Vec<usize> {
+    let entries = active.entries();
+    // Until which of the active entries the calls of each one are open.
     let mut open_until: Vec<usize> = vec![0; entries.len()];
     let mut caller: HashMap<&str, usize> = HashMap::new();
     let mut newest = 0;
@@ -325,11 +327,35 @@ fn legal_cuts(live: &Live<'_>, as_read: bool) -> Vec<usize> {
     let mut cuts = Vec::new();
     for (index, until) in open_until.into_iter().enumerate() {
         if open <= index && may_begin(&entries[index].kind) {
-            cuts.push(live.start + index);
+            cuts.push(active.start + index);
         }
         open = open.max(until);
     }
     cuts
+}
+
+/// Whether a result in `kept` answers a call in `replaced`. Says for one cut what [`legal_cuts`] says for all, in
+/// another way.
+fn is_call_cut(replaced: &[Arc<Entry>], kept: &[Arc<Entry>]) -> bool {
+    let mut open: HashSet<&str> = replaced.iter().flat_map(call_ids).collect();
+    for entry in kept {
+        // An id that is used again is that of the newest call.
+        for id in call_ids(entry) {
+            open.remove(id);
+        }
+        if let Some(message) = entry.kind.as_message()
+            && let Message::ToolResult(result) = &**message
+            && open.contains(result.call_id.as_str())
+        {
+            return true;
+        }
+    }
+    false
+}
+
+fn call_ids(entry: &Arc<Entry>) -> impl Iterator<Item = &str> {
+    let calls = entry.kind.as_message().into_iter().flat_map(|message| message.tool_calls());
+    calls.map(|call| call.id.as_str())
 }
 
 /// Whether what is kept may begin with this entry, calls apart: any message but a tool result.
@@ -337,44 +363,39 @@ fn may_begin(kind: &EntryKind) -> bool {
     is_message(kind) && kind.as_message().is_none_or(|message| !matches!(**message, Message::ToolResult(_)))
 }
 
-fn choose_cut(live: &Live<'_>, cuts: &[usize], options: &PlanOptions) -> Option<usize> {
-    let (&first_cut, &last_cut) = (cuts.first()?, cuts.last()?);
-    let size = |index: usize| match &live.path[index].kind {
-        kind if is_message(kind) => stored_tokens(&live.path[index], options.estimator),
+fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) -> Option<usize> {
+    let &first_cut = cuts.first()?;
+    let size = |index: usize| match &active.path[index].kind {
+        kind if is_message(kind) => stored_tokens(&active.path[index], options.estimator),
         _ => 0,
     };
     // Where enough is kept: walking back from the newest message.
     let mut kept = 0u64;
     let mut kept_messages = 0u64;
     let mut point = None;
-    for index in (live.start..live.path.len()).rev() {
+    for index in (active.start..active.path.len()).rev() {
         kept = kept.saturating_add(size(index));
-        kept_messages += u64::from(is_message(&live.path[index].kind));
+        kept_messages += u64::from(is_message(&active.path[index].kind));
         if kept >= options.keep_recent && kept_messages >= options.preserve_messages {
             point = Some(index);
             break;
         }
     }
-    let enough_stay = |cut: &usize| messages_from(live, *cut) >= options.preserve_messages;
+    let enough_stay = |cut: &usize| messages_from(active, *cut) >= options.preserve_messages;
     let Some(point) = point else {
-        return if options.force { force_cut(live, cuts) } else { Some(first_cut).filter(enough_stay) };
+        return if options.force { force_cut(active, cuts) } else { Some(first_cut).filter(enough_stay) };
     };
     let at_or_after = |from: usize| cuts.iter().copied().find(|cut| *cut >= from);
     let nearest = at_or_after(point).filter(enough_stay);
-    let nearest = nearest.unwrap_or_else(|| {
-        if options.preserve_messages > 0 {
-            cuts.iter().copied().rfind(|cut| *cut <= point).unwrap_or(first_cut)
-        } else {
-            last_cut
-        }
-    });
+    // None there: the last one before it, which keeps more.
+    let nearest = nearest.or_else(|| cuts.iter().copied().rfind(|cut| *cut <= point)).unwrap_or(first_cut);
     let chosen = match options.cut {
         CutRule::Nearest => nearest,
-        CutRule::TurnFirst => turn_first(live, cuts, point, options, &size).unwrap_or(nearest),
+        CutRule::TurnFirst => turn_first(active, cuts, point, options, &size).unwrap_or(nearest),
     };
     // Forced, and the cut would replace nothing: everything but the last two messages.
-    if options.force && count_messages(&live.path[live.start..chosen]) == 0 {
-        return force_cut(live, cuts).or(Some(chosen));
+    if options.force && count_messages(&active.path[active.start..chosen]) == 0 {
+        return force_cut(active, cuts).or(Some(chosen));
     }
     Some(chosen).filter(|chosen| options.force || enough_stay(chosen))
 }
@@ -382,16 +403,16 @@ fn choose_cut(live: &Live<'_>, cuts: &[usize], options: &PlanOptions) -> Option<
 /// A turn's start near `point`: before it if that keeps at most half as much again, else after it if that still
 /// keeps half.
 fn turn_first(
-    live: &Live<'_>,
+    active: &ActivePath<'_>,
     cuts: &[usize],
     point: usize,
     options: &PlanOptions,
     size: &dyn Fn(usize) -> u64,
 ) -> Option<usize> {
-    let starts = || cuts.iter().copied().filter(|cut| is_turn_start(&live.path[*cut].kind));
-    let kept_from = |cut: usize| (cut..live.path.len()).map(size).fold(0u64, u64::saturating_add);
+    let starts = || cuts.iter().copied().filter(|cut| is_turn_start(&active.path[*cut].kind));
+    let kept_from = |cut: usize| (cut..active.path.len()).map(size).fold(0u64, u64::saturating_add);
     let keep = options.keep_recent;
-    let replaces_something = |cut: &usize| count_messages(&live.path[live.start..*cut]) > 0;
+    let replaces_something = |cut: &usize| count_messages(&active.path[active.start..*cut]) > 0;
     let before = starts()
         .rfind(|cut| *cut <= point)
         .filter(replaces_something)
@@ -400,24 +421,24 @@ fn turn_first(
         starts()
             .find(|cut| *cut > point)
             .filter(|cut| kept_from(*cut) >= keep.div_ceil(2))
-            .filter(|cut| messages_from(live, *cut) >= options.preserve_messages)
+            .filter(|cut| messages_from(active, *cut) >= options.preserve_messages)
     })
 }
 
 /// Everything but the last two messages, moved to the nearest legal cut that replaces something.
-fn force_cut(live: &Live<'_>, cuts: &[usize]) -> Option<usize> {
-    let newest: Vec<usize> = (live.start..live.path.len())
+fn force_cut(active: &ActivePath<'_>, cuts: &[usize]) -> Option<usize> {
+    let newest: Vec<usize> = (active.start..active.path.len())
         .rev()
-        .filter(|index| is_message(&live.path[*index].kind))
+        .filter(|index| is_message(&active.path[*index].kind))
         .take(2)
         .collect();
     let wanted = newest.last().copied()?;
-    let first_message = live.start + live.entries().iter().position(|entry| is_message(&entry.kind))?;
+    let first_message = active.start + active.entries().iter().position(|entry| is_message(&entry.kind))?;
     cuts.iter().copied().filter(|cut| *cut > first_message).min_by_key(|cut| (cut.abs_diff(wanted), *cut))
 }
 
-fn messages_from(live: &Live<'_>, cut: usize) -> u64 {
-    count_messages(&live.path[cut..])
+fn messages_from(active: &ActivePath<'_>, cut: usize) -> u64 {
+    count_messages(&active.path[cut..])
 }
 
 fn is_compaction(entry: &Entry) -> bool {
@@ -450,8 +471,8 @@ pub fn touched_files(entries: &[Arc<Entry>]) -> FileOps {
 }
 
 /// The files of the last active compaction and of the replaced entries.
-fn file_operations(live: &Live<'_>, replaced: &[Arc<Entry>], rule: FileRule) -> FileOps {
-    let mut files = match live.compaction() {
+fn file_operations(active: &ActivePath<'_>, replaced: &[Arc<Entry>], rule: FileRule) -> FileOps {
+    let mut files = match active.compaction() {
         Some(compaction) if !(compaction.from_hook && rule == FileRule::EveryCall) => {
             compaction.files.clone()
         }

@@ -1,11 +1,12 @@
-//! A run: an agent's run for one prompt, decided step by step.
+//! A run: what an agent does for one prompt, decided step by step.
 //!
 //! [`Run::on`] takes what happened and gives what to do next; the agent actor does it. The loop: measure,
 //! compact if due, ask the model, record the answer, run its tool calls, record their results, measure again;
 //! until an answer calls no tool and nothing waits in the inbox.
 //!
 //! Invariants: a run ends exactly once, by an [`Effect::End`] or by a record at [`Boundary::End`] with which
-//! nothing was delivered, and nothing comes after that; every call of a recorded answer gets
+//! nothing was delivered, and nothing comes after that but the end of its last step; each step that starts ends, and
+//! at most one is open; every call of a recorded answer gets
 //! exactly one recorded result before the next answer is asked for or the run ends; overflow recovery does not
 //! count as a retry; no compaction by threshold follows another without a new message between them, since only
 //! a size that is asked for at the run's beginning or after a record starts one.
@@ -58,7 +59,7 @@ impl Default for RunLimits {
     }
 }
 
-/// What happened.
+/// What happened since the last effects.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// The prompt is recorded; or an interrupted run goes on.
@@ -74,14 +75,14 @@ pub enum Input {
     },
     /// The model answered.
     Answered {
-        /// The whole answer.
+        /// The whole answer, with what it used.
         answer: Box<AssistantMessage>,
         /// As in [`Input::Failed`]: an answer of nothing is asked for again after a wait.
         jitter: u64,
     },
     /// The model call failed.
     Failed {
-        /// How.
+        /// What went wrong.
         failure: Failure,
         /// Whether the provider said too little to tell why, by an empty stream or a refusal without a body: with a
         /// full window that is an overflow. Which refusals those are, the provider crate decides.
@@ -89,9 +90,9 @@ pub enum Input {
         /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
         jitter: u64,
     },
-    /// The wait is over.
+    /// The wait of an [`Effect::Wait`] is over.
     Waited,
-    /// A tool call ended.
+    /// A call of [`Effect::RunTools`] ended.
     ToolEnded(Box<ToolResult>),
     /// An [`Effect::Record`] is durable.
     Recorded {
@@ -105,21 +106,31 @@ pub enum Input {
     },
 }
 
-/// What to do.
+/// What who drives a [`Run`] is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Ask for the context's size.
     Measure,
-    /// Compact.
+    /// Compact the context; answer with [`Input::Compacted`].
     Compact {
-        /// Why.
+        /// Why a compaction is due.
         trigger: Trigger,
         /// Whether the next request could not be sent as it is.
         at_window: bool,
         /// How many rungs of the ladder were tried in vain in this run.
         failed_attempts: u32,
     },
-    /// Ask the model.
+    /// A step begins: its model is about to be asked for the first time.
+    StepStarted {
+        /// Which step of the run, from 1.
+        step: u32,
+    },
+    /// The step is over: its answer and the results of all its calls are recorded, or the run ends inside it.
+    StepEnded {
+        /// Which step of the run, from 1.
+        step: u32,
+    },
+    /// Ask the model; answer with [`Input::Answered`] or [`Input::Failed`].
     Ask {
         /// Lower the output limit to this many tokens.
         output_tokens_max: Option<u64>,
@@ -128,7 +139,7 @@ pub enum Effect {
     },
     /// Record these messages.
     Record {
-        /// In this order.
+        /// The messages, in the order in which they are recorded.
         messages: Vec<Message>,
         /// Whether input that waits may join the path after them.
         boundary: Boundary,
@@ -141,7 +152,7 @@ pub enum Effect {
         delay_ms: u64,
         /// The number of this retry, from 1.
         attempt: u32,
-        /// Why.
+        /// Why the last call failed.
         failure: Failure,
     },
     /// The provider cut the context without a word.
@@ -150,9 +161,9 @@ pub enum Effect {
     Cancel,
     /// Record these messages and the run's end.
     End {
-        /// In this order.
+        /// The messages, in the order in which they are recorded.
         messages: Vec<Message>,
-        /// How it ended.
+        /// How the run ended.
         outcome: RunOutcome,
     },
 }
@@ -185,7 +196,7 @@ enum Phase {
     Over,
 }
 
-/// A run in progress.
+/// A run in progress: a state machine without any side effect.
 #[derive(Debug, Clone)]
 pub struct Run {
     limits: RunLimits,
@@ -196,6 +207,8 @@ pub struct Run {
     size: Size,
     /// How many answers the model gave.
     steps: u32,
+    /// The step that began and is not over.
+    open_step: Option<u32>,
     recovery: Recovery,
     calls: Calls,
     /// Whether an abort came while the last record was on its way.
@@ -264,6 +277,7 @@ impl Run {
             phase: Phase::New,
             size: Size::default(),
             steps: 0,
+            open_step: None,
             recovery: Recovery {
                 retries: 0,
                 overflows: 0,
@@ -283,11 +297,6 @@ impl Run {
     /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
-    }
-
-    /// How many answers the model gave.
-    pub fn steps(&self) -> u32 {
-        self.steps
     }
 
     /// Decides what to do next.
@@ -346,8 +355,32 @@ impl Run {
     }
 
     fn ask(&mut self) -> Vec<Effect> {
+        assert!(self.calls.open.is_empty(), "the model is asked only when each call has its result");
         self.phase = Phase::Asking;
-        vec![Effect::Ask { output_tokens_max: self.recovery.output_tokens_max, media: self.recovery.media }]
+        let mut effects = Vec::new();
+        // A retry, and what is asked after an overflow was compacted, belong to the step that is open.
+        if self.open_step.is_none() {
+            let step = self.steps + 1;
+            self.open_step = Some(step);
+            effects.push(Effect::StepStarted { step });
+        }
+        effects.push(Effect::Ask {
+            output_tokens_max: self.recovery.output_tokens_max,
+            media: self.recovery.media,
+        });
+        effects
+    }
+
+    /// Ends the open step, if there is one.
+    fn end_step(&mut self) -> Vec<Effect> {
+        self.open_step.take().map(|step| Effect::StepEnded { step }).into_iter().collect()
+    }
+
+    /// The step's answer and results are recorded: goes on to the next one.
+    fn next_step(&mut self) -> Vec<Effect> {
+        let mut effects = self.end_step();
+        effects.extend(self.measure(false));
+        effects
     }
 
     fn compacted(&mut self, installed: bool, floor: Option<Failure>, emergency: bool) -> Vec<Effect> {
@@ -492,20 +525,21 @@ impl Run {
         self.records_pending -= 1;
         match self.phase {
             Phase::Ending if delivered > 0 && self.aborting => self.end(Vec::new(), RunOutcome::Aborted),
-            Phase::Ending if delivered > 0 => self.measure(false),
+            Phase::Ending if delivered > 0 => self.next_step(),
             // Nothing waited: the record ended the run.
             Phase::Ending => {
                 self.phase = Phase::Over;
-                Vec::new()
+                self.end_step()
             }
             Phase::Tools if self.records_pending == 0 => {
                 if self.calls.open.is_empty() {
-                    return self.measure(false);
+                    return self.next_step();
                 }
                 if self.calls.are_running {
                     return Vec::new();
                 }
                 // The answer is durable, and none of its calls has run yet.
+                assert!(self.open_step.is_some(), "calls run within a step");
                 self.calls.are_running = true;
                 let mut calls: Vec<ToolCall> = self.calls.open.values().cloned().collect();
                 let cut = self.calls.cut.take().map(|call| {
@@ -656,9 +690,12 @@ impl Run {
     }
 
     fn end(&mut self, messages: Vec<Message>, outcome: RunOutcome) -> Vec<Effect> {
+        assert!(self.phase != Phase::Over, "a run ends once");
         self.phase = Phase::Over;
         self.calls.open.clear();
-        vec![Effect::End { messages, outcome }]
+        let mut effects = self.end_step();
+        effects.push(Effect::End { messages, outcome });
+        effects
     }
 }
 

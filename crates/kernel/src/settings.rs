@@ -43,7 +43,7 @@ pub struct CompactionSettings {
     pub strategy: Strategy,
     /// The model that writes summaries. `null`: the session's own.
     pub summary_model: Option<String>,
-    /// Where to cut.
+    /// How the place of the cut is chosen.
     pub cut: CutRule,
     /// A split turn's prefix of fewer messages gets no summary of its own.
     pub min_split_prefix: u64,
@@ -89,7 +89,7 @@ impl Default for CompactionSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// A model.
+    /// The model of the session, or `summary_model`.
     Summarize,
     /// No model: counts, the previous summary, the active request and the files.
     Truncate,
@@ -109,7 +109,7 @@ pub enum CutRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "UnknownWindowText", into = "UnknownWindowText")]
 pub enum UnknownWindow {
-    /// This many tokens.
+    /// A window of this many tokens.
     Assume(u64),
     /// Nothing: compaction by threshold is off until a window is known.
     Disable,
@@ -165,7 +165,7 @@ pub enum SettingsError {
     Value {
         /// The setting's name.
         key: &'static str,
-        /// What it must be.
+        /// What the value must be.
         reason: String,
     },
     /// The keep leaves nothing to summarise before the trigger is reached.
@@ -237,7 +237,7 @@ impl CompactionSettings {
     /// Checks that compaction can do its work in this window beside this fixed overhead (both in tokens).
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The first reason why it cannot.
     pub fn feasible(&self, window: u64, overhead: u64) -> Result<(), SettingsError> {
         self.check()?;
         let Some(trigger) = self.trigger_tokens(window).filter(|_| self.enabled) else { return Ok(()) };

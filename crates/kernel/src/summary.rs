@@ -283,7 +283,7 @@ fn split_at_tokens(text: &str, budget_tokens: u64) -> (&str, &str) {
 /// Why a summariser's answer is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
-    /// Nothing was said.
+    /// The answer has no text.
     #[error("the summary is empty")]
     Empty,
     /// It ended at the output limit.
@@ -292,7 +292,7 @@ pub enum Rejected {
     /// It was interrupted, filtered or failed.
     #[error("the summary did not end properly")]
     Incomplete,
-    /// It called tools.
+    /// The answer calls tools.
     #[error("the summariser called tools instead of answering")]
     ToolCalls,
     /// It is longer than its cap.
@@ -300,7 +300,7 @@ pub enum Rejected {
     TooLong {
         /// Its size by our estimate.
         tokens: u64,
-        /// The cap.
+        /// The most that is allowed, in tokens.
         cap: u64,
     },
     /// It does not have the asked-for form.

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 pub use crate::context_usage::{ContextUsage, Measured, Window, WindowSource};
 use crate::entry::{Entry, EntryKind};
 use crate::message::{Message, Usage};
-use crate::path::{Live, is_message};
+use crate::path::{ActivePath, is_message};
 use crate::settings::{CompactionSettings, UnknownWindow};
 use crate::size::{Estimator, stored_tokens};
 
 #[cfg(test)]
 mod tests;
 
-/// A live report this many times away from our own estimate is distrusted once.
+/// A report this many times away from our own estimate is distrusted once.
 const DISTRUST_FACTOR: f64 = 1.8;
 /// Below this many estimated tokens a sample says nothing about the ratio, nor a report about its trust.
 const SAMPLE_TOKENS: u64 = 400;
@@ -97,7 +97,7 @@ impl Ratio {
         if value.is_finite() { Self(value.clamp(0.5, 3.0)) } else { Self::default() }
     }
 
-    /// Its value.
+    /// How many of the provider's tokens one of ours is.
     pub fn value(self) -> f64 {
         self.0
     }
@@ -129,10 +129,10 @@ pub fn usable_usage(message: &Message) -> Option<&Usage> {
 }
 
 /// Measures a path as it was recorded: the last usable usage after the newest compaction, and the estimate of
-/// what follows it. For sessions that are read, not live; those are followed by a [`Tracker`].
+/// what follows it. For sessions that are read; those that are at work are followed by a [`Tracker`].
 pub fn measure(path: &[Arc<Entry>], estimator: Estimator, overhead: u64, ratio: Ratio) -> Measured {
-    let live = Live::of(path);
-    let reported = (fresh_from(path, &live)..path.len()).rev().find_map(|index| {
+    let active = ActivePath::of(path);
+    let reported = (fresh_from(path, &active)..path.len()).rev().find_map(|index| {
         let usage = usable_usage(path[index].kind.as_message()?)?;
         Some((index, usage.total_tokens()))
     });
@@ -148,21 +148,21 @@ pub fn measure(path: &[Arc<Entry>], estimator: Estimator, overhead: u64, ratio: 
             Measured { usage_tokens: tokens, trailing_tokens: ratio.apply(estimate(&path[index + 1..])) }
         }
         None => {
-            let summary = live.compaction.map_or(0, |index| stored_tokens(&path[index], estimator));
+            let summary = active.compaction.map_or(0, |index| stored_tokens(&path[index], estimator));
             Measured {
                 usage_tokens: 0,
-                trailing_tokens: overhead + ratio.apply(summary + estimate(live.entries())),
+                trailing_tokens: overhead + ratio.apply(summary + estimate(active.entries())),
             }
         }
     }
 }
 
-/// Follows a live session's context size, one message at a time.
+/// Follows a session's context size, one message at a time.
 #[derive(Debug, Clone)]
 pub struct Tracker {
     /// The fixed part of every request, in tokens by our estimate: system prompt, tools, instructions, pins.
     overhead: u64,
-    /// Our estimate of the live messages and the summary.
+    /// Our estimate of the active messages and the summary.
     estimate: u64,
     /// The last report that was used.
     report: Option<Report>,
@@ -207,9 +207,9 @@ pub enum Trust {
     Unusable,
     /// It is too far from our own estimate (both in tokens); the next one will be believed.
     Distrusted {
-        /// What was reported.
+        /// What the provider reported, in its tokens.
         reported: u64,
-        /// What we estimate.
+        /// What we estimate, in its tokens.
         estimated: u64,
     },
 }
@@ -217,12 +217,12 @@ pub enum Trust {
 impl Tracker {
     /// Starts from a path as it was recorded, and takes its reports for what they were worth then.
     pub fn open(path: &[Arc<Entry>], overhead: u64, ratio: Ratio) -> Self {
-        let live = Live::of(path);
-        let summary = live.compaction.map_or(0, |index| path[index].tokens);
+        let active = ActivePath::of(path);
+        let summary = active.compaction.map_or(0, |index| path[index].tokens);
         let mut tracker =
             Self { overhead, estimate: summary, report: None, ratio, distrusted: false, sample_base: None };
-        let fresh = fresh_from(path, &live);
-        for (index, entry) in path.iter().enumerate().skip(live.start) {
+        let fresh = fresh_from(path, &active);
+        for (index, entry) in path.iter().enumerate().skip(active.start) {
             if !is_message(&entry.kind) {
                 continue;
             }
@@ -290,7 +290,7 @@ impl Tracker {
         self.sample_base = None;
     }
 
-    /// The size now.
+    /// The context's size now.
     pub fn measured(&self) -> Measured {
         match self.report {
             Some(report) => Measured {
@@ -311,11 +311,11 @@ impl Tracker {
 }
 
 /// From where on reports are of the context as it is: an earlier one is of another.
-fn fresh_from(path: &[Arc<Entry>], live: &Live<'_>) -> usize {
+fn fresh_from(path: &[Arc<Entry>], active: &ActivePath<'_>) -> usize {
     let is_rewrite = |entry: &Arc<Entry>| {
         matches!(entry.kind, EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. })
     };
-    path.iter().rposition(is_rewrite).map_or(live.start, |index| (index + 1).max(live.start))
+    path.iter().rposition(is_rewrite).map_or(active.start, |index| (index + 1).max(active.start))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]

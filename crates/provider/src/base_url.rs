@@ -1,8 +1,8 @@
-//! The address of an API: parsed once, by the parser whose result the requests use.
+//! The URL of an API, parsed once by the parser whose result the requests use.
 //!
 //! Invariants: a [`BaseUrl`] is an http or https URL whose scheme, host and port are exactly those that were
-//! written, so nobody who reads the text can take it for another server's; it holds no user name, password or
-//! fragment; and neither its `Display` nor its `Debug` nor an error shows its query, which may hold a key.
+//! written, so that a reader cannot mistake it for another server's URL; it contains no user name, password or
+//! fragment; and neither its `Display` nor its `Debug` nor an error shows its query, which may contain a key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,19 +12,19 @@ use reqwest::Url;
 /// The longest base URL, in bytes.
 const BYTES_MAX: usize = 2_048;
 
-/// Where an API is, up to and without `/chat/completions`. A query in it goes with every request.
+/// The URL of an API, without `/chat/completions`. A query in it is sent with every request.
 ///
-/// Two are equal if they lead to the same place: a slash at the path's end does not count.
+/// A slash at the end of the path makes no difference to equality.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BaseUrl(Url);
 
-/// A text that is no base URL, and why.
+/// Why a text is not a base URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the base URL {shown} is not usable: {reason}")]
 pub struct BaseUrlError {
-    /// The text without what may be a secret, in quotes, with escapes for what is not printable.
+    /// The text in quotes, with escapes for unprintable characters, and without the parts that may be secrets.
     shown: String,
-    /// What is wrong with it.
+    /// What is wrong with the text.
     reason: String,
 }
 
@@ -34,12 +34,12 @@ impl BaseUrl {
         self.0.host_str().unwrap_or_default().trim_matches(['[', ']'])
     }
 
-    /// The port that is connected to: the scheme's own where none is written.
+    /// The port of the server: the scheme's default port if the URL names none.
     pub fn port(&self) -> u16 {
         self.0.port_or_known_default().unwrap_or_default()
     }
 
-    /// Whether a query goes with every request. It may hold a key, so it is never shown.
+    /// Whether the URL has a query, which is sent with every request. It may contain a key and is never shown.
     pub fn has_query(&self) -> bool {
         self.0.query().is_some()
     }
@@ -62,7 +62,7 @@ impl FromStr for BaseUrl {
         if text.len() > BYTES_MAX {
             return Err(unusable("it is too long"));
         }
-        // A URL parser drops or replaces some of these, so the text would not be what is used.
+        // The URL parser drops or replaces some of these characters, so the result would differ from the text.
         if let Some(c) = text.chars().find(|c| !c.is_ascii_graphic() || *c == '\\') {
             let reason = format!("it holds the character {c:?}, which no URL holds");
             return Err(unusable(&reason));
@@ -72,7 +72,7 @@ impl FromStr for BaseUrl {
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         if authority.contains('@') {
-            // It would show in every error message.
+            // The password would appear in every error message.
             return Err(unusable("it holds a user name or a password; use the key or a header instead"));
         }
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
@@ -98,7 +98,7 @@ impl FromStr for BaseUrl {
     }
 }
 
-/// As it is shown: without the query and without a slash at the end.
+/// Without the query and without a slash at the end.
 impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0.as_str().split('?').next().unwrap_or_default();
@@ -112,7 +112,7 @@ impl fmt::Debug for BaseUrl {
     }
 }
 
-/// A text that is no URL, in quotes, without what may be a password or a key.
+/// The beginning of a text that is not a URL, in quotes, without the parts that may be a password or a key.
 fn shown(text: &str) -> String {
     let text = text.split(['?', '#']).next().unwrap_or_default();
     let text = text.rsplit('@').next().unwrap_or_default();

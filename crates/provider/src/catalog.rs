@@ -1,86 +1,87 @@
-//! The model catalogue: limits, prices and abilities of known models, compiled in.
+//! The model catalogue: limits, prices and abilities of known models, compiled into the crate.
 //!
-//! The data is models.dev's, in the compact form that `data/README.md` describes. Invariants: what is not known
-//! is `None`, never a guess, and an unknown provider's model gets the smallest limit that any provider has for
-//! it, and no price.
+//! The data comes from models.dev, in the compact form that `data/README.md` describes.
+//!
+//! Invariants: an unknown value is `None` and never a guess; a model of an unknown provider gets the smallest limit
+//! that any provider has for it, and no price.
 
 use std::sync::OnceLock;
 
 use greenroom_kernel::Usage;
 
-/// All known models.
+/// All known models and providers.
 #[derive(Debug)]
 pub struct Catalog {
-    /// Sorted by provider and model.
+    /// All models, sorted by provider and model.
     models: Vec<ModelInfo>,
-    /// Sorted by id.
+    /// All providers, sorted by id.
     providers: Vec<ProviderInfo>,
 }
 
-/// What is known of a provider.
+/// What is known about a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderInfo {
-    /// Its id, such as `openai`.
+    /// The provider's id, such as `openai`.
     pub id: &'static str,
-    /// Its name, for people.
+    /// The provider's name, for people.
     pub name: &'static str,
-    /// The environment variables that hold its key, the usual one first.
+    /// The environment variables that hold the provider's key, the usual one first.
     pub key_variables: Vec<&'static str>,
-    /// Where its API is, if the catalogue says so.
+    /// The URL of the provider's API, if the catalogue has one.
     pub base_url: Option<&'static str>,
 }
 
-/// What is known of a model at one provider.
+/// What is known about a model at one provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelInfo {
     /// The provider's id.
     pub provider: &'static str,
-    /// The model's id in the catalogue; the name that was looked up may have had a date behind it.
+    /// The model's id in the catalogue. The name that was looked up may have had a date at its end.
     pub model: &'static str,
     /// The context window, in tokens.
     pub context_tokens: Option<u64>,
-    /// The most input, in tokens, where it is less than the window.
+    /// The input limit, in tokens, where it is smaller than the context window.
     pub input_tokens: Option<u64>,
-    /// The most output, in tokens.
+    /// The output limit, in tokens.
     pub output_tokens: Option<u64>,
-    /// Whether it reasons.
+    /// Whether the model reasons before it answers.
     pub reasoning: bool,
-    /// Whether it calls tools.
+    /// Whether the model can call tools.
     pub tools: bool,
-    /// Whether it follows a schema.
+    /// Whether the model can follow a JSON schema in its answer.
     pub structured_output: bool,
-    /// Its prices; `None` if they are not known.
+    /// The prices of small requests; `None` if they are not known.
     pub prices: Option<Prices>,
-    /// Prices of larger requests, by size, smallest first.
+    /// The prices of larger requests, by size, the smallest first.
     pub tiers: Vec<PriceTier>,
 }
 
 /// Prices in microdollars (millionths of a US dollar) for a million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prices {
-    /// Input that is not cached.
+    /// The price of input that is not cached.
     pub input: u64,
-    /// Output.
+    /// The price of output.
     pub output: u64,
-    /// Input read from the cache; `None`: as input.
+    /// The price of input that is read from the cache; `None` means the price of other input.
     pub cache_read: Option<u64>,
-    /// Input written to the cache; `None`: as input.
+    /// The price of input that is written to the cache; `None` means the price of other input.
     pub cache_write: Option<u64>,
-    /// Reasoning; `None`: as output.
+    /// The price of reasoning; `None` means the price of other output.
     pub reasoning: Option<u64>,
 }
 
-/// Prices of requests above a size.
+/// The prices of requests above a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PriceTier {
-    /// They hold for requests with more input than this, in tokens.
+    /// The prices apply to requests with more input than this, in tokens.
     pub above_tokens: u64,
-    /// The prices.
+    /// The prices, which apply to the whole request.
     pub prices: Prices,
 }
 
 impl Catalog {
-    /// The catalogue that is compiled in; read when first used.
+    /// The catalogue that is compiled in. It is parsed at the first use.
     pub fn bundled() -> &'static Self {
         static BUNDLED: OnceLock<Catalog> = OnceLock::new();
         BUNDLED.get_or_init(|| Self::parse(include_str!("../data/models.tsv")))
@@ -136,7 +137,8 @@ impl Catalog {
         self.providers.binary_search_by(|info| info.id.cmp(id)).ok().and_then(|at| self.providers.get(at))
     }
 
-    /// What is known of `model`: at `provider` if that is known, else at any ([`Catalog::find_any`]).
+    /// What is known about `model`: at `provider` if that provider is known, and otherwise at any provider
+    /// ([`Catalog::find_any`]).
     pub fn lookup(&self, provider: &str, model: &str) -> Option<ModelInfo> {
         match self.provider(provider) {
             Some(_) => self.find(provider, model),
@@ -144,7 +146,7 @@ impl Catalog {
         }
     }
 
-    /// A provider's model by its name, with or without a date behind it, such as `gpt-5-2025-08-07`.
+    /// A provider's model by its name, with or without a date at its end, such as `gpt-5-2025-08-07`.
     pub fn find(&self, provider: &str, model: &str) -> Option<ModelInfo> {
         let start = self.models.partition_point(|info| info.provider < provider);
         let end = self.models.partition_point(|info| info.provider <= provider);
@@ -157,8 +159,8 @@ impl Catalog {
         names(model).find_map(|name| own.iter().find(|info| info.model.eq_ignore_ascii_case(name))).cloned()
     }
 
-    /// A model whose provider is not known: the one with the smallest window of all that have this name, behind
-    /// a vendor's prefix or not. It has no price, since that is the provider's.
+    /// A model whose provider is not known: of all models with this name, with or without a vendor's prefix, the one
+    /// with the smallest window. It has no price, because prices differ between providers.
     pub fn find_any(&self, model: &str) -> Option<ModelInfo> {
         let bare = |name: &'static str| name.rsplit('/').next().unwrap_or(name);
         let wanted = model.rsplit('/').next().unwrap_or(model);
@@ -171,7 +173,8 @@ impl Catalog {
 }
 
 impl ModelInfo {
-    /// The tokens to budget on: the input limit where it is smaller than the window, else the window.
+    /// The tokens that a request may have: the input limit where it is smaller than the context window, otherwise the
+    /// window.
     pub fn window_tokens(&self) -> Option<u64> {
         match (self.context_tokens, self.input_tokens) {
             (Some(context), Some(input)) => Some(context.min(input)),
@@ -179,7 +182,7 @@ impl ModelInfo {
         }
     }
 
-    /// What a call costs, in microdollars, rounded to the nearest; `None` if the prices are not known.
+    /// What a call costs, rounded to the nearest microdollar; `None` if the prices are not known.
     pub fn cost_microdollars(&self, usage: &Usage) -> Option<u64> {
         let tier = self.tiers.iter().rev().find(|tier| usage.input_tokens > tier.above_tokens);
         let prices = tier.map(|tier| tier.prices).or(self.prices)?;
@@ -199,13 +202,13 @@ impl ModelInfo {
     }
 }
 
-/// A name, and what is left of it without a date or `latest` behind it.
+/// The name, and if it ends in a date or in `latest`, the name without that.
 fn names(model: &str) -> impl Iterator<Item = &str> {
     [Some(model), without_date(model)].into_iter().flatten()
 }
 
-/// The name without its date; `None` if there is none. Only whole dates count: `gpt-4-0613` is a model of its
-/// own.
+/// The name without the date or `latest` at its end; `None` if there is neither. Only a date with a year counts:
+/// `gpt-4-0613` is a model of its own.
 fn without_date(model: &str) -> Option<&str> {
     if let Some(base) = model.strip_suffix("-latest") {
         return Some(base);

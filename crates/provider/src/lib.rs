@@ -1,9 +1,14 @@
-//! Model providers: the trait, the OpenAI-compatible one, the model catalogue, error classes.
+//! Model providers: the trait, the OpenAI-compatible implementation, the model catalogue and the error classifier.
 //!
 //! The one key decision: **a provider is shaped by what must be kept, not by one API.** Opaque reasoning goes
-//! back unchanged, usage tells cached from fresh tokens, and an error keeps its status and body. This is the
-//! only crate that knows async-openai, and none of its types are public. What is absent: sessions, actors,
-//! retries (the run decides about those), and any knowledge of compaction.
+//! back unchanged, usage tells cached from fresh tokens, and an error keeps its status and body.
+//!
+//! Invariants: this is the only crate that knows async-openai, and none of its types are public; a call is one HTTP
+//! request, because the run decides about retries; and nothing here knows of sessions, actors or compaction.
+//!
+//! A provider with another wire format can use [`classify()`], [`retry_after`] and [`catalog`]. It cannot use the
+//! OpenAI-compatible provider's reading of event streams, idle timeouts and body limits: those are private to
+//! [`openai`] and written against async-openai's client and error types.
 
 mod base_url;
 pub mod catalog;
@@ -49,18 +54,18 @@ pub struct Request {
 /// A JSON schema for an answer's text.
 #[derive(Debug, Clone)]
 pub struct OutputSchema {
-    /// Its name: letters, digits, `_` and `-`.
+    /// The schema's name, of letters, digits, `_` and `-`.
     pub name: String,
-    /// The schema.
+    /// The JSON schema itself.
     pub schema: serde_json::Value,
 }
 
 /// What a model call is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// A step of a run: its usage moves the context size.
+    /// A step of a run. Its usage is what the size of the session's context is measured by.
     Step,
-    /// A summary: it bills, and never moves the context size.
+    /// A summary. Its usage is billed and has no effect on the size of the session's context.
     Summary,
 }
 
@@ -68,85 +73,87 @@ pub enum Purpose {
 ///
 /// Dropping the future or the stream cancels the call and closes its connection.
 pub trait Provider: Send + Sync + 'static {
-    /// Its name in the model catalogue, such as `openai`.
+    /// The provider's name in the model catalogue, such as `openai`.
     fn name(&self) -> &str;
 
     /// Starts one model call.
     ///
     /// # Errors
-    /// What the provider answered instead of a stream, classified. A later failure is an item of the stream.
+    /// Returns what the provider answered instead of a stream, classified. A later failure is an item of the stream.
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>>;
 
-    /// Whether reasoning of earlier answers is sent back, and so counts as input again.
+    /// Whether the reasoning of earlier answers is sent back to the model, and therefore counts as input again.
     fn resends_reasoning(&self) -> bool {
         false
     }
 
-    /// The output limit that a request which names none is sent with, in tokens, if it is sent with any. A run
-    /// must know it, since it can lower only a limit that it knows.
+    /// The output limit, in tokens, of a request whose `output_tokens_max` is `None`; `None` if such a request is
+    /// sent without a limit. A run must know the limit in order to lower it.
     fn output_tokens_max(&self) -> Option<u64> {
         None
     }
 }
 
-/// The answer as it comes. Ends with exactly one [`ReplyEvent::Done`] or one error; a stream that ends with
-/// neither is malformed.
+/// An answer as it arrives. The stream ends with exactly one [`ReplyEvent::Done`] or one error; a stream that ends
+/// with neither is malformed.
 pub type ReplyStream = BoxStream<'static, Result<ReplyEvent, ProviderError>>;
 
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplyEvent {
-    /// More text.
+    /// The next piece of the text.
     Text(String),
-    /// More readable reasoning.
+    /// The next piece of the readable reasoning.
     Reasoning(String),
-    /// A tool call begins or goes on. For progress only: the whole call is in `Done`.
+    /// A tool call begins or continues. This is for showing progress: `Done` has the whole call.
     ToolCall {
-        /// Which of the answer's calls, from 0.
+        /// The position of the call among the answer's calls, from 0.
         index: usize,
-        /// The tool's name, where this piece carries it.
+        /// The tool's name, if this piece carries it.
         name: Option<String>,
-        /// More of the arguments' JSON text.
+        /// The next piece of the arguments' JSON text.
         arguments: String,
     },
-    /// The whole answer.
+    /// The complete answer. Nothing follows it.
     Done(Box<AssistantMessage>),
 }
 
-/// A failed model call: what it is ([`Failure`]), and what the provider said.
+/// A failed model call: its classification ([`Failure`]) and the provider's own words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{failure}")]
 pub struct ProviderError {
-    /// The class, the message and what was parsed from the body.
+    /// The class, the message and the numbers that were read from the body.
     pub failure: Failure,
-    /// The body as it came, cut at 16 KiB; empty if there was none.
+    /// The body as received, at most its first 16 KiB; empty if there was none.
     pub body: String,
-    /// The stream was opened and closed cleanly without a single event. A real server answers so when the
-    /// prompt is too long, so it is an overflow if our own estimate is near the window.
+    /// Whether the stream was opened and closed cleanly without a single event. Some servers answer a prompt that is
+    /// too long in this way, so it is a context overflow if our own estimate is near the window.
     pub empty_stream: bool,
 }
 
 impl ProviderError {
-    /// An error with what the provider said, or an empty string.
+    /// An error with this classification and the body as received, which may be empty.
     pub fn new(failure: Failure, body: impl Into<String>) -> Self {
         Self { failure, body: body.into(), empty_stream: false }
     }
 
-    /// Whether this failure says too little to tell, and is a context overflow if our own estimate is near the
-    /// window (85 % of it or more): an empty stream, or a 400, 413 or 429 with an empty body.
+    /// Whether this failure may be a context overflow although nothing in it says so: an empty stream, or a 400, 413
+    /// or 429 with an empty body. It is one if our own estimate is near the window (85 % of it or more).
     pub fn is_overflow_candidate(&self) -> bool {
         self.empty_stream || is_empty_body_overflow_candidate(self.failure.status, &self.body)
     }
 }
 
-/// Whether an answer is one of those that a server near its limit gives without a word: 400, 413 or 429 with an
-/// empty body. [`ProviderError::is_overflow_candidate`] is the question that a run asks.
+/// Whether a refusal has a status that servers give to an overflow (400, 413 or 429) and an empty body. Runs use
+/// [`ProviderError::is_overflow_candidate`], which includes empty streams.
 pub fn is_empty_body_overflow_candidate(status: Option<u16>, body: &str) -> bool {
     matches!(status, Some(400 | 413 | 429)) && body.trim().is_empty()
 }
 
-/// Arguments that are a JSON object go as they are. Anything else is wrapped into one: a server that parses the
-/// history would refuse it with a 500, for ever. Every provider sends a call's arguments so.
+/// A tool call's arguments as a JSON object, in the form in which every provider must send them.
+///
+/// Arguments that are a JSON object are returned unchanged, and missing ones become `{}`. Other text becomes
+/// `{"invalid_arguments": "…"}`, because a server that parses the history would refuse every further request.
 pub fn sendable_arguments(arguments: &str) -> Cow<'_, str> {
     let trimmed = arguments.trim();
     if trimmed.is_empty() || trimmed == "null" {

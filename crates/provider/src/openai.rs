@@ -1,8 +1,8 @@
-//! The provider for everything that speaks OpenAI's chat completions: OpenAI itself, gateways, local servers.
+//! The provider for OpenAI's chat completions API, which gateways and local servers offer too.
 //!
-//! Invariants: a call sends one HTTP request, never more, and follows no redirect, so the key reaches no other
-//! host; every stream ends with one `Done` or one error; and dropping the future or the stream closes the
-//! connection.
+//! Invariants: a call sends exactly one HTTP request and follows no redirect, so that the key reaches no other host;
+//! every stream ends with one `Done` or one error; dropping the future or the stream closes the connection; and no key
+//! appears in an error or in `Debug` output.
 
 mod assemble;
 mod chunk;
@@ -23,15 +23,15 @@ use secrecy::SecretString;
 pub(crate) use self::transport::ERROR_BODY_BYTES_MAX;
 use crate::{BaseUrl, Provider, ProviderError, ReplyStream, Request};
 
-/// Where OpenAI's own API is.
+/// The base URL of OpenAI's own API.
 pub const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
 
-/// A key that never shows itself: its `Debug` is `"***"`, and it has no `Display`.
+/// An API key that cannot be printed by accident: its `Debug` output is `"***"`, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
 impl ApiKey {
-    /// The key itself, for a header.
+    /// The key in plain text, for a header.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -55,56 +55,56 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// The name under which a server wants the limit of the output.
+/// The request field that carries the output limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxTokensField {
-    /// `max_tokens`: the old name, which every server but OpenAI's reasoning models reads.
+    /// `max_tokens`: the old name, which all servers accept except for OpenAI's reasoning models.
     MaxTokens,
-    /// `max_completion_tokens`: the name that OpenAI's reasoning models insist on.
+    /// `max_completion_tokens`: the name that OpenAI's reasoning models require.
     MaxCompletionTokens,
 }
 
-/// Whether and how reasoning of earlier answers is sent back.
+/// Whether the reasoning of earlier answers is sent back, and in which field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResendReasoning {
-    /// It is not: what most servers expect.
+    /// Reasoning is not sent back, which is what most servers expect.
     Never,
-    /// As `reasoning_content`, to the provider it came from.
+    /// Reasoning is sent as `reasoning_content`, only to the provider that it came from.
     AsReasoningContent,
-    /// As `reasoning`, to the provider it came from.
+    /// Reasoning is sent as `reasoning`, only to the provider that it came from.
     AsReasoning,
 }
 
-/// How to reach a server, and what it wants.
+/// How to reach a server, and which form of request it expects.
 #[derive(Clone)]
 pub struct OpenAiOptions {
     /// The provider's name in the model catalogue.
     pub name: String,
-    /// Where the API is.
+    /// The URL of the API.
     pub base_url: BaseUrl,
-    /// The key, sent as a bearer token; local servers need none.
+    /// The key, which is sent as a bearer token. Local servers usually need none.
     pub api_key: Option<ApiKey>,
-    /// More headers; one that is named here replaces ours.
+    /// Additional headers. A header with the name of one of ours replaces it.
     pub headers: Vec<(String, String)>,
     /// How long a connection may take, in milliseconds.
     pub connect_timeout_ms: u64,
-    /// How long the first piece of an answer may take from the sending of the request on, in milliseconds. A
-    /// server that queues, or a model that thinks without saying so, sends nothing for minutes.
+    /// How long the first piece of an answer may take, in milliseconds from the start of the request. A server that
+    /// queues requests, or a model whose reasoning is hidden, may send nothing for minutes.
     pub first_event_timeout_ms: u64,
-    /// How long the next piece of an answer may take, in milliseconds. Comments and empty pieces do not count.
+    /// How long the next piece of an answer may take, in milliseconds. Comments and empty pieces are not progress.
     pub idle_timeout_ms: u64,
-    /// The most output to ask for where a request names no limit, in tokens; `None` leaves it to the server.
+    /// The output limit of requests that name none, in tokens; `None` leaves the limit to the server.
     pub output_tokens_max: Option<u64>,
-    /// The name of that limit; `None`: `max_completion_tokens` at OpenAI and Azure, else `max_tokens`.
+    /// The field of the output limit; `None` means `max_completion_tokens` at OpenAI and Azure, and `max_tokens`
+    /// elsewhere.
     pub max_tokens_field: Option<MaxTokensField>,
-    /// Whether reasoning is sent back.
+    /// Whether the reasoning of earlier answers is sent back.
     pub resend_reasoning: ResendReasoning,
-    /// Whether the session is sent as `prompt_cache_key`; `None`: at OpenAI and Azure only, since strict servers
-    /// refuse fields that they do not know.
+    /// Whether the session's id is sent as `prompt_cache_key`; `None` means at OpenAI and Azure only, because strict
+    /// servers refuse unknown fields.
     pub prompt_cache_key: Option<bool>,
-    /// The most bytes that one answer may have on the wire, where each token comes in a frame of a few hundred. What
-    /// the model says in it may have 4 MiB, and one line 8 MiB. An answer that is larger is given up and not asked
-    /// for again.
+    /// The largest answer on the wire, in bytes. Each token takes a few hundred bytes there. Apart from that, the
+    /// answer's text is limited to 4 MiB and a line to 8 MiB. An answer that is larger is given up and not retried.
     pub response_bytes_max: usize,
 }
 
@@ -129,7 +129,7 @@ impl Default for OpenAiOptions {
 
 impl fmt::Debug for OpenAiOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Headers may carry keys too.
+        // The values of headers are left out because they may be keys.
         let header_names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("OpenAiOptions")
             .field("name", &self.name)
@@ -148,33 +148,33 @@ impl fmt::Debug for OpenAiOptions {
     }
 }
 
-/// Options that no request can be made with.
+/// Why no request can be made with some options.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// The key holds characters that no header can carry, such as a line break.
-    #[error("the API key holds characters that a header cannot carry")]
+    /// The key contains characters that a header cannot carry, such as a line break.
+    #[error("the API key contains characters that a header cannot carry")]
     ApiKey,
-    /// A header's name or value cannot be sent.
+    /// A header's name or value contains characters that cannot be sent.
     #[error("the header {name:?} cannot be sent")]
     Header {
-        /// Its name.
+        /// The name of the header.
         name: String,
     },
-    /// The HTTP client could not be set up: most often no certificates are installed.
+    /// The HTTP client cannot be set up. The most frequent cause is that no certificates are installed.
     #[error("the HTTP client cannot be set up: {reason}")]
     Client {
-        /// What the client said.
+        /// The client's error.
         reason: String,
     },
 }
 
-/// A provider that speaks OpenAI's chat completions. Cloning is cheap; clones share connections.
+/// A provider for OpenAI's chat completions API. Cloning is cheap; clones share connections.
 #[derive(Debug, Clone)]
 pub struct OpenAi {
     server: Arc<Server>,
 }
 
-/// What all calls share.
+/// What all calls of a provider share.
 #[derive(Debug)]
 struct Server {
     options: OpenAiOptions,
@@ -184,13 +184,13 @@ struct Server {
     prompt_cache_key: bool,
 }
 
-/// Where requests go. Written by hand instead of taken from async-openai, whose own reads the environment.
+/// Where requests go. async-openai's own configuration is not used because it reads the environment.
 #[derive(Clone)]
 struct Endpoint {
     base: String,
     query: Vec<(String, String)>,
     headers: HeaderMap,
-    // The trait asks for one; the real key is in `headers`, marked as sensitive.
+    // The trait requires a key; the real one is in `headers`, marked as sensitive.
     no_key: SecretString,
 }
 
@@ -224,10 +224,10 @@ impl Config for Endpoint {
 }
 
 impl OpenAi {
-    /// A provider with these options. Opens no connection.
+    /// A provider with these options. No connection is opened.
     ///
     /// # Errors
-    /// If no request could ever be made: see [`OptionsError`].
+    /// Fails if no request can be made with the options: see [`OptionsError`].
     pub fn new(options: OpenAiOptions) -> Result<Self, OptionsError> {
         let mut client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
@@ -236,7 +236,7 @@ impl OpenAi {
             .pool_max_idle_per_host(64)
             .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")));
         if !options.base_url.is_encrypted() {
-            // No certificate is ever looked at: a machine that has none installed still reaches its own server.
+            // Without TLS no certificate is needed, so a machine that has none installed reaches a local server.
             client = client.tls_certs_only([]);
         }
         let client =
@@ -257,7 +257,7 @@ impl OpenAi {
         Ok(Self { server: Arc::new(server) })
     }
 
-    /// The options it was made with.
+    /// The options that the provider was made with.
     pub fn options(&self) -> &OpenAiOptions {
         &self.server.options
     }
@@ -294,9 +294,9 @@ impl Server {
 }
 
 impl Server {
-    /// Takes the key out of an error: some servers repeat it when they refuse it.
+    /// Removes the key from an error, because some servers repeat the key that they refuse.
     fn without_key(&self, mut error: ProviderError) -> ProviderError {
-        // A shorter one is no key, and could be a part of any word.
+        // A shorter text is not a key and could be a part of any word.
         const KEY_BYTES_MIN: usize = 8;
         let key = self.options.api_key.as_ref().map(|key| key.expose().trim()).unwrap_or_default();
         if key.len() >= KEY_BYTES_MIN {

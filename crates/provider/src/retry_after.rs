@@ -1,11 +1,16 @@
-//! How long a provider asks us to wait: headers first, then words in the body.
+//! How long a provider asks the client to wait, read from headers or from the text of an error.
+//!
+//! Invariants: a wait is in milliseconds, rounded up and never negative; text that names no time gives `None`; and the
+//! current time is an argument.
 
 use std::time::SystemTime;
 
 use http::HeaderMap;
 
-/// The wait in milliseconds that `headers` ask for: `retry-after-ms`, then `retry-after` in seconds (whole or
-/// fractional) or as an HTTP date, which is taken relative to `now`. A date in the past is 0.
+/// The wait that `headers` ask for, in milliseconds.
+///
+/// `retry-after-ms` outranks `retry-after`, which holds seconds (whole or fractional), a duration such as `1m30s`, or
+/// an HTTP date relative to `now`. A date in the past is a wait of 0. `None` if neither header can be read.
 pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(ms) = text("retry-after-ms").and_then(|value| scaled_ms(value, 1.0)) {
@@ -15,7 +20,7 @@ pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     if let Some(ms) = scaled_ms(value, 1_000.0) {
         return Some(ms);
     }
-    // "20s" and "1m30s" are seen in the wild.
+    // No standard allows "20s" and "1m30s", and some servers send them.
     if let Some(ms) = duration_ms(value, 1_000.0) {
         return Some(ms);
     }
@@ -24,10 +29,13 @@ pub fn retry_after_ms(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The wait in milliseconds that an error's text asks for: "try again in 1.5s", "Please retry in 20ms", "wait for
-/// 30 seconds", `"retryDelay": "3s"`, `"retry_after_ms": 250`. The first that names a time.
+/// The wait that the text of an error asks for, in milliseconds; `None` if it names no time.
+///
+/// Examples: "try again in 1.5s", "Please retry in 20ms", "wait for 30 seconds", `"retryDelay": "3s"`,
+/// `"retry_after_ms": 250`. A number without a unit is in seconds.
 pub fn retry_after_in_text_ms(text: &str) -> Option<u64> {
-    const MARKS: [&str; 11] = [
+    // In order of precedence.
+    const NAMES: [&str; 11] = [
         "try again in",
         "try again after",
         "retry in",
@@ -41,21 +49,19 @@ pub fn retry_after_in_text_ms(text: &str) -> Option<u64> {
         "wait",
     ];
     let lower = text.to_ascii_lowercase();
-    MARKS.iter().find_map(|mark| {
-        lower.match_indices(mark).find_map(|(at, mark)| named_duration_ms(&lower[at + mark.len()..]))
-    })
+    NAMES.iter().find_map(|name| lower.split(name).skip(1).find_map(named_duration_ms))
 }
 
-/// The duration after a name: the rest of the name, which may end in a unit (`_ms": 250`), what stands between a
-/// name and its value, and the value.
-fn named_duration_ms(rest: &str) -> Option<u64> {
-    let name = rest.strip_prefix(['_', '-']).unwrap_or(rest);
-    let (unit_ms, rest) = unit(name).map_or((1_000.0, rest), |(unit_ms, length)| (unit_ms, &name[length..]));
+/// The duration in `text`, which follows a name. The name itself may go on with a unit, as in `retry_after_ms": 250`.
+fn named_duration_ms(text: &str) -> Option<u64> {
+    let suffix = text.strip_prefix(['_', '-']).unwrap_or(text);
+    let (unit_ms, rest) =
+        unit(suffix).map_or((1_000.0, text), |(unit_ms, length)| (unit_ms, &suffix[length..]));
     let value = rest.trim_start_matches([' ', '"', '\'', ':', '=', '\\', '~']);
     duration_ms(value.strip_prefix("about ").unwrap_or(value), unit_ms)
 }
 
-/// The unit of time that `text` begins with, in milliseconds, and how long its word is.
+/// The unit of time that `text` begins with, in milliseconds, and the length of its word in bytes.
 fn unit(text: &str) -> Option<(f64, usize)> {
     let length = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
     let unit_ms = match &text[..length] {
@@ -69,9 +75,9 @@ fn unit(text: &str) -> Option<(f64, usize)> {
     Some((unit_ms, length))
 }
 
-/// The duration that `text` begins with: numbers with units, one after the other (`1m30.5s`); a first number
-/// without a unit is one of `bare_ms`.
-fn duration_ms(text: &str, bare_ms: f64) -> Option<u64> {
+/// The duration that `text` begins with: numbers with units, one after another, as in `1m30.5s`. A first number
+/// without a unit counts `default_unit_ms` each.
+fn duration_ms(text: &str, default_unit_ms: f64) -> Option<u64> {
     let mut total_ms: Option<u64> = None;
     let mut rest = text;
     loop {
@@ -84,7 +90,7 @@ fn duration_ms(text: &str, bare_ms: f64) -> Option<u64> {
         let after = rest[digits..].trim_start();
         let (unit_ms, taken) = match unit(after) {
             Some(unit) => unit,
-            None if total_ms.is_none() => (bare_ms, 0),
+            None if total_ms.is_none() => (default_unit_ms, 0),
             None => return total_ms,
         };
         total_ms = Some(total_ms.unwrap_or_default().saturating_add(scaled_ms(number, unit_ms)?));
@@ -96,13 +102,13 @@ fn duration_ms(text: &str, bare_ms: f64) -> Option<u64> {
     }
 }
 
-/// `number` × `unit_ms`, rounded up to whole milliseconds; `None` if it is no number or negative.
+/// `number` times `unit_ms`, rounded up to whole milliseconds; `None` if `number` is not a decimal number.
 fn scaled_ms(number: &str, unit_ms: f64) -> Option<u64> {
     if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return None;
     }
     let value: f64 = number.parse().ok()?;
-    // Through text, since a cast could truncate silently.
+    // Through text, because a cast could truncate silently.
     format!("{:.0}", (value * unit_ms).ceil()).parse().ok()
 }
 

@@ -13,7 +13,7 @@ use greenroom_kernel::EntryId;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Another process, or another store in this one, has the directory open.
-    #[error("the store in {} is in use by {}; end it, or use another directory", dir.display(), owner(*.pid))]
+    #[error("the store in {} is in use by {}; end it first", dir.display(), owner(*.pid))]
     InUse {
         /// The store's directory.
         dir: PathBuf,
@@ -73,9 +73,11 @@ pub enum StoreError {
         session: String,
     },
     /// A batch, key or value is larger than the store accepts.
-    #[error("{what} has {size}, and the store takes at most {limit} at once; split it")]
+    #[error(
+        "too large to be stored at once: {size} {what}, and at most {limit} fit; shorten it, or split it"
+    )]
     TooLarge {
-        /// What is too large, and the unit of the two numbers.
+        /// What the two numbers count.
         what: &'static str,
         /// The size that it has.
         size: u64,

@@ -237,6 +237,30 @@ impl Random {
 #[derive(Debug, Clone, Default)]
 pub struct MemoryFiles {
     names: Arc<Mutex<Names>>,
+    space: Arc<Space>,
+}
+
+/// How much room there is.
+#[derive(Debug, Default)]
+struct Space {
+    /// The bytes that all files have together.
+    used: AtomicU64,
+    /// The bytes that they may have; 0 for no limit.
+    limit: AtomicU64,
+}
+
+impl Space {
+    /// Takes note of a file whose length changes.
+    fn resize(&self, from: usize, to: usize) -> io::Result<()> {
+        let (from, to) = (from as u64, to as u64);
+        let limit = self.limit.load(Ordering::SeqCst);
+        let used = self.used.load(Ordering::SeqCst).saturating_sub(from).saturating_add(to);
+        if to > from && limit > 0 && used > limit {
+            return Err(io::Error::from_raw_os_error(ENOSPC));
+        }
+        self.used.store(used, Ordering::SeqCst);
+        Ok(())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -246,7 +270,7 @@ struct Names {
 }
 
 #[derive(Debug, Default)]
-struct MemoryFile(Mutex<Bytes>);
+struct MemoryFile(Mutex<Bytes>, Arc<Space>);
 
 #[derive(Debug, Default)]
 struct Bytes {
@@ -258,6 +282,12 @@ impl MemoryFiles {
     /// An empty file system.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Leaves room for so many more bytes. What is longer than that fails with [`ENOSPC`].
+    pub fn leave_room(&self, bytes: u64) {
+        let used = self.space.used.load(Ordering::SeqCst);
+        self.space.limit.store(used.saturating_add(bytes).max(1), Ordering::SeqCst);
     }
 
     /// Cuts the power. What was not synced is gone. With `random`, each page of it survives or not by chance, because
@@ -336,7 +366,7 @@ impl Files for MemoryFiles {
         if names.current.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let file = Arc::new(MemoryFile::default());
+        let file = Arc::new(MemoryFile(Mutex::default(), Arc::clone(&self.space)));
         names.current.insert(path.to_owned(), Arc::clone(&file));
         Ok(file)
     }
@@ -349,7 +379,9 @@ impl Files for MemoryFiles {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        lock(&self.names).current.remove(path).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+        let removed = lock(&self.names).current.remove(path).ok_or(io::ErrorKind::NotFound)?;
+        let length = lock(&removed.0).current.len();
+        self.space.resize(length, 0)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -378,6 +410,7 @@ impl File for MemoryFile {
         let start = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let end = start + new.len();
         if bytes.current.len() < end {
+            self.1.resize(bytes.current.len(), end)?;
             bytes.current.resize(end, 0);
         }
         bytes.current[start..end].copy_from_slice(new);
@@ -386,7 +419,9 @@ impl File for MemoryFile {
 
     fn truncate(&self, length: u64) -> io::Result<()> {
         let length = usize::try_from(length).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        lock(&self.0).current.resize(length, 0);
+        let mut bytes = lock(&self.0);
+        self.1.resize(bytes.current.len(), length)?;
+        bytes.current.resize(length, 0);
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! write may be short, as those of the operating system may. (sled accesses its own files by itself: the index can
 //! always be built again, the journal cannot.)
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -83,10 +84,55 @@ pub(crate) fn read_at(file: &dyn File, offset: u64, length: usize) -> io::Result
     Ok(buffer)
 }
 
-/// Reads a whole file.
+/// No file of a journal is larger: a segment is sealed at a size far below this, and every other file is smaller still.
+const FILE_BYTES_MAX: u64 = 2 << 30;
+
+/// Reads a whole file, if it is no larger than a file of a journal can be.
 pub(crate) fn read_all(file: &dyn File) -> io::Result<Vec<u8>> {
-    let length = usize::try_from(file.length()?).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-    read_at(file, 0, length)
+    let length = file.length()?;
+    let length = usize::try_from(length).ok().filter(|_| length <= FILE_BYTES_MAX);
+    read_at(file, 0, length.ok_or(io::ErrorKind::FileTooLarge)?)
+}
+
+/// An error for anything but a regular file: a pipe would be waited for without end. A path where there is nothing is
+/// fine.
+pub(crate) fn check_regular(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Creates a directory of the store's own, or takes an existing one back, for its owner only. That the mode of an
+/// existing one cannot be changed is not an error.
+pub(crate) fn create_own_dir(dir: &Path) -> io::Result<()> {
+    RealFiles.create_dir(dir)?;
+    #[cfg(unix)]
+    {
+        let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        if let Err(error) = fs::set_permissions(dir, owner_only) {
+            tracing::debug!(%error, dir = %dir.display(), "cannot close the directory to others");
+        }
+    }
+    Ok(())
+}
+
+/// Replaces a whole file, durably and by one rename. After an error, either the old or the new file may be there.
+pub(crate) fn replace(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().map(OsStr::to_owned).unwrap_or_default();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    match files.remove(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = files.open(&new, OpenMode::Create)?;
+    write_all_at(file.as_ref(), bytes, 0)?;
+    file.sync()?;
+    files.rename(&new, path)?;
+    files.sync_dir(path.parent().unwrap_or(path))
 }
 
 /// The files of the operating system.
@@ -114,6 +160,7 @@ impl Files for RealFiles {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        check_regular(path)?;
         let mut options = OpenOptions::new();
         options.read(true);
         match mode {

@@ -13,7 +13,7 @@ pub struct Head {
     /// The entry at which the session's path ends; `None` for the empty path.
     pub leaf: Option<EntryId>,
     /// The first entry that is needed to rebuild the context.
-    pub live_from: EntryId,
+    pub active_from: EntryId,
     /// The newest compaction that is active: that was not undone.
     pub active_compaction: Option<EntryId>,
     /// The newest compaction in the log, active or not.
@@ -72,13 +72,29 @@ pub enum SessionState {
     },
 }
 
+impl Head {
+    /// The head of the same session with its first `entries` entries and none of them in its context.
+    pub(crate) fn without_context(&self, entries: u64) -> Self {
+        Self {
+            entries,
+            created_at_ms: self.created_at_ms,
+            updated_at_ms: self.updated_at_ms,
+            title: self.title.clone(),
+            parent_session: self.parent_session.clone(),
+            provider: self.provider.clone(),
+            model: self.model.clone(),
+            ..Self::default()
+        }
+    }
+}
+
 /// The head of a session without entries.
 impl Default for Head {
     fn default() -> Self {
         Self {
             entries: 0,
             leaf: None,
-            live_from: EntryId(0),
+            active_from: EntryId(0),
             active_compaction: None,
             last_compaction: None,
             compactions: 0,

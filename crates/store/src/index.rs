@@ -20,8 +20,9 @@ use std::time::Duration;
 use greenroom_kernel::EntryId;
 
 use crate::error::StoreError;
+use crate::files::create_own_dir;
 pub(crate) use rows::{
-    Checkpoint, Location, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key, row_sum,
+    Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key, row_sum,
 };
 use rows::{decode_learned, decode_used_key};
 
@@ -82,6 +83,8 @@ impl Index {
     /// Opens sled's database in `dir/index`. It does so on a thread of its own, because sled can panic here.
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, String> {
         let path = dir.join("index");
+        // sled would make it readable to others, and it has the names of all sessions.
+        create_own_dir(&path).map_err(|error| error.to_string())?;
         let open = move || {
             let config = sled::Config::new()
                 .path(path)
@@ -320,6 +323,26 @@ impl Index {
     /// Where an entry lies; `None` if the session has no such entry.
     pub(crate) fn entry(&self, session: &str, sequence: u64) -> Result<Option<Location>, StoreError> {
         Ok(self.get(&key::entry(session, sequence))?.as_deref().and_then(Location::decode))
+    }
+
+    /// The parts of batches that are not committed, with their sessions, in order.
+    pub(crate) fn all_parts(&self) -> Result<Vec<(String, PartRow)>, StoreError> {
+        self.range(b"p", b"q")?.iter().map(Self::part_of).collect()
+    }
+
+    /// The parts of the session's batch that is not committed, in order.
+    pub(crate) fn parts(&self, session: &str) -> Result<Vec<PartRow>, StoreError> {
+        let pairs = self.range(&key::part(session, 0), &key::part(session, u64::MAX))?;
+        pairs.iter().map(|pair| Self::part_of(pair).map(|(_, part)| part)).collect()
+    }
+
+    fn part_of(pair: &Pair) -> Result<(String, PartRow), StoreError> {
+        let decode = || {
+            let (session, sequence) = key::split(&pair.0)?;
+            let first = u64::from_be_bytes(sequence.try_into().ok()?);
+            Some((session.to_owned(), PartRow::decode(first, &pair.1)?))
+        };
+        decode().ok_or_else(|| index_error("a part of a batch does not decode"))
     }
 
     /// Where every entry of every session lies. This reads the whole index, so it is used only after damage.

@@ -12,8 +12,8 @@ use greenroom_kernel::EntryId;
 use crate::error::StoreError;
 use crate::head::{Head, SessionState};
 use crate::index::{
-    Change, Checkpoint, Index, Location, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key,
-    row_sum,
+    Change, Checkpoint, Index, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key,
+    key, row_sum,
 };
 use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES};
 use crate::record::{self, StoredRecord};
@@ -31,6 +31,10 @@ pub(crate) enum Effect {
     Quarantined { head: Box<Head> },
     /// The session goes on from this head, without the entries that were lost.
     LossAccepted { head: Box<Head> },
+    /// The session has a part of a batch that does not count yet.
+    Part { batch: u64 },
+    /// The session has the whole batch.
+    Commit { batch: u64, key: Option<String>, head: Box<Head> },
 }
 
 impl Effect {
@@ -39,7 +43,9 @@ impl Effect {
     pub(crate) fn of(frame: &Frame, record: StoredRecord) -> Result<Self, StoreError> {
         let is_of_kind = kind_of(&record) == frame.kind;
         let fits = match &record {
-            StoredRecord::Append { entries, head, .. } => {
+            StoredRecord::Append { entries, head, .. }
+            | StoredRecord::Part { entries, head, .. }
+            | StoredRecord::Commit { entries, head, .. } => {
                 let ids = entries.iter().map(|entry| entry.id.0);
                 entries.len() as u64 == u64::from(frame.count)
                     && ids.eq(frame.sequence..frame.sequence.saturating_add(u64::from(frame.count)))
@@ -61,6 +67,25 @@ impl Effect {
     }
 }
 
+impl Effect {
+    /// The idempotency key that the frame used.
+    fn key(&self) -> Option<&str> {
+        match self {
+            Self::Append { key, .. } | Self::Commit { key, .. } => key.as_deref(),
+            Self::Deleted
+            | Self::Learned { .. }
+            | Self::Quarantined { .. }
+            | Self::LossAccepted { .. }
+            | Self::Part { .. } => None,
+        }
+    }
+}
+
+/// Where the session ends with these parts behind its first `known` entries; before the first part that is missing.
+fn end_of(known: u64, parts: &[PartRow]) -> u64 {
+    parts.iter().fold(known, |end, part| if part.first == end { part.end() } else { end })
+}
+
 impl From<StoredRecord> for Effect {
     fn from(record: StoredRecord) -> Self {
         match record {
@@ -69,6 +94,8 @@ impl From<StoredRecord> for Effect {
             StoredRecord::Learned { key, value } => Self::Learned { key, value },
             StoredRecord::Quarantined { head } => Self::Quarantined { head },
             StoredRecord::LossAccepted { head } => Self::LossAccepted { head },
+            StoredRecord::Part { batch, .. } => Self::Part { batch },
+            StoredRecord::Commit { batch, key, head, .. } => Self::Commit { batch, key, head },
         }
     }
 }
@@ -103,6 +130,17 @@ pub(crate) struct Indexer {
     /// The sessions that were found to have lost entries, and the first lost entry of each. The journal does not
     /// record these losses yet.
     pub(crate) newly_lost: BTreeMap<String, EntryId>,
+    /// The sessions that have parts of a batch that is not committed.
+    uncommitted: HashMap<String, Uncommitted>,
+}
+
+/// A batch that is not committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Uncommitted {
+    /// The batch's random number.
+    pub(crate) batch: u64,
+    /// The sequence number after its last part.
+    pub(crate) end: u64,
 }
 
 /// The head of a session that lost its entries from `from` on.
@@ -119,8 +157,71 @@ impl Indexer {
         checkpoint: Checkpoint,
         segments: BTreeMap<u64, SegmentRow>,
     ) -> Self {
-        let newly_lost = BTreeMap::new();
-        Self { index, cache: HashMap::new(), checkpoint, segments, changes: Vec::new(), newly_lost }
+        let mut uncommitted = HashMap::new();
+        // Without these rows, the session's batch is found to be incomplete when its commit is read.
+        for (session, part) in index.all_parts().unwrap_or_default() {
+            uncommitted.insert(session, Uncommitted { batch: part.batch, end: part.end() });
+        }
+        Self {
+            index,
+            cache: HashMap::new(),
+            checkpoint,
+            segments,
+            changes: Vec::new(),
+            newly_lost: BTreeMap::new(),
+            uncommitted,
+        }
+    }
+
+    /// The session's batch that is not committed.
+    pub(crate) fn uncommitted(&self, session: &str) -> Option<Uncommitted> {
+        self.uncommitted.get(session).copied()
+    }
+
+    /// Gives up all batches that are not committed. Returns whether there was any.
+    pub(crate) fn drop_uncommitted(&mut self) -> Result<bool, StoreError> {
+        let sessions: Vec<String> = self.uncommitted.keys().cloned().collect();
+        for session in &sessions {
+            self.drop_parts(session)?;
+        }
+        Ok(!sessions.is_empty())
+    }
+
+    /// Gives up the session's batch that is not committed.
+    pub(crate) fn drop_parts(&mut self, session: &str) -> Result<(), StoreError> {
+        self.keep_parts(session, 0).map(drop)
+    }
+
+    /// Makes the entries before `until` of the batch that is not committed entries of the session, and gives up the
+    /// others. Returns the parts that the batch had.
+    fn keep_parts(&mut self, session: &str, until: u64) -> Result<Vec<PartRow>, StoreError> {
+        if self.uncommitted.remove(session).is_none() {
+            return Ok(Vec::new());
+        }
+        self.stage();
+        let parts = self.index.parts(session)?;
+        for part in &parts {
+            self.changes.push((key::part(session, part.first), None));
+            for sequence in part.first..part.end().min(until) {
+                self.changes.push((key::entry(session, sequence), Some(part.location.encode())));
+            }
+            if part.first >= until {
+                self.count_dead(part.location);
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Adds a part to the session's batch; the first one begins it.
+    fn add_part(&mut self, frame: &Frame, location: Location, batch: u64) -> Result<(), StoreError> {
+        let session = frame.session.as_ref();
+        if self.uncommitted(session).is_some_and(|begun| begun.batch != batch) {
+            self.drop_parts(session)?;
+        }
+        let part = PartRow { batch, first: frame.sequence, count: frame.count, location };
+        self.changes.push((key::part(session, part.first), Some(part.encode())));
+        self.uncommitted.insert(session.to_owned(), Uncommitted { batch, end: part.end() });
+        Ok(())
     }
 
     /// The index that is changed.
@@ -203,7 +304,20 @@ impl Indexer {
             row.bytes += u64::from(frame.length);
         }
         match effect {
-            Effect::Append { key, head } => self.append(frame, location, key, *head)?,
+            Effect::Append { key, head } => {
+                self.drop_parts(&frame.session)?;
+                self.append(frame, location, key, *head, None)?;
+            }
+            Effect::Part { batch } => self.add_part(frame, location, batch)?,
+            Effect::Commit { batch, key, head } => {
+                let session = frame.session.as_ref();
+                if self.uncommitted(session).is_some_and(|begun| begun.batch != batch) {
+                    self.drop_parts(session)?;
+                }
+                let parts = self.keep_parts(session, frame.sequence)?;
+                let first = self.known(session)?.map_or(0, |known| known.entries);
+                self.append(frame, location, key, *head, Some((first, end_of(first, &parts))))?;
+            }
             Effect::Deleted => {
                 self.delete(&frame.session)?;
                 self.count_dead(location);
@@ -218,6 +332,8 @@ impl Indexer {
             }
             Effect::Quarantined { head } | Effect::LossAccepted { head } => {
                 self.newly_lost.remove(frame.session.as_ref());
+                // The commit of a batch may be gone by now, if the loss gave up its entries.
+                self.keep_parts(&frame.session, head.entries)?;
                 let mut keys = self.known(&frame.session)?.map_or(0, |known| known.place.keys);
                 self.stage();
                 // The caller of a lost batch may send it again with the same key.
@@ -244,16 +360,19 @@ impl Indexer {
         self.index.learned(name)
     }
 
+    /// Adds the entries of a frame. `parts` is where the parts before it begin and end, if
+    /// it commits a batch.
     fn append(
         &mut self,
         frame: &Frame,
         location: Location,
         key: Option<String>,
         mut head: Head,
+        parts: Option<(u64, u64)>,
     ) -> Result<(), StoreError> {
         let session = frame.session.as_ref();
         let known = self.known(session)?;
-        let expected = known.map_or(0, |known| known.entries);
+        let expected = parts.map_or_else(|| known.map_or(0, |known| known.entries), |(_, end)| end);
         let mut lost_from = known.and_then(|known| known.lost_from);
         if frame.sequence != expected {
             let from = EntryId(expected.min(frame.sequence));
@@ -272,7 +391,8 @@ impl Indexer {
         let mut keys = known.map_or(0, |known| known.place.keys);
         if let Some(key) = key {
             keys += 1;
-            let value = encode_used_key(frame.sequence, location);
+            let first = parts.map_or(frame.sequence, |(first, _)| first);
+            let value = encode_used_key(first, location);
             self.changes.push((key::idempotency(session, &key), Some(value)));
         }
         let mark = known.and_then(|known| known.place.mark);
@@ -281,6 +401,7 @@ impl Indexer {
 
     /// Removes everything about a session.
     pub(crate) fn delete(&mut self, session: &str) -> Result<(), StoreError> {
+        self.drop_parts(session)?;
         let Some(known) = self.known(session)? else { return Ok(()) };
         // The changes of this group are staged first: only staged changes are found below and removed.
         self.stage();
@@ -317,6 +438,21 @@ impl Indexer {
         self.set_row(session, &lost_head(row.head, from), row.place)
     }
 
+    /// Quarantines the session, because a damaged part of the journal held the commit of a batch, whose own entries
+    /// began at `sequence`. The parts are kept if all of them are there.
+    pub(crate) fn lose_commit(&mut self, session: &str, sequence: u64) -> Result<(), StoreError> {
+        self.stage();
+        let base = self.known(session)?.map_or(0, |known| known.entries);
+        let is_whole = end_of(base, &self.index.parts(session)?) == sequence;
+        self.keep_parts(session, if is_whole { sequence } else { 0 })?;
+        self.lose(session, EntryId(if is_whole { sequence } else { base }))?;
+        if is_whole && let Some(Row { mut head, place }) = self.row(session)? {
+            head.entries = sequence;
+            self.set_row(session, &head, place)?;
+        }
+        Ok(())
+    }
+
     /// The session's row after everything that was applied.
     pub(crate) fn row(&mut self, session: &str) -> Result<Option<Row>, StoreError> {
         self.stage();
@@ -345,13 +481,16 @@ impl Indexer {
         match effect {
             Effect::Learned { key, .. } => Ok(self.learned(key)?.is_some_and(|(at, _)| at == location)),
             Effect::Deleted => Ok(false),
-            Effect::Append { key, .. } => {
+            Effect::Part { .. } | Effect::Append { .. } | Effect::Commit { .. } => {
                 for sequence in frame.sequence..frame.sequence + u64::from(frame.count) {
                     if self.index.entry(&frame.session, sequence)? == Some(location) {
                         return Ok(true);
                     }
                 }
-                if let Some(key) = key
+                if self.index.parts(&frame.session)?.iter().any(|part| part.location == location) {
+                    return Ok(true);
+                }
+                if let Some(key) = effect.key()
                     && self.index.used_key(&frame.session, key)?.is_some_and(|(_, at)| at == location)
                 {
                     return Ok(true);
@@ -379,13 +518,19 @@ impl Indexer {
                 return Ok(());
             }
             Effect::Deleted => return Ok(()),
-            Effect::Append { key, .. } => {
+            Effect::Part { .. } | Effect::Append { .. } | Effect::Commit { .. } => {
+                for part in self.index.parts(&frame.session)? {
+                    if part.location == from {
+                        let moved = PartRow { location: to, ..part };
+                        self.changes.push((key::part(&frame.session, part.first), Some(moved.encode())));
+                    }
+                }
                 for sequence in frame.sequence..frame.sequence + u64::from(frame.count) {
                     if self.index.entry(&frame.session, sequence)? == Some(from) {
                         self.changes.push((key::entry(&frame.session, sequence), Some(to.encode())));
                     }
                 }
-                if let Some(key) = key
+                if let Some(key) = effect.key()
                     && let Some((first, at)) = self.index.used_key(&frame.session, key)?
                     && at == from
                 {
@@ -443,5 +588,7 @@ pub(crate) fn kind_of(record: &StoredRecord) -> FrameKind {
         StoredRecord::Learned { .. } => FrameKind::Learned,
         StoredRecord::Quarantined { .. } => FrameKind::Quarantined,
         StoredRecord::LossAccepted { .. } => FrameKind::LossAccepted,
+        StoredRecord::Part { .. } => FrameKind::Part,
+        StoredRecord::Commit { .. } => FrameKind::Commit,
     }
 }

@@ -16,11 +16,13 @@
 //! - `group` is the offset at which the write that contained this frame began. A frame of a later group proves that
 //!   everything before that group had been synced, which tells damage from a write that never finished.
 //!
-//! Invariants: a frame holds a whole batch, so a batch is in the journal entirely or not at all. Frames follow one
+//! Invariants: a frame holds a whole batch, so a batch is in the journal entirely or not at all. A batch that is too
+//! large for one frame lies in several `Part` frames and one `Commit` frame, and counts only with the latter. Frames follow one
 //! another without a gap. What is read here is checked before it is used, and nothing here panics over it.
 
 pub(crate) mod manifest;
 pub(crate) mod segments;
+pub(crate) mod sessions;
 
 #[cfg(test)]
 mod tests;
@@ -107,13 +109,24 @@ pub(crate) enum FrameKind {
     Quarantined = 4,
     /// A person accepted the loss.
     LossAccepted = 5,
+    /// Entries of a batch that takes several frames. They count only once its `Commit` is there.
+    Part = 6,
+    /// The last entries of a batch that takes several frames.
+    Commit = 7,
 }
 
 impl FrameKind {
-    fn from_number(number: u8) -> Option<Self> {
-        [Self::Append, Self::Deleted, Self::Learned, Self::Quarantined, Self::LossAccepted]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        let all = [
+            Self::Append,
+            Self::Deleted,
+            Self::Learned,
+            Self::Quarantined,
+            Self::LossAccepted,
+            Self::Part,
+            Self::Commit,
+        ];
+        all.into_iter().find(|kind| *kind as u8 == number)
     }
 }
 

@@ -50,10 +50,11 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use error::{Notice, StoreError};
 pub use head::{Head, SessionState};
-pub use reader::Salvaged;
+pub use reader::{Loss, Salvaged};
 
 use files::{Files, RealFiles};
 use index::Index;
+use journal::manifest::Unknown;
 use journal::segments::Segments;
 use memory::Memory;
 use record::StoredRecord;
@@ -63,6 +64,10 @@ use writer::{AppendCommand, Command};
 pub const BATCH_BYTES_MAX: u64 = 32 << 20;
 /// The most entries in a batch.
 pub const BATCH_ENTRIES_MAX: u64 = 16_384;
+/// A batch that does not fit into one frame is split into parts of at most so many entries and bytes, except for an
+/// entry that is larger by itself.
+const PART_ENTRIES_MAX: usize = if cfg!(test) { 8 } else { 8_192 };
+const PART_BYTES_MAX: usize = 16 << 20;
 /// The most bytes in an idempotency key, and in the name of a learned fact.
 pub const KEY_BYTES_MAX: u64 = 512;
 /// The most bytes in a learned fact (1 MiB).
@@ -79,6 +84,9 @@ pub struct StoreOptions {
     pub segment_bytes: u64,
     /// The size of the index's cache, in bytes. The default is 64 MiB.
     pub cache_bytes: u64,
+    /// The size of a file that is kept so that sessions can be deleted on a full disk, in bytes; 0 for none. The default
+    /// is 1 MiB.
+    pub reserve_bytes: u64,
     /// How the journal's files are reached. The default is [`RealFiles`].
     pub files: Arc<dyn Files>,
 }
@@ -86,7 +94,13 @@ pub struct StoreOptions {
 impl StoreOptions {
     /// The default options for a store in this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), segment_bytes: 64 << 20, cache_bytes: 64 << 20, files: Arc::new(RealFiles) }
+        Self {
+            dir: dir.into(),
+            segment_bytes: 64 << 20,
+            cache_bytes: 64 << 20,
+            reserve_bytes: 1 << 20,
+            files: Arc::new(RealFiles),
+        }
     }
 }
 
@@ -135,6 +149,7 @@ struct Disk {
     commands: Option<mpsc::Sender<Command>>,
     index: Arc<Index>,
     segments: Arc<Segments>,
+    unknown: Arc<Mutex<Vec<Unknown>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -169,11 +184,12 @@ impl Store {
             tracing::warn!(dir = %options.dir.display(), "{notice}");
         }
         let (index, segments) = (Arc::clone(&writer.index), Arc::clone(&writer.segments));
+        let unknown = Arc::clone(&writer.unknown);
         let (commands, queue) = mpsc::channel(QUEUE_COMMANDS);
         let thread = std::thread::Builder::new().name("greenroom-store".to_owned());
         let thread = thread.spawn(move || writer::run(writer, queue));
         let thread = thread.map_err(|error| StoreError::io("start a thread for", &options.dir, error))?;
-        let disk = Disk { commands: Some(commands), index, segments, thread: Some(thread) };
+        let disk = Disk { commands: Some(commands), index, segments, unknown, thread: Some(thread) };
         Ok((Self { inner: Arc::new(Inner::Disk(disk)) }, notices))
     }
 
@@ -213,15 +229,48 @@ impl Store {
             Inner::Disk(disk) => {
                 let Batch { entries, mut head, key } = batch;
                 head.lost_from = None;
-                let count = u32::try_from(entries.len()).expect("checked to be at most 16,384");
-                let head = Box::new(head);
+                let (count, head) = (entries.len(), Box::new(head));
                 let record = StoredRecord::Append { key: key.clone(), entries, head: head.clone() };
                 let payload = record::encode(&record)?;
-                check_size("the batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
-                let session = session.to_owned();
-                let (reply, answer) = oneshot::channel();
-                let command = AppendCommand { session, sequence: first.0, count, key, head, payload, reply };
-                disk.ask(Command::Append(Box::new(command)), answer).await
+                let part = Part { kind: PartKind::Whole, count, head, payload };
+                disk.append_part(session, first, &key, part).await
+            }
+        }
+    }
+
+    /// Appends a batch of any size, all of it or nothing: what does not fit into one record of the journal is written in
+    /// parts, and nobody sees a part before the last one is durable. If the process ends before that, nothing of the
+    /// batch remains. Another append to the session meanwhile makes this one fail.
+    ///
+    /// # Errors
+    /// Those of [`Store::append`]. [`StoreError::TooLarge`] is left for an entry that is too large by itself.
+    pub async fn append_of_any_size(&self, session: &str, batch: Batch) -> Result<Appended, StoreError> {
+        let first = check_order(session, &batch)?;
+        let Batch { entries, mut head, key } = batch;
+        head.lost_from = None;
+        let disk = match self.inner.as_ref() {
+            Inner::Disk(disk) => disk,
+            Inner::Memory(memory) => {
+                return open_memory(memory)?.append(session, first, Batch { entries, head, key });
+            }
+        };
+        let number = journal::segments::random_number();
+        let (mut sequence, mut rest, mut is_begun) = (first, entries.as_slice(), false);
+        loop {
+            let part = Part::first_of(rest, is_begun, number, &key, &head)?;
+            rest = &rest[part.count..];
+            let appended = disk.append_part(session, sequence, &key, part).await;
+            match appended {
+                Ok(Appended::Written { next, .. }) if !rest.is_empty() => (sequence, is_begun) = (next, true),
+                Ok(Appended::Written { next, .. }) => return Ok(Appended::Written { first, next }),
+                Ok(duplicate @ Appended::Duplicate { .. }) => return Ok(duplicate),
+                Err(error) => {
+                    if is_begun && let Some(commands) = disk.commands.as_ref() {
+                        // If this is not heard, the next append or the next start gives the parts up.
+                        drop(commands.send(Command::DropParts { session: session.to_owned() }).await);
+                    }
+                    return Err(error);
+                }
             }
         }
     }
@@ -305,7 +354,9 @@ impl Store {
         }
     }
 
-    /// Deletes a session durably. Its space is given back later, in the background. The id can be used again.
+    /// Deletes a session durably. The id can be used again. A segment's space is given back in the background once more
+    /// than half of it is deleted; until then, the session's bytes stay in the file. [`Store::reclaim`] removes them at
+    /// once.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
@@ -341,7 +392,73 @@ impl Store {
         }
     }
 
-    /// Gives the space of deleted sessions back now. Returns the number of bytes that this freed.
+    /// Reads every entry of every session, and returns what each session has lost. Sessions that lost nothing are not
+    /// listed. This blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Index`], [`StoreError::Io`], [`StoreError::Closed`]. Damage is not an error here.
+    pub fn check(&self) -> Result<Vec<Loss>, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory).map(|_| Vec::new()),
+            Inner::Disk(disk) => {
+                let check = |(session, row): (String, _)| {
+                    reader::check(&disk.index, &disk.segments, &session, &row).transpose()
+                };
+                disk.index.rows()?.0.into_iter().filter_map(check).collect()
+            }
+        }
+    }
+
+    /// The same for one session; `None` if it has lost nothing. This blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`], and those of [`Store::check`].
+    pub fn check_session(&self, session: &str) -> Result<Option<Loss>, StoreError> {
+        check_session(session)?;
+        let not_found = || StoreError::NotFound { session: session.to_owned() };
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory)?.head(session).map(|_| None).ok_or_else(not_found),
+            Inner::Disk(disk) => {
+                let row = disk.index.row(session)?.ok_or_else(not_found)?;
+                reader::check(&disk.index, &disk.segments, session, &row)
+            }
+        }
+    }
+
+    /// The losses of which nothing tells whose entries they were, as long as nobody has accepted them: the numbers of
+    /// the damaged segments. While there is one, any session may lack its newest entries, and whole sessions may be
+    /// missing.
+    pub fn unknown_losses(&self) -> Vec<u64> {
+        match self.inner.as_ref() {
+            Inner::Memory(_) => Vec::new(),
+            Inner::Disk(disk) => {
+                let unknown = disk.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut open: Vec<u64> =
+                    unknown.iter().filter(|loss| !loss.is_accepted).map(|loss| loss.segment).collect();
+                open.sort_unstable();
+                open.dedup();
+                open
+            }
+        }
+    }
+
+    /// Accepts that nobody knows what was lost with a segment: it is not reported at the next openings. Returns
+    /// whether there was such a loss.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
+    pub async fn accept_unknown_loss(&self, segment: u64) -> Result<bool, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => open_memory(memory).map(|_| false),
+            Inner::Disk(disk) => {
+                let (reply, answer) = oneshot::channel();
+                disk.ask(Command::AcceptUnknown { segment, reply }, answer).await
+            }
+        }
+    }
+
+    /// Gives the space of the sessions back now that were deleted since the store was opened: when this returns, their
+    /// bytes are in no segment any more, except for a damaged one. Returns the number of bytes that this freed.
     ///
     /// # Errors
     /// [`StoreError::Full`] and [`StoreError::Io`]. Nothing is lost then, and the call can be repeated.
@@ -371,8 +488,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::TooLarge`]; [`StoreError::Full`] and [`StoreError::Io`] if it could not be written.
     pub async fn learned_put(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        check_size("the fact's name in bytes", key.len(), KEY_BYTES_MAX)?;
-        check_size("the fact in bytes", value.len(), LEARNED_BYTES_MAX)?;
+        check_size("bytes of a fact's name", key.len(), KEY_BYTES_MAX)?;
+        check_size("bytes of a fact", value.len(), LEARNED_BYTES_MAX)?;
         let (key, value) = (key.to_owned(), value.to_vec());
         match self.inner.as_ref() {
             Inner::Memory(memory) => {
@@ -404,7 +521,82 @@ impl Store {
     }
 }
 
+/// What is written with one frame: a batch, or a part of one.
+struct Part {
+    kind: PartKind,
+    /// The number of entries.
+    count: usize,
+    /// The head after the entries.
+    head: Box<Head>,
+    /// The encoded record.
+    payload: Vec<u8>,
+}
+
+/// Which part of a batch a frame has. The numbers are those of [`StoredRecord::Part`].
+enum PartKind {
+    Whole,
+    Part(u64),
+    Last(u64),
+}
+
+impl Part {
+    /// The first part of `entries` that fits into a frame: all of them if they fit. `is_begun` tells whether other parts
+    /// came before, and `head` is the head after the whole batch.
+    fn first_of(
+        entries: &[Entry],
+        is_begun: bool,
+        batch: u64,
+        key: &Option<String>,
+        head: &Head,
+    ) -> Result<Self, StoreError> {
+        let mut count = entries.len().min(PART_ENTRIES_MAX);
+        loop {
+            let (part, rest) = entries.split_at(count);
+            let entries = part.to_vec();
+            let (kind, head) = match (is_begun, rest.is_empty()) {
+                (false, true) => (PartKind::Whole, head.clone()),
+                (true, true) => (PartKind::Last(batch), head.clone()),
+                (_, false) => (PartKind::Part(batch), head.without_context(head.entries - rest.len() as u64)),
+            };
+            let (key, head) = (key.clone(), Box::new(head));
+            let record = match kind {
+                PartKind::Whole => StoredRecord::Append { key, entries, head: head.clone() },
+                PartKind::Part(batch) => StoredRecord::Part { batch, entries, head: head.clone() },
+                PartKind::Last(batch) => StoredRecord::Commit { batch, key, entries, head: head.clone() },
+            };
+            let encoded = record::encode(&record);
+            let fits = encoded.as_ref().is_ok_and(|payload| payload.len() <= PART_BYTES_MAX);
+            if count <= 1 || fits {
+                return Ok(Self { kind, count, head, payload: encoded? });
+            }
+            count = count.div_ceil(2);
+        }
+    }
+}
+
 impl Disk {
+    /// Sends one frame's entries to the writer and waits until they are durable.
+    async fn append_part(
+        &self,
+        session: &str,
+        sequence: EntryId,
+        key: &Option<String>,
+        part: Part,
+    ) -> Result<Appended, StoreError> {
+        let Part { kind, count, head, payload } = part;
+        check_size("bytes", payload.len(), BATCH_BYTES_MAX)?;
+        let count = u32::try_from(count).expect("a frame has at most 16,384 entries");
+        let (reply, answer) = oneshot::channel();
+        let (session, sequence, key) = (session.to_owned(), sequence.0, key.clone());
+        let part = Box::new(AppendCommand { session, sequence, count, key, head, payload, reply });
+        let command = match kind {
+            PartKind::Whole => Command::Append(part),
+            PartKind::Part(batch) => Command::Part { batch, part },
+            PartKind::Last(batch) => Command::Commit { batch, part },
+        };
+        self.ask(command, answer).await
+    }
+
     /// Sends a command to the writer and waits for its answer.
     async fn ask<T>(
         &self,
@@ -444,9 +636,14 @@ fn check_session(session: &str) -> Result<(), StoreError> {
 /// Checks what can be checked without reading the session: its id, the sizes, that the ids are dense and that the head
 /// counts the entries. Returns the batch's first id.
 fn check_batch(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
+    check_size("entries", batch.entries.len(), BATCH_ENTRIES_MAX)?;
+    check_order(session, batch)
+}
+
+/// The same without the number of entries.
+fn check_order(session: &str, batch: &Batch) -> Result<EntryId, StoreError> {
     check_session(session)?;
-    check_size("the batch in entries", batch.entries.len(), BATCH_ENTRIES_MAX)?;
-    check_size("the idempotency key in bytes", batch.key.as_ref().map_or(0, String::len), KEY_BYTES_MAX)?;
+    check_size("bytes of an idempotency key", batch.key.as_ref().map_or(0, String::len), KEY_BYTES_MAX)?;
     let first = batch.entries.first().map_or(EntryId(batch.head.entries), |entry| entry.id);
     let mut next = first;
     for entry in &batch.entries {

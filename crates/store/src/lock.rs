@@ -7,6 +7,10 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use crate::error::StoreError;
+use crate::files::check_regular;
+
+/// The text of a process id has no more bytes.
+const PID_BYTES_MAX: u64 = 32;
 
 /// The lock on a directory. Dropping it releases the lock.
 #[derive(Debug)]
@@ -33,12 +37,17 @@ impl DirectoryLock {
         options.read(true).write(true).create(true).truncate(false);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        check_regular(&path).map_err(failed)?;
         let mut file = options.open(&path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
-                let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+                let pid = file
+                    .take(PID_BYTES_MAX)
+                    .read_to_string(&mut text)
+                    .ok()
+                    .and_then(|_| text.trim().parse().ok());
                 return Err(StoreError::InUse { dir: dir.to_owned(), pid });
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),

@@ -7,7 +7,7 @@ use greenroom_kernel::{Entry, EntryId};
 
 use crate::error::StoreError;
 use crate::head::Head;
-use crate::index::{Index, Location};
+use crate::index::{Index, Location, Row};
 use crate::journal::segments::Segments;
 use crate::record::{self, StoredRecord};
 
@@ -20,6 +20,40 @@ pub struct Salvaged {
     pub lost: Vec<(EntryId, EntryId)>,
 }
 
+/// What a session has lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// The session.
+    pub session: String,
+    /// The ranges of entries that cannot be read: the id of the first, and the id after the last.
+    pub lost: Vec<(EntryId, EntryId)>,
+    /// The first entry that was lost, while the session is quarantined. It may be the entry after the last one that
+    /// is known: then nothing tells how many followed.
+    pub quarantined_from: Option<EntryId>,
+    /// Whether a person accepted a loss of the session, so that it takes entries again.
+    pub is_accepted: bool,
+}
+
+/// Reads the whole session, and returns what it has lost; `None` if nothing.
+pub(crate) fn check(
+    index: &Index,
+    segments: &Segments,
+    session: &str,
+    row: &Row,
+) -> Result<Option<Loss>, StoreError> {
+    // This asks for a new index where it finds an entry that cannot be read, so that the next start quarantines the
+    // session.
+    let lost = match load(index, segments, session, 0, row.head.entries) {
+        Ok(_) => Vec::new(),
+        Err(StoreError::Damaged { .. }) => salvage(index, segments, session, 0, row.head.entries)?.lost,
+        Err(error) => return Err(error),
+    };
+    let quarantined_from = row.head.lost_from;
+    let is_accepted = row.place.mark.is_some() && quarantined_from.is_none();
+    let is_whole = lost.is_empty() && quarantined_from.is_none();
+    Ok((!is_whole).then(|| Loss { session: session.to_owned(), lost, quarantined_from, is_accepted }))
+}
+
 /// The entries in the frame at `at`, and the head after them; `None` if the frame is damaged or gone.
 fn read_frame(
     segments: &Segments,
@@ -28,7 +62,9 @@ fn read_frame(
 ) -> Result<Option<(Vec<Entry>, Head)>, StoreError> {
     let Some((_, payload)) = segments.read(at, session)? else { return Ok(None) };
     match record::decode(&payload)? {
-        StoredRecord::Append { entries, head, .. } => Ok(Some((entries, *head))),
+        StoredRecord::Append { entries, head, .. }
+        | StoredRecord::Part { entries, head, .. }
+        | StoredRecord::Commit { entries, head, .. } => Ok(Some((entries, *head))),
         StoredRecord::Deleted
         | StoredRecord::Learned { .. }
         | StoredRecord::Quarantined { .. }
@@ -122,8 +158,8 @@ pub(crate) fn head_after_loss(
     newest: &Head,
     lost_from: EntryId,
 ) -> Result<Head, StoreError> {
-    let live_from = newest.live_from.0.min(newest.entries);
-    if salvage(index, segments, session, live_from, newest.entries)?.lost.is_empty() {
+    let active_from = newest.active_from.0.min(newest.entries);
+    if salvage(index, segments, session, active_from, newest.entries)?.lost.is_empty() {
         return Ok(newest.clone());
     }
     head_at(index, segments, session, lost_from.0, newest)
@@ -147,13 +183,5 @@ pub(crate) fn head_at(
         }
         until = before;
     }
-    Ok(Head {
-        created_at_ms: newest.created_at_ms,
-        updated_at_ms: newest.updated_at_ms,
-        title: newest.title.clone(),
-        parent_session: newest.parent_session.clone(),
-        provider: newest.provider.clone(),
-        model: newest.model.clone(),
-        ..Head::default()
-    })
+    Ok(newest.without_context(0))
 }

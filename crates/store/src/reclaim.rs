@@ -1,11 +1,13 @@
-//! Giving back the space of deleted sessions: a segment that is mostly dead is rewritten without its dead frames.
+//! Giving back the space of deleted sessions: a segment that is mostly dead is rewritten without its dead frames, and if
+//! that is asked for, every segment that held a deleted session. The active segment is sealed first. On a full disk, the
+//! reserve makes room for what has to be written.
 //!
 //! Invariants: a crash at any step leaves either the old or the new segment in the manifest, and whole; the next start
 //! removes the other one. The record of a deletion is kept as long as an older segment may hold frames of the deleted
 //! session. A segment that is damaged in any way is left as it is.
 
 use crate::error::StoreError;
-use crate::files::{OpenMode, read_all, write_all_at};
+use crate::files::{OpenMode, read_all, replace, write_all_at};
 use crate::index::{Location, SegmentRow};
 use crate::indexer::Effect;
 use crate::journal::manifest::{Listed, State};
@@ -15,7 +17,7 @@ use crate::journal::{
     footer, parse, read_footer, scan,
 };
 use crate::record;
-use crate::writer::Writer;
+use crate::writer::{Rotation, Writer};
 
 /// A frame that is still needed.
 struct Needed {
@@ -26,19 +28,68 @@ struct Needed {
 }
 
 impl Writer {
-    /// Rewrites every sealed segment of which more than half is dead. Returns the number of bytes that this freed.
-    pub(crate) fn reclaim(&mut self) -> Result<u64, StoreError> {
+    /// Rewrites every segment of which more than half is dead; with `erases`, every one that held a session that was
+    /// deleted since the store was opened. Returns the number of bytes that this freed.
+    pub(crate) fn reclaim(&mut self, erases: bool) -> Result<u64, StoreError> {
         self.repair()?;
-        let mostly_dead = |listed: &&Listed| {
-            let row = self.indexer.segments.get(&listed.id);
-            is_sealed(listed.state) && row.is_some_and(|row| row.dead.saturating_mul(2) > row.bytes)
-        };
-        let candidates: Vec<Listed> = self.manifest.segments.iter().filter(mostly_dead).copied().collect();
-        let mut freed = 0;
-        for listed in candidates {
-            freed += self.rewrite(&listed)?;
+        if self.is_worth_rewriting(self.active.id, erases) {
+            self.with_reserve(|writer| writer.rotate(Rotation::Seal))?;
         }
+        let candidates: Vec<Listed> = self
+            .manifest
+            .segments
+            .iter()
+            .filter(|listed| is_sealed(listed.state) && self.is_worth_rewriting(listed.id, erases))
+            .copied()
+            .collect();
+        let mut freed = 0;
+        // Those that need the least room come first: what they free is there for the others.
+        let mut candidates: Vec<(u64, Listed)> =
+            candidates.into_iter().map(|listed| (self.needed_bytes(listed.id), listed)).collect();
+        candidates.sort_by_key(|(needed, _)| *needed);
+        for (_, listed) in candidates {
+            freed += self.with_reserve(|writer| writer.rewrite(&listed))?;
+            self.to_erase.remove(&listed.id);
+        }
+        self.fill_reserve();
         Ok(freed)
+    }
+
+    fn is_worth_rewriting(&self, id: u64, erases: bool) -> bool {
+        let row = self.indexer.segments.get(&id);
+        row.is_some_and(|row| row.dead.saturating_mul(2) > row.bytes) || erases && self.to_erase.contains(&id)
+    }
+
+    /// How many bytes of a segment are still needed.
+    fn needed_bytes(&self, id: u64) -> u64 {
+        self.indexer.segments.get(&id).map_or(0, |row| row.bytes.saturating_sub(row.dead))
+    }
+
+    /// Does something that a person does to get room. If the disk is full, the reserve is given up for it.
+    pub(crate) fn with_reserve<T>(
+        &mut self,
+        work: impl Fn(&mut Self) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match work(self) {
+            Err(StoreError::Full { .. }) if self.segments.files.remove(&self.reserve).is_ok() => {
+                tracing::info!("the disk is full; the reserve is given up, so that a session can be deleted");
+                work(self)
+            }
+            done => done,
+        }
+    }
+
+    /// Makes the reserve, if there is none. Where there is no room for it, the next deletion tries again.
+    pub(crate) fn fill_reserve(&self) {
+        let files = self.segments.files.as_ref();
+        if self.reserve_bytes == 0 || files.open(&self.reserve, OpenMode::Read).is_ok() {
+            return;
+        }
+        let zeros = vec![0; usize::try_from(self.reserve_bytes).unwrap_or(0)];
+        if let Err(error) = replace(files, &self.reserve, &zeros) {
+            tracing::debug!(%error, "there is no room for the reserve");
+            drop(files.remove(&self.reserve.with_extension("new")));
+        }
     }
 
     /// Rewrites one segment. Returns the number of bytes that this freed.
@@ -85,6 +136,7 @@ impl Writer {
         self.indexer.drop_segment(listed.id);
         self.indexer.publish();
         self.segments.remove(listed.id);
+        self.forget_sessions(listed.id);
         let removed = self.segments.files.remove(&path);
         if let Err(error) = removed.and_then(|()| self.segments.files.sync_dir(&self.segments.dir)) {
             tracing::warn!(%error, "a reclaimed segment is still there; the next start removes it");
@@ -106,9 +158,12 @@ impl Writer {
         let old = Location { segment: listed.id, offset: frame.offset, length: frame.length };
         let is_needed = match frame.kind {
             FrameKind::Deleted => !is_oldest,
-            FrameKind::Append | FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => {
-                self.indexer.is_needed(frame, old, &effect)?
-            }
+            FrameKind::Append
+            | FrameKind::Part
+            | FrameKind::Commit
+            | FrameKind::Learned
+            | FrameKind::Quarantined
+            | FrameKind::LossAccepted => self.indexer.is_needed(frame, old, &effect)?,
         };
         let copy = || NewFrame {
             kind: frame.kind,
@@ -150,6 +205,7 @@ impl Writer {
             drop(self.segments.files.remove(&path));
             return Err(error);
         }
+        self.note_sessions(header, &frames);
         let state = State::Sealed { length, frames: frames.len() as u64, digest: chain };
         Ok((Some(Listed { id: header.id, order: header.order, seed: header.seed, state }), frames))
     }
@@ -169,6 +225,6 @@ fn is_whole(bytes: &[u8], scanned: &Scan) -> bool {
 fn is_sealed(state: State) -> bool {
     match state {
         State::Sealed { .. } => true,
-        State::Active { .. } | State::Abandoned { .. } => false,
+        State::Active { .. } | State::Abandoned { .. } | State::Lost => false,
     }
 }

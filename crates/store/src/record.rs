@@ -57,6 +57,26 @@ pub(crate) enum StoredRecord {
         /// The head that the session goes on from.
         head: Box<Head>,
     },
+    /// A part of a batch that is too large for one record. It counts only once the whole batch is committed.
+    Part {
+        /// A random number, the same in all records of the batch.
+        batch: u64,
+        /// The entries of this part.
+        entries: Vec<Entry>,
+        /// The head that is left if what follows is lost.
+        head: Box<Head>,
+    },
+    /// The last part of a batch: with it, all parts count.
+    Commit {
+        /// A random number, the same in all records of the batch.
+        batch: u64,
+        /// The caller's idempotency key.
+        key: Option<String>,
+        /// The entries of this part.
+        entries: Vec<Entry>,
+        /// The head after the whole batch.
+        head: Box<Head>,
+    },
 }
 
 /// The versions that can be read. Records are written in the last one.

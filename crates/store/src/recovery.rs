@@ -13,23 +13,24 @@ mod replay;
 mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use greenroom_kernel::EntryId;
 
 use crate::StoreOptions;
 use crate::error::{Notice, StoreError};
-use crate::files::{File, Files};
+use crate::files::{File, Files, create_own_dir};
 use crate::head::Head;
 use crate::index::{Checkpoint, Location, Row};
 use crate::indexer::{Indexer, lost_head};
-use crate::journal::manifest::{Listed, Manifest, State};
+use crate::journal::manifest::{Listed, Manifest, State, Unknown};
 use crate::journal::segments::{Segments, journal_dir, random_seed};
 use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, first_chain, scan};
 use crate::lock::DirectoryLock;
 use crate::reader;
 use crate::record::StoredRecord;
 use crate::writer::{Active, Tail, Writer, open_active};
+use listing::missing_in;
 use trust::TrustedIndex;
 
 /// While the journal is read, staged index changes of this many bytes are moved to sled.
@@ -97,6 +98,9 @@ pub(crate) fn recover(
     let dir = journal_dir(&options.dir);
     let created = options.files.create_dir(&dir);
     created.map_err(|error| StoreError::io("create", &dir, error))?;
+    if dir.exists() {
+        create_own_dir(&dir).map_err(|error| StoreError::io("create", &dir, error))?;
+    }
     let mut recovery = Recovery {
         options,
         segments: Arc::new(Segments::new(Arc::clone(&options.files), dir)),
@@ -128,16 +132,26 @@ pub(crate) fn recover(
             indexer
         }
     };
+    // A batch that an ended process did not commit never will be.
+    let has_dropped = indexer.drop_uncommitted()?;
+    indexer.publish();
     let index = indexer.index();
     let tail = match opened.as_mut() {
         Some(opened) => opened.trim(),
         None => Tail::Empty,
     };
-    let active = recovery.active(opened, &mut indexer)?;
     recovery.report_losses(&mut indexer)?;
+    let active = recovery.active(opened, &mut indexer)?;
     let Recovery { segments, manifest, notices, .. } = recovery;
+    let unknown = Arc::new(Mutex::new(manifest.unknown.clone()));
+    let noted_end = manifest.get(active.id).map_or(0, |listed| match listed.state {
+        State::Active { floor } => floor,
+        State::Sealed { .. } | State::Abandoned { .. } | State::Lost => 0,
+    });
     let mut writer = Writer {
         segments,
+        unknown,
+        noted_end,
         index,
         indexer,
         manifest,
@@ -145,11 +159,15 @@ pub(crate) fn recover(
         segment_bytes: options.segment_bytes,
         tail,
         is_manifest_dirty: false,
-        is_reclaim_due: false,
+        is_reclaim_due: has_dropped,
+        to_erase: BTreeSet::new(),
+        reserve: options.dir.join("reserve"),
+        reserve_bytes: options.reserve_bytes,
         lock,
     };
     writer.indexer.publish();
     quarantine(&mut writer);
+    writer.fill_reserve();
     if let Err(error) = writer.index.flush_staged() {
         tracing::error!(%error, "the index cannot be written; the journal goes on without it");
     }
@@ -209,7 +227,7 @@ impl Recovery<'_> {
     fn read_active(&mut self, checkpoint: Option<Checkpoint>) -> Result<Option<OpenedActive>, StoreError> {
         let active = self.manifest.segments.iter().find_map(|listed| match listed.state {
             State::Active { floor } => Some((*listed, floor)),
-            State::Sealed { .. } | State::Abandoned { .. } => None,
+            State::Sealed { .. } | State::Abandoned { .. } | State::Lost => None,
         });
         let Some((listed, floor)) = active else { return Ok(None) };
         let Some(bytes) = self.read_segment(listed.id)? else {
@@ -245,8 +263,12 @@ impl Recovery<'_> {
         let lost_before = self.lost.len();
         self.take_bad_ranges(&listed, &scanned, None, 0);
         if scanned.end < known_end {
-            let legible = scanned.tail.take().map(|tail| tail.legible).unwrap_or_default();
-            let mut tail = LostRange::new(listed.id, scanned.end, known_end.max(length), legible);
+            let mut frames = scanned.tail.take().map(|tail| tail.legible).unwrap_or_default();
+            if let Some(record) = self.record_of(&listed) {
+                frames.extend(missing_in(&record, &scanned, scanned.end));
+            }
+            // More may have been written since the record was, so there may be others.
+            let mut tail = LostRange::new(listed.id, scanned.end, known_end.max(length), frames);
             tail.is_tail = true;
             self.lost.push(tail);
         } else if let Some(BadRange { from, until, .. }) = &scanned.tail {
@@ -276,7 +298,7 @@ impl Recovery<'_> {
     fn find_losses_by_index(&mut self, indexer: &mut Indexer) -> Result<(), StoreError> {
         let known: BTreeSet<u64> = self.lost.iter().map(|range| range.segment).collect();
         for &id in indexer.segments.keys() {
-            if self.manifest.get(id).is_none() && !known.contains(&id) {
+            if self.is_gone(id) && !known.contains(&id) {
                 let mut missing = LostRange::new(id, 0, u64::MAX, Vec::new());
                 missing.is_inferred = true;
                 self.lost.push(missing);
@@ -318,7 +340,7 @@ impl Recovery<'_> {
             indexer.newly_lost.insert(session, from);
         }
         for id in indexer.segments.keys().copied().collect::<Vec<_>>() {
-            if self.manifest.get(id).is_none() {
+            if self.is_gone(id) {
                 indexer.drop_segment(id);
             }
         }
@@ -332,6 +354,11 @@ impl Recovery<'_> {
         }
         indexer.publish();
         Ok(())
+    }
+
+    /// Whether no file of this segment is listed.
+    fn is_gone(&self, id: u64) -> bool {
+        self.manifest.get(id).is_none_or(|listed| listed.state == State::Lost)
     }
 
     /// Whether the session's frame at `location` is lost. If so, the session is noted with the range that it lies in.
@@ -404,13 +431,34 @@ impl Recovery<'_> {
             }
             let is_only_tail = has_lost_tails && holed.is_empty() && range.is_tail;
             let is_nothing = range.is_inferred && holed.is_empty();
-            if !is_only_tail && !is_nothing {
-                self.notices.push(Notice::Damaged {
-                    segment: range.segment,
-                    offset: range.from,
-                    sessions: holed,
-                    others_possible: range.others_possible,
-                });
+            if is_only_tail && !range.others_possible || is_nothing {
+                continue;
+            }
+            let (segment, offset) = (range.segment, range.from);
+            let mut others_possible = range.others_possible;
+            let is_same = |unknown: &&Unknown| (unknown.segment, unknown.offset) == (segment, offset);
+            match self.manifest.unknown.iter().find(is_same) {
+                // It was read again, because the index is built again.
+                Some(Unknown { is_accepted: true, .. }) if holed.is_empty() => continue,
+                Some(Unknown { is_accepted: true, .. }) => others_possible = false,
+                Some(Unknown { is_accepted: false, .. }) => {}
+                None if others_possible => {
+                    self.manifest.unknown.push(Unknown { segment, offset, is_accepted: false });
+                    self.is_manifest_changed = true;
+                }
+                None => {}
+            }
+            self.notices.push(Notice::Damaged { segment, offset, sessions: holed, others_possible });
+        }
+        // What is not accepted is said at every start.
+        for Unknown { segment, offset, is_accepted } in &self.manifest.unknown {
+            let is_said = |notice: &Notice| {
+                matches!(notice, Notice::Damaged { segment: said, offset: at, others_possible: true, .. }
+                    if (said, at) == (segment, offset))
+            };
+            if !is_accepted && !self.notices.iter().any(is_said) {
+                let (segment, offset, sessions) = (*segment, *offset, Vec::new());
+                self.notices.push(Notice::Damaged { segment, offset, sessions, others_possible: true });
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! The store as its callers see it: when nothing goes wrong (`basics`, `model`), when the disk fails (`failing`), when
-//! the power fails (`power`), when the process ends (`crash`), when bytes are damaged or lost (`damage`), and when
+//! a batch takes several frames (`parts`), when the power fails (`power`), when the process ends (`crash`), when bytes
+//! are damaged or lost (`damage`, `loss`), what opening a damaged store decides (`opening`), and when
 //! sessions are deleted (`deletion`). The helpers are in `world`.
 //!
 //! Invariants: a random test names its seed when it fails, and fails if too few of its cases tested anything.
@@ -10,6 +11,9 @@ mod crash;
 mod damage;
 mod deletion;
 mod failing;
+mod loss;
 mod model;
+mod opening;
+mod parts;
 mod power;
 pub(crate) mod world;

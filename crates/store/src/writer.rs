@@ -13,9 +13,10 @@
 //!   differ, the group is refused with [`StoreError::Invariant`], and the next one goes to a new segment. The
 //!   writer's own mistakes are never a panic.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::EntryId;
 use tokio::sync::{mpsc, oneshot};
@@ -26,8 +27,9 @@ use crate::files::{File, OpenMode, write_all_at};
 use crate::head::{Head, SessionState};
 use crate::index::Index;
 use crate::indexer::{Effect, Indexer, kind_of};
-use crate::journal::manifest::{Listed, Manifest, State};
+use crate::journal::manifest::{Listed, Manifest, State, Unknown};
 use crate::journal::segments::{Segments, random_seed};
+use crate::journal::sessions::SegmentSessions;
 use crate::journal::{
     Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer,
 };
@@ -54,12 +56,21 @@ type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 pub(crate) enum Command {
     /// Append a batch that is encoded already.
     Append(Box<AppendCommand>),
+    /// Append a part of a batch that takes several frames. It has no idempotency key of its own: that of the batch is
+    /// looked up only.
+    Part { batch: u64, part: Box<AppendCommand> },
+    /// Append the last part of such a batch.
+    Commit { batch: u64, part: Box<AppendCommand> },
+    /// Give up the session's batch that is not committed.
+    DropParts { session: String },
     /// Keep a learned fact.
     LearnedPut { key: String, value: Vec<u8>, reply: Reply<()> },
     /// Delete the session.
     Delete { session: String, reply: Reply<()> },
     /// Let the session go on without the entries that were lost.
     AcceptLoss { session: String, reply: Reply<Head> },
+    /// Accept that nobody knows what was lost with the segment; the reply is whether there was such a loss.
+    AcceptUnknown { segment: u64, reply: Reply<bool> },
     /// Rewrite the segments that are mostly dead; the reply is the number of bytes that this freed.
     Reclaim { reply: Reply<u64> },
     /// Close the store.
@@ -176,6 +187,10 @@ pub(crate) struct Writer {
     pub(crate) index: Arc<Index>,
     pub(crate) indexer: Indexer,
     pub(crate) manifest: Manifest,
+    /// The losses of which nobody knows what they cost, for readers: those of the manifest.
+    pub(crate) unknown: Arc<Mutex<Vec<Unknown>>>,
+    /// How far the active segment is noted in the manifest and in the record of its sessions, in bytes.
+    pub(crate) noted_end: u64,
     pub(crate) active: Active,
     /// A segment is sealed at this size, in bytes.
     pub(crate) segment_bytes: u64,
@@ -184,6 +199,11 @@ pub(crate) struct Writer {
     pub(crate) is_manifest_dirty: bool,
     /// Whether something was deleted since the last reclaim.
     pub(crate) is_reclaim_due: bool,
+    /// The segments that hold sessions that were deleted since the store was opened.
+    pub(crate) to_erase: BTreeSet<u64>,
+    /// A file that is removed when the disk is full, so that a session can be deleted; and its size.
+    pub(crate) reserve: PathBuf,
+    pub(crate) reserve_bytes: u64,
     /// Held until the thread ends.
     pub(crate) lock: DirectoryLock,
 }
@@ -214,7 +234,7 @@ impl Writer {
                 self.flush_index();
             }
             if is_idle && std::mem::take(&mut self.is_reclaim_due) {
-                if let Err(error) = self.reclaim() {
+                if let Err(error) = self.reclaim(false) {
                     tracing::warn!(%error, "cannot reclaim the space of deleted sessions now");
                 }
                 self.flush_index();
@@ -240,6 +260,12 @@ impl Writer {
     /// Notes in the manifest how far everything is durable, and closes the index.
     fn finish(&mut self) {
         let end = self.active.end;
+        if self.noted_end != end {
+            let Active { id, seed, .. } = self.active;
+            if let Some(&Listed { order, .. }) = self.manifest.get(id) {
+                self.note_sessions(SegmentHeader { id, order, seed }, &self.active.frames);
+            }
+        }
         let stored = self.repair().and_then(|()| {
             if let Some(listed) = self.manifest.get_mut(self.active.id) {
                 listed.state = State::Active { floor: end };
@@ -250,6 +276,44 @@ impl Writer {
             tracing::warn!(%error, "cannot note that the store was closed; the next start finds out by itself");
         }
         self.index.close();
+    }
+
+    /// Writes the record of a segment's sessions beside the segment. The record is wanted only when the segment is
+    /// damaged, so nothing else depends on it.
+    pub(crate) fn note_sessions(&self, header: SegmentHeader, frames: &[Frame]) {
+        let record = SegmentSessions::of(header, frames);
+        if let Err(error) = record.store(self.segments.files.as_ref(), &self.segments.dir) {
+            tracing::warn!(%error, "cannot note whose entries a segment holds");
+        }
+    }
+
+    /// Removes the record of a segment that is about to be removed.
+    pub(crate) fn forget_sessions(&self, id: u64) {
+        let path = SegmentSessions::path(&self.segments.dir, id);
+        if let Err(error) = self.segments.files.remove(&path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "the record of a segment that is gone is still there");
+        }
+    }
+
+    /// Accepts that nobody knows what was lost with a segment. Returns whether there was such a loss.
+    fn accept_unknown(&mut self, segment: u64) -> Result<bool, StoreError> {
+        self.repair()?;
+        let before = self.manifest.unknown.clone();
+        let mut is_found = false;
+        for unknown in self.manifest.unknown.iter_mut().filter(|unknown| unknown.segment == segment) {
+            is_found |= !unknown.is_accepted;
+            unknown.is_accepted = true;
+        }
+        if is_found && let Err(error) = self.manifest.store(self.segments.files.as_ref(), &self.segments.dir)
+        {
+            self.manifest.unknown = before;
+            self.is_manifest_dirty = true;
+            return Err(error);
+        }
+        self.unknown.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.manifest.unknown);
+        Ok(is_found)
     }
 
     /// Takes a command into the group. Returns it if it has to be performed alone.
@@ -263,8 +327,12 @@ impl Writer {
                     Err(error) => drop(reply.send(Err(error))),
                 }
             }
-            Command::Delete { .. }
+            Command::Part { .. }
+            | Command::Commit { .. }
+            | Command::DropParts { .. }
+            | Command::Delete { .. }
             | Command::AcceptLoss { .. }
+            | Command::AcceptUnknown { .. }
             | Command::Reclaim { .. }
             | Command::Close { .. } => return Some(command),
         }
@@ -324,19 +392,85 @@ impl Writer {
     /// Performs a command that is not part of a group. Returns the reply of a close.
     fn perform(&mut self, command: Command) -> Option<Reply<()>> {
         match command {
+            // These join a group.
             Command::Append(_) | Command::LearnedPut { .. } => {}
+            Command::Part { batch, part } => {
+                let answer = self.append_part(batch, &part, false);
+                drop(part.reply.send(answer));
+            }
+            Command::Commit { batch, part } => {
+                let answer = self.append_part(batch, &part, true);
+                drop(part.reply.send(answer));
+            }
+            Command::DropParts { session } => {
+                // As long as the end of the segment is not mended, the commit may be found there by the next start.
+                if self.repair().is_ok() {
+                    if let Err(error) = self.indexer.drop_parts(&session) {
+                        self.index.mark_suspect(&error.to_string());
+                    }
+                    self.indexer.publish();
+                    self.is_reclaim_due = true;
+                }
+            }
             Command::Close { reply } => return Some(reply),
             Command::Delete { session, reply } => drop(reply.send(self.delete(&session))),
             Command::AcceptLoss { session, reply } => drop(reply.send(self.accept_loss(&session))),
-            Command::Reclaim { reply } => drop(reply.send(self.reclaim())),
+            Command::AcceptUnknown { segment, reply } => drop(reply.send(self.accept_unknown(segment))),
+            Command::Reclaim { reply } => drop(reply.send(self.reclaim(true))),
         }
         None
+    }
+
+    /// Appends one part of a batch that takes several frames. With the last one the whole batch counts.
+    fn append_part(
+        &mut self,
+        batch: u64,
+        part: &AppendCommand,
+        is_last: bool,
+    ) -> Result<Appended, StoreError> {
+        let AppendCommand { session, sequence, count, key, head, payload, .. } = part;
+        let known = self.indexer.known(session)?;
+        if let Some(key) = key
+            && let Some((first, _)) = self.index.used_key(session, key)?
+        {
+            return Ok(Appended::Duplicate { first });
+        }
+        if let Some(from) = known.and_then(|known| known.lost_from) {
+            return Err(StoreError::Quarantined { session: session.clone(), from });
+        }
+        let expected = self.part_begins_at(session, batch)?;
+        if *sequence != expected {
+            let (expected, got) = (EntryId(expected), EntryId(*sequence));
+            return Err(StoreError::Sequence { session: session.clone(), expected, got });
+        }
+        let (kind, effect) = if is_last {
+            let effect = Effect::Commit { batch, key: key.clone(), head: head.clone() };
+            (FrameKind::Commit, effect)
+        } else {
+            (FrameKind::Part, Effect::Part { batch })
+        };
+        let (session, payload) = (session.clone(), payload.clone());
+        let frame = NewFrame { kind, session, sequence: *sequence, count: *count, payload };
+        let mut group = Group::default();
+        group.push(frame, effect, Caller::Nobody);
+        self.write(group.pending, group.bytes)?;
+        Ok(Appended::Written { first: EntryId(*sequence), next: EntryId(sequence + u64::from(*count)) })
+    }
+
+    /// Where the next part of a batch begins: behind its other parts, or behind the session's last entry.
+    fn part_begins_at(&mut self, session: &str, batch: u64) -> Result<u64, StoreError> {
+        match self.indexer.uncommitted(session) {
+            Some(begun) if begun.batch == batch => Ok(begun.end),
+            Some(_) | None => Ok(self.indexer.known(session)?.map_or(0, |known| known.entries)),
+        }
     }
 
     fn delete(&mut self, session: &str) -> Result<(), StoreError> {
         let known = self.indexer.known(session)?;
         let known = known.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })?;
-        self.write_record(session, known.entries, StoredRecord::Deleted)?;
+        let places = self.index.entries(session, 0, u64::MAX)?;
+        self.with_reserve(|writer| writer.write_record(session, known.entries, StoredRecord::Deleted))?;
+        self.to_erase.extend(places.into_iter().map(|(_, location)| location.segment));
         self.is_reclaim_due = true;
         Ok(())
     }
@@ -447,6 +581,10 @@ impl Writer {
                         "the record of a loss stands behind the entries that are left",
                     )?;
                 }
+                Effect::Part { batch } | Effect::Commit { batch, .. } => {
+                    let begins = self.part_begins_at(session, *batch)?;
+                    StoreError::ensure(frame.sequence == begins, "a part of a batch follows the one before")?;
+                }
                 Effect::Deleted | Effect::Learned { .. } => {
                     StoreError::ensure(frame.count == 0, "only a batch has entries")?;
                 }
@@ -553,6 +691,8 @@ impl Writer {
         let before = self.manifest.clone();
         if let Some(listed) = self.manifest.get_mut(self.active.id) {
             listed.state = state;
+            let header = listed.header();
+            self.note_sessions(header, &self.active.frames);
         }
         let state = State::Active { floor: SEGMENT_HEADER_BYTES };
         self.manifest.segments.push(Listed { id: header.id, order: header.order, seed: header.seed, state });
@@ -600,6 +740,7 @@ impl Writer {
     /// Makes a segment that was just created the active one.
     fn begin(&mut self, header: SegmentHeader, file: Arc<dyn File>) {
         self.segments.add(header.id, header.seed, Some(Arc::clone(&file)));
+        self.noted_end = 0;
         let chain = first_chain(header.id, header.seed);
         self.indexer.begin_segment(header.id, header.order, header.seed, chain);
         self.active = Active {

@@ -1,7 +1,7 @@
 //! The tools that come with Greenroom: `read`, `write`, `edit`, `list` and `grep` over a workspace, and `bash`.
 //!
 //! Invariants: each declares the files it touched, with paths relative to the workspace; a cancelled file tool
-//! took no effect.
+//! took no effect; only [`files_and_shell`] has `bash`.
 
 pub mod bash;
 mod edit;
@@ -12,21 +12,10 @@ mod write;
 
 use crate::{FunctionTool, Registry, Workspace};
 
-/// Which of the built-in tools, and how.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// With `bash`, which runs any command with the rights of this process. Off by default.
-    pub shell: bool,
-    /// How commands are run.
-    pub bash: bash::Options,
-}
-
-/// The file tools, and `bash` if `options` says so.
-pub fn all(workspace: Workspace, options: Options) -> Registry {
+/// The file tools, and `bash`, which runs any command with the rights of this process.
+pub fn files_and_shell(workspace: Workspace, shell: bash::Options) -> Registry {
     let mut registry = files(workspace.clone());
-    if options.shell {
-        add(&mut registry, bash::tool(workspace, options.bash));
-    }
+    add(&mut registry, bash::tool(workspace, shell));
     registry
 }
 

@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -18,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::output::cap_line;
-use crate::{Tool, ToolContext, ToolOutput, schema};
+use crate::{GRACE, Tool, ToolContext, ToolOutput, schema};
 
 /// Why a tool's handler failed, as the model reads it. Every error converts into it with `?`.
 ///
@@ -118,6 +119,7 @@ pub struct FunctionTool {
     spec: ToolSpec,
     handler: Arc<Handler>,
     read_only: bool,
+    grace: Duration,
 }
 
 impl FunctionTool {
@@ -130,6 +132,13 @@ impl FunctionTool {
         Fut: Future<Output = Result<O, ToolError>> + Send + 'static,
     {
         Self { spec: ToolSpec { description: description.into(), ..spec::<T>(name) }, ..typed("", handler) }
+    }
+
+    /// With this moment for a cancelled call to end in order: see [`Tool::grace`].
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
     }
 
     /// Marks it as one that changes nothing outside itself, so that calls of it may run at the same time.
@@ -177,7 +186,7 @@ where
             .boxed()
         }
     };
-    FunctionTool { spec, handler: Arc::new(handler), read_only: false }
+    FunctionTool { spec, handler: Arc::new(handler), read_only: false, grace: GRACE }
 }
 
 fn spec<T: JsonSchema>(name: impl Into<String>) -> ToolSpec {
@@ -219,6 +228,10 @@ impl Tool for FunctionTool {
 
     fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn grace(&self) -> Duration {
+        self.grace
     }
 }
 

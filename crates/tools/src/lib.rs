@@ -24,9 +24,14 @@ pub fn schema_of<T: schemars::JsonSchema>() -> serde_json::Value {
     schema::of::<T>().0
 }
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 use greenroom_kernel::{Block, ToolSpec, ToolStatus, Touch, Touched};
 use tokio_util::sync::CancellationToken;
+
+/// How long a cancelled call may go on, where its tool does not say.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// Something an agent may call.
 pub trait Tool: Send + Sync + 'static {
@@ -38,6 +43,12 @@ pub trait Tool: Send + Sync + 'static {
     /// `arguments` is any JSON value: the tool checks it. When `context.cancel` fires the call ends soon, and
     /// leaves no task and no process behind; so does dropping the future.
     fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput>;
+
+    /// How long a call of it may go on after `context.cancel` fired, to come to its end in order. Then it is dropped,
+    /// and the model reads that nobody knows whether it took effect.
+    fn grace(&self) -> Duration {
+        GRACE
+    }
 
     /// Whether it changes nothing outside itself, so that calls of it may run at the same time.
     fn is_read_only(&self) -> bool {

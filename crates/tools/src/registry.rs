@@ -15,9 +15,6 @@ use serde_json::Value;
 use crate::output::cap_blocks;
 use crate::{Tool, ToolContext, ToolOutput, ToolsError, similar};
 
-/// How long a tool that was told to stop may take to end by itself, before it is dropped.
-const GRACE: Duration = Duration::from_millis(250);
-
 /// The tools of an agent. Cloning is cheap; clones do not see each other's later changes.
 #[derive(Clone)]
 pub struct Registry {
@@ -139,7 +136,7 @@ impl Registry {
         if run.is_cancelled() {
             return ToolOutput::interrupted("cancelled before it started; it took no effect");
         }
-        let call_token = run.child_token();
+        let (call_token, grace) = (run.child_token(), tool.grace());
         context.cancel = call_token.clone();
         // The tool's own `call` may panic as well as its future.
         let running = AssertUnwindSafe(async move { tool.call(arguments, context).await }).catch_unwind();
@@ -160,7 +157,7 @@ impl Registry {
             () = timeout => {}
         }
         call_token.cancel();
-        let last = tokio::time::timeout(GRACE, running).await.ok().map(ended);
+        let last = tokio::time::timeout(grace, running).await.ok().map(ended);
         if run.is_cancelled() {
             return last.unwrap_or_else(|| {
                 ToolOutput::interrupted("cancelled while it ran; whether it took effect is not known")

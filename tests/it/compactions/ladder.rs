@@ -99,8 +99,8 @@ async fn a_floor_is_typed_with_its_numbers_and_the_session_stays_usable() {
 
 /// Three failures in a row: a warning, and silence, until something changes.
 #[tokio::test(start_paused = true)]
-async fn after_three_failures_it_pauses_until_a_compaction_by_hand_new_settings_or_another_model() {
-    for change in ["by hand", "settings", "model"] {
+async fn after_three_failures_it_pauses_until_a_manual_compaction_new_settings_or_another_model() {
+    for change in ["manual", "settings", "model"] {
         let broken = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
         let is_broken = std::sync::Arc::clone(&broken);
         let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
@@ -124,7 +124,7 @@ async fn after_three_failures_it_pauses_until_a_compaction_by_hand_new_settings_
         );
         broken.store(false, std::sync::atomic::Ordering::Relaxed);
         match change {
-            "by hand" => {
+            "manual" => {
                 assert_eq!(session.compact(keep(14_000)).await.unwrap().outcome.as_str(), "completed")
             }
             "settings" => {

@@ -1,4 +1,4 @@
-//! Compactions by hand and back: focus, keep and force, plans, undo, branches, forks, pins, and input that comes
+//! Manual compactions and back: focus, keep and force, plans, undo, branches, forks, pins, and input that comes
 //! meanwhile.
 
 use std::time::Duration;

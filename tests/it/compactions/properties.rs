@@ -1,5 +1,5 @@
-//! Random sessions: branches, parallel calls, images, empty and aborted answers, compactions by themselves and by
-//! hand, undone ones, restarts. After every step, what must hold of any context is looked up in the log.
+//! Random sessions: branches, parallel calls, images, empty and aborted answers, automatic and manual
+//! compactions, undone ones, restarts. After every step, what must hold of any context is looked up in the log.
 //!
 //! Invariants: a session follows from its seed alone, and a failure names the seed.
 
@@ -53,12 +53,49 @@ impl Random {
 
 #[tokio::test(start_paused = true)]
 async fn what_holds_of_every_context_holds_in_random_sessions() {
-    let mut installed = 0;
+    let mut shown = Shown::default();
     for seed in 0..SEEDS {
         let life = tokio::spawn(async move { live(seed).await });
-        installed += life.await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        shown.add(&life.await.unwrap_or_else(|error| panic!("seed {seed}: {error}")));
     }
-    assert!(installed > 4 * SEEDS, "too few compactions to show anything: {installed}");
+    let Shown { installed, planned, undone, branched, requests, messages } = shown;
+    assert!(
+        installed > 4 * SEEDS
+            && planned > 10 * SEEDS
+            && undone > SEEDS
+            && branched > SEEDS
+            && requests > 2 * SEEDS
+            && messages > 20 * SEEDS,
+        "too little to show anything: {shown:?}"
+    );
+}
+
+/// How often what is claimed was looked at.
+#[derive(Debug, Default, Clone, Copy)]
+struct Shown {
+    /// Compactions that were installed.
+    installed: u64,
+    /// Plans that were made and compared.
+    planned: u64,
+    /// Compactions that were undone, with the context from before.
+    undone: u64,
+    /// Branches that were taken.
+    branched: u64,
+    /// Compactions whose summary requests were searched.
+    requests: u64,
+    /// Messages that were searched for in those.
+    messages: u64,
+}
+
+impl Shown {
+    fn add(&mut self, other: &Self) {
+        self.installed += other.installed;
+        self.planned += other.planned;
+        self.undone += other.undone;
+        self.branched += other.branched;
+        self.requests += other.requests;
+        self.messages += other.messages;
+    }
 }
 
 struct Life {
@@ -69,10 +106,10 @@ struct Life {
     window: u64,
     /// How many of the summarisers' requests were looked at.
     looked_at: usize,
-    installed: u64,
+    shown: Shown,
 }
 
-async fn live(seed: u64) -> u64 {
+async fn live(seed: u64) -> Shown {
     let mut random = Random(seed);
     let window = 6_000 + random.below(10_000);
     let settings = settings(|settings| {
@@ -94,7 +131,7 @@ async fn live(seed: u64) -> u64 {
     let path = imported(&mut random);
     let leaf = path.last().map(|entry| entry.id);
     session.import(path, leaf).await.unwrap();
-    let mut life = Life { model, runtime, session, settings, window, looked_at: 0, installed: 0 };
+    let mut life = Life { model, runtime, session, settings, window, looked_at: 0, shown: Shown::default() };
     for step in 0..STEPS {
         let mut events = life.session.subscribe();
         life.act(&mut random, step).await;
@@ -106,7 +143,7 @@ async fn live(seed: u64) -> u64 {
     }
     life.model.assert_clean();
     life.runtime.shutdown().await.unwrap();
-    life.installed
+    life.shown
 }
 
 /// What the model says: words, calls in parallel, now and then slowly.
@@ -249,8 +286,9 @@ impl Life {
                 let entries = self.session.state().await.unwrap().entries;
                 // Not every entry may be branched from; what may not changes nothing.
                 let before = self.session.context().await.unwrap();
-                if self.session.branch(Some(EntryId(random.below(entries.max(1))))).await.is_err() {
-                    assert_eq!(self.session.context().await.unwrap(), before);
+                match self.session.branch(Some(EntryId(random.below(entries.max(1))))).await {
+                    Ok(()) => self.shown.branched += 1,
+                    Err(_) => assert_eq!(self.session.context().await.unwrap(), before),
                 }
             }
             _ => {
@@ -261,7 +299,7 @@ impl Life {
         }
     }
 
-    /// Compactions by hand, one upon the other, and back: each undo gives exactly the context from before.
+    /// Manual compactions, one upon the other, and back: each undo gives exactly the context from before.
     async fn undo_all(&mut self, random: &mut Random) {
         let mut contexts = vec![self.session.context().await.unwrap()];
         for _ in 0..=random.below(3) {
@@ -274,7 +312,10 @@ impl Life {
         for before in contexts.iter().rev() {
             // Refused only where the result would not fit the window, with the size; then nothing changes.
             match self.session.undo_compaction().await {
-                Ok(_) => assert_eq!(&self.session.context().await.unwrap(), before),
+                Ok(_) => {
+                    assert_eq!(&self.session.context().await.unwrap(), before);
+                    self.shown.undone += 1;
+                }
                 Err(Error::UndoTooLarge { tokens, window }) => return assert!(tokens > window),
                 Err(other) => panic!("{other}"),
             }
@@ -316,14 +357,16 @@ impl Life {
             check_installed(&path);
             // Only where the requests are known to be this one's.
             if ended.len() == 1 {
-                check_requests(&path, &fresh);
+                let messages = check_requests(&path, &fresh);
+                self.shown.requests += u64::from(messages > 0);
+                self.shown.messages += messages;
             }
         }
-        self.installed += installed.len() as u64;
+        self.shown.installed += installed.len() as u64;
     }
 
     /// Planning twice gives the same, and so does planning over the whole log.
-    async fn check_plan(&self, path: &[Arc<Entry>]) {
+    async fn check_plan(&mut self, path: &[Arc<Entry>]) {
         let context = self.session.state().await.unwrap().context;
         let planned = self.session.plan(CompactOptions::default()).await;
         let again = self.session.plan(CompactOptions::default()).await;
@@ -331,7 +374,10 @@ impl Life {
         let options =
             PlanOptions::new(&self.settings, self.window, Occasion::Manual, context.tokens, overhead);
         match (planned, again, plan(path, &options)) {
-            (Ok(one), Ok(two), Ok(three)) => assert!(one == two && one == three, "{one:?}\n{three:?}"),
+            (Ok(one), Ok(two), Ok(three)) => {
+                assert!(one == two && one == three, "{one:?}\n{three:?}");
+                self.shown.planned += 1;
+            }
             (Err(_), Err(_), Err(_)) => {}
             other => panic!("plans differ: {other:?}"),
         }
@@ -359,11 +405,11 @@ fn check_installed(path: &[Arc<Entry>]) {
     assert_eq!(compaction.files, files, "the files are a fold over everything before the kept part");
 }
 
-/// Each message of the live part is in exactly one of: a summary's input, the kept part.
-fn check_requests(path: &[Arc<Entry>], requests: &[String]) {
+/// Each message of the live part is in exactly one of: a summary's input, the kept part. Gives how many were looked for.
+fn check_requests(path: &[Arc<Entry>], requests: &[String]) -> u64 {
     let compaction: &Compaction = path.last().unwrap().kind.as_compaction().unwrap();
     if compaction.truncated {
-        return;
+        return 0;
     }
     // The same question asked again is one; merges have no messages.
     let mut transcripts: Vec<&str> = requests
@@ -374,6 +420,7 @@ fn check_requests(path: &[Arc<Entry>], requests: &[String]) {
     transcripts.sort_unstable();
     transcripts.dedup();
     let (first, first_kept) = (compaction.first.unwrap(), compaction.first_kept.unwrap());
+    let mut looked_for = 0;
     for entry in path.iter().filter(|entry| entry.id >= first && is_message(&entry.kind)) {
         let message = entry.kind.as_message().expect("these sessions have no other messages").text();
         let Some((name, _)) = message.split_once('.') else { continue };
@@ -392,5 +439,7 @@ fn check_requests(path: &[Arc<Entry>], requests: &[String]) {
             .sum();
         let expected = usize::from(entry.id < first_kept);
         assert_eq!(inputs, expected, "{name} (entry {}, first kept {first_kept})", entry.id);
+        looked_for += 1;
     }
+    looked_for
 }

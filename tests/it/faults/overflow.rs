@@ -383,11 +383,16 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
             session.prompt(format!("question {run} {}", "thing ".repeat(1_500))).await.unwrap();
         }
         let mut events = session.subscribe();
+        let asked = |model: &greenroom_simulator::Simulator| {
+            model.requests().iter().filter(|request| request.request.purpose == Purpose::Step).count()
+        };
+        let asked_before = asked(&model);
         let reply = session.prompt("and this?").await;
         let seen = drain(&mut events);
         let went_down = refusals.min(3);
         assert_eq!(rungs(&seen), ladder[..went_down], "{refusals} refusals");
-        assert_eq!((count(&seen, "step_start"), count(&seen, "retry")), (went_down + 1, 0), "{refusals}");
+        assert_eq!((asked(&model) - asked_before, count(&seen, "retry")), (went_down + 1, 0), "{refusals}");
+        assert_eq!((count(&seen, "step_start"), count(&seen, "step_end")), (1, 1), "one step: {refusals}");
         assert_eq!(count(&seen, "run_end"), 1, "{refusals}");
         let compactions = crate::compaction_fixtures::compactions(&runtime, "refused").await;
         let kept: Vec<_> = compactions.iter().map(|(_, compaction)| compaction.first_kept).collect();

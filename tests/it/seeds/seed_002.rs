@@ -1,6 +1,6 @@
-//! Document 002: the actors and what they say to each other, the trigger at 80 %, a quarter kept, split turns from
-//! five messages on, strategies, anti-continuation, cumulative files, overflow recovery, and windows told from the
-//! start.
+//! The third document: compaction among actors. What the actors say to each other, the trigger at 80 %, a quarter
+//! kept, split turns from five messages on, strategies, anti-continuation, cumulative files, overflow recovery, and
+//! windows told from the start.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -342,9 +342,9 @@ async fn a_report_above_the_window_is_an_overflow_detected_and_compacted_before_
     let names: Vec<_> = seen.iter().map(|event| event.kind.name()).collect();
     let place = |name| names.iter().position(|other| *other == name);
     assert!(place("overflow_detected").is_some(), "{names:?}");
-    let last_call = names.iter().rposition(|name| *name == "step_start");
+    let answer = names.iter().rposition(|name| *name == "message_end");
     assert!(
-        place("overflow_detected") < place("compaction_end") && place("compaction_end") < last_call,
+        place("overflow_detected") < place("compaction_end") && place("compaction_end") < answer,
         "{names:?}"
     );
 }
@@ -397,7 +397,7 @@ async fn the_window_is_in_every_usage_update_and_run_end_and_in_the_state_from_t
 
 /// What the RPC handler will call: the budget can be given, and the agent goes on with the compacted context.
 #[tokio::test(start_paused = true)]
-async fn by_hand_the_kept_budget_can_be_given_and_the_agent_goes_on_from_there() {
+async fn a_manual_compaction_takes_a_budget_and_the_agent_goes_on_from_there() {
     let model = simulator(Sequence(vec![Said::text("fine")]), 100_000);
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(20, 200)).await;

@@ -1,5 +1,6 @@
-//! Document 003: a token limit as the trigger, a number of messages to preserve, the configurable prompt, the status
-//! lines, the event, the history in the metadata, and conversations that are too short.
+//! The fourth document: compaction as the users of a chat and of an HTTP interface see it. A token limit as the
+//! trigger, a number of messages to preserve, the configurable prompt, the status lines, the event, the history in the
+//! metadata, and conversations that are too short.
 
 use greenroom::kernel::entry::EntryId;
 use greenroom::prelude::*;

@@ -35,8 +35,21 @@ fn sessions_are_listed_shown_planned_and_deleted() {
     let plan = place.json(&["plan", "one", "--json"]);
     assert!(plan["plan"].is_null() && plan["reason"].is_string(), "{plan}");
     assert!(place.run(&["plan", "one"]).stdout.contains("No compaction needed: "));
+    let holding = |text: &[u8]| {
+        let journal = files(&place.store().join("journal"));
+        let holds =
+            |path: &&PathBuf| std::fs::read(path).unwrap().windows(text.len()).any(|found| found == text);
+        journal.iter().filter(holds).count()
+    };
+    let ran = place.run(&["run", "-p", "A secret.", "--session", "one", "--base-url", &model.url()]);
+    assert_eq!((ran.code, holding(b"A secret.")), (Some(0), 1), "{ran:?}");
     assert_eq!(place.run(&["delete", "one"]).code, Some(0));
     assert_eq!(place.only_session(), "two");
+    assert_eq!(
+        (holding(b"A secret."), holding(b"Hello there.")),
+        (0, 1),
+        "what is deleted is gone from the disk"
+    );
 }
 
 #[test]
@@ -54,23 +67,15 @@ fn a_store_in_use_is_said_with_who_uses_it() {
     assert_eq!(place.run(&["sessions"]).code, Some(0));
 }
 
-#[test]
-fn what_is_intact_of_a_damaged_session_is_shown() {
-    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
-    for number in 0..6 {
-        let prompt = format!("This is prompt number {number}.");
-        let ran = place.run(&["run", "-p", &prompt, "--session", "mine", "--base-url", &model.url()]);
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-    }
-    // The third prompt's text, somewhere in the journal.
-    let needle = b"This is prompt number 2.";
+/// Damages this text wherever it stands in the store.
+fn flip(place: &Place, needle: &[u8]) {
     let mut hit = false;
     for path in files(&place.store()) {
         let mut bytes = std::fs::read(&path).unwrap();
         let found: Vec<usize> = bytes
             .windows(needle.len())
             .enumerate()
-            .filter(|(_, window)| window == needle)
+            .filter(|(_, window)| *window == needle)
             .map(|(at, _)| at)
             .collect();
         if found.is_empty() {
@@ -82,7 +87,23 @@ fn what_is_intact_of_a_damaged_session_is_shown() {
         }
         std::fs::write(&path, bytes).unwrap();
     }
-    assert!(hit, "the prompt is nowhere in the journal");
+    assert!(hit, "the text is nowhere in the store");
+}
+
+/// Six prompts and their answers in the session `mine`.
+fn talk(place: &Place, model: &Model) {
+    for number in 0..6 {
+        let prompt = format!("This is prompt number {number}.");
+        let ran = place.run(&["run", "-p", &prompt, "--session", "mine", "--base-url", &model.url()]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+}
+
+#[test]
+fn what_is_intact_of_a_damaged_session_is_shown() {
+    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
+    talk(&place, &model);
+    flip(&place, b"This is prompt number 2.");
     let shown = place.run(&["show", "mine"]);
     assert_eq!(shown.code, Some(3), "{shown:?}");
     assert!(
@@ -91,6 +112,243 @@ fn what_is_intact_of_a_damaged_session_is_shown() {
         shown.stdout
     );
     assert!(shown.stderr.contains("session mine is damaged"), "{}", shown.stderr);
+}
+
+#[test]
+fn no_command_is_silent_about_a_damaged_session_until_its_loss_is_accepted() {
+    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
+    talk(&place, &model);
+    let url = model.url();
+    let whole = place.run(&["export", "mine"]);
+    assert_eq!((whole.code, whole.stderr.as_str()), (Some(0), ""), "{whole:?}");
+    let checked = place.run(&["store", "check"]);
+    assert_eq!((checked.code, checked.stderr.as_str()), (Some(0), ""), "{checked:?}");
+    assert!(checked.stdout.contains("Nothing is damaged"), "{checked:?}");
+    flip(&place, b"This is prompt number 2.");
+    for arguments in
+        [&["export", "mine"][..], &["plan", "mine"], &["plan", "mine", "--json"], &["show", "mine"]]
+    {
+        for _ in 0..2 {
+            let ran = place.run(arguments);
+            assert_eq!(ran.code, Some(3), "{arguments:?}: {ran:?}");
+            let said =
+                ran.stderr.lines().filter(|line| line.contains("session mine is damaged: entr")).count();
+            assert_eq!(said, 1, "{arguments:?}: {ran:?}");
+        }
+    }
+    assert!(place.run(&["export", "mine"]).stdout.lines().count() < whole.stdout.lines().count());
+    let listed = place.run(&["sessions"]);
+    assert_eq!(listed.code, Some(0), "the list itself is whole: {listed:?}");
+    assert!(listed.stderr.contains("1 session is damaged"), "{listed:?}");
+    let checked = place.run(&["store", "check"]);
+    assert_eq!(checked.code, Some(3), "{checked:?}");
+    assert!(
+        checked.stdout.contains("mine: entr") && checked.stdout.contains("accept-loss mine"),
+        "{checked:?}"
+    );
+    assert!(checked.stderr.contains("is damaged"), "{checked:?}");
+    let refused = place.run(&["run", "-p", "Go on.", "--session", "mine", "--base-url", &url]);
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    assert!(refused.stderr.contains("greenroom store accept-loss"), "{refused:?}");
+    let accepted = place.run(&["store", "accept-loss", "mine"]);
+    assert_eq!(accepted.code, Some(0), "{accepted:?}");
+    assert!(
+        accepted.stdout.contains("entr") && accepted.stdout.contains("mine takes prompts again"),
+        "{accepted:?}"
+    );
+    let ran = place.run(&["run", "-p", "Go on.", "--session", "mine", "--base-url", &url]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    let again = place.run(&["store", "accept-loss", "mine"]);
+    assert!(again.code == Some(0) && again.stdout.contains("nothing that is not accepted"), "{again:?}");
+    assert_eq!(place.run(&["store", "check"]).code, Some(0));
+    for (arguments, code) in [(&["store", "accept-loss"][..], 2), (&["store", "accept-loss", "nobody"], 3)] {
+        assert_eq!(place.run(arguments).code, Some(code), "{arguments:?}");
+    }
+}
+
+#[test]
+fn damage_is_found_by_the_check_before_anything_else_reads_it() {
+    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
+    talk(&place, &model);
+    assert_eq!(place.run(&["delete", "mine"]).code, Some(0));
+    talk(&place, &model);
+    flip(&place, b"This is prompt number 2.");
+    let accepted = place.run(&["store", "accept-loss", "mine"]);
+    assert!(accepted.code == Some(0) && accepted.stdout.contains("mine takes prompts again"), "{accepted:?}");
+}
+
+#[test]
+fn a_journal_that_is_gone_is_said_by_every_command_until_that_is_accepted() {
+    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
+    talk(&place, &model);
+    // A backup without the index, and without its only segment.
+    std::fs::remove_dir_all(place.store().join("index")).unwrap();
+    for path in files(&place.store().join("journal")) {
+        if path.extension().is_some_and(|found| found == "seg") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    for arguments in [&["sessions"][..], &["sessions", "--json"], &["show", "mine"], &["store", "check"]] {
+        for _ in 0..2 {
+            let ran = place.run(arguments);
+            assert_eq!(ran.code, Some(3), "{arguments:?}: {ran:?}");
+            let is_said = ran.stderr.contains("segment 1 of the journal is damaged");
+            assert!(is_said && !ran.stdout.contains("No sessions"), "{arguments:?}: {ran:?}");
+        }
+    }
+    let listed = place.json_of(&place.run(&["sessions", "--json"]));
+    assert_eq!((&listed[0]["id"], &listed[0]["state"]), (&"mine".into(), &"damaged".into()), "{listed}");
+    let other = place.run(&["run", "-p", "Hello.", "--session", "other", "--base-url", &model.url()]);
+    assert!(other.code == Some(0) && other.stderr.contains("segment 1"), "{other:?}");
+    let check = place.json_of(&place.run(&["store", "check", "--json"]));
+    assert_eq!(check["unknown_segments"], serde_json::json!([1]), "{check}");
+    assert_eq!(check["sessions"][0]["id"], "mine", "{check}");
+    assert_eq!(place.run(&["store", "accept-loss", "--segment", "7"]).code, Some(2));
+    let accepted = place.run(&["store", "accept-loss", "--segment", "1"]);
+    assert!(accepted.code == Some(0) && accepted.stdout.contains("nobody knows whose"), "{accepted:?}");
+    assert_eq!(place.run(&["store", "check"]).code, Some(3), "the session is still damaged");
+    let accepted = place.run(&["store", "accept-loss", "mine"]);
+    assert!(accepted.code == Some(0) && accepted.stdout.contains("the entries from 0 on"), "{accepted:?}");
+    for arguments in [&["sessions"][..], &["store", "check"], &["show", "other"]] {
+        let ran = place.run(arguments);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
+    use greenroom::kernel::entry::{Delivery, Entry, EntryId, EntryKind};
+    use greenroom::kernel::message::Block;
+    use greenroom::store::{Batch, Head, Store, StoreOptions};
+    let place = Place::new();
+    let kind = EntryKind::Inbox {
+        delivery: Delivery::FollowUp,
+        content: vec![Block::Text("Do this later.".into())],
+        key: None,
+    };
+    let entry = Entry { id: EntryId(0), parent: None, at_ms: 1, tokens: 1, origin: None, kind };
+    let head = Head { entries: 1, inbox: vec![EntryId(0)], ..Head::default() };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (store, _) = Store::open(&StoreOptions::new(place.store())).unwrap();
+        store.append("mine", Batch { entries: vec![entry], head, key: None }).await.unwrap();
+        store.close().await.unwrap();
+    });
+    let shown = place.run(&["show", "mine"]);
+    assert!(shown.stdout.contains("you, waiting › Do this later."), "{shown:?}");
+    let exported = place.run(&["export", "mine"]);
+    assert!(
+        exported.code == Some(0) && exported.stderr.contains("1 prompt waits and is not in the file"),
+        "{exported:?}"
+    );
+}
+
+/// A session file with so many messages.
+fn session_file(place: &Place, messages: usize) {
+    let mut text = String::from(
+        "{\"type\":\"session\",\"version\":3,\"id\":\"mine\",\"timestamp\":\"2026-01-01T00:00:00.000Z\",\"cwd\":\"/\"}\n",
+    );
+    for id in 0..messages {
+        let parent = id.checked_sub(1).map_or("null".to_owned(), |parent| format!("\"{parent:08x}\""));
+        text.push_str(&format!(
+            "{{\"type\":\"message\",\"id\":\"{id:08x}\",\"parentId\":{parent},\"timestamp\":\"2026-01-01T00:00:00.000Z\",\
+             \"message\":{{\"role\":\"user\",\"content\":[{{\"type\":\"text\",\"text\":\"Message {id}.\"}}],\
+             \"timestamp\":1767225600000}}}}\n"
+        ));
+    }
+    std::fs::write(place.work().join("mine.jsonl"), text).unwrap();
+}
+
+/// How many bytes the segments of the journal have.
+fn journal_bytes(place: &Place) -> u64 {
+    let Ok(names) = std::fs::read_dir(place.store().join("journal")) else { return 0 };
+    let segments = names.map(|entry| entry.unwrap().path());
+    let segments = segments.filter(|path| path.extension().is_some_and(|found| found == "seg"));
+    segments.map(|path| std::fs::metadata(path).map_or(0, |metadata| metadata.len())).sum()
+}
+
+#[test]
+fn an_import_that_is_killed_is_all_there_or_not_at_all() {
+    let place = Place::new();
+    session_file(&place, 18_000);
+    let mut killed = 0;
+    for at in [50_000, 400_000, 900_000] {
+        let before = journal_bytes(&place);
+        let mut import = place.start_alone(&["import", "mine.jsonl"]);
+        while journal_bytes(&place) < before + at && !import.has_ended() {
+            std::thread::yield_now();
+        }
+        // This kills it.
+        drop(import);
+        let listed = place.json(&["sessions", "--json"]);
+        let is_there = listed.as_array().unwrap().iter().any(|session| session["id"] == "mine");
+        if is_there {
+            assert_eq!(listed[0]["entries"], 18_000, "{listed}");
+            assert_eq!(place.run(&["delete", "mine"]).code, Some(0));
+        } else {
+            killed += 1;
+            assert_eq!(place.run(&["show", "mine"]).code, Some(3));
+        }
+    }
+    assert!(killed >= 1, "no import was killed in the middle");
+    let ran = place.run(&["import", "mine.jsonl"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert_eq!(place.json(&["sessions", "--json"])[0]["entries"], 18_000);
+}
+
+/// The binary with these arguments, under a limit that the shell's `ulimit` sets.
+fn limited(place: &Place, limit: &str, arguments: &str) -> super::support::Ran {
+    let mut command = std::process::Command::new("sh");
+    let line = format!("ulimit {limit}; exec {} {arguments}", env!("CARGO_BIN_EXE_greenroom"));
+    command.args(["-c", &line]).current_dir(place.work()).env_clear().env("HOME", place.work());
+    command.env("GREENROOM_DATA_DIR", place.store()).stdin(std::process::Stdio::null());
+    super::support::ran(command.output().unwrap())
+}
+
+#[test]
+fn limits_of_the_process_are_said_and_cost_nothing() {
+    let place = Place::new();
+    session_file(&place, 2_000);
+    let ran = limited(&place, "-f 100", "import mine.jsonl");
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stderr.contains("greenroom: "), "{ran:?}");
+    assert_eq!(place.run(&["sessions", "--json"]).stdout.trim(), "[]");
+    assert_eq!(place.run(&["import", "mine.jsonl"]).code, Some(0));
+    let ran = limited(&place, "-n 6", "sessions");
+    assert!(ran.code == Some(2) && ran.stderr.contains("ulimit -n"), "{ran:?}");
+    let ran = limited(&place, "-n 14", "sessions");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn a_pipe_where_a_file_should_be_is_said_at_once() {
+    let place = Place::new();
+    assert_eq!(place.run(&["run", "-p", "x", "--simulate"]).code, Some(0));
+    for name in ["journal/manifest", "lock"] {
+        let path = place.store().join(name);
+        std::fs::rename(&path, place.work().join("kept")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let ran = place.start_alone(&["sessions"]).end_within(std::time::Duration::from_secs(20));
+        assert!(ran.code == Some(3) && ran.stderr.contains("it is no regular file"), "{name}: {ran:?}");
+        std::fs::rename(place.work().join("kept"), &path).unwrap();
+    }
+    assert_eq!(place.run(&["sessions"]).code, Some(0));
+}
+
+#[test]
+fn ids_are_shown_whole_and_none_looks_like_a_flag() {
+    let place = Place::new();
+    let long = "l".repeat(64);
+    for id in ["--dashes", &long] {
+        let text = format!(
+            "{{\"type\":\"session\",\"version\":3,\"id\":\"{id}\",\"timestamp\":\"2026-01-01T00:00:00.000Z\",\"cwd\":\"/\"}}\n"
+        );
+        std::fs::write(place.work().join("file.jsonl"), text).unwrap();
+        let ran = place.run(&["import", "file.jsonl"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let listed = place.run(&["sessions"]).stdout;
+    assert!(listed.contains(&long) && listed.contains("\ndashes "), "{listed}");
 }
 
 #[test]

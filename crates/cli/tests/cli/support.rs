@@ -110,6 +110,11 @@ impl Place {
         serde_json::from_str(&ran.stdout).unwrap()
     }
 
+    /// What a command printed, as JSON, whatever its exit code is.
+    pub(crate) fn json_of(&self, ran: &Ran) -> Value {
+        serde_json::from_str(&ran.stdout).unwrap()
+    }
+
     /// The only session's id.
     pub(crate) fn only_session(&self) -> String {
         let sessions = self.json(&["sessions", "--json"]);
@@ -143,7 +148,8 @@ fn write_own(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
 }
 
-fn ran(output: Output) -> Ran {
+/// What a command printed, and how it ended.
+pub(crate) fn ran(output: Output) -> Ran {
     Ran {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).unwrap(),
@@ -158,15 +164,15 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Reads its output until a line holds `text`.
-    pub(crate) fn wait_for(&mut self, text: &str) {
+    /// Reads its output until a line holds `text`, and gives that line.
+    pub(crate) fn wait_for(&mut self, text: &str) -> String {
         let output = self.output.as_mut().unwrap();
         let mut seen = String::new();
         loop {
             let mut line = String::new();
             assert!(output.read_line(&mut line).unwrap() > 0, "it ended before {text:?} came: {seen}");
             if line.contains(text) {
-                return;
+                return line;
             }
             seen.push_str(&line);
         }
@@ -206,6 +212,10 @@ impl Running {
     pub(crate) fn signal(&self, signal: Signal) {
         let id = Pid::from_child(&self.child);
         kill_process(id, signal).unwrap();
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// Its output is read no more.

@@ -1,6 +1,11 @@
-//! A compaction's surfaces: by hand in `chat`, as YAML settings, as a line of an export, over JSON-RPC.
+//! A compaction's surfaces: manual in `chat`, as YAML settings, as a line of an export, over JSON-RPC.
 
 use super::support::Place;
+
+/// A window that is not filled by two runs that read files.
+const WIDE: &str = "60000";
+/// What makes the simulated model read files.
+const READ: &str = "Read the sources: one file after the other.";
 
 /// A folder whose demo left a session, and the session's name.
 fn after_a_demo() -> (Place, String) {
@@ -46,12 +51,19 @@ fn an_export_has_a_line_for_each_compaction_and_is_planned_like_the_session() {
 }
 
 #[test]
-fn chat_compacts_by_hand_and_says_what_it_saved_or_why_not() {
-    let (place, id) = after_a_demo();
-    let chat = ["chat", "--session", &id, "--simulate", "--window", "12000"];
-    let ran = place.run_with(&chat, "/compact what was read\n/compact\n/quit\n");
+fn chat_compacts_manually_and_says_what_it_saved_or_why_not() {
+    let place = Place::with_files(24);
+    let chat = ["chat", "--session", "long", "--simulate", "--window", WIDE];
+    let ran = place.run_with(&chat, &format!("{READ}\nAnd on.\n/compact what was read\n/compact\n/quit\n"));
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("No compaction needed: "), "{}", ran.stdout);
+    let shown = place.json(&["show", "long", "--json"]);
+    let compactions = shown["compactions"].as_array().unwrap();
+    assert_eq!(compactions.len(), 1, "the first one compacted, the second one had nothing to do: {shown}");
+    let removed = &compactions[0]["messages_removed"];
+    let compacted = ran.stdout.find(&format!("✓ Compacted {removed} messages")).expect(&ran.stdout);
+    let saved = ran.stdout.find("(saved ").expect(&ran.stdout);
+    let nothing = ran.stdout.find("No compaction needed: nothing was said since").expect(&ran.stdout);
+    assert!(compacted < saved && saved < nothing, "{}", ran.stdout);
 }
 
 #[test]
@@ -72,16 +84,34 @@ fn settings_are_read_as_yaml_and_a_wrong_one_is_named() {
 
 #[test]
 fn json_rpc_knows_the_window_from_the_start_and_compacts() {
-    let (place, id) = after_a_demo();
-    let ask = |number: u32, method: &str| {
-        format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{{"session_id":"{id}"}}}}"#)
-    };
-    let input = format!("{}\n{}\n", ask(1, "agent/state"), ask(2, "session/compact"));
-    let ran = place.run_with(&["rpc", "--simulate", "--window", "12000"], &input);
+    let place = Place::with_files(24);
+    let ran = place.run(&["run", "-p", READ, "--session", "long", "--simulate", "--window", WIDE]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let answers: Vec<serde_json::Value> =
-        ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let answer = |number: u32| answers.iter().find(|answer| answer["id"] == number).unwrap();
-    assert_eq!(answer(1)["result"]["context_window"], 12_000);
-    assert_eq!(answer(2)["result"]["accepted"], true, "{}", ran.stdout);
+    // The input stays open: its end would interrupt the compaction.
+    let mut rpc = place.start(&["rpc", "--simulate", "--window", WIDE]);
+    rpc.say(r#"{"jsonrpc":"2.0","id":1,"method":"agent/state","params":{"session_id":"long"}}"#);
+    let params = r#"{"session_id":"long","keep_recent":2000}"#;
+    rpc.say(&format!(r#"{{"jsonrpc":"2.0","id":2,"method":"session/compact","params":{params}}}"#));
+    let (mut state, mut accepted, mut compacted) = (None, None, None);
+    while state.is_none() || accepted.is_none() || compacted.is_none() {
+        let mut line: serde_json::Value = serde_json::from_str(&rpc.wait_for("")).unwrap();
+        if line["id"] == 1 {
+            state = Some(line["result"].take());
+        } else if line["id"] == 2 {
+            accepted = Some(line["result"]["accepted"].take());
+        } else if line["method"] == "session/compact_result" {
+            compacted = Some(line["params"]["compacted"].take());
+        }
+    }
+    let (state, compacted) = (state.unwrap(), compacted.unwrap());
+    assert_eq!(state["context_window"], 60_000);
+    assert_eq!(accepted.unwrap(), true);
+    assert_eq!(compacted["outcome"], "completed", "{compacted}");
+    assert_eq!(compacted["tokens_before"], state["context"]["tokens"]);
+    assert!(compacted["tokens_after"].as_u64() < compacted["tokens_before"].as_u64(), "{compacted}");
+    drop(rpc);
+    let shown = place.json(&["show", "long", "--json"]);
+    let compactions = shown["compactions"].as_array().unwrap();
+    assert_eq!(compactions.len(), 1, "{shown}");
+    assert_eq!(compactions[0]["tokens_after"], compacted["tokens_after"], "{shown}");
 }

@@ -1,4 +1,4 @@
-//! Lines that JavaScript writes, and lines that nobody should.
+//! Lines that JavaScript writes, and lines that cannot be read.
 
 use serde_json::json;
 

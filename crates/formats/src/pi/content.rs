@@ -1,7 +1,7 @@
-//! pi's messages as the kernel's.
+//! Converts pi's messages into the kernel's.
 //!
-//! Invariants: a role that is not in the list gives `None`; a block of a kind that is not known is left out; what
-//! is missing is empty; the arguments of a call are the JSON text that JavaScript would write.
+//! Invariants: a message of an unknown role gives `None`; a block of an unknown type is left out; a missing field is
+//! empty; the arguments of a call are the JSON text that JavaScript would write.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use serde_json::Value;
 
 use super::str_of;
 
-/// The file that each call is about, by the call's id, where its tool is known to touch one.
+/// The file that each call touches, by the call's id; `None` if its tool is not known to touch one.
 pub(super) type Tools = HashMap<String, Option<(String, Touch)>>;
 
-/// A message's entry; `None` if its role is not known.
+/// The entry of a message; `None` if the role is unknown.
 pub(super) fn message(message: &Value, tools: &mut Tools) -> Option<EntryKind> {
     let of = |message: Message| EntryKind::Message { message: Arc::new(message), inbox: None };
     match str_of(message, "role")? {
@@ -33,7 +33,7 @@ pub(super) fn message(message: &Value, tools: &mut Tools) -> Option<EntryKind> {
     }
 }
 
-/// A message that an extension put in.
+/// The entry of a message that an extension added.
 pub(super) fn custom(value: &Value) -> EntryKind {
     EntryKind::Custom(Custom {
         kind: text(value, "customType"),
@@ -42,12 +42,12 @@ pub(super) fn custom(value: &Value) -> EntryKind {
     })
 }
 
-/// A count of tokens. JavaScript writes whole numbers in several ways.
+/// A count of tokens, which JavaScript may have written as a float. Anything else is 0.
 pub(super) fn tokens(value: &Value) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a float that is no count saturates, and there is nothing better to make of it"
+        reason = "a float that is not a count saturates, for want of a better value"
     )]
     let whole = |float: f64| float as u64;
     value.as_u64().or_else(|| value.as_f64().map(whole)).unwrap_or(0)
@@ -92,8 +92,9 @@ fn part(item: &Value) -> Option<Part> {
     }
 }
 
-/// pi counts the input without what was read from and written to the cache, and gives the total beside the parts.
-/// The total is what counts for the context; where they differ, the input makes up for it.
+/// The usage of an answer. pi's `input` does not include the tokens that were read from or written to the cache, and pi
+/// also gives the total. The total decides the context's size: where it differs from the sum of the parts, the input
+/// absorbs the difference.
 fn usage(usage: &Value) -> Usage {
     let count = |field: &str| usage.get(field).map_or(0, tokens);
     let (cached, written) = (count("cacheRead"), count("cacheWrite"));
@@ -137,7 +138,7 @@ fn shell(message: &Value) -> Shell {
     }
 }
 
-/// The `content` of a message: a text, or blocks of text and images.
+/// The `content` of a message, which is a text or a list of texts and images.
 fn blocks(message: &Value) -> Vec<Block> {
     match message.get("content") {
         Some(Value::String(text)) => vec![Block::Text(text.clone())],

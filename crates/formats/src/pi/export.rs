@@ -1,9 +1,11 @@
-//! Our entries as one of pi's session files, version 3, with what it has no place for beside it: a compaction's
-//! line also says what it saved, and an undone compaction is a `custom` line.
+//! Writes our entries as one of pi's session files, version 3.
 //!
-//! Invariants: every entry of the tree is one line, and its parent's line is before it; what stands beside the
-//! path (inbox items, starts and ends) is left out; reading the file again gives the same messages, the same
-//! compactions and the same file lists.
+//! A compaction's line has additional fields for what it saved. An undone compaction and a pin, for which pi has no
+//! line, are `custom` lines.
+//!
+//! Invariants: every entry of the tree is one line, and its parent's line is before it; entries beside the path (inbox
+//! items, starts and ends) are left out; reading the file again gives the same messages, the same compactions and the
+//! same file lists.
 
 use greenroom_kernel::entry::{Compaction, Custom, Entry, EntryId, EntryKind, Shell};
 use greenroom_kernel::files::FileOps;
@@ -14,10 +16,13 @@ use serde_json::{Map, Value, json};
 
 use crate::timestamp;
 
-/// The `customType` of what pi has no line for.
+/// The `customType` of an undone compaction.
 pub(super) const UNDONE: &str = "greenroom.compaction_undone";
 
-/// A session as one of pi's files. `cwd` is what the header names as the folder.
+/// A session as the text of one of pi's session files.
+///
+/// `created_at_ms` is in unix milliseconds. `cwd` is the working directory that the header names. `entries` are in the
+/// order of their ids.
 pub fn export<'a>(
     session_id: &str,
     created_at_ms: u64,
@@ -25,7 +30,7 @@ pub fn export<'a>(
     entries: impl IntoIterator<Item = &'a Entry>,
 ) -> String {
     let header = json!({
-        "type": "session", "version": 3, "id": session_id, "timestamp": timestamp::text(created_at_ms), "cwd": cwd,
+        "type": "session", "version": 3, "id": session_id, "timestamp": timestamp::rfc3339(created_at_ms), "cwd": cwd,
     });
     let mut out = header.to_string();
     out.push('\n');
@@ -36,7 +41,7 @@ pub fn export<'a>(
     out
 }
 
-/// pi's ids are eight hexadecimal digits.
+/// The id of an entry in the file. pi's ids are eight hexadecimal digits.
 fn name(id: EntryId) -> String {
     format!("{:08x}", id.0)
 }
@@ -47,7 +52,7 @@ fn line(entry: &Entry) -> Value {
     line.insert("type".into(), kind.into());
     line.insert("id".into(), name(entry.id).into());
     line.insert("parentId".into(), entry.parent.map(name).into());
-    line.insert("timestamp".into(), timestamp::text(entry.at_ms).into());
+    line.insert("timestamp".into(), timestamp::rfc3339(entry.at_ms).into());
     if let Value::Object(fields) = fields {
         line.extend(fields);
     }
@@ -83,7 +88,7 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         EntryKind::Pin { entry, pinned } => {
             custom("greenroom.pin", &json!({ "entry": name(*entry), "pinned": pinned }))
         }
-        // Beside the path: filtered out before.
+        // Entries beside the path were filtered out before.
         EntryKind::Inbox { .. }
         | EntryKind::InboxCleared { .. }
         | EntryKind::LeafMoved { .. }
@@ -101,7 +106,7 @@ fn custom(kind: &str, data: &Value) -> (&'static str, Value) {
 fn compaction_value(id: EntryId, compaction: &Compaction) -> Value {
     json!({
         "summary": compaction.summary,
-        // One that keeps nothing of what is before it names itself.
+        // A compaction that keeps no earlier entry names itself.
         "firstKeptEntryId": name(compaction.first_kept.unwrap_or(id)),
         "tokensBefore": compaction.tokens_before,
         "details": details(&compaction.files),
@@ -157,7 +162,7 @@ fn part(part: &Part) -> Option<Value> {
     match part {
         Part::Text(text) => Some(json!({ "type": "text", "text": text })),
         Part::Reasoning(text) => Some(json!({ "type": "thinking", "thinking": text })),
-        // Another system cannot send it back.
+        // Another system cannot send opaque reasoning back.
         Part::OpaqueReasoning { .. } => None,
         Part::ToolCall(call) => {
             let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
@@ -166,7 +171,7 @@ fn part(part: &Part) -> Option<Value> {
     }
 }
 
-/// pi counts the input without what was read from and written to the cache.
+/// pi's `input` does not include the tokens that were read from or written to the cache.
 fn usage(usage: &Usage) -> Value {
     let cached = usage.cached_tokens.saturating_add(usage.cache_write_tokens);
     json!({

@@ -1,4 +1,4 @@
-//! What each line of a pi file becomes, in each version.
+//! The entries that lines of pi files become, in each version.
 
 use greenroom_kernel::entry::{Custom, EntryId, EntryKind, Shell, Trigger};
 use greenroom_kernel::files::{FileOps, Touch, Touched};
@@ -14,7 +14,7 @@ fn read(lines: &[Value]) -> Imported {
     import(&text.join("\n"), ImportOptions { repair: false }).expect("a pi file")
 }
 
-/// The entries of a version 3 file of these lines, which are given ids `e0`, `e1` … one after another.
+/// Imports a version 3 file of these lines, which get the ids `e0`, `e1` and so on, each the parent of the next.
 fn chain(lines: &[Value]) -> Imported {
     let mut all = vec![json!({"type": "session", "version": 3, "id": "s", "cwd": "/"})];
     for (number, line) in lines.iter().enumerate() {
@@ -95,7 +95,7 @@ fn the_total_that_is_given_overrides_the_sum() {
 }
 
 #[test]
-fn results_declare_the_file_of_their_call_where_they_succeeded() {
+fn successful_results_declare_the_file_of_their_call() {
     let call = |id: &str, name: &str| json!({"type": "toolCall", "id": id, "name": name, "arguments": {"path": "f"}});
     let result = |id: &str, is_error: bool| {
         json!({"type": "message", "message":
@@ -202,7 +202,7 @@ fn compactions_name_what_they_kept() {
     let compactions: Vec<_> =
         imported.entries.iter().filter_map(|entry| entry.kind.as_compaction()).collect();
     assert_eq!(compactions[0].first_kept, Some(EntryId(1)));
-    assert_eq!(compactions[1].first_kept, None, "one that names itself keeps nothing of what is before it");
+    assert_eq!(compactions[1].first_kept, None, "a compaction that names itself keeps no earlier entry");
     assert_eq!(compactions[2].first_kept, None);
     let before: Vec<_> =
         compactions.iter().map(|compaction| (compaction.base, compaction.previous)).collect();
@@ -236,11 +236,11 @@ fn version_1_is_linear_and_counts_from_its_header() {
         .collect();
     assert_eq!(kept, [Some(EntryId(1)), Some(EntryId(1)), None]);
     assert_eq!((imported.entries[0].at_ms, imported.skipped), (7, 1));
-    assert_eq!(imported.name_of(EntryId(1)), "1", "without ids, entries are called by their number");
+    assert_eq!(imported.name_of(EntryId(1)), "1", "without ids, entries have numbers for names");
 }
 
 #[test]
-fn a_tree_keeps_its_branches_and_goes_on_at_its_newest_entry() {
+fn a_tree_keeps_its_branches_and_continues_from_its_newest_entry() {
     let user = |id: &str, parent: Value| {
         json!({"type": "message", "id": id, "parentId": parent, "timestamp": "2025-11-20T23:33:50.805Z",
             "message": {"role": "user", "content": id}})
@@ -281,7 +281,7 @@ fn a_tree_keeps_its_branches_and_goes_on_at_its_newest_entry() {
 }
 
 #[test]
-fn what_cannot_be_read_is_counted_and_costs_nothing_else() {
+fn unreadable_lines_are_counted_and_nothing_else_is_lost() {
     let text = concat!(
         r#"{"type":"session","version":9,"id":"s"}"#,
         "\nnot json\n[1]\n",

@@ -1,21 +1,24 @@
-//! What version 1 needs: its lines have no ids, so a compaction names the first entry that it kept by its place
-//! among the readable lines, counted from the header, which is 0.
+//! Positions of lines in version 1, whose lines have no ids: a compaction names the first entry that it kept by its
+//! position.
+//!
+//! Invariants: the header has position 0, and every readable line has one, also if it was left out.
 
 use greenroom_kernel::entry::EntryId;
 
 /// The readable lines so far, in order.
 #[derive(Debug, Default)]
 pub(super) struct Linear {
+    /// The entry of each line; `None` for the header and for lines that were left out.
     lines: Vec<Option<EntryId>>,
 }
 
 impl Linear {
-    /// One more readable line: the entry that it became, or `None` for the header and for what was left out.
-    pub(super) fn passed(&mut self, entry: Option<EntryId>) {
+    /// Adds a readable line: its entry, or `None` for the header and for a line that was left out.
+    pub(super) fn add(&mut self, entry: Option<EntryId>) {
         self.lines.push(entry);
     }
 
-    /// The entry at a place, or, where that line was left out, the next one. The header is no entry.
+    /// The entry at a position, or if that line was left out, the next entry. `None` for the header.
     pub(super) fn at(&self, index: u64) -> Option<EntryId> {
         let index = usize::try_from(index).ok().filter(|index| *index > 0)?;
         self.lines.get(index..)?.iter().flatten().next().copied()

@@ -1,12 +1,13 @@
-//! What a repair does, drawn: each entry is one word, and a session is its path.
+//! Repairs in a notation: each entry is one word, and a session is its path.
 
 use greenroom_kernel::message::{Message, ToolStatus};
 use serde_json::{Value, json};
 
 use crate::{ImportOptions, Imported, import};
 
-/// Reads a drawing: `u` a user message, `a:x,y` an answer that calls `x` and `y`, `r:x` the result of `x`, `n` a
-/// note, `C@2` a compaction that kept from the third entry on. `<1` after a word hangs it on the second entry.
+/// Imports a drawn session: `u` a user message, `a:x,y` an answer that calls `x` and `y`, `r:x` the result of `x`, `n` a
+/// note, `C@2` a compaction that kept from the third entry on. `<1` after a word makes it a
+/// child of the second entry.
 fn draw(drawing: &str) -> Imported {
     let mut lines = vec![json!({"type": "session", "version": 3, "id": "s"})];
     for (number, word) in drawing.split_whitespace().enumerate() {
@@ -36,7 +37,7 @@ fn draw(drawing: &str) -> Imported {
     import(&text.join("\n"), ImportOptions::default()).expect("a pi file")
 }
 
-/// The drawing of the path to `leaf`: `r!x` is a result that the repair made, and a word ends in its source id.
+/// Draws the path to `leaf`. `r!x` is a result that the repair made.
 fn drawn(imported: &Imported, leaf: &str) -> String {
     let leaf = if leaf.is_empty() { imported.leaf } else { imported.find(leaf) };
     let word = |kind: &greenroom_kernel::EntryKind| {
@@ -107,7 +108,7 @@ fn calls_are_told_apart() {
 }
 
 #[test]
-fn branches_are_repaired_each_for_itself() {
+fn each_branch_is_repaired_by_itself() {
     let imported = draw("u a:x r:x u u<1 r:x<1 n");
     assert_eq!(drawn(&imported, "3"), "u a:x r:x u");
     assert_eq!(drawn(&imported, "4"), "u a:x r!x u");
@@ -115,9 +116,9 @@ fn branches_are_repaired_each_for_itself() {
 }
 
 #[test]
-fn what_an_entry_names_is_found_again() {
+fn entries_name_each_other_by_their_new_ids() {
     check("r:x u a:y u C@3 u", "u a:y r!y u C@3 u", 2);
-    // What was kept from is gone: the entry before it is kept as well.
+    // The first kept entry was dropped, so its parent is kept.
     check("u r:x u C@1 u", "u u C@0 u", 1);
     check("r:x u C@0 u", "u C@none u", 1);
 }

@@ -1,4 +1,4 @@
-//! The comparison cases of the corpus, and the form of a report.
+//! The comparison cases of the corpus, and the fields of a report.
 
 use greenroom_kernel::plan::PlanOptions;
 use serde_json::{Value, json};
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::PlanReport;
 use crate::{ImportOptions, corpus, import};
 
-/// What the comparison cases do not have.
+/// Fields that the comparison cases do not have.
 const OURS_ALONE: [&str; 1] = ["tokens_after_estimate"];
 
-/// One case: a session without its header, and what is expected of it.
+/// Checks one case: a session without its header, and the expected report.
 fn check(case: &Value) -> Result<(), String> {
     let mut lines = vec![json!({"type": "session", "version": 3, "id": "case"}).to_string()];
     lines.extend(case["entries"].as_array().expect("entries").iter().map(Value::to_string));
@@ -39,7 +39,7 @@ fn check(case: &Value) -> Result<(), String> {
 }
 
 #[test]
-fn comparison_mode_gives_what_the_corpus_has() {
+fn comparison_mode_agrees_with_the_corpus() {
     let Some(text) = corpus::read("cut_cases.jsonl") else { return };
     let cases: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a case")).collect();
     let wrong: Vec<String> = cases.iter().filter_map(|case| check(case).err()).collect();

@@ -1,6 +1,6 @@
-//! Timestamps, read and refused.
+//! Timestamps that are read, refused and written.
 
-use super::{text, unix_ms};
+use super::{rfc3339, unix_ms};
 
 #[test]
 fn timestamps() {
@@ -26,7 +26,21 @@ fn timestamps() {
 fn what_is_written_is_read_back() {
     for days in 0..60_000u64 {
         let at_ms = days * 86_400_000 + days * 1_234_567 % 86_400_000;
-        assert_eq!(unix_ms(&text(at_ms)), Some(at_ms), "{}", text(at_ms));
+        assert_eq!(unix_ms(&rfc3339(at_ms)), Some(at_ms), "{}", rfc3339(at_ms));
     }
-    assert_eq!(text(1_767_225_601_000), "2026-01-01T00:00:01.000Z");
+}
+
+#[test]
+fn dates_at_the_edges_of_months_and_years() {
+    for (at_ms, expected) in [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+        (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+        (951_868_800_000, "2000-03-01T00:00:00.000Z"),
+        (1_735_689_599_000, "2024-12-31T23:59:59.000Z"),
+        (1_767_225_600_001, "2026-01-01T00:00:00.001Z"),
+        (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+    ] {
+        assert_eq!(rfc3339(at_ms), expected);
+    }
 }

@@ -52,6 +52,8 @@ struct Running {
     call: u64,
     /// The form of the next request, while the context for it is on its way.
     next_request: Option<RequestForm>,
+    /// The newest step, from 1.
+    step: u32,
     /// The user was warned that images of the prompt are not sent.
     media_missed: bool,
     measuring: bool,
@@ -143,7 +145,7 @@ impl AgentState {
             AgentMessage::Context { stamp, messages } => self.ask(myself, stamp, messages),
             AgentMessage::TrackerRestarted { tracker } => self.measure_anew(myself, tracker),
             AgentMessage::Abort { stamp } => self.abort(myself, stamp),
-            AgentMessage::ModelOver { stamp, call, news } => self.model_over(myself, stamp, call, news),
+            AgentMessage::ModelOver { stamp, call, outcome } => self.model_over(myself, stamp, call, outcome),
             AgentMessage::ToolOver { stamp, result } => self.input(myself, stamp, Input::ToolEnded(result)),
             AgentMessage::ToolsOver { stamp } => {
                 if let Some(running) = self.current(stamp) {
@@ -184,6 +186,7 @@ impl AgentState {
         self.running = Some(Box::new(Running {
             run,
             call: 0,
+            step: 0,
             next_request: None,
             media_missed: false,
             measuring: false,
@@ -232,6 +235,13 @@ impl AgentState {
                     measured,
                 });
             }
+            Effect::StepStarted { step } => {
+                if let Some(running) = self.current(stamp) {
+                    running.step = step;
+                }
+                self.publish(EventKind::StepStart { run: stamp.run, step });
+            }
+            Effect::StepEnded { step } => self.publish(EventKind::StepEnd { run: stamp.run, step }),
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
                 running.next_request = Some(RequestForm { output_tokens_max, media });
@@ -320,7 +330,7 @@ impl AgentState {
             shared.publish(&deps.bus, EventKind::Warning { message });
         }
         let mut settings = ModelSettings { output_tokens_max, ..begin.settings.clone() };
-        if running.run.steps() > 0 && settings.tool_choice.as_ref().is_some_and(ToolChoice::is_forced) {
+        if running.step > 1 && settings.tool_choice.as_ref().is_some_and(ToolChoice::is_forced) {
             // It did what it had to. A model that must call a tool in each step could never answer.
             settings.tool_choice = None;
         }
@@ -339,8 +349,6 @@ impl AgentState {
         let cancel = begin.cancel.child_token();
         let call = running.call;
         running.model = Some(cancel.clone().drop_guard());
-        let step = running.run.steps() + 1;
-        shared.publish(&deps.bus, EventKind::StepStart { run: stamp.run, step });
         let task = model_task::ModelTask { agent: myself.clone(), deps, shared, lane, stamp, call, cancel };
         tokio::spawn(task.run(request));
     }
@@ -350,13 +358,13 @@ impl AgentState {
         myself: &ActorRef<AgentMessage>,
         stamp: RunAttempt,
         call: u64,
-        news: ModelOutcome,
+        outcome: ModelOutcome,
     ) {
         let Some(running) = self.current(stamp).filter(|running| running.call == call) else { return };
         running.model = None;
-        match news {
+        match outcome {
             ModelOutcome::Answered(_) | ModelOutcome::Failed(_) if running.aborting => {
-                if let ModelOutcome::Answered(answer) = news {
+                if let ModelOutcome::Answered(answer) = outcome {
                     running.partial = Some(answer);
                 }
                 self.abort_when_quiet(myself, stamp);

@@ -41,6 +41,8 @@ mod open_compaction;
 mod opening;
 mod runs;
 
+pub(crate) use opening::blocking;
+
 use definition::{Definition, SessionLimits};
 use inbox::Inbox;
 use open_compaction::{CompactionRequest, Leaving, OpenCompaction};
@@ -262,7 +264,7 @@ impl SessionState {
             head: draft.head.clone(),
             key,
         };
-        match self.deps.store.append(&self.shared.id, batch).await? {
+        match self.deps.store.append_of_any_size(&self.shared.id, batch).await? {
             Appended::Written { .. } => {}
             Appended::Duplicate { first } => {
                 let session = self.shared.id.to_string();

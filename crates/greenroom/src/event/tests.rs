@@ -46,6 +46,7 @@ fn all() -> Vec<EventKind> {
     let mut kinds = vec![
         EventKind::RunStart { run },
         EventKind::StepStart { run, step: 1 },
+        EventKind::StepEnd { run, step: 1 },
         EventKind::MessageStart { run },
         EventKind::MessageDelta { run, delta: Delta::Text("h".into()) },
         EventKind::MessageDelta { run, delta: Delta::Reasoning("hm".into()) },

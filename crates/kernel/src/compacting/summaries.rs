@@ -186,6 +186,7 @@ impl Summaries {
 
     /// Asks for these summaries. Nothing else is under way.
     pub(super) fn begin(&mut self, sources: Vec<Source>) -> Reaction {
+        assert!(self.jobs.is_empty() && self.asked.is_empty(), "one rung's summaries at a time");
         let mut effects = Vec::new();
         let mut jobs = Vec::new();
         for source in sources {

@@ -7,7 +7,7 @@ use super::summaries::CALLS_MAX;
 use super::*;
 use crate::message::{Part, StopReason};
 use crate::notation::{Random, Sketch, assistant, calls, odd_path, path, says};
-use crate::path::{Live, project};
+use crate::path::{ActivePath, project};
 
 /// How a summariser behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,16 +127,16 @@ const WINDOW: u64 = 10_000;
 const OVERHEAD: u64 = 500;
 
 fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
-    let live = Live::of(&path);
-    let summary = live.compaction.map_or(0, |index| path[index].tokens);
-    let live: u64 = live.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
+    let active = ActivePath::of(&path);
+    let summary = active.compaction.map_or(0, |index| path[index].tokens);
+    let active: u64 = active.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
     CompactionParams {
         settings: CompactionSettings::default(),
         trigger,
         window: WINDOW,
         summariser_window: 200_000,
         overhead: OVERHEAD,
-        tokens_before: OVERHEAD + live + summary,
+        tokens_before: OVERHEAD + active + summary,
         ratio: Ratio::default(),
         at_window: trigger == Trigger::Overflow,
         keep_recent: None,
@@ -199,6 +199,8 @@ fn run_with(
         let input = match effect {
             Effect::Consult(plan) => {
                 assert!(consulted.is_none(), "hooks are asked once");
+                assert_eq!(machine.plan(), Some(&*plan));
+                assert_eq!(machine.summariser_window(), params.summariser_window);
                 consulted = Some(*plan);
                 Input::Hooks(word.clone())
             }
@@ -253,9 +255,9 @@ fn run_with(
 /// What is installed is smaller, lies on the path, and keeps calls and results together.
 fn assert_segment(params: &CompactionParams, segment: &Segment) {
     let path = &params.path;
-    let live = Live::of(path);
-    assert_eq!(segment.base, live.compaction_id());
-    assert_eq!(segment.first, live.entries()[0].id);
+    let active = ActivePath::of(path);
+    assert_eq!(segment.base, active.compaction_id());
+    assert_eq!(segment.first, active.entries()[0].id);
     let last = path.iter().position(|entry| entry.id == segment.last).expect("it is on the path");
     assert_eq!(path[last + 1].id, segment.first_kept);
     let compaction = &segment.compaction;
@@ -269,8 +271,8 @@ fn assert_segment(params: &CompactionParams, segment: &Segment) {
         .map(|entry| entry.tokens)
         .sum();
     let installed = install(path, segment);
-    let live = Live::of(&installed);
-    let kept: u64 = live.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
+    let active = ActivePath::of(&installed);
+    let kept: u64 = active.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
     let summary = installed.last().expect("just installed").tokens;
     assert!(kept + summary < before, "{kept} + {summary} is not less than {before}");
     assert_eq!(
@@ -286,8 +288,8 @@ fn assert_segment(params: &CompactionParams, segment: &Segment) {
 
 /// Whether results stand in the path that pairing would drop or move.
 fn has_orphans(path: &[Arc<Entry>]) -> bool {
-    let live = Live::of(path).entries();
-    let sent: Vec<_> = live.iter().filter_map(|entry| crate::path::entry_message(&entry.kind)).collect();
+    let active = ActivePath::of(path).entries();
+    let sent: Vec<_> = active.iter().filter_map(|entry| crate::path::entry_message(&entry.kind)).collect();
     let plain: Vec<_> = sent.into_iter().map(std::borrow::Cow::into_owned).collect();
     crate::path::pair(&plain) != plain
 }
@@ -714,11 +716,12 @@ fn twenty_compactions_in_a_row_lose_nothing() {
         assert_eq!(compaction.summary.matches("<active-request>").count(), 1);
         assert_eq!(compaction.summary.matches("<modified-files>").count(), 1);
         sketch.path = install(&sketch.path, segment);
-        // All that is not summarised is live, and the files of all that is are listed.
-        let live: HashSet<u64> = Live::of(&sketch.path).entries().iter().map(|entry| entry.id.0).collect();
+        // All that is not summarised is active, and the files of all that is are listed.
+        let active: HashSet<u64> =
+            ActivePath::of(&sketch.path).entries().iter().map(|entry| entry.id.0).collect();
         for entry in sketch.path.iter().filter(|entry| is_message(&entry.kind)) {
             let id = entry.id.0;
-            assert!(seen.contains(&id) != live.contains(&id), "round {round}: m{id}");
+            assert!(seen.contains(&id) != active.contains(&id), "round {round}: m{id}");
             let Some(Message::ToolResult(result)) = entry.kind.as_message().map(|message| &**message) else {
                 continue;
             };
@@ -803,7 +806,7 @@ fn each_overflow_in_a_row_goes_a_rung_down() {
         let expect = if failed_attempts < 2 { "completed" } else { "truncated" };
         assert_eq!(ran.outcome(), expect, "rung {failed_attempts}: {:?}", ran.end);
         path = install(&path, ran.installed.as_ref().expect("it was installed"));
-        kept.push(Live::of(&path).messages());
+        kept.push(ActivePath::of(&path).messages());
     }
     assert!(kept.is_sorted_by(|more, less| more > less), "{kept:?}");
     // Nothing is left to be cut.
@@ -966,4 +969,39 @@ fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
             entries = install(&entries, &segment);
         }
     }
+}
+
+#[test]
+fn what_is_planned_for_follows_from_the_settings_the_trigger_and_the_callers_wishes() {
+    let options = |trigger, change: fn(&mut CompactionParams)| {
+        let mut params = params(path(&turns(5)), trigger);
+        params.at_window = false;
+        change(&mut params);
+        let options = params.plan_options();
+        (options.keep_recent, options.force)
+    };
+    // A quarter of the window, 35 % of it where somebody asks, a fifth after an overflow.
+    assert_eq!(options(Trigger::Threshold, |_| {}), (2_500, false));
+    assert_eq!(options(Trigger::ModelSwitch, |_| {}), (2_500, false));
+    assert_eq!(options(Trigger::Hook, |_| {}), (2_500, false));
+    assert_eq!(options(Trigger::Manual, |_| {}), (3_500, false));
+    assert_eq!(options(Trigger::Overflow, |_| {}), (2_000, true));
+    // What the caller asks for holds, but not after an overflow.
+    assert_eq!(options(Trigger::Manual, |params| params.keep_recent = Some(7)), (7, false));
+    assert_eq!(options(Trigger::Manual, |params| params.keep_recent = Some(0)), (1, false));
+    assert_eq!(options(Trigger::Overflow, |params| params.keep_recent = Some(7)), (2_000, true));
+    assert_eq!(options(Trigger::Manual, |params| params.force = true), (3_500, true));
+    assert_eq!(options(Trigger::Threshold, |params| params.at_window = true), (2_500, true));
+}
+
+#[test]
+fn the_second_rung_keeps_half_as_much() {
+    let mut params = params(path(&turns(20)), Trigger::Overflow);
+    let keep =
+        |params: &CompactionParams| run(params, Model::Lossy).plan.map(|plan| plan.options.keep_recent);
+    assert_eq!(keep(&params), Some(2_000));
+    params.failed_attempts = 1;
+    assert_eq!(keep(&params), Some(1_000));
+    params.failed_attempts = 2;
+    assert_eq!(keep(&params), Some(1));
 }

@@ -108,11 +108,11 @@ fn empty_messages_are_not_sent() {
 #[test]
 fn pins_stand_verbatim_before_the_summary() {
     check_pinned("u a p@0 u C@3 a", "u S u a");
-    // Still live: once.
+    // Still active: once.
     check_pinned("u a u p@2 C@2 a", "S u a");
     // Before any compaction they stand where they are.
     check_pinned("u a p@0", "u a");
-    // Nothing is live.
+    // Nothing is active.
     check_pinned("u a p@0 C", "u S");
     // A result without its call is told, not dropped; a call without its result is not told to have failed.
     let sent = check_pinned("u c=x r=x:9 a p@2 C@3", "u S a");
@@ -159,16 +159,16 @@ fn a_path_follows_parents_and_never_turns_in_a_circle() {
 }
 
 #[test]
-fn live_counts_what_the_model_is_sent() {
-    let live = |drawing: &str| {
+fn active_counts_what_the_model_is_sent() {
+    let active = |drawing: &str| {
         let drawn = draw(drawing);
-        let live = Live::of(&drawn.path);
-        (live.start, live.compaction, live.messages())
+        let active = ActivePath::of(&drawn.path);
+        (active.start, active.compaction, active.messages())
     };
-    assert_eq!(live("u a x l"), (0, None, 2));
-    assert_eq!(live("u a u C@2 a"), (2, Some(3), 3));
-    assert_eq!(live("u a u C@99 a"), (4, Some(3), 2));
-    assert_eq!(live("u a u C@2 U@3 a"), (0, None, 4));
+    assert_eq!(active("u a x l"), (0, None, 2));
+    assert_eq!(active("u a u C@2 a"), (2, Some(3), 3));
+    assert_eq!(active("u a u C@99 a"), (4, Some(3), 2));
+    assert_eq!(active("u a u C@2 U@3 a"), (0, None, 4));
 }
 
 /// What must hold of every request.
@@ -202,9 +202,9 @@ fn whatever_was_recorded_each_call_in_a_request_has_exactly_one_result() {
         let messages = project(&path, &pins);
         assert_paired(&messages, seed);
         assert_eq!(pair(&messages), messages, "seed {seed}: pairing twice changes nothing");
-        // Every live text that is not a result is sent, once.
+        // Every active text that is not a result is sent, once.
         let text: String = messages.iter().map(|message| message.text() + "\n").collect();
-        for entry in Live::of(&path).entries() {
+        for entry in ActivePath::of(&path).entries() {
             let Some(message) = entry_message(&entry.kind) else { continue };
             let mark = format!("m{}.", entry.id);
             if !matches!(**message, Message::ToolResult(_)) && message.text().contains(&mark) {

@@ -67,14 +67,16 @@ fn abort() -> Input {
 }
 
 /// Effects as words: `measure`, `compact overflow window 1`, `ask out=512 newest`, `ask bare`, `record (c=x) none`, `run x,y`,
-/// `wait 500 #1`, `overflow`, `cancel`, `end completed (..)`.
+/// `wait 500 #1`, `overflow`, `cancel`, `end completed (..)`. Steps are left out: see [`steps`].
 fn words(effects: &[Effect]) -> String {
     let of = |messages: &[Message]| {
         drawn(&messages.iter().map(|message| Arc::new(message.clone())).collect::<Vec<_>>())
     };
     let all: Vec<String> = effects
         .iter()
+        .filter(|effect| !matches!(effect, Effect::StepStarted { .. } | Effect::StepEnded { .. }))
         .map(|effect| match effect {
+            Effect::StepStarted { .. } | Effect::StepEnded { .. } => unreachable!("left out"),
             Effect::Measure => "measure".into(),
             Effect::Compact { trigger, at_window, failed_attempts } => {
                 let why = serde_json::to_value(trigger).expect("a word");
@@ -155,7 +157,6 @@ fn an_answer_without_calls_ends_the_turn_with_its_record() {
     let run =
         check_asked(vec![(text(), "record (a) end"), (recorded(0), ""), (recorded(0), ""), (abort(), "")]);
     assert!(run.is_over());
-    assert_eq!(run.steps(), 1);
 }
 
 #[test]
@@ -491,6 +492,12 @@ fn less_output_is_asked_for_before_anything_is_compacted() {
     asked(Some(800), table);
     let silent = answered(AssistantMessage { stop: StopReason::Length, ..assistant(Vec::new()) });
     asked(Some(800), begun("ask out=800", vec![(silent, "overflow; compact overflow window 0")]));
+    // Nor a second time for one answer, although there would be room.
+    let table = vec![
+        (limited(overflow, 1_000), "ask out=450"),
+        (limited(overflow, 900), "compact overflow window 0"),
+    ];
+    asked(Some(800), begun("ask out=800", table));
     // The next call is as it was configured.
     let run = asked(
         Some(800),
@@ -539,7 +546,21 @@ fn an_output_limit_is_lowered_strictly_and_stays_so_for_the_turn() {
             (failed(class), "end failed output_limit ()"),
         ],
     );
+    asked(Some(1_000), "ask out=1000", vec![(limited(class, 1_000), "ask out=500")]);
     asked(None, "ask", vec![(failed(class), "ask out=4096")]);
+}
+
+#[test]
+fn a_report_above_the_window_says_that_the_context_was_cut() {
+    let reported =
+        |input_tokens| answered(AssistantMessage { usage: usage(input_tokens, 5), ..says("done") });
+    let check_at = |input_tokens, expect: &'static str| {
+        check(vec![(Input::Begin, "measure"), (size(900), "ask"), (reported(input_tokens), expect)]);
+    };
+    check_at(1_000, "record (a) end");
+    check_at(1_001, "overflow; record (a) end");
+    // One that our own count belies says nothing.
+    check_at(1_700, "record (a) end");
 }
 
 #[test]
@@ -931,6 +952,9 @@ struct Log {
     run: HashMap<String, usize>,
     called: HashMap<String, usize>,
     ends: usize,
+    open_step: Option<u32>,
+    /// The least number of the next step.
+    steps: u32,
 }
 
 impl Log {
@@ -978,13 +1002,24 @@ impl Log {
             Effect::Ask { .. } | Effect::Compact { .. } | Effect::Measure => {
                 assert!(self.open.is_empty(), "seed {seed}: calls are open");
             }
+            Effect::StepStarted { step } => {
+                assert_eq!(self.open_step.replace(*step), None, "seed {seed}: two open steps");
+                assert!(*step >= self.steps, "seed {seed}: step {step} again");
+                self.steps = step + 1;
+            }
+            Effect::StepEnded { step } => {
+                assert_eq!(self.open_step.take(), Some(*step), "seed {seed}: the end of another step");
+            }
             Effect::OverflowDetected | Effect::Cancel => {}
+        }
+        if matches!(effect, Effect::Ask { .. } | Effect::Wait { .. } | Effect::RunTools(_)) {
+            assert!(self.open_step.is_some(), "seed {seed}: {effect:?} outside a step");
         }
     }
 }
 
 #[test]
-fn whatever_happens_a_turn_ends_once_and_each_call_runs_and_is_answered_once() {
+fn whatever_happens_a_run_ends_once_and_each_call_runs_and_is_answered_once() {
     for seed in 0..5_000 {
         let mut random = Random::new(seed);
         let limits = RunLimits { steps_max: 6, repeats_max: 3, retries_max: 2, overflows_max: 2 };
@@ -1000,13 +1035,15 @@ fn whatever_happens_a_turn_ends_once_and_each_call_runs_and_is_answered_once() {
             assert!(log.ends == 0 || run.is_over(), "seed {seed}");
             if run.is_over() {
                 assert!(log.open.is_empty(), "seed {seed}: it ended with open calls");
+                assert_eq!(log.open_step, None, "seed {seed}: it ended with an open step");
             }
         }
     }
 }
 
 #[test]
-fn a_turn_whose_effects_are_done_always_ends() {
+fn a_run_whose_effects_are_done_always_ends() {
+    let mut steps = 0;
     for seed in 0..5_000 {
         let mut random = Random::new(seed);
         let limits = RunLimits { steps_max: 9, ..RunLimits::default() };
@@ -1047,10 +1084,101 @@ fn a_turn_whose_effects_are_done_always_ends() {
                         }
                     }
                     Effect::Wait { .. } => waiting.push(Input::Waited),
-                    Effect::OverflowDetected | Effect::Cancel | Effect::End { .. } => {}
+                    Effect::OverflowDetected
+                    | Effect::Cancel
+                    | Effect::StepStarted { .. }
+                    | Effect::StepEnded { .. }
+                    | Effect::End { .. } => {}
                 }
             }
         }
         assert!(run.is_over(), "seed {seed}: it hangs");
+        assert_eq!(log.open_step, None, "seed {seed}: a step has no end");
+        steps += log.steps;
     }
+    assert!(steps > 10_000, "only {steps} steps");
+}
+
+/// The steps that start and end, as `+1 -1`.
+fn steps(effects: &[Effect]) -> String {
+    let word = |effect: &Effect| match effect {
+        Effect::StepStarted { step } => Some(format!("+{step}")),
+        Effect::StepEnded { step } => Some(format!("-{step}")),
+        Effect::Measure
+        | Effect::Compact { .. }
+        | Effect::Ask { .. }
+        | Effect::Record { .. }
+        | Effect::RunTools(_)
+        | Effect::Wait { .. }
+        | Effect::OverflowDetected
+        | Effect::Cancel
+        | Effect::End { .. } => None,
+    };
+    effects.iter().filter_map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[track_caller]
+fn check_steps(table: Vec<(Input, &str)>) {
+    let mut run = run();
+    for (at, (input, expect)) in table.into_iter().enumerate() {
+        let shown = format!("input {at}, {input:?}");
+        assert_eq!(steps(&run.on(input)), expect, "{shown}");
+    }
+    assert!(run.is_over());
+}
+
+#[test]
+fn a_step_is_one_answer_with_all_its_results() {
+    check_steps(vec![
+        (Input::Begin, ""),
+        (size(10), "+1"),
+        (tools(&["x", "y"]), ""),
+        (recorded(0), ""),
+        (ended("x"), ""),
+        (recorded(0), ""),
+        (ended("y"), ""),
+        (recorded(1), "-1"),
+        (size(10), "+2"),
+        (text(), ""),
+        // A follow-up goes on.
+        (recorded(1), "-2"),
+        (size(10), "+3"),
+        (text(), ""),
+        (recorded(0), "-3"),
+    ]);
+}
+
+#[test]
+fn a_retry_and_a_compaction_after_an_overflow_belong_to_their_step() {
+    check_steps(vec![
+        (Input::Begin, ""),
+        (due(false), ""),
+        // One by threshold is before the step.
+        (compacted(true), ""),
+        (size(10), "+1"),
+        (failed(FailureClass::RateLimited), ""),
+        (Input::Waited, ""),
+        (failed(FailureClass::ContextOverflow), ""),
+        (compacted(true), ""),
+        (size(10), ""),
+        (failed(FailureClass::PayloadTooLarge), ""),
+        (text(), ""),
+        (recorded(0), "-1"),
+    ]);
+}
+
+#[test]
+fn a_run_that_ends_inside_a_step_ends_the_step_first() {
+    let begun = || vec![(Input::Begin, ""), (size(10), "+1")];
+    let check = |rest: Vec<(Input, &'static str)>| check_steps(begun().into_iter().chain(rest).collect());
+    check(vec![(abort(), "-1")]);
+    check(vec![(failed(FailureClass::Auth), "-1")]);
+    check(vec![(failed(FailureClass::Timeout), ""), (abort(), "-1")]);
+    check(vec![(tools(&["x"]), ""), (recorded(0), ""), (abort(), "-1")]);
+    check(vec![(failed(FailureClass::ContextOverflow), ""), (compacted(false), "-1")]);
+    check(vec![(text(), ""), (abort(), ""), (recorded(1), "-1")]);
+    check(vec![(text(), ""), (abort(), ""), (recorded(0), "-1")]);
+    // Between two steps there is none to end.
+    check(vec![(tools(&["x"]), ""), (recorded(0), ""), (ended("x"), ""), (recorded(0), "-1"), (abort(), "")]);
+    check_steps(vec![(Input::Begin, ""), (abort(), "")]);
 }

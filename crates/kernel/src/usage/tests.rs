@@ -216,30 +216,30 @@ fn a_tracker_that_opens_a_session_is_where_one_that_lived_through_it_is() {
     for seed in 0..500 {
         let mut random = Random::new(seed);
         let overhead = random.below(5_000);
-        let mut live = tracker(overhead);
+        let mut active = tracker(overhead);
         let mut sketch = Sketch::default();
         for _ in 0..random.below(40) {
             let here = sketch.path.len() as u64;
             let tokens = 1 + random.below(900);
             if here > 3 && random.one_in(12) {
                 sketch.add_all(&format!("C@{}:{tokens}", random.below(here + 1)));
-                live.rewritten(&sketch.path);
+                active.rewritten(&sketch.path);
             } else if random.one_in(3) {
                 sketch.add_all(&format!("a:{tokens}"));
-                let input = live.measured().tokens();
-                live.appended(tokens);
+                let input = active.measured().tokens();
+                active.appended(tokens);
                 change_answer(&mut sketch.path, here, |answer| answer.usage = usage(input, tokens));
                 let message = sketch.path.last().and_then(|entry| entry.kind.as_message()).expect("drawn");
-                assert_eq!(live.reported(message, tokens, false), Trust::Used, "seed {seed}");
+                assert_eq!(active.reported(message, tokens, false), Trust::Used, "seed {seed}");
             } else {
                 sketch.add_all(&format!("{}:{tokens}", random.pick(&["u", "s", "m", "r", "b"])));
-                live.appended(tokens);
+                active.appended(tokens);
             }
         }
-        let opened = Tracker::open(&sketch.path, overhead, live.ratio());
-        assert_eq!(opened.measured(), live.measured(), "seed {seed}");
-        let whole = measure(&sketch.path, Estimator::Classes, overhead, live.ratio());
-        assert_eq!(whole, live.measured(), "seed {seed}");
+        let opened = Tracker::open(&sketch.path, overhead, active.ratio());
+        assert_eq!(opened.measured(), active.measured(), "seed {seed}");
+        let whole = measure(&sketch.path, Estimator::Classes, overhead, active.ratio());
+        assert_eq!(whole, active.measured(), "seed {seed}");
     }
 }
 

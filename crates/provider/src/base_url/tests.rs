@@ -1,4 +1,4 @@
-//! What is written is what is connected to, or it is refused.
+//! A URL leads to the server that its text names, or it is refused.
 
 use super::BaseUrl;
 

@@ -1,4 +1,4 @@
-//! Lookups, falling back from dated names, and prices.
+//! Lookups, names with dates, and prices.
 
 use greenroom_kernel::Usage;
 
@@ -9,7 +9,7 @@ fn window(provider: &str, model: &str) -> Option<u64> {
 }
 
 #[test]
-fn everything_is_read_and_sorted() {
+fn all_data_is_parsed_and_sorted() {
     let catalog = Catalog::bundled();
     assert_eq!((catalog.providers().len(), catalog.models().len()), (23, 1122));
     assert!(catalog.models().is_sorted_by_key(|info| (info.provider, info.model)));
@@ -39,7 +39,7 @@ fn lookups() {
 }
 
 #[test]
-fn only_whole_dates_fall_off() {
+fn only_dates_with_a_year_are_removed() {
     let check = |name: &str, base| assert_eq!(without_date(name), base, "{name}");
     check("gpt-5-2025-08-07", Some("gpt-5"));
     check("claude-sonnet-4-20250514", Some("claude-sonnet-4"));
@@ -61,7 +61,7 @@ fn costs() {
     assert_eq!(cost("gpt-4o", usage), Some(2_500_000 + 1_000_000));
     let cached = Usage { cached_tokens: 400_000, ..usage };
     assert_eq!(cost("gpt-4o", cached), Some(1_500_000 + 500_000 + 1_000_000));
-    // Above 272,000 tokens of input the second tier holds.
+    // Above 272,000 tokens of input the second tier applies.
     let small = Usage { input_tokens: 272_000, output_tokens: 1_000, ..Usage::default() };
     let large = Usage { input_tokens: 272_001, ..small };
     assert_eq!(cost("gpt-5.6", small), Some(1_088_000 + 20_000));

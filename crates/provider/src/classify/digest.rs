@@ -1,17 +1,22 @@
-//! What a refusal says, taken out of whatever it is wrapped in.
+//! What a refusal says, extracted from whatever encoding its body has.
 //!
-//! Bodies come as JSON, as JSON inside a string of JSON, as text with JSON in it, as Python's repr of a
-//! dictionary, as event stream lines and as plain text. Only fields that hold the provider's words are read: a
-//! validation error may echo the whole prompt, and its words must not be taken for the provider's.
+//! A body may be JSON, JSON inside a JSON string, text that contains JSON, Python's repr of a dictionary, lines of an
+//! event stream, a web page or plain text.
+//!
+//! Invariants: only the fields that hold the provider's own words are read, because a validation error may echo the
+//! whole prompt; nesting deeper than [`DEPTH_MAX`] and text beyond [`TEXT_BYTES_MAX`] are ignored; and no body makes
+//! the extraction panic.
 
 use serde_json::{Map, Value};
 
-/// How deep wrappings are followed.
+/// How many levels of nesting are followed.
 const DEPTH_MAX: usize = 24;
-/// How much text is read, in bytes: words far behind are quotations.
+/// How many items of a JSON array are read.
+const ARRAY_ITEMS_MAX: usize = 16;
+/// How much of the message is searched for words, in bytes. What comes later is usually a quotation.
 const TEXT_BYTES_MAX: usize = 6_000;
 
-/// Fields that hold words.
+/// JSON fields that hold messages, or objects with messages in them. In lower case.
 const MESSAGE_FIELDS: &[&str] = &[
     "message",
     "msg",
@@ -48,7 +53,7 @@ const MESSAGE_FIELDS: &[&str] = &[
     "faultstring",
     "choices",
 ];
-/// Fields that hold a code or the name of a type.
+/// JSON fields that hold an error code, the name of an error type, or an HTTP status. In lower case.
 const CODE_FIELDS: &[&str] = &[
     "code",
     "type",
@@ -72,34 +77,35 @@ const CODE_FIELDS: &[&str] = &[
 /// The words, codes and numbers of a refusal.
 #[derive(Debug, Default)]
 pub(super) struct Digest {
-    /// All words: lower case, `_` and `-` as spaces, no quotes.
+    /// All messages in lower case, with `_` and `-` as spaces and without quotation marks, for phrases.
     pub(super) text: String,
-    /// All words in lower case with their numbers as they were written.
-    pub(super) plain: String,
-    /// All words with nothing but letters and digits, to find names such as `ContextWindowExceededError`.
-    pub(super) squeezed: String,
-    /// Codes and names of types, nothing but letters and digits.
+    /// All messages in lower case without quotation marks, for numbers: `_` and `-` are as the provider wrote them.
+    pub(super) lowercase: String,
+    /// All messages reduced to lower case letters and digits, for names such as `ContextWindowExceededError`.
+    pub(super) alphanumeric: String,
+    /// Error codes and names of error types, reduced to lower case letters and digits.
     pub(super) codes: Vec<String>,
-    /// HTTP statuses inside the body.
+    /// HTTP statuses that the body names, in the order in which they were found.
     pub(super) statuses: Vec<u16>,
-    /// The innermost message, for people.
+    /// The innermost message as the provider wrote it, for the user.
     pub(super) message: String,
-    /// A window that has a field of its own.
+    /// The context window, in tokens, where a JSON field names it.
     pub(super) limit: Option<u64>,
-    /// A request's size that has a field of its own.
+    /// The request's size, in tokens, where a JSON field names it.
     pub(super) requested: Option<u64>,
-    /// An answer, not an error, that ended since the prompt filled the window.
-    pub(super) window_filled: bool,
+    /// Whether the body is an answer that ended because the prompt filled the window.
+    pub(super) is_window_full: bool,
 }
 
 impl Digest {
+    /// Extracts what `body` says.
     pub(super) fn of(body: &str) -> Self {
         let mut collector = Collector::default();
-        collector.text(body, 0);
-        let mut digest = collector.digest;
-        let raw = without_addresses(super::cut(&collector.words, TEXT_BYTES_MAX));
-        digest.codes.extend(names_of_errors(&raw));
-        digest.plain = raw
+        collector.add_text(body);
+        let Collector { mut digest, messages, .. } = collector;
+        let messages = without_urls(&messages[..messages.floor_char_boundary(TEXT_BYTES_MAX)]);
+        digest.codes.extend(exception_names(&messages));
+        digest.lowercase = messages
             .to_lowercase()
             .chars()
             .map(|c| if c.is_whitespace() { ' ' } else { c })
@@ -108,139 +114,140 @@ impl Digest {
             })
             .collect();
         digest.text = digest
-            .plain
+            .lowercase
             .replace(['_', '-'], " ")
             .split_whitespace()
             .collect::<Vec<_>>()
             .join(" ")
-            // Names of settings that gateways list in every error.
+            // The name of a setting that some gateways list in every error.
             .replace("context window fallback", "fallback");
-        digest.squeezed = squeeze(&digest.plain);
+        digest.alphanumeric = alphanumeric(&digest.lowercase);
         digest
     }
 
-    /// Whether it says nothing.
+    /// Whether the body says nothing.
     pub(super) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.codes.is_empty() && !self.window_filled
+        self.text.is_empty() && self.codes.is_empty() && !self.is_window_full
     }
 }
 
-/// Without web addresses: a link to a page about the context window says nothing about this request.
-fn without_addresses(text: &str) -> String {
+/// `text` without URLs: a link to a page about the context window says nothing about this request.
+fn without_urls(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let start = rest[..at]
-            .rfind(|c: char| !c.is_ascii_alphabetic())
-            .map_or(0, |before| before + rest[before..].chars().next().map_or(0, char::len_utf8));
-        kept.push_str(&rest[..start]);
+    while let Some(colon) = rest.find("://") {
+        // The scheme consists of the ASCII letters directly before the colon.
+        let before_scheme = rest[..colon].trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        kept.push_str(before_scheme);
         let ends = |c: char| c.is_whitespace() || !c.is_ascii() || matches!(c, '"' | '\'' | ')' | '>' | '\\');
-        let end = rest[at..].find(ends).map_or(rest.len(), |end| at + end);
+        let end = rest[colon..].find(ends).map_or(rest.len(), |length| colon + length);
         rest = &rest[end..];
     }
     kept.push_str(rest);
     kept
 }
 
-/// Names of exceptions that stand in the words: `AccessDeniedException`, `litellm.RateLimitError`.
-fn names_of_errors(text: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut rest = text;
-    while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic()) {
-        rest = &rest[start..];
-        let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
-        let (name, behind) = rest.split_at(end);
-        let is_camel = name.as_bytes().windows(2).any(|pair| {
-            matches!(pair, [first, second] if first.is_ascii_lowercase() && second.is_ascii_uppercase())
-        });
-        if is_camel && (name.ends_with("Exception") || name.ends_with("Error")) {
-            names.push(squeeze(name));
-        }
-        rest = behind;
-    }
-    names
+/// Names of exceptions in a message, such as `AccessDeniedException` or `RateLimitError`, as codes.
+fn exception_names(text: &str) -> impl Iterator<Item = String> {
+    text.split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|name| name.ends_with("Exception") || name.ends_with("Error"))
+        .filter(|name| {
+            let pairs = name.as_bytes().windows(2);
+            pairs.into_iter().any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase())
+        })
+        .map(alphanumeric)
 }
 
-fn squeeze(text: &str) -> String {
+/// The ASCII letters and digits of `text`, in lower case.
+fn alphanumeric(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
+/// Collects the words, codes and numbers of a body while walking through its levels of nesting.
 #[derive(Default)]
 struct Collector {
     digest: Digest,
-    words: String,
+    /// All messages, separated by full stops.
+    messages: String,
+    /// The current level of nesting.
+    depth: usize,
 }
 
 impl Collector {
-    /// Text that may be JSON, hold JSON, or be just text.
-    fn text(&mut self, text: &str, depth: usize) {
-        let text = text.trim();
-        if text.is_empty() || depth > DEPTH_MAX {
-            return;
+    /// Calls `read` one level deeper, unless that level is too deep.
+    fn nested(&mut self, read: impl FnOnce(&mut Self)) {
+        if self.depth < DEPTH_MAX {
+            self.depth += 1;
+            read(self);
+            self.depth -= 1;
         }
+    }
+
+    /// Adds text that may be JSON, contain JSON, or be a message.
+    fn add_text(&mut self, text: &str) {
+        let text = text.trim();
         if let Ok(value @ (Value::Object(_) | Value::Array(_) | Value::String(_))) =
             serde_json::from_str(text)
         {
-            self.value(&value, depth + 1);
+            self.nested(|collector| collector.add_value(&value));
             return;
         }
         if text.starts_with("data:") || text.starts_with("event:") {
             for line in text.lines() {
                 if let Some(data) = line.strip_prefix("data:").filter(|data| data.trim() != "[DONE]") {
-                    self.text(data, depth + 1);
+                    self.nested(|collector| collector.add_text(data));
                 }
             }
             return;
         }
-        let json = text.find('{').zip(text.rfind('}')).filter(|(start, end)| start < end);
-        if let Some((start, end)) = json
-            && let Ok(value @ Value::Object(_)) = serde_json::from_str(&text[start..=end])
+        if let Some((start, end)) = text.find('{').zip(text.rfind('}'))
+            && let Some(json) = text.get(start..=end)
+            && let Ok(value @ Value::Object(_)) = serde_json::from_str(json)
         {
-            self.words(&text[..start]);
-            self.value(&value, depth + 1);
+            self.add_message(&text[..start]);
+            self.nested(|collector| collector.add_value(&value));
             return;
         }
-        self.words(text);
+        self.add_message(text);
     }
 
-    /// Plain words.
-    fn words(&mut self, words: &str) {
-        let words = without_tags(words);
-        let words = words.trim();
-        if words.is_empty() {
+    /// Adds a message, which may be a web page.
+    fn add_message(&mut self, text: &str) {
+        let text = without_tags(text);
+        let text = text.trim();
+        if text.is_empty() {
             return;
         }
-        self.digest.statuses.extend(status_in_front(words));
-        if self.words.len() < TEXT_BYTES_MAX {
-            if !self.words.is_empty() {
-                self.words.push_str(". ");
-            }
-            self.words.push_str(words);
+        self.digest.statuses.extend(leading_status(text));
+        if !self.messages.is_empty() {
+            self.messages.push_str(". ");
         }
-        // The innermost message comes last; a single word there is a name, not a message.
-        if words.contains(' ') || self.digest.message.is_empty() {
-            self.digest.message = python_message(words).unwrap_or(words).to_owned();
+        self.messages.push_str(text);
+        // The innermost message comes last. A single word after a message is a name.
+        if text.contains(' ') || self.digest.message.is_empty() {
+            self.digest.message = python_message(text).unwrap_or(text).to_owned();
         }
     }
 
-    fn value(&mut self, value: &Value, depth: usize) {
-        if depth > DEPTH_MAX {
-            return;
-        }
+    fn add_value(&mut self, value: &Value) {
         match value {
-            Value::String(text) => self.text(text, depth + 1),
-            Value::Array(items) => items.iter().take(16).for_each(|item| self.value(item, depth + 1)),
-            Value::Object(map) => self.object(map, depth),
+            Value::String(text) => self.nested(|collector| collector.add_text(text)),
+            Value::Array(items) => {
+                for item in items.iter().take(ARRAY_ITEMS_MAX) {
+                    self.nested(|collector| collector.add_value(item));
+                }
+            }
+            Value::Object(map) => self.add_object(map),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
-    fn object(&mut self, map: &Map<String, Value>, depth: usize) {
-        self.digest.window_filled |= is_cut_off_before_output(map) || names_full_window(map);
+    fn add_object(&mut self, map: &Map<String, Value>) {
+        self.digest.is_window_full |= is_empty_answer_at_length_limit(map) || ends_at_full_window(map);
         for (field, value) in map {
             let field = field.to_ascii_lowercase();
             if CODE_FIELDS.contains(&field.as_str()) {
-                self.code(value);
+                self.add_code(value);
             }
             match field.as_str() {
                 "n_ctx" | "max_context_length" | "context_length" | "context_window" | "max_model_len"
@@ -253,7 +260,7 @@ impl Collector {
                 _ => {}
             }
         }
-        // Wrappers first, so that the innermost message is the last one.
+        // Plain messages first and nested ones second, so that the innermost message comes last.
         for nested in [false, true] {
             for (field, value) in map {
                 let is_nested = match value {
@@ -262,13 +269,13 @@ impl Collector {
                     Value::Null | Value::Bool(_) | Value::Number(_) => continue,
                 };
                 if is_nested == nested && MESSAGE_FIELDS.contains(&field.to_ascii_lowercase().as_str()) {
-                    self.value(value, depth + 1);
+                    self.nested(|collector| collector.add_value(value));
                 }
             }
         }
     }
 
-    fn code(&mut self, value: &Value) {
+    fn add_code(&mut self, value: &Value) {
         let text = match value {
             Value::Number(number) => number.to_string(),
             Value::String(text) if text.len() <= 100 => text.clone(),
@@ -280,23 +287,23 @@ impl Collector {
             self.digest.statuses.push(status);
             return;
         }
-        self.digest.codes.push(squeeze(&text));
+        self.digest.codes.push(alphanumeric(&text));
     }
 }
 
-/// A status in front of a text: "429 …", "HTTP 429: …", "Error code: 429 - …", "status code 429".
-fn status_in_front(words: &str) -> Option<u16> {
-    let head: String = super::cut(words, 48).to_ascii_lowercase();
-    let digits_at = head.find(|c: char| c.is_ascii_digit())?;
-    let lead = head[..digits_at].trim_end_matches([' ', ':', '=', '(', '[', '#', '/', '<']);
-    let number: String = head[digits_at..].chars().take_while(char::is_ascii_digit).collect();
-    let after = head[digits_at + number.len()..].chars().next();
-    let named = lead.is_empty()
-        || ["http", "code", "status", "error", "status code"].iter().any(|name| lead.ends_with(name));
-    if !named
-        || number.len() != 3
-        || after.is_some_and(|c| matches!(c, '.' | ',' | '-') || c.is_alphanumeric())
-    {
+/// The HTTP status at the front of a message: "429 …", "HTTP 429: …", "Error code: 429 - …", "status code 429".
+fn leading_status(text: &str) -> Option<u16> {
+    const SEARCHED_BYTES: usize = 48;
+    let head = text[..text.floor_char_boundary(SEARCHED_BYTES)].to_ascii_lowercase();
+    let (label, rest) = head.split_at(head.find(|c: char| c.is_ascii_digit())?);
+    let label = label.trim_end_matches([' ', ':', '=', '(', '[', '#', '/', '<']);
+    let is_labelled =
+        label.is_empty() || ["http", "code", "status", "error"].iter().any(|name| label.ends_with(name));
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (number, rest) = rest.split_at(digits);
+    // "429.5", "400-499", "1,024" and "404th" hold no status.
+    let goes_on = rest.starts_with(|c: char| matches!(c, '.' | ',' | '-') || c.is_alphanumeric());
+    if !is_labelled || goes_on {
         return None;
     }
     number.parse().ok().filter(|status| (400..600).contains(status))
@@ -304,18 +311,19 @@ fn status_in_front(words: &str) -> Option<u16> {
 
 /// The message in Python's repr of a dictionary: `{'error': {'message': '…', …`.
 fn python_message(text: &str) -> Option<&str> {
-    let start = text.find("'message': ")?.checked_add("'message': ".len())?;
-    let quote = text[start..].chars().next().filter(|c| matches!(c, '\'' | '"'))?;
-    let message = &text[start + 1..];
+    let (_, message) = text.split_once("'message': ")?;
+    let quote = message.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+    let message = &message[1..];
     let ends = [format!("{quote}, '"), format!("{quote}}}")];
     let end = ends.iter().filter_map(|end| message.find(end.as_str())).min()?;
     Some(&message[..end])
 }
 
-/// A web page's words.
+/// The words of a web page; other text is returned as it is.
 fn without_tags(text: &str) -> String {
-    let lower = super::cut(text, 256).to_ascii_lowercase();
-    if !lower.contains("<html") && !lower.contains("<!doctype") {
+    const SEARCHED_BYTES: usize = 256;
+    let head = text[..text.floor_char_boundary(SEARCHED_BYTES)].to_ascii_lowercase();
+    if !head.contains("<html") && !head.contains("<!doctype") {
         return text.to_owned();
     }
     let mut words = String::new();
@@ -327,25 +335,23 @@ fn without_tags(text: &str) -> String {
                 in_tag = false;
                 words.push(' ');
             }
-            _ if !in_tag => words.push(c),
-            _ => {}
+            _ if in_tag => {}
+            _ => words.push(c),
         }
     }
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// An answer that says that the window was full when it ended.
-fn names_full_window(map: &Map<String, Value>) -> bool {
-    ["finish_reason", "stop_reason"].iter().filter_map(|field| map.get(*field)).filter_map(Value::as_str).any(
-        |reason| {
-            let reason = squeeze(reason);
-            reason.contains("contextwindowexceeded") || reason.contains("contextlengthexceeded")
-        },
-    )
+/// Whether an answer's finish reason says that the context window was full.
+fn ends_at_full_window(map: &Map<String, Value>) -> bool {
+    let reasons = ["finish_reason", "stop_reason"].iter().filter_map(|field| map.get(*field)?.as_str());
+    reasons
+        .map(alphanumeric)
+        .any(|reason| reason.contains("contextwindowexceeded") || reason.contains("contextlengthexceeded"))
 }
 
-/// An answer that ended for its length with nothing in it: the prompt alone filled the window.
-fn is_cut_off_before_output(map: &Map<String, Value>) -> bool {
+/// Whether an answer ended at its length limit with nothing in it, because the prompt alone filled the window.
+fn is_empty_answer_at_length_limit(map: &Map<String, Value>) -> bool {
     let Some([choice, ..]) = map.get("choices").and_then(Value::as_array).map(Vec::as_slice) else {
         return false;
     };
@@ -355,14 +361,19 @@ fn is_cut_off_before_output(map: &Map<String, Value>) -> bool {
         Some(Value::Array(items)) => items.is_empty(),
         Some(Value::Object(_) | Value::Bool(_) | Value::Number(_)) => false,
     };
-    let said = ["message", "delta"].iter().filter_map(|field| choice.get(field)).any(|message| {
+    let has_output = ["message", "delta"].iter().filter_map(|field| choice.get(field)).any(|message| {
         ["content", "tool_calls", "reasoning_content", "reasoning"]
             .iter()
             .any(|field| !is_blank(message.get(field)))
     });
-    let output = map.get("usage").and_then(|usage| usage.get("completion_tokens")).and_then(Value::as_u64);
+    let output_tokens =
+        map.get("usage").and_then(|usage| usage.get("completion_tokens")).and_then(Value::as_u64);
     choice.get("finish_reason").is_some_and(|reason| reason == "length")
-        && !said
+        && !has_output
         && is_blank(choice.get("text"))
-        && output.is_none_or(|tokens| tokens <= 1)
+        // Some servers count the end-of-text token.
+        && output_tokens.is_none_or(|tokens| tokens <= 1)
 }
+
+#[cfg(test)]
+mod tests;

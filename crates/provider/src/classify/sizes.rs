@@ -1,349 +1,377 @@
-//! The limit and the size of the request, in tokens, read out of a refusal's words.
+//! The limit and the size of the request, in tokens, as a refusal's message states them.
 //!
-//! Rather than one pattern for each provider: find every number that can be a count of tokens, look which words
-//! stand directly before and behind it, and let the fact that the request is larger than the limit decide what
-//! the words leave open. Characters and bytes are not tokens.
+//! There is no pattern per provider. Every number that can be a count of tokens is found, the words directly before
+//! and after it label it, and what the words leave open follows from the fact that the request is larger than the
+//! limit.
+//!
+//! Invariants: counts of characters, bytes and other units are never taken for tokens; a number with a JSON field of
+//! its own outranks the message; and sums saturate.
 
 use std::collections::BTreeSet;
 
 use super::digest::Digest;
-use super::words::contains_any;
 
 /// How far before a number its label may stand, in bytes.
-const LABEL_REACH_BYTES: usize = 70;
+const LABEL_DISTANCE_BYTES_MAX: usize = 70;
 
-/// `(limit, requested)`.
-pub(super) fn sizes(digest: &Digest) -> (Option<u64>, Option<u64>) {
-    let (limit, requested) = sizes_in_text(&digest.plain, &digest.codes);
-    (digest.limit.or(limit), digest.requested.or(requested))
+/// What a refusal states about the request, in tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// The largest size that the provider accepts.
+    pub(super) limit: Option<u64>,
+    /// The size of the request, or of its input together with the output that it asked for.
+    pub(super) requested: Option<u64>,
 }
 
-/// Whether a limit is named as such, and what was asked for is more.
-pub(super) fn exceed(digest: &Digest) -> bool {
-    /// No window is smaller; other things that are counted are.
-    const WINDOW_MIN: u64 = 512;
-    let is_named = numbers(&digest.plain)
-        .iter()
-        .any(|number| number.value >= WINDOW_MIN && matches!(label(number), Label::Window | Label::Limit));
-    match sizes(digest) {
-        (Some(limit), Some(requested)) => is_named && limit >= WINDOW_MIN && requested > limit,
-        _ => false,
+impl Sizes {
+    /// Whether both sizes are known and the request is the larger one.
+    pub(super) fn exceed_limit(self) -> bool {
+        matches!(self, Self { limit: Some(limit), requested: Some(requested) } if requested > limit)
     }
 }
 
+/// What a refusal states, by JSON fields first and by its message second.
+pub(super) fn sizes(digest: &Digest) -> Sizes {
+    let stated = sizes_in_text(&digest.lowercase, &digest.codes);
+    Sizes { limit: digest.limit.or(stated.limit), requested: digest.requested.or(stated.requested) }
+}
+
+/// Whether the message labels a number as a limit, and the request is larger than the limit.
+pub(super) fn requested_exceeds_limit(digest: &Digest) -> bool {
+    /// No context window is smaller, in tokens; other counts are.
+    const WINDOW_TOKENS_MIN: u64 = 512;
+    let has_limit_label = numbers(&digest.lowercase).iter().any(|number| {
+        number.value >= WINDOW_TOKENS_MIN && matches!(number.label(), Label::Window | Label::Limit)
+    });
+    let sizes = sizes(digest);
+    has_limit_label && sizes.exceed_limit() && sizes.limit >= Some(WINDOW_TOKENS_MIN)
+}
+
+fn sizes_in_text(text: &str, codes: &[String]) -> Sizes {
+    let all = numbers(text);
+    if let Some(sizes) = sizes_in_formula(&all) {
+        return sizes;
+    }
+    let counts = Counts::of(&all, codes);
+    if let Some(limit) = counts.limit() {
+        return Sizes { limit: Some(limit), requested: counts.requested(text, limit) };
+    }
+    match (counts.sizes.as_slice(), all.as_slice()) {
+        // Without a label, the smaller of two counts is the limit.
+        (&[a, b], _) if a != b => Sizes { limit: Some(a.min(b)), requested: Some(a.max(b)) },
+        (&[size], [number]) if number.label() == Label::Requested => {
+            Sizes { limit: None, requested: Some(size) }
+        }
+        _ => Sizes::default(),
+    }
+}
+
+/// The sizes in `A + B > C`, `A > B - C` and `[1, N]`.
+fn sizes_in_formula(all: &[Number<'_>]) -> Option<Sizes> {
+    let sum = all.array_windows().find_map(|[a, b, c]| match (b.before.trim(), c.before.trim()) {
+        ("+", ">") => Some((c.value, a.value.saturating_add(b.value))),
+        (">", "-") => Some((b.value, a.value.saturating_add(c.value))),
+        _ => None,
+    });
+    if let Some((limit, requested)) = sum {
+        return Some(Sizes { limit: Some(limit), requested: Some(requested) });
+    }
+    let range = all.array_windows().find(|[low, high]| {
+        low.value <= 1
+            && low.before.ends_with('[')
+            && high.before.trim() == ","
+            && high.after.starts_with(']')
+    });
+    range.map(|[_, high]| Sizes { limit: Some(high.value), requested: None })
+}
+
+/// The numbers of a message that can be counts of tokens, by their labels.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Sizes of the context window.
+    windows: Vec<u64>,
+    /// Limits of something other than the context window.
+    limits: Vec<u64>,
+    /// Sizes of the request or of parts of it, and counts without a label.
+    sizes: Vec<u64>,
+    /// By how much the request is too large.
+    excess: Option<u64>,
+    /// Whether a size is to be added to the one before it.
+    has_addend: bool,
+}
+
+impl Counts {
+    fn of(all: &[Number<'_>], codes: &[String]) -> Self {
+        // A number of characters may be repeated without its unit, and a code may be repeated in the message.
+        let mut excluded: Vec<u64> =
+            all.iter().filter(|number| number.has_other_unit()).map(|number| number.value).collect();
+        excluded.extend(codes.iter().filter_map(|code| code.parse::<u64>().ok()));
+        let mut counts = Self::default();
+        for number in all {
+            if number.value <= 1 || excluded.contains(&number.value) || number.is_code() {
+                continue;
+            }
+            match number.label() {
+                Label::Window => counts.windows.push(number.value),
+                Label::Limit => counts.limits.push(number.value),
+                Label::Excess => counts.excess = Some(number.value),
+                Label::Addend => {
+                    counts.has_addend = true;
+                    counts.sizes.push(number.value);
+                }
+                Label::Requested | Label::None => counts.sizes.push(number.value),
+            }
+        }
+        counts
+    }
+
+    /// The window, from which other limits follow; else the smallest limit.
+    fn limit(&self) -> Option<u64> {
+        self.windows.iter().min().or_else(|| self.limits.iter().min()).copied()
+    }
+
+    /// The size of the request, which is larger than `limit`, in whichever way the message states it.
+    fn requested(&self, text: &str, limit: u64) -> Option<u64> {
+        let different: BTreeSet<u64> = self.sizes.iter().copied().collect();
+        let sum = different.iter().copied().fold(0, u64::saturating_add);
+        let largest = different.last().copied();
+        // Several parts and their total, which may be exactly the limit.
+        if let Some(total) = largest
+            && total >= limit
+            && sum - total == total
+        {
+            return Some(total);
+        }
+        if self.has_addend && sum > limit {
+            return Some(sum);
+        }
+        // "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens and 512 `max_new_tokens`"
+        if let [input, output] = self.sizes[..]
+            && text.contains("tokens + ")
+            && text.contains("must be")
+            && input.saturating_add(output) > limit
+        {
+            return Some(input.saturating_add(output));
+        }
+        if let Some(size) = largest {
+            let size = if size > limit { size } else { sum };
+            return Some(size).filter(|size| *size > limit).or_else(|| self.limit_and_excess(limit));
+        }
+        // Nothing but limits: the larger one is the request.
+        let largest_limit = self.limits.iter().chain(&self.windows).max().copied();
+        largest_limit.filter(|largest| *largest > limit).or_else(|| self.limit_and_excess(limit))
+    }
+
+    fn limit_and_excess(&self, limit: u64) -> Option<u64> {
+        self.excess.map(|excess| limit.saturating_add(excess))
+    }
+}
+
+/// A whole number in a message, with its surroundings.
 #[derive(Debug, Clone, Copy)]
 struct Number<'a> {
     value: u64,
-    /// The text between the number before and this one.
+    /// The text between the previous number and this one.
     before: &'a str,
-    /// The text behind it.
+    /// All text after the number.
     after: &'a str,
 }
 
+/// What the words around a number say about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Label {
-    /// The window itself. What else is limited follows from it.
+    /// The size of the context window.
     Window,
+    /// A limit of something other than the context window.
     Limit,
+    /// The size of the request or of a part of it.
     Requested,
-    /// Added to the number before.
-    Added,
-    /// By how much it is too large.
+    /// A size that is to be added to the number before.
+    Addend,
+    /// By how much the request is too large.
     Excess,
+    /// The words say nothing about the number.
     None,
 }
 
-fn sizes_in_text(text: &str, codes: &[String]) -> (Option<u64>, Option<u64>) {
-    let all = numbers(text);
-    if let Some(found) = as_formula(&all) {
-        return found;
-    }
-    // A number of characters may be repeated without its unit.
-    let mut others: Vec<u64> =
-        all.iter().filter(|number| is_other_unit(number.after)).map(|number| number.value).collect();
-    others.extend(codes.iter().filter_map(|code| code.parse::<u64>().ok()));
-    let mut windows = Vec::new();
-    let mut limits = Vec::new();
-    let mut sizes = Vec::new();
-    let mut excess = None;
-    let mut are_added = false;
-    for number in
-        all.iter().filter(|number| number.value > 1 && !others.contains(&number.value) && !is_code(number))
-    {
-        match label(number) {
-            Label::Window => windows.push(number.value),
-            Label::Limit => limits.push(number.value),
-            Label::Excess => excess = Some(number.value),
-            Label::Added => {
-                are_added = true;
-                sizes.push(number.value);
-            }
-            Label::Requested | Label::None => sizes.push(number.value),
-        }
-    }
-    let window = windows.iter().min().copied();
-    let largest = limits.iter().chain(&windows).max().copied();
-    let Some(limit) = window.or_else(|| limits.iter().min().copied()) else {
-        // No label: of two counts, the smaller one is the limit.
-        return match sizes[..] {
-            [a, b] if a != b => (Some(a.min(b)), Some(a.max(b))),
-            [size] if label_of_only(&all) == Label::Requested => (None, Some(size)),
-            _ => (None, None),
-        };
-    };
-    // A size that is repeated is one size.
-    let different: BTreeSet<u64> = sizes.iter().copied().collect();
-    let sum = different.iter().copied().fold(0, u64::saturating_add);
-    // Input, output and what they make together, which may be just the window.
-    if let Some(total) = different.last().copied().filter(|total| *total >= limit)
-        && different.len() > 2
-        && sum - total == total
-    {
-        return (Some(limit), Some(total));
-    }
-    if are_added && sum > limit {
-        return (Some(limit), Some(sum));
-    }
-    let requested = sizes
-        .iter()
-        .max()
-        .copied()
-        .filter(|size| *size > limit)
-        .or((sum > limit).then_some(sum))
-        .or(largest.filter(|largest| *largest > limit && sizes.is_empty()))
-        .or(excess.map(|excess| limit.saturating_add(excess)));
-    (Some(limit), with_output(text, limit, &sizes).or(requested))
-}
+/// Words that name the context window.
+const WINDOW_WORDS: &[&str] = &[
+    "context length",
+    "context_length",
+    "context size",
+    "context window",
+    "context limit",
+    "n_ctx",
+    "n ctx",
+    "model len",
+    "seq_len",
+];
+/// Words that name a limit.
+const LIMIT_WORDS: &[&str] = &[
+    "maximum",
+    "max",
+    "limit",
+    "only",
+    "<=",
+    "less than",
+    "fewer than",
+    "up to",
+    "cannot exceed",
+    "at most",
+    "no more than",
+    "longer than",
+    "greater than",
+    "larger than",
+    "exceeds the",
+    "exceed the",
+    "upper bound",
+    "limited to",
+    "just",
+    "holds",
+    "can hold",
+    "accepts",
+    "supports",
+];
+/// Words that name the size of the request.
+const REQUESTED_WORDS: &[&str] = &[
+    "requested",
+    "resulted in",
+    "given",
+    "received",
+    "contain",
+    "request has",
+    "your prompt",
+    "current length",
+    "too long",
+    "actual",
+    "you provided",
+    "but got",
+    "used",
+    "estimated",
+    "has",
+    "request (",
+    "input (",
+    "you sent",
+];
 
-/// "Given: 5000 inputs tokens and 512 max new tokens": the two together are the request.
-fn with_output(text: &str, limit: u64, sizes: &[u64]) -> Option<u64> {
-    match sizes {
-        [input, output] if text.contains("tokens + ") && text.contains("must be") => {
-            Some(input.saturating_add(*output)).filter(|sum| *sum > limit)
+impl Number<'_> {
+    fn label(&self) -> Label {
+        let before = self.before.trim_end();
+        if self.before.trim_start_matches([')', ' ']).starts_with("+ ") {
+            return Label::Addend;
         }
-        _ => None,
-    }
-}
-
-fn label_of_only(all: &[Number<'_>]) -> Label {
-    match all {
-        [number] => label(number),
-        _ => Label::None,
-    }
-}
-
-/// `A + B > C`, `A > B - C`, `[1, N]`.
-fn as_formula(all: &[Number<'_>]) -> Option<(Option<u64>, Option<u64>)> {
-    for window in all.windows(3) {
-        if let [a, b, c] = window {
-            match (b.before.trim(), c.before.trim()) {
-                ("+", ">") => return Some((Some(c.value), Some(a.value.saturating_add(b.value)))),
-                (">", "-") => return Some((Some(b.value), Some(a.value.saturating_add(c.value)))),
-                _ => {}
-            }
+        if before.ends_with(" by") || before == "by" {
+            return Label::Excess;
         }
-    }
-    all.windows(2).find_map(|window| match window {
-        [low, high]
-            if low.value <= 1
-                && low.before.ends_with('[')
-                && high.before.trim() == ","
-                && high.after.starts_with(']') =>
+        let after = self.after.trim_start_matches([' ', ')']);
+        if before.ends_with('>')
+            || ["maximum", "max ", "token limit"].iter().any(|word| after.starts_with(word))
         {
-            Some((Some(high.value), None))
+            return Label::Limit;
         }
-        _ => None,
-    })
-}
-
-fn label(number: &Number<'_>) -> Label {
-    const WINDOW: &[&str] = &[
-        "context length",
-        "context_length",
-        "context size",
-        "context window",
-        "context limit",
-        "n_ctx",
-        "n ctx",
-        "model len",
-        "seq_len",
-    ];
-    const LIMIT: &[&str] = &[
-        "maximum",
-        "max",
-        "limit",
-        "only",
-        "<=",
-        "less than",
-        "fewer than",
-        "up to",
-        "cannot exceed",
-        "at most",
-        "no more than",
-        "longer than",
-        "greater than",
-        "larger than",
-        "exceeds the",
-        "exceed the",
-        "upper bound",
-        "limited to",
-        "just",
-        "holds",
-        "can hold",
-        "accepts",
-        "supports",
-    ];
-    const REQUESTED: &[&str] = &[
-        "requested",
-        "resulted in",
-        "given",
-        "received",
-        "contain",
-        "request has",
-        "your prompt",
-        "current length",
-        "too long",
-        "actual",
-        "you provided",
-        "but got",
-        "used",
-        "estimated",
-        "has",
-        "request (",
-        "input (",
-        "you sent",
-    ];
-    let reach = number.before.len().saturating_sub(LABEL_REACH_BYTES);
-    let near = (reach..=number.before.len()).find_map(|start| number.before.get(start..)).unwrap_or_default();
-    let trimmed = near.trim_end();
-    if number.before.trim_start_matches([')', ' ']).starts_with("+ ") {
-        return Label::Added;
-    }
-    if trimmed.ends_with(" by") || trimmed == "by" {
-        return Label::Excess;
-    }
-    if trimmed.ends_with('>') {
-        return Label::Limit;
-    }
-    let behind: String = number.after.chars().take(18).collect();
-    let behind = behind.trim_start_matches([' ', ')']);
-    if behind.starts_with("maximum") || behind.starts_with("max ") || behind.starts_with("token limit") {
-        return Label::Limit;
-    }
-    let last = |list: &[&str]| list.iter().filter_map(|word| near.rfind(word)).max();
-    // The nearer word counts.
-    let (window, requested) = (last(WINDOW), last(REQUESTED));
-    match (window.max(last(LIMIT)), requested) {
-        (Some(limit), requested) if requested.is_none_or(|requested| limit > requested) => {
-            if window.is_some() { Label::Window } else { Label::Limit }
+        let start =
+            self.before.ceil_char_boundary(self.before.len().saturating_sub(LABEL_DISTANCE_BYTES_MAX));
+        let near = &self.before[start..];
+        let last = |list: &[&str]| list.iter().filter_map(|word| near.rfind(word)).max();
+        // The word nearest to the number decides, and a limit of the window is the window.
+        let (window, limit, requested) = (last(WINDOW_WORDS), last(LIMIT_WORDS), last(REQUESTED_WORDS));
+        if window.max(limit) > requested {
+            return if window.is_some() { Label::Window } else { Label::Limit };
         }
-        (_, Some(_)) => Label::Requested,
-        (_, None) => Label::None,
+        if requested.is_some() { Label::Requested } else { Label::None }
+    }
+
+    /// Whether the number counts something other than tokens.
+    fn has_other_unit(&self) -> bool {
+        const UNITS: &[&str] = &[
+            "char", "byte", "mb", "kb", "gb", "mib", "gib", "image", "pixel", "second", "ms", "%", "page",
+            "minute", "file",
+        ];
+        let after = self.after.trim_start();
+        UNITS.iter().any(|unit| after.starts_with(unit))
+    }
+
+    /// Whether the number is a status, an error code or another number that counts nothing.
+    fn is_code(&self) -> bool {
+        const NAMES: &[&str] = &["code", "status", "http", "error", "line", "version", "index", " id"];
+        let before = self.before.trim_end_matches([' ', ':', '=', '(', '#', '[']);
+        let is_bracketed = self.before.ends_with('<') && self.after.starts_with('>');
+        let is_leading_status = before.is_empty()
+            && (400..600).contains(&self.value)
+            && self.after.starts_with([' ', ':'])
+            && !self.after.chars().take(8).collect::<String>().contains("token");
+        is_bracketed || is_leading_status || NAMES.iter().any(|name| before.ends_with(name))
     }
 }
 
-/// Counted in something else than tokens.
-fn is_other_unit(after: &str) -> bool {
-    const UNITS: &[&str] = &[
-        "character",
-        "char",
-        "byte",
-        "mb",
-        "kb",
-        "gb",
-        "mib",
-        "gib",
-        "image",
-        "pixel",
-        "second",
-        "ms",
-        "%",
-        "page",
-        "minute",
-        "file",
-    ];
-    let after = after.trim_start();
-    UNITS.iter().any(|unit| after.starts_with(unit))
-}
-
-/// A status or an error's code, not a count.
-fn is_code(number: &Number<'_>) -> bool {
-    let before = number.before.trim_end_matches([' ', ':', '=', '(', '#', '[']);
-    let named = ["code", "status", "http", "error", "line", "version", "index", " id"]
-        .iter()
-        .any(|name| before.ends_with(name));
-    let leads =
-        before.is_empty() && (400..600).contains(&number.value) && number.after.starts_with([' ', ':']);
-    let is_alone = number.before.ends_with('<') && number.after.starts_with('>');
-    named
-        || is_alone
-        || (leads && !contains_any(&number.after.chars().take(8).collect::<String>(), &["token"]))
-}
-
-/// All whole numbers that stand by themselves: no part of a name, a version, a date or an id.
+/// All whole numbers that stand alone: not a part of a name, a version, a date, a port or an id.
 fn numbers(text: &str) -> Vec<Number<'_>> {
-    let bytes = text.as_bytes();
     let mut found = Vec::new();
     let mut previous_end = 0;
     let mut at = 0;
-    while at < bytes.len() {
-        if !bytes[at].is_ascii_digit() {
-            at += 1;
+    while let Some(distance) = text[at..].find(|c: char| c.is_ascii_digit()) {
+        let start = at + distance;
+        let digits_end = start + number_length(&text[start..]);
+        let rest = &text[digits_end..];
+        // "9351.0": a count that went through a division.
+        let fraction = rest
+            .strip_prefix(".0")
+            .filter(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '.'));
+        let end = if fraction.is_some() { digits_end + 2 } else { digits_end };
+        let rest = fraction.unwrap_or(rest);
+        if !starts_number(&text[..start]) || !ends_number(rest) {
+            // The rest of the name that the digits are a part of.
+            let is_in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            at = end + rest.find(|c| !is_in_name(c)).unwrap_or(rest.len());
             continue;
         }
-        let start = at;
-        while at < bytes.len() && is_in_number(bytes, at) {
-            at += 1;
-        }
-        let digits: String = text[start..at].chars().filter(char::is_ascii_digit).collect();
-        // A count that went through a division.
-        if text[at..].starts_with(".0")
-            && !text[at + 2..].starts_with(|c: char| c.is_alphanumeric() || c == '.')
-        {
-            at += 2;
-        }
-        let mut ahead = text[..start].chars().rev();
-        let (before, over_before) = (ahead.next(), ahead.next());
-        let is_port = before == Some(':') && over_before.is_some_and(|c| c.is_ascii_digit());
-        let mut rest = text[at..].chars();
-        let (next, over_next) = (rest.next(), rest.next());
-        let thousands = next == Some('k') && !over_next.is_some_and(char::is_alphanumeric);
-        let ends_well = thousands
-            || match next {
-                Some('.' | '-' | ':' | '/') => !over_next.is_some_and(char::is_alphanumeric),
-                Some(c) => !c.is_alphanumeric() && c != '_',
-                None => true,
-            };
-        let begins_well = !is_port
-            && !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '-' | '.' | '_' | '/' | '#'));
-        if !(begins_well && ends_well) {
-            // Skip the rest of the name that it is a part of.
-            while at < bytes.len()
-                && (bytes[at].is_ascii_alphanumeric() || matches!(bytes[at], b'-' | b'_' | b'.'))
-            {
-                at += 1;
-            }
-            continue;
-        }
-        // No count is written with zeros in front.
-        if digits.len() > 1 && digits.starts_with('0') {
-            continue;
-        }
-        let Ok(value) = digits.parse::<u64>() else { continue };
-        let value = if thousands { value.saturating_mul(1_000) } else { value };
-        found.push(Number { value, before: &text[previous_end..start], after: &text[at..] });
-        previous_end = at;
+        at = end;
+        let digits = text[start..digits_end].replace([',', '_'], "");
+        // No count is written with leading zeros.
+        let value = digits.parse::<u64>().ok().filter(|_| digits == "0" || !digits.starts_with('0'));
+        let Some(value) = value else { continue };
+        let value = if ends_with_k(rest) { value.saturating_mul(1_000) } else { value };
+        found.push(Number { value, before: &text[previous_end..start], after: rest });
+        previous_end = end;
     }
     found
 }
 
-/// A digit, or a separator of thousands.
-fn is_in_number(bytes: &[u8], at: usize) -> bool {
-    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
-    bytes[at].is_ascii_digit()
-        || (matches!(bytes[at], b',' | b'_')
-            && digit(at + 1)
-            && digit(at + 2)
-            && digit(at + 3)
-            && !digit(at + 4))
+/// The length in bytes of the digits that `text` begins with, with the separators of thousands between them.
+fn number_length(text: &str) -> usize {
+    let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let mut length = digits(text);
+    while text[length..].starts_with([',', '_']) && digits(&text[length + 1..]) == 3 {
+        length += 4;
+    }
+    length
 }
+
+/// Whether a number may begin after `before`.
+fn starts_number(before: &str) -> bool {
+    let mut backwards = before.chars().rev();
+    match (backwards.next(), backwards.next()) {
+        // A port, or the minutes of a time.
+        (Some(':'), Some(c)) => !c.is_ascii_digit(),
+        (Some(c), _) => !c.is_alphanumeric() && !matches!(c, '-' | '.' | '_' | '/' | '#'),
+        (None, _) => true,
+    }
+}
+
+/// Whether a number may end before `after`.
+fn ends_number(after: &str) -> bool {
+    let mut chars = after.chars();
+    match (chars.next(), chars.next()) {
+        (Some('.' | '-' | ':' | '/'), Some(c)) => !c.is_alphanumeric(),
+        (Some(c), _) => ends_with_k(after) || !c.is_alphanumeric() && c != '_',
+        (None, _) => true,
+    }
+}
+
+/// Whether `after` gives the number before it in thousands, as in "128k".
+fn ends_with_k(after: &str) -> bool {
+    after.strip_prefix('k').is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+}
+
+#[cfg(test)]
+mod tests;

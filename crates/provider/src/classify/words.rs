@@ -1,7 +1,10 @@
-//! The words that tell the classes apart. All are compared with text in lower case whose `_` and `-` are
-//! spaces and whose quotes are gone; codes are compared with nothing but letters and digits.
+//! The words and error codes that tell the classes apart, and predicates over them.
+//!
+//! Invariants: no list names a provider. Phrases are compared with `Digest::text` (lower case, `_` and `-` as spaces, no quotation marks), codes
+//! with `Digest::codes` (lower case letters and digits only). A phrase that starts or ends with a space matches only
+//! at a word boundary.
 
-/// Codes and names of types, squeezed.
+/// Codes of a context overflow.
 pub(super) const OVERFLOW_CODES: &[&str] = &[
     "contextlengthexceeded",
     "contextwindowexceeded",
@@ -24,6 +27,7 @@ pub(super) const OVERFLOW_CODES: &[&str] = &[
     "contexttoolong",
     "modelcontextwindow",
 ];
+/// Codes of a rate limit.
 pub(super) const RATE_CODES: &[&str] = &[
     "ratelimit",
     "throttl",
@@ -34,6 +38,7 @@ pub(super) const RATE_CODES: &[&str] = &[
     "tpmexceeded",
     "rpmexceeded",
 ];
+/// Codes of a used-up quota.
 pub(super) const QUOTA_CODES: &[&str] = &[
     "billing",
     "creditbalance",
@@ -44,6 +49,7 @@ pub(super) const QUOTA_CODES: &[&str] = &[
     "budgetexceeded",
     "usagelimitreached",
 ];
+/// Codes of a missing, wrong or unauthorised key.
 pub(super) const AUTH_CODES: &[&str] = &[
     "authentication",
     "invalidapikey",
@@ -56,6 +62,7 @@ pub(super) const AUTH_CODES: &[&str] = &[
     "autherror",
     "unrecognizedclient",
 ];
+/// Codes of a content filter.
 pub(super) const CONTENT_FILTER_CODES: &[&str] = &[
     "contentfilter",
     "contentpolicy",
@@ -66,6 +73,7 @@ pub(super) const CONTENT_FILTER_CODES: &[&str] = &[
     "promptblocked",
     "sensitivecontent",
 ];
+/// Codes of an overloaded or failing server.
 pub(super) const OVERLOADED_CODES: &[&str] = &[
     "overloaded",
     "servererror",
@@ -78,8 +86,8 @@ pub(super) const OVERLOADED_CODES: &[&str] = &[
     "streamerror",
 ];
 
-/// Credit and spending.
-pub(super) const QUOTA: &[&str] = &[
+/// Phrases for a used-up quota: credit, balance or spending limit.
+const QUOTA: &[&str] = &[
     "credit balance",
     "exceeded your current quota",
     "billing",
@@ -113,7 +121,7 @@ pub(super) const QUOTA: &[&str] = &[
     "extra usage",
     "daily free allocation",
 ];
-/// Signs that waiting helps, in what sounds like a spent quota.
+/// Phrases for a limit that waiting lifts, in messages that otherwise sound like a used-up quota.
 pub(super) const SHORT_TERM: &[&str] = &[
     "per minute",
     "perminute",
@@ -125,7 +133,8 @@ pub(super) const SHORT_TERM: &[&str] = &[
     "(tpm)",
     "(rpm)",
 ];
-pub(super) const AUTH: &[&str] = &[
+/// Phrases for a missing, wrong or unauthorised key.
+const AUTH: &[&str] = &[
     "api key",
     "apikey",
     "unauthorized",
@@ -140,7 +149,8 @@ pub(super) const AUTH: &[&str] = &[
     "invalid credentials",
     "security token",
 ];
-pub(super) const CONTENT_FILTER: &[&str] = &[
+/// Phrases for a content filter.
+const CONTENT_FILTER: &[&str] = &[
     "content management policy",
     "content policy",
     "content filter",
@@ -159,9 +169,10 @@ pub(super) const CONTENT_FILTER: &[&str] = &[
     "敏感",
     "不安全",
 ];
-/// A cancelled call has a "context" too.
+/// Phrases for a call that was cancelled. They contain "context exceeded", and are about another kind of context.
 pub(super) const CANCELLED: &[&str] =
     &["context deadline exceeded", "context canceled", "context cancelled", "deadline exceeded"];
+/// Phrases for a timeout or a broken connection.
 pub(super) const TIMED_OUT: &[&str] = &[
     "timed out",
     "timeout",
@@ -179,6 +190,7 @@ pub(super) const TIMED_OUT: &[&str] = &[
     "connection error",
     "network error",
 ];
+/// Phrases for an overloaded or failing server.
 pub(super) const OVERLOADED: &[&str] = &[
     "overloaded",
     "over capacity",
@@ -196,6 +208,7 @@ pub(super) const OVERLOADED: &[&str] = &[
     "no healthy upstream",
     "an error occurred while processing",
 ];
+/// Phrases for a model that the provider does not have.
 pub(super) const UNKNOWN_MODEL: &[&str] = &[
     "model not found",
     "model does not exist",
@@ -208,7 +221,7 @@ pub(super) const UNKNOWN_MODEL: &[&str] = &[
     "does not exist or you do not have access",
     "modelnotfound",
 ];
-/// Requests that no waiting mends, even where a server calls them its own failure.
+/// Phrases for a request that fails however often it is sent, even where the status blames the server.
 pub(super) const PERMANENT: &[&str] = &[
     "failed to parse",
     "parse error",
@@ -228,34 +241,34 @@ pub(super) const PERMANENT: &[&str] = &[
     " requires ",
 ];
 
-/// Whether `text` contains one of `list`.
+/// Whether `text` contains a phrase of `list`.
 pub(super) fn contains_any(text: &str, list: &[&str]) -> bool {
     list.iter().any(|word| text.contains(word))
 }
 
-/// Whether `text` (or a code, which has no spaces) says that the money is spent.
-pub(super) fn says_spent(text: &str) -> bool {
+/// Whether a message or a code says that a quota or the credit is used up.
+pub(super) fn is_quota(text: &str) -> bool {
     contains_any(text, QUOTA)
         || (contains_any(text, &["insufficient", "not enough", "notenough"])
             && contains_any(text, &["balance", "fund", "credit", "quota"]))
 }
 
-/// Whether `text` is about the key, or the account that it belongs to.
-pub(super) fn says_refused(text: &str) -> bool {
+/// Whether `text` is about the key, or about the state of the account that it belongs to.
+pub(super) fn is_authentication(text: &str) -> bool {
     const HOLDERS: &[&str] = &["account", "organization", "credential", "access token"];
     const STATES: &[&str] =
         &["disabled", "deactivated", "suspended", " locked", "revoked", "expired", "no longer valid"];
     contains_any(text, AUTH) || (contains_any(text, HOLDERS) && contains_any(text, STATES))
 }
 
-/// Whether `text` says that a filter did not like the content.
-pub(super) fn says_filtered(text: &str) -> bool {
+/// Whether `text` says that a content filter refused the request.
+pub(super) fn is_content_filtered(text: &str) -> bool {
     contains_any(text, CONTENT_FILTER)
-        || (contains_any(text, &[" risk"]) && contains_any(text, &["content", "rejected", "flagged"]))
+        || (text.contains(" risk") && contains_any(text, &["content", "rejected", "flagged"]))
 }
 
-/// Whether `text` is about so much in a time.
-pub(super) fn says_rate_limit(text: &str) -> bool {
+/// Whether `text` is about a limit per unit of time, or about waiting.
+pub(super) fn is_rate_limit(text: &str) -> bool {
     const RATE: &[&str] = &[
         "rate limit",
         "ratelimit",
@@ -300,8 +313,8 @@ pub(super) fn says_rate_limit(text: &str) -> bool {
     contains_any(text, RATE)
 }
 
-/// Whether `text` says that the output that was asked for is too large by itself. Input and output together
-/// over the window is an overflow.
+/// Whether `text` says that the requested output is too large by itself. Input and output that exceed the window
+/// together are an overflow.
 pub(super) fn is_output_limit(text: &str) -> bool {
     const OUTPUT: &[&str] = &[
         "max tokens",
@@ -335,7 +348,8 @@ pub(super) fn is_output_limit(text: &str) -> bool {
         "up to",
         "out of range",
     ];
-    const OTHER: &[&str] = &[
+    // Output settings that are refused for another reason than their size.
+    const OTHER_REASONS: &[&str] = &[
         "unsupported",
         "not supported",
         "at least",
@@ -345,7 +359,8 @@ pub(super) fn is_output_limit(text: &str) -> bool {
         "budget",
         "max tokens of",
     ];
-    const TOGETHER: &[&str] = &[
+    // Words that name the input beside the output.
+    const WITH_INPUT: &[&str] = &[
         "input",
         "prompt",
         "messages",
@@ -356,27 +371,27 @@ pub(super) fn is_output_limit(text: &str) -> bool {
         "however, you requested",
         "request has",
     ];
-    const WINDOW_REACH_BYTES: usize = 30;
-    // What a server calls its checks is not what they found.
+    const CONTEXT_DISTANCE_BYTES_MAX: usize = 30;
+    // "input" in the name of a server's check says nothing about the input's size.
     let text = &text.replace("input validation error", "");
     let exceeds_window = text
         .match_indices("exceed")
-        .any(|(at, _)| super::cut(&text[at..], WINDOW_REACH_BYTES).contains("context"));
+        .any(|(at, _)| up_to(&text[at..], CONTEXT_DISTANCE_BYTES_MAX).contains("context"));
     if !contains_any(text, OUTPUT)
         || !contains_any(text, LIMITED)
-        || contains_any(text, OTHER)
+        || contains_any(text, OTHER_REASONS)
         || exceeds_window
     {
         return false;
     }
-    // One server says that the output alone is larger than the whole window.
+    // The output alone may be larger than the whole window.
     contains_any(text, &["cannot be greater than max model len", "fewer output tokens"])
-        || !contains_any(text, TOGETHER)
+        || !contains_any(text, WITH_INPUT)
 }
 
-/// Whether `text` is about the size of something that is not counted in tokens.
-pub(super) fn is_about_bytes(text: &str) -> bool {
-    const NAMED: &[&str] = &[
+/// Whether `text` says that something is too large that is not counted in tokens.
+pub(super) fn is_payload_size(text: &str) -> bool {
+    const PHRASES: &[&str] = &[
         "string too long",
         "array too long",
         "string above max length",
@@ -389,7 +404,7 @@ pub(super) fn is_about_bytes(text: &str) -> bool {
         "body is too large",
         "should have at most",
     ];
-    const THINGS: &[&str] = &[
+    const NOUNS: &[&str] = &[
         "byte",
         " mb",
         "mib",
@@ -418,7 +433,7 @@ pub(super) fn is_about_bytes(text: &str) -> bool {
         "at most",
         "may have",
     ];
-    // These have limits of their own, and no smaller request would keep them.
+    // These fields have limits of their own, which a smaller conversation does not keep.
     const SMALL_FIELDS: &[&str] = &[
         ".name",
         "tool name",
@@ -433,21 +448,22 @@ pub(super) fn is_about_bytes(text: &str) -> bool {
     if contains_any(text, SMALL_FIELDS) {
         return false;
     }
-    let named = contains_any(text, NAMED) || (contains_any(text, THINGS) && contains_any(text, MORE));
-    named && !text.contains("memory") && !is_about_tokens(text)
+    let is_too_large = contains_any(text, PHRASES) || (contains_any(text, NOUNS) && contains_any(text, MORE));
+    is_too_large && !text.contains("memory") && !is_about_tokens(text)
 }
 
-/// Whether numbers in `text` may be counts of the tokens of a request.
+/// Whether numbers in `text` may count the tokens of the request.
 pub(super) fn may_count_tokens(text: &str) -> bool {
     contains_any(text, &["token", "context", "ctx"])
         && !contains_any(text, &["budget", "minimum", "must be greater", "greater than or equal"])
 }
 
+/// Whether `text` mentions tokens or the context window.
 pub(super) fn is_about_tokens(text: &str) -> bool {
     contains_any(text, CONTEXT) || contains_any(text, &["tokens", "token limit", "token count"])
 }
 
-/// What a window is called.
+/// Names of the context window and of its size.
 const CONTEXT: &[&str] = &[
     "context length",
     "context window",
@@ -483,8 +499,8 @@ const CONTEXT: &[&str] = &[
     "context the overflows",
 ];
 
-/// What nobody says of anything else.
-const BY_NAME: &[&str] = &[
+/// Phrases that mean a context overflow and nothing else.
+const UNAMBIGUOUS: &[&str] = &[
     "context shift",
     "context overflow",
     "context exceeded",
@@ -494,8 +510,8 @@ const BY_NAME: &[&str] = &[
     "cannot truncate",
 ];
 
-/// Whether `text` says that the request is larger than the window.
-pub(super) fn is_overflow(text: &str) -> bool {
+/// Whether `text` says that the request is larger than the context window.
+pub(super) fn is_context_overflow(text: &str) -> bool {
     if contains_any(
         text,
         &[
@@ -513,12 +529,12 @@ pub(super) fn is_overflow(text: &str) -> bool {
     exceeds_context(text)
         || input_too_long(text)
         || too_many_tokens(text)
-        || in_chinese(text)
-        || contains_any(text, BY_NAME)
-        || is_bare(text)
+        || is_overflow_in_chinese(text)
+        || contains_any(text, UNAMBIGUOUS)
+        || is_placeholder_for_empty_body(text)
 }
 
-/// A window and a word for "more than that".
+/// Whether `text` names the context window and says that it is exceeded.
 fn exceeds_context(text: &str) -> bool {
     const MORE: &[&str] = &[
         "exceed",
@@ -560,7 +576,7 @@ fn exceeds_context(text: &str) -> bool {
     contains_any(text, CONTEXT) && contains_any(text, MORE)
 }
 
-/// The prompt, by any of its names, and soon after it that it is too long.
+/// Whether `text` names the prompt and says, in the same sentence and soon after, that it is too long.
 fn input_too_long(text: &str) -> bool {
     const INPUT: &[&str] = &[
         "prompt",
@@ -586,7 +602,7 @@ fn input_too_long(text: &str) -> bool {
         "surpass",
         "should be [1",
     ];
-    const OTHER_THINGS: &[&str] = &[
+    const OTHER_NOUNS: &[&str] = &[
         "image",
         "audio",
         "video",
@@ -605,7 +621,7 @@ fn input_too_long(text: &str) -> bool {
         "schema",
         "stop sequence",
     ];
-    const REACH_BYTES: usize = 90;
+    const DISTANCE_BYTES_MAX: usize = 90;
     if contains_any(
         text,
         &[
@@ -619,20 +635,20 @@ fn input_too_long(text: &str) -> bool {
     {
         return true;
     }
-    // Media and parameters have limits of their own.
-    if contains_any(text, OTHER_THINGS) && !is_about_tokens(text) {
+    // Media, parameters and small fields have limits of their own.
+    if contains_any(text, OTHER_NOUNS) && !is_about_tokens(text) {
         return false;
     }
     INPUT.iter().any(|noun| {
         text.match_indices(noun).any(|(at, _)| {
-            let rest = super::cut(&text[at..], REACH_BYTES);
+            let rest = up_to(&text[at..], DISTANCE_BYTES_MAX);
             let sentence = rest.split(". ").next().unwrap_or(rest);
             contains_any(sentence, TOO_LONG)
         })
     })
 }
 
-/// Tokens, and that they are too many for the model.
+/// Whether `text` says that there are more tokens than the model accepts.
 fn too_many_tokens(text: &str) -> bool {
     const MORE: &[&str] = &[
         "exceed",
@@ -653,32 +669,37 @@ fn too_many_tokens(text: &str) -> bool {
         &["too many tokens", "too many input tokens", "too many prompt tokens", "tokens too long"],
     ) && !text.contains("processed"))
         || (text.contains("token") && contains_any(text, MORE) && contains_any(text, LIMIT))
-        || (contains_any(text, &["max tokens of"]) && text.contains("exceed"))
+        || (text.contains("max tokens of") && text.contains("exceed"))
 }
 
-fn in_chinese(text: &str) -> bool {
+/// Whether `text` says in Chinese that the length, the context or the input exceeds a limit.
+fn is_overflow_in_chinese(text: &str) -> bool {
     contains_any(text, &["超过", "超出", "超长", "过长", "太长", "超限", "压缩上下文"])
         && contains_any(text, &["长度", "上下文", "token", "输入", "对话", "prompt", "超长"])
 }
 
-/// Less than no room for an answer: the server subtracted the prompt from the window, since nobody asks for a
-/// negative number of tokens, but for the -1 that some read as "all". `plain` still has its signs.
-pub(super) fn has_negative_room(plain: &str) -> bool {
-    const ASKED: &[&str] = &["max_tokens", "max_completion_tokens", "max_new_tokens", "max_output_tokens"];
-    const REACH_BYTES: usize = 60;
-    let is_negative = |near: &str, at: usize| {
-        let stands_alone = near[..at].ends_with([' ', '(', '=', ':']);
-        stands_alone && near[at + 1..].chars().take_while(char::is_ascii_digit).count() > 1
-    };
-    ASKED.iter().flat_map(|name| plain.match_indices(name)).any(|(at, _)| {
-        let near = super::cut(&plain[at..], REACH_BYTES);
-        near.match_indices('-').any(|(sign, _)| is_negative(near, sign))
+/// Whether `lowercase` names a negative output limit. No client asks for one: the server subtracted the prompt from
+/// the window. A limit of -1 does not count, because some clients send it for "no limit".
+pub(super) fn has_negative_output_limit(lowercase: &str) -> bool {
+    const NAMES: &[&str] = &["max_tokens", "max_completion_tokens", "max_new_tokens", "max_output_tokens"];
+    const DISTANCE_BYTES_MAX: usize = 60;
+    NAMES.iter().flat_map(|name| lowercase.match_indices(name)).any(|(at, _)| {
+        let near = up_to(&lowercase[at..], DISTANCE_BYTES_MAX);
+        near.match_indices('-').any(|(sign, _)| {
+            let is_minus = near[..sign].ends_with([' ', '(', '=', ':']);
+            is_minus && near[sign + 1..].chars().take_while(char::is_ascii_digit).count() > 1
+        })
     })
 }
 
-/// What is left of a refusal without a word of its own, as two kinds of gateway put it.
-fn is_bare(text: &str) -> bool {
-    let bare = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ' || c == ':');
-    let no_body = text.ends_with("(no body)") && (text.starts_with("400") || text.starts_with("413"));
-    no_body || bare == "content too large" || bare == "content too large."
+/// Whether `text` is what a client library or a gateway puts in the place of an empty body of a 400 or 413.
+fn is_placeholder_for_empty_body(text: &str) -> bool {
+    let reason = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ' || c == ':');
+    let has_no_body = text.ends_with("(no body)") && (text.starts_with("400") || text.starts_with("413"));
+    has_no_body || reason == "content too large" || reason == "content too large."
+}
+
+/// The beginning of `text`, at most `bytes_max` bytes long.
+fn up_to(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
 }

@@ -1,7 +1,7 @@
-//! Makes one answer out of chunks.
+//! Assembles one answer from chunks.
 //!
-//! Invariants: what was emitted as events is what the finished answer holds, and every tool call in it has an
-//! id that no other call in the conversation has.
+//! Invariants: the finished answer holds exactly what was emitted as events, and every tool call in it has an id that
+//! no other call in the conversation has.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use greenroom_kernel::{AssistantMessage, Part, StopReason, ToolCall, Usage};
 use super::chunk::{CallDelta, Choice, Chunk, WireUsage};
 use crate::ReplyEvent;
 
-/// An answer in the making.
+/// An answer that is still arriving.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     pieces: Vec<Piece>,
@@ -20,16 +20,16 @@ pub(super) struct Assembler {
     finish: Option<String>,
     usage: Option<Usage>,
     output_bytes: usize,
-    /// Ids of the calls in the request: a server that counts from 0 in every answer would repeat them.
+    /// Ids of the calls in the request, which a server that counts from 0 in every answer would repeat.
     used_ids: HashSet<String>,
 }
 
-/// The parts in the order in which they came.
+/// A part of the answer, in the order of arrival.
 #[derive(Debug)]
 enum Piece {
     Text(String),
     Reasoning(String),
-    /// The position in `calls`.
+    /// A tool call, by its position in `calls`.
     Call(usize),
 }
 
@@ -53,12 +53,12 @@ impl Assembler {
         Self { used_ids, ..Self::default() }
     }
 
-    /// Takes a chunk in, adds its events to `events`, and tells whether it brought the answer forward: an
-    /// empty delta, or a role alone, does not.
+    /// Adds a chunk to the answer and its events to `events`. Returns whether the chunk made progress; an empty delta
+    /// or a role alone does not.
     pub(super) fn take(&mut self, chunk: Chunk, events: &mut impl Extend<ReplyEvent>) -> bool {
         let mut progress = self.take_usage(&chunk.usage);
         for choice in chunk.choices {
-            // Only one answer was asked for.
+            // Only one choice was requested.
             if choice.index.is_none_or(|index| index == 0) {
                 progress |= self.take_choice(choice, events);
             }
@@ -69,13 +69,13 @@ impl Assembler {
     fn take_choice(&mut self, mut choice: Choice, events: &mut impl Extend<ReplyEvent>) -> bool {
         let mut progress = self.take_usage(&choice.usage);
         let delta = choice.take_delta();
-        // The same text may come under both names.
-        let named = if delta.reasoning_content.text.is_empty() {
+        // Some servers send the same text under both names.
+        let reasoning = if delta.reasoning_content.text.is_empty() {
             delta.reasoning.text
         } else {
             delta.reasoning_content.text
         };
-        for thought in [named, delta.content.reasoning] {
+        for thought in [reasoning, delta.content.reasoning] {
             if !thought.is_empty() {
                 progress = true;
                 self.output_bytes += thought.len();
@@ -115,7 +115,7 @@ impl Assembler {
 
     fn take_usage(&mut self, wire: &WireUsage) -> bool {
         match usage(wire) {
-            // Servers that report as they go send zeros first.
+            // Servers that report while they generate send zeros first.
             Some(usage) => {
                 self.usage = Some(usage);
                 true
@@ -153,7 +153,7 @@ impl Assembler {
         }
     }
 
-    /// Which call a fragment belongs to; `None` if it begins one.
+    /// The position of the call that a fragment belongs to; `None` if the fragment begins a new call.
     fn find_call(&self, index: Option<u64>, id: &str, name: &str, arguments: &str) -> Option<usize> {
         let position = match index {
             Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
@@ -167,7 +167,7 @@ impl Assembler {
             // Some servers give every call the index 0.
             true
         } else if index.is_some() {
-            // The same index and no other id: more of the same, unless a whole call follows a whole call.
+            // The same index and no other id continue the call, unless a complete call follows a complete call.
             call.is_complete() && !arguments.is_empty() && call.name != name
         } else {
             call.is_complete() || (!call.name.is_empty() && !arguments.is_empty())
@@ -175,22 +175,22 @@ impl Assembler {
         (!begins).then_some(position)
     }
 
-    /// Whether the server said why it ended.
+    /// Why the server says the answer ended; `None` as long as it has not ended.
     pub(super) fn finish_reason(&self) -> Option<&str> {
         self.finish.as_deref()
     }
 
-    /// Whether anything of an answer came: text, reasoning or a call.
+    /// Whether any text, reasoning or call has arrived.
     pub(super) fn has_output(&self) -> bool {
         !self.pieces.is_empty()
     }
 
-    /// How much of the answer came, in bytes.
+    /// How much text, reasoning and arguments have arrived, in bytes.
     pub(super) fn output_bytes(&self) -> usize {
         self.output_bytes
     }
 
-    /// How much of the answer came, in characters.
+    /// How much text, reasoning and arguments have arrived, in characters.
     pub(super) fn output_chars(&self) -> usize {
         self.pieces
             .iter()
@@ -201,7 +201,7 @@ impl Assembler {
             .sum()
     }
 
-    /// The answer, with `stop` as its end.
+    /// The finished answer. `stop` is what the server says; whether the answer calls tools overrules it.
     pub(super) fn finish(mut self, stop: StopReason, provider: &str, model: &str) -> AssistantMessage {
         let mut content = Vec::with_capacity(self.pieces.len());
         for piece in std::mem::take(&mut self.pieces) {
@@ -223,7 +223,6 @@ impl Assembler {
         }
         let calls_tools = content.iter().any(|part| part.as_tool_call().is_some());
         let stop = match stop {
-            // What is there counts, not what the server calls it.
             StopReason::Stop if calls_tools => StopReason::ToolCalls,
             StopReason::ToolCalls if !calls_tools => StopReason::Stop,
             StopReason::Stop
@@ -244,20 +243,21 @@ impl Assembler {
     }
 
     fn unique_id(&mut self, id: String) -> String {
-        let id = if id.is_empty() || self.used_ids.contains(&id) { made_id() } else { id };
+        let id = if id.is_empty() || self.used_ids.contains(&id) { generated_id() } else { id };
         self.used_ids.insert(id.clone());
         id
     }
 }
 
-/// An id for a call that came without one: unique within this process and, by the time, beyond it.
-fn made_id() -> String {
+/// An id for a call that came without a usable one. A counter makes it unique in this process, and the time makes it
+/// unique beyond.
+fn generated_id() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_micros());
     format!("call_{now_us:x}_{:x}", COUNTER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What a server reported, or `None` if it reported nothing.
+/// The usage that the server reported; `None` if it reported none.
 fn usage(wire: &WireUsage) -> Option<Usage> {
     let input_tokens = wire.prompt_tokens.unwrap_or_default();
     let completion = wire.completion_tokens.unwrap_or_default();
@@ -265,11 +265,11 @@ fn usage(wire: &WireUsage) -> Option<Usage> {
         return None;
     }
     let reasoning_tokens = wire.completion_tokens_details.reasoning_tokens.unwrap_or_default();
-    // Some providers leave reasoning out of the completion; their total has it.
-    let beyond =
+    // Some servers count reasoning in the total but not in the completion.
+    let uncounted =
         wire.total_tokens.unwrap_or_default().saturating_sub(input_tokens.saturating_add(completion));
     let output_tokens = if reasoning_tokens > 0 {
-        completion.saturating_add(beyond.min(reasoning_tokens))
+        completion.saturating_add(uncounted.min(reasoning_tokens))
     } else {
         completion
     };

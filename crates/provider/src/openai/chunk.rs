@@ -1,7 +1,7 @@
-//! A streamed chunk, or a whole answer, read leniently: every field may be missing, null or of an older form.
+//! The wire form of a streamed chunk or of a whole answer.
 //!
-//! The types hold what is used and nothing else, so that reading a chunk allocates little. A chunk that none of
-//! this can read is an error of the stream, with the text in it.
+//! Invariants: reading is lenient, so that every field may be missing, null or in an older form; the types hold only
+//! the fields that are used; and text that is no chunk at all is an error of the stream, which carries the text.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-/// One `data:` line.
+/// The JSON of one `data:` line.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Chunk {
@@ -17,9 +17,9 @@ pub(super) struct Chunk {
     pub(super) choices: Vec<Choice>,
     #[serde(deserialize_with = "null_is_default")]
     pub(super) usage: WireUsage,
-    /// An error inside a stream that began well.
+    /// An error, which may come after a good beginning.
     pub(super) error: Option<Value>,
-    // The rest of an error without an `error` object, such as `{"message": …, "code": …}`.
+    // The fields of an error that has no `error` object, such as `{"message": …, "code": …}`.
     message: Option<Value>,
     detail: Option<Value>,
     code: Option<Value>,
@@ -28,12 +28,12 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// The body of the error that this chunk is, if it is one.
+    /// The error as a body for the classifier, if this chunk is an error.
     pub(super) fn error_body(&self) -> Option<String> {
         let choice_error =
-            self.choices.iter().find_map(|choice| choice.error.as_ref().filter(|error| is_said(error)));
-        let flat = [&self.message, &self.detail].into_iter().flatten().any(is_said);
-        let nested = self.error.as_ref().filter(|error| is_said(error));
+            self.choices.iter().find_map(|choice| choice.error.as_ref().filter(|error| is_present(error)));
+        let flat = [&self.message, &self.detail].into_iter().flatten().any(is_present);
+        let nested = self.error.as_ref().filter(|error| is_present(error));
         if nested.is_none() && choice_error.is_none() && !(flat && self.choices.is_empty()) {
             return None;
         }
@@ -54,7 +54,8 @@ impl Chunk {
     }
 }
 
-fn is_said(value: &Value) -> bool {
+/// Whether a field of an error holds anything.
+fn is_present(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.is_empty(),
@@ -70,7 +71,7 @@ pub(super) struct Choice {
     #[serde(deserialize_with = "lenient_count")]
     pub(super) index: Option<u64>,
     delta: Option<Delta>,
-    // Whole answers say `message` where streams say `delta`. (No alias: some servers send both.)
+    // A whole answer has `message` where a chunk has `delta`. They are two fields because some servers send both.
     message: Option<Delta>,
     pub(super) finish_reason: Option<String>,
     #[serde(deserialize_with = "null_is_default")]
@@ -79,7 +80,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// What it adds to the answer.
+    /// The part of the answer that this choice carries.
     pub(super) fn take_delta(&mut self) -> Delta {
         self.delta.take().or_else(|| self.message.take()).unwrap_or_default()
     }
@@ -114,7 +115,7 @@ pub(super) struct FunctionDelta {
     pub(super) arguments: String,
 }
 
-/// Token counts under all the names that servers have for them.
+/// Token counts under all the names that servers use.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct WireUsage {
@@ -177,7 +178,7 @@ pub(super) struct CompletionDetails {
     pub(super) reasoning_tokens: Option<u64>,
 }
 
-/// Text, with what of it is reasoning: a string, null, or a list of typed parts.
+/// A message's content, which is a string, null or a list of typed parts, split into text and reasoning.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub(super) text: String,
@@ -239,14 +240,14 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 }
 
-/// `null` for the default.
+/// Reads `null` as the default.
 fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// A count as a number, a whole float or a string of digits; anything else is unknown.
+/// Reads a count from a number, a whole float or a string of digits; anything else is `None`.
 fn lenient_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     deserializer.deserialize_any(CountVisitor)
 }
@@ -269,7 +270,7 @@ impl<'de> Visitor<'de> for CountVisitor {
     }
 
     fn visit_f64<E>(self, count: f64) -> Result<Option<u64>, E> {
-        // Through text, since a cast could truncate silently.
+        // Through text, because a cast could truncate silently.
         Ok(format!("{:.0}", count.max(0.0)).parse().ok())
     }
 
@@ -296,7 +297,7 @@ impl<'de> Visitor<'de> for CountVisitor {
     }
 }
 
-/// Arguments as JSON text, or as the object itself.
+/// Reads arguments from JSON text or from a JSON object.
 fn arguments_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     deserializer.deserialize_any(ArgumentsVisitor)
 }

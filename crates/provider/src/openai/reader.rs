@@ -1,7 +1,7 @@
-//! One call from its request to its last event.
+//! One model call, from its request to the last event of its stream.
 //!
-//! Invariants: the clock counts pieces of an answer, not bytes; an answer is whole only if the server said why
-//! it ended; and after `Done` or an error the stream is over.
+//! Invariants: only progress of the answer resets the idle timeout, not bytes; an answer is complete only if the
+//! server gave a finish reason; and nothing follows `Done` or an error.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use tokio::time::{Instant, timeout_at};
 
 use super::assemble::Assembler;
 use super::chunk::Chunk;
-use super::transport::{Break, Exchange, Transport, TransportError, root_cause};
+use super::transport::{Exchange, Interruption, Transport, TransportError, root_cause};
 use super::{Server, call_ids, wire};
 use crate::classify::{classify, one_line};
 use crate::retry_after::retry_after_ms;
 use crate::{ModelSettings, ProviderError, ReplyEvent, ReplyStream, Request};
 
-/// How long to wait for what may follow the finish reason (usage, usually), in milliseconds.
+/// How long to wait for usage after the finish reason, in milliseconds.
 const AFTER_FINISH_TIMEOUT_MS: u64 = 5_000;
 
-/// How much a model may say in one answer, in bytes of text, reasoning and arguments: several times what any can.
+/// The largest answer, in bytes of text, reasoning and arguments: several times what any model can generate.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A refusal that is about a setting says so, and what to do about it.
@@ -40,6 +40,9 @@ fn naming_setting(mut error: ProviderError, settings: &ModelSettings) -> Provide
 }
 
 /// Sends `request` and opens its stream.
+///
+/// # Errors
+/// Returns what the server answered instead of a stream, or why it could not be reached in time.
 pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
     let exchange = Arc::new(Exchange::default());
     let transport = Transport {
@@ -75,8 +78,8 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
         assembler: Assembler::new(used_ids),
         events: VecDeque::new(),
         deadline,
-        saw_chunk: false,
-        over: false,
+        has_chunk: false,
+        is_over: false,
         model: request.model,
         exchange,
         server,
@@ -85,14 +88,16 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
         .boxed())
 }
 
+/// The state of one stream.
 struct Reader {
     chunks: BoxStream<'static, Result<Chunk, OpenAIError>>,
     assembler: Assembler,
+    /// Events that were not handed on yet.
     events: VecDeque<ReplyEvent>,
-    /// When the next piece must be there.
+    /// When the next progress must have been made.
     deadline: Instant,
-    saw_chunk: bool,
-    over: bool,
+    has_chunk: bool,
+    is_over: bool,
     model: String,
     exchange: Arc<Exchange>,
     server: Arc<Server>,
@@ -104,7 +109,7 @@ impl Reader {
             if let Some(event) = self.events.pop_front() {
                 return Some(Ok(event));
             }
-            if self.over {
+            if self.is_over {
                 return None;
             }
             let end = match timeout_at(self.deadline, self.exchange.next(&mut self.chunks)).await {
@@ -112,14 +117,14 @@ impl Reader {
                     Some(error) => Err(error),
                     None => continue,
                 },
-                // What follows the finish reason can only be usage: without it the answer is whole all the same.
+                // Only usage can follow the finish reason, and the answer is complete without it.
                 _ if self.assembler.finish_reason().is_some() => self.finish(),
                 Ok(Some(Err(error))) => Err(self.stream_error(error)),
                 Ok(None) => Err(self.ended_early()),
                 Err(_) => Err(self.stalled()),
             };
-            self.over = true;
-            // Closes the connection now, not when the caller lets go of the stream.
+            self.is_over = true;
+            // Closes the connection now and not when the caller drops the stream.
             self.chunks = stream::empty().boxed();
             return Some(match end {
                 Ok(message) => Ok(ReplyEvent::Done(Box::new(message))),
@@ -128,17 +133,17 @@ impl Reader {
         }
     }
 
-    /// Takes a chunk in; `Some` if it is an error.
+    /// Adds a chunk to the answer. Returns the error if the chunk is one.
     fn take(&mut self, chunk: Chunk) -> Option<ProviderError> {
-        self.saw_chunk = true;
+        self.has_chunk = true;
         let finished = self.assembler.finish_reason().is_some();
         if let Some(body) = chunk.error_body() {
-            // An error after the end changes nothing.
+            // An error after the finish reason changes nothing.
             return (!finished).then(|| error_in_stream(&body));
         }
         let progress = self.assembler.take(chunk, &mut self.events);
         if self.assembler.output_bytes() > ANSWER_BYTES_MAX {
-            // Nothing follows an error.
+            // Otherwise these events would follow the error.
             self.events.clear();
             let what = format!("an answer of more than {ANSWER_BYTES_MAX} bytes of text");
             return Some(too_large(&self.server.endpoint.base, &what));
@@ -175,36 +180,37 @@ impl Reader {
                 let message = format!("the provider ended the answer with {reason:?}");
                 return Err(ProviderError::new(Failure::new(FailureClass::Overloaded, message), ""));
             }
-            // Unknown words are new names for a normal end.
+            // An unknown reason is a new name for a normal end.
             _ => StopReason::Stop,
         };
         let answer = assembler.finish(stop, &self.server.options.name, &self.model);
-        // Damaged text can be read; damaged arguments must not be acted upon.
+        // Text with replaced bytes can still be read, but a tool must not act on such arguments.
         let is_damaged =
             |call: &greenroom_kernel::ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);
-        if self.exchange.is_repaired() && answer.tool_calls().any(is_damaged) {
-            let message = "a tool call's arguments came with bytes that are no text";
+        if self.exchange.had_invalid_utf8() && answer.tool_calls().any(is_damaged) {
+            let message = "a tool call's arguments came with bytes that are not UTF-8";
             return Err(ProviderError::new(Failure::new(FailureClass::Malformed, message), ""));
         }
         Ok(answer)
     }
 
-    /// The stream closed before the server said why.
+    /// The failure of a stream that closed without a finish reason.
     fn ended_early(&self) -> ProviderError {
         let sample = self.exchange.sample();
-        if self.saw_chunk {
-            return self.cut_off("the stream ended");
+        if self.has_chunk {
+            return self.incomplete("the stream ended");
         }
-        let said: String = sample.lines().filter(|line| !is_frame_only(line)).collect::<Vec<_>>().join("\n");
-        if said.is_empty() {
+        let text: String = sample.lines().filter(|line| !is_frame_only(line)).collect::<Vec<_>>().join("\n");
+        if text.is_empty() {
             let failure =
                 Failure { status: Some(200), ..Failure::new(FailureClass::Malformed, EMPTY_STREAM) };
             return ProviderError { empty_stream: true, ..ProviderError::new(failure, "") };
         }
-        error_in_stream(&said)
+        error_in_stream(&text)
     }
 
-    fn cut_off(&self, how: &str) -> ProviderError {
+    /// The failure of an answer that ended too early. `how` is the beginning of its message.
+    fn incomplete(&self, how: &str) -> ProviderError {
         let so_far = self.assembler.output_chars();
         let message = format!("{how} before the answer was complete, after {so_far} characters");
         ProviderError::new(
@@ -213,6 +219,7 @@ impl Reader {
         )
     }
 
+    /// The failure of an answer that made no progress in time.
     fn stalled(&self) -> ProviderError {
         let options = &self.server.options;
         if self.assembler.has_output() {
@@ -229,9 +236,10 @@ impl Reader {
         ))
     }
 
+    /// The failure that an error of the event stream's parser means.
     fn stream_error(&self, error: OpenAIError) -> ProviderError {
         match error {
-            // A line that is no chunk: plain text, or JSON of a shape that nobody knows.
+            // A line that is no chunk: plain text, or JSON of an unknown shape.
             OpenAIError::JSONDeserialize(_, line) => error_in_stream(&line),
             other @ (OpenAIError::Reqwest(_)
             | OpenAIError::ApiError(_)
@@ -239,13 +247,13 @@ impl Reader {
             | OpenAIError::FileReadError(_)
             | OpenAIError::StreamError(_)
             | OpenAIError::Boxed(_)
-            | OpenAIError::InvalidArgument(_)) => match self.exchange.broken() {
-                Some(Break::Connection(how)) => timed_out(format!(
+            | OpenAIError::InvalidArgument(_)) => match self.exchange.interruption() {
+                Some(Interruption::Connection(how)) => timed_out(format!(
                     "the connection to {} broke in the middle of the answer: {how}",
                     self.server.endpoint.base
                 )),
-                Some(Break::Size(what)) => too_large(&self.server.endpoint.base, &what),
-                None => self.cut_off(&one_line(&other.to_string())),
+                Some(Interruption::TooLarge(what)) => too_large(&self.server.endpoint.base, &what),
+                None => self.incomplete(&one_line(&other.to_string())),
             },
         }
     }
@@ -254,7 +262,7 @@ impl Reader {
 /// The message of the failure whose `empty_stream` is set.
 const EMPTY_STREAM: &str = "the stream ended with no event at all";
 
-/// A line of an event stream that says nothing by itself.
+/// Whether a line of an event stream carries no data.
 fn is_frame_only(line: &str) -> bool {
     let line = line.trim();
     let data = line.strip_prefix("data:").map(str::trim);
@@ -266,9 +274,10 @@ fn is_frame_only(line: &str) -> bool {
         || data.is_some_and(|data| data.is_empty() || data == "[DONE]")
 }
 
-/// An error in the place of a chunk: classified by what it says, and malformed if it says nothing known.
+/// The failure that an error in the place of a chunk means: what the classifier says, or `Malformed` where the
+/// classifier does not recognise it.
 fn error_in_stream(body: &str) -> ProviderError {
-    let body = crate::classify::cut(body, super::ERROR_BODY_BYTES_MAX);
+    let body = &body[..body.floor_char_boundary(super::ERROR_BODY_BYTES_MAX)];
     let mut failure = classify(Some(200), body, None);
     if failure.class == FailureClass::Other {
         failure.class = FailureClass::Malformed;
@@ -278,8 +287,8 @@ fn error_in_stream(body: &str) -> ProviderError {
     ProviderError::new(failure, body)
 }
 
-/// An answer that was given up for its size. Its class is one that is not tried again: a model, or a server, that
-/// ran away once would fill as much with every retry.
+/// The failure of an answer that was given up because of its size. It is not retried: a model or a server that
+/// produced output without end once would do it again.
 fn too_large(base: &str, what: &str) -> ProviderError {
     let message = format!("the answer from {base} was given up: it is {what}");
     ProviderError::new(Failure::new(FailureClass::Other, message), "")
@@ -289,17 +298,18 @@ fn timed_out(message: String) -> ProviderError {
     ProviderError::new(Failure::new(FailureClass::Timeout, message), "")
 }
 
-/// So many milliseconds from now; a century where there is no limit worth the name, which no clock overflows at.
+/// The moment `ms` milliseconds from now, at most a century, so that the clock cannot overflow.
 fn deadline_after(ms: u64) -> Instant {
     const CENTURY_MS: u64 = 100 * 365 * 86_400_000;
     Instant::now() + Duration::from_millis(ms.min(CENTURY_MS))
 }
 
+/// A duration for a message.
 fn seconds(ms: u64) -> String {
     if ms.is_multiple_of(1_000) { format!("{} s", ms / 1_000) } else { format!("{ms} ms") }
 }
 
-/// Why there is no stream.
+/// The failure of a call that got no stream.
 fn open_error(server: &Server, error: OpenAIError) -> ProviderError {
     let base = &server.endpoint.base;
     match error {

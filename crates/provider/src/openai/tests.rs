@@ -1,4 +1,4 @@
-//! The provider against a raw TCP server that plays what real servers do on the wire.
+//! The provider against a TCP server that imitates what real servers send.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,33 +12,33 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{OpenAi, OpenAiOptions, OptionsError};
 use crate::{Provider, ProviderError, Purpose, ReplyEvent, Request};
 
-/// What the server does with a connection after it has read the request.
+/// What the server does after it has read a request.
 #[derive(Debug, Clone)]
 enum Play {
     /// Sends these bytes and closes.
     Close(String),
-    /// Sends these bytes, and then nothing, but keeps the connection open.
+    /// Sends these bytes, then nothing, and keeps the connection open.
     Hang(String),
-    /// Sends these bytes, and then a comment every few milliseconds.
+    /// Sends these bytes, then a comment every few milliseconds.
     Ping(String),
     /// Announces more bytes than it sends.
     Break(String),
-    /// Sends these bytes, and then those over and over, until the client goes.
+    /// Sends the first bytes, then the second ones again and again until the client closes the connection.
     Flood(String, String),
 }
 
-/// It is sent as a byte that is no text.
-const NO_TEXT: char = '\u{1}';
+/// The server sends this character as a byte that is not UTF-8.
+const INVALID_BYTE: char = '\u{1}';
 
-/// A server that plays the same thing for every connection, and what it has seen.
+/// A server that does the same for every connection, with what it has seen.
 #[derive(Clone)]
 struct Server {
     base_url: String,
     requests: Arc<AtomicUsize>,
     last_request: Arc<Mutex<String>>,
-    /// Connections whose client went away while the server held them open.
+    /// How many connections the client closed while the server held them open.
     gone: Arc<AtomicUsize>,
-    /// How many bytes of a flood the connection took.
+    /// How many bytes of a flood were sent.
     sent: Arc<AtomicUsize>,
 }
 
@@ -69,7 +69,8 @@ async fn handle(mut socket: TcpStream, play: Play, seen: Server) {
         Play::Close(bytes) | Play::Hang(bytes) | Play::Break(bytes) | Play::Flood(bytes, _) => (bytes, false),
         Play::Ping(bytes) => (bytes, true),
     };
-    let bytes: Vec<u8> = bytes.bytes().map(|byte| if byte == NO_TEXT as u8 { 0xff } else { byte }).collect();
+    let bytes: Vec<u8> =
+        bytes.bytes().map(|byte| if byte == INVALID_BYTE as u8 { 0xff } else { byte }).collect();
     socket.write_all(&bytes).await.expect("the client reads");
     match play {
         Play::Close(_) | Play::Break(_) => socket.shutdown().await.expect("it closes"),
@@ -163,7 +164,7 @@ fn request() -> Request {
     }
 }
 
-/// All events and the end of one call.
+/// The events of one call, and its end.
 type Outcome = (Vec<ReplyEvent>, Result<AssistantMessage, ProviderError>);
 
 async fn call(options: OpenAiOptions) -> Outcome {
@@ -231,42 +232,42 @@ async fn a_normal_stream() {
 }
 
 #[tokio::test]
-async fn ends_that_are_whole() {
+async fn complete_answers() {
     let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
-    // No [DONE], and usage on the finish chunk.
+    // There is no [DONE], and the finish chunk has the usage.
     let finish = r#"{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":1}}"#;
     let message = answer(stream_of(&lines(&[text, finish]))).await;
     assert_eq!(message.usage.map(|usage| usage.total_tokens()), Some(3));
-    // A reason nobody knows, and a last event that is not closed by an empty line.
+    // The finish reason is unknown, and no empty line closes the last event.
     let odd = r#"{"choices":[{"delta":{},"finish_reason":"eos_token"}]}"#;
     assert_eq!(answer(stream_of(&format!("{}data: {odd}", lines(&[text])))).await.stop, StopReason::Stop);
     let cut = r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#;
     assert_eq!(answer(stream_of(&lines(&[text, cut, "[DONE]"]))).await.stop, StopReason::Length);
-    // What comes after the finish reason changes nothing, nor that nothing comes.
+    // After the finish reason neither an error nor silence changes anything.
     let late = r#"{"error":{"message":"late"}}"#;
     assert_eq!(answer(stream_of(&lines(&[text, finish, late]))).await.text(), "hi");
     let short = |options| OpenAiOptions { idle_timeout_ms: 60, ..options };
     let ((_, end), _) = play_with(Play::Hang(stream_of(&lines(&[text, finish]))), short).await;
     assert_eq!(end.expect("it is whole").text(), "hi");
-    // Comments are nothing.
+    // Comments are ignored.
     let message = answer(stream_of(&format!(": hello\n\n{}", lines(&[text, finish])))).await;
     assert_eq!(message.text(), "hi");
 }
 
-/// Damaged text is shown as far as it can be read; with damaged arguments nothing is done.
+/// Text with invalid bytes is shown as far as it can be read. A call whose arguments have some is an error.
 #[tokio::test]
-async fn bytes_that_are_no_text() {
+async fn bytes_that_are_not_utf8() {
     let finish = r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#;
-    let text = format!(r#"{{"choices":[{{"delta":{{"content":"a{NO_TEXT}b"}}}}]}}"#);
+    let text = format!(r#"{{"choices":[{{"delta":{{"content":"a{INVALID_BYTE}b"}}}}]}}"#);
     let call = |path: &str| {
         format!(
             r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"id":"c","function":{{"name":"read","arguments":"{{\"path\":\"{path}\"}}"}}}}]}}}}]}}"#
         )
     };
     assert_eq!(answer(stream_of(&lines(&[&text, finish]))).await.text(), "a\u{fffd}b");
-    let damaged = failure(stream_of(&lines(&[&call(&format!("a{NO_TEXT}b")), finish]))).await;
+    let damaged = failure(stream_of(&lines(&[&call(&format!("a{INVALID_BYTE}b")), finish]))).await;
     assert_eq!(damaged.failure.class, FailureClass::Malformed, "{damaged}");
-    // A model may mean that very character; and text that is damaged says nothing of the call beside it.
+    // The model may have written the replacement character itself, and invalid bytes in the text do not affect a call.
     for chunks in [&[&*call("a\u{fffd}b"), finish][..], &[&text, &call("ab"), finish]] {
         assert_eq!(answer(stream_of(&lines(chunks))).await.tool_calls().count(), 1);
     }
@@ -301,7 +302,7 @@ async fn errors_inside_a_stream() {
     let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
     let died = r#"{"error":{"message":"litellm.APIConnectionError: upstream died","type":null,"param":null,"code":"500"}}"#;
     let ((told, end), _) = play(Play::Close(stream_of(&lines(&[text, died])))).await;
-    assert_eq!(told, [ReplyEvent::Text("hi".to_owned())], "what came before was told");
+    assert_eq!(told, [ReplyEvent::Text("hi".to_owned())], "the events before the error are kept");
     let error = end.expect_err("it failed");
     assert_eq!(error.failure.class, FailureClass::Overloaded, "{error}");
     assert!(error.body.contains("upstream died"));
@@ -317,17 +318,21 @@ async fn errors_inside_a_stream() {
     assert_eq!(error.failure.class, FailureClass::Malformed);
     assert!(error.body.contains("backtrace") && !error.empty_stream, "{error:?}");
 
-    // Text where events should be.
+    // Text in the place of events.
     let error = failure(stream_of("the model crashed\n")).await;
     assert!(error.body.contains("crashed") && !error.empty_stream, "{error:?}");
 }
 
 #[tokio::test]
-async fn answers_that_are_cut_off() {
+async fn incomplete_answers() {
     let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
     for end in ["", "data: [DONE]\n\n"] {
         let error = failure(stream_of(&format!("{}{end}", lines(&[text])))).await;
-        assert_eq!(error.failure.class, FailureClass::Malformed, "no finish reason is no success");
+        assert_eq!(
+            error.failure.class,
+            FailureClass::Malformed,
+            "without a finish reason the answer is incomplete"
+        );
         assert!(error.failure.message.contains("after 2 characters") && !error.empty_stream, "{error}");
     }
     let role = r#"{"choices":[{"delta":{"role":"assistant"}}]}"#;
@@ -392,7 +397,7 @@ async fn dropping_the_stream_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn refusals_keep_status_body_and_patience() {
+async fn refusals_keep_status_body_and_wait() {
     let check = async |bytes: String, class, status, retry_after_ms| {
         let error = failure(bytes).await;
         let found = (error.failure.class, error.failure.status, error.failure.retry_after_ms);
@@ -446,7 +451,7 @@ async fn web_pages() {
     assert!(error.failure.message.contains("check the base URL"), "{error}");
 }
 
-/// An answer without an end is given up, and not asked for again, since the next would be the same.
+/// An answer without an end is given up and not retried, because a retry would have no end either.
 #[tokio::test]
 async fn floods() {
     let text = lines(&[r#"{"choices":[{"delta":{"content":"and so on "}}]}"#]);
@@ -465,23 +470,23 @@ async fn floods() {
     ];
     for (head, piece, change, expected, limit) in cases {
         let ((_, end), server) = play_with(Play::Flood(head, piece), change).await;
-        let error = end.expect_err("it has no end");
+        let error = end.expect_err("the flood has no end");
         assert!(error.failure.message.contains(expected), "{error}");
         assert_eq!(error.failure.class, FailureClass::Other, "{error}");
         assert!(!error.failure.class.is_retryable() && !error.is_overflow_candidate());
         closed(&server).await;
-        // What is beyond the limit is what the two ends of a connection hold; the whole answer's limit is far.
+        // Beyond the limit come only the buffers of both ends of the connection.
         let sent = server.sent.load(Ordering::SeqCst);
         assert!((limit..limit + (40 << 20)).contains(&sent), "{expected}: {sent} bytes were sent");
     }
 }
 
 #[tokio::test]
-async fn nobody_listens() {
+async fn an_unreachable_server() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let base_url = format!("http://{}/v1", listener.local_addr().expect("it is bound"));
     drop(listener);
-    let error = call(options(&base_url)).await.1.expect_err("nobody listens");
+    let error = call(options(&base_url)).await.1.expect_err("no server listens");
     assert_eq!(error.failure.class, FailureClass::Timeout);
     assert_eq!(error.failure.message, format!("cannot reach {base_url}: connection refused"));
 }

@@ -1,9 +1,11 @@
-//! The HTTP service under async-openai: one exchange, and everything that it said kept.
+//! The HTTP service under async-openai: sends one request, and makes the response safe to parse.
 //!
-//! The library's own way of sending retries by itself, follows redirects and loses the status of most refusals.
-//! This service does neither: anything but a 2xx becomes a [`TransportError`] with status, headers and body.
-//! An answer is handed on as an event stream that is safe to parse: at most so many bytes, whole lines of valid
-//! UTF-8 and bounded length, the last event closed, and a plain JSON answer turned into one event.
+//! async-openai's own client retries, follows redirects and drops the status of most refusals. This service sends the
+//! request once, and anything but a 2xx becomes a [`TransportError`] with status, headers and body.
+//!
+//! Invariants: the body that is handed on is an event stream of bounded size, in whole lines of valid UTF-8 and bounded
+//! length, and its last event is closed; a plain JSON answer becomes one event; and the body is never far ahead of
+//! the reader.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -20,27 +22,27 @@ use http::HeaderMap;
 use http::header::{CONTENT_TYPE, LOCATION};
 use tokio::sync::Notify;
 
-/// How much of an error's body is kept, in bytes.
+/// How much of a refusal's body is kept, in bytes.
 pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
-/// How long a refusal's body may take, in milliseconds: the status is known already and must not be lost.
+/// How long a refusal's body may take, in milliseconds. Its status is known already and must not be lost.
 const ERROR_BODY_TIMEOUT_MS: u64 = 5_000;
-/// How much of an answer's beginning is kept, to tell what it was if no event is found in it, in bytes.
+/// How much of an answer's beginning is kept, in bytes, for the error message if there is no event in it.
 const SAMPLE_BYTES_MAX: usize = 2 * 1024;
 
-/// How long one line of an event stream may be, in bytes: a server may send all that a model says in one piece.
+/// The longest line of an event stream, in bytes. A server may send a whole answer in one line.
 const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// How far the body may be ahead of the stream's reader, in bytes. The parser between them hands on through a channel
-/// without a bound, and an event takes some ten times as much there as on the wire: 64 MiB became 820 MiB.
-const AHEAD_BYTES_MAX: usize = 256 * 1024;
+/// How far the body may be ahead of the stream's reader, in bytes. The parser between them uses an unbounded channel,
+/// where an event takes some ten times as much memory as on the wire: 64 MiB were measured to become 820 MiB.
+const READ_AHEAD_BYTES_MAX: usize = 256 * 1024;
 
-/// Why there is no stream.
+/// Why a request got no stream.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransportError {
     /// The server answered, but not with a 2xx.
     #[error("status {status}")]
     Status { status: u16, headers: Box<HeaderMap>, body: String },
-    /// A 3xx: not followed, since the key goes only to the host it was given for.
+    /// The server answered with a 3xx, which is not followed because the key is only for the host it was given for.
     #[error("a redirect to {location}")]
     Redirect { status: u16, location: String },
     /// A web page instead of an answer.
@@ -49,7 +51,7 @@ pub(super) enum TransportError {
     /// The answer was larger than the limit.
     #[error("an answer of more than {limit_bytes} bytes")]
     TooLarge { limit_bytes: usize },
-    /// A line of the answer had no end.
+    /// A line of the answer was longer than the limit.
     #[error("a line of more than {LINE_BYTES_MAX} bytes")]
     LineTooLong,
     /// No connection, or it broke before the answer began.
@@ -57,31 +59,32 @@ pub(super) enum TransportError {
     Send(reqwest::Error),
 }
 
-/// What was seen of one exchange; the stream's reader asks when something is missing.
+/// What the transport and the stream's reader tell each other about one request and its response.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     state: Mutex<ExchangeState>,
-    /// The body is as far ahead as it may be, and asks whether all was read.
-    asked: Notify,
-    /// All was read: the body goes on.
-    read: Notify,
+    /// The body waits, because it is as far ahead as it may be.
+    body_waits: Notify,
+    /// The reader has read everything, so the body continues.
+    reader_waits: Notify,
 }
 
 #[derive(Debug, Default)]
 struct ExchangeState {
+    /// The beginning of the body.
     sample: Vec<u8>,
-    broken: Option<Break>,
-    /// Bytes of it were no text, and were replaced.
-    is_repaired: bool,
+    interruption: Option<Interruption>,
+    /// Whether the body had bytes that are not UTF-8 and were replaced.
+    had_invalid_utf8: bool,
 }
 
-/// Why an answer ended in the middle.
+/// Why an answer ended in the middle, with the cause as text.
 #[derive(Debug, Clone)]
-pub(super) enum Break {
+pub(super) enum Interruption {
     /// The connection broke.
     Connection(String),
-    /// The answer was given up for its size.
-    Size(String),
+    /// The answer was given up because of its size.
+    TooLarge(String),
 }
 
 impl Exchange {
@@ -91,40 +94,42 @@ impl Exchange {
     }
 
     /// Why the answer ended in the middle, if it did.
-    pub(super) fn broken(&self) -> Option<Break> {
-        self.lock().broken.clone()
+    pub(super) fn interruption(&self) -> Option<Interruption> {
+        self.lock().interruption.clone()
     }
 
-    /// Whether bytes of the answer were no text, and were replaced.
-    pub(super) fn is_repaired(&self) -> bool {
-        self.lock().is_repaired
+    /// Whether the answer had bytes that are not UTF-8 and were replaced.
+    pub(super) fn had_invalid_utf8(&self) -> bool {
+        self.lock().had_invalid_utf8
     }
 
-    /// The next of `chunks`, which come from this exchange's body. Only while it is waited for does the body go on.
+    /// The next of `chunks`, which come from this exchange's body. A body that waits continues while the reader waits
+    /// here.
     pub(super) async fn next<T>(&self, chunks: &mut BoxStream<'static, T>) -> Option<T> {
         loop {
             tokio::select! {
                 biased;
                 chunk = chunks.next() => return chunk,
-                () = self.asked.notified() => self.read.notify_one(),
+                () = self.body_waits.notified() => self.reader_waits.notify_one(),
             }
         }
     }
 
-    /// Waits until all that was handed on is read.
-    async fn all_read(&self) {
-        self.asked.notify_one();
-        self.read.notified().await;
+    /// Waits until the reader has read everything that was handed on.
+    async fn wait_until_read(&self) {
+        self.body_waits.notify_one();
+        self.reader_waits.notified().await;
     }
 
-    fn saw(&self, bytes: &[u8]) {
+    /// Adds to the sample, up to its limit.
+    fn add_to_sample(&self, bytes: &[u8]) {
         let mut state = self.lock();
         let room = SAMPLE_BYTES_MAX.saturating_sub(state.sample.len());
         state.sample.extend_from_slice(&bytes[..room.min(bytes.len())]);
     }
 
-    fn broke(&self, why: Break) {
-        self.lock().broken = Some(why);
+    fn interrupt(&self, why: Interruption) {
+        self.lock().interruption = Some(why);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, ExchangeState> {
@@ -194,7 +199,7 @@ impl Transport {
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(TransportError::Send)?;
-            self.exchange.saw(&chunk);
+            self.exchange.add_to_sample(&chunk);
             if body.len().saturating_add(chunk.len()) > self.response_bytes_max {
                 return Err(TransportError::TooLarge { limit_bytes: self.response_bytes_max });
             }
@@ -203,15 +208,15 @@ impl Transport {
         Ok(body)
     }
 
-    /// The body as whole lines of valid UTF-8 that end with an empty one: one bad byte, or a last event that is
-    /// not closed, would otherwise hold back all that follows or precedes it.
+    /// The body as whole lines of valid UTF-8, with an empty line at the end. Otherwise the parser would drop all that
+    /// follows an invalid byte, and a last event that is not closed.
     fn event_bytes(&self, response: reqwest::Response) -> BoxStream<'static, Result<Bytes, std::io::Error>> {
         let body = EventBody {
             chunks: response.bytes_stream().boxed(),
-            lines: WholeLines::default(),
+            lines: LineBuffer::default(),
             limit_bytes: self.response_bytes_max,
             left_bytes: self.response_bytes_max,
-            ahead_bytes: 0,
+            unread_bytes: 0,
             exchange: Arc::clone(&self.exchange),
             is_over: false,
         };
@@ -219,14 +224,14 @@ impl Transport {
     }
 }
 
-/// The body of an event stream, as it comes.
+/// The body of an event stream, which is handed on as it arrives.
 struct EventBody {
     chunks: BoxStream<'static, reqwest::Result<Bytes>>,
-    lines: WholeLines,
+    lines: LineBuffer,
     limit_bytes: usize,
     left_bytes: usize,
-    /// What was handed on and may not have been read.
-    ahead_bytes: usize,
+    /// How much was handed on since the reader was last known to have read everything.
+    unread_bytes: usize,
     exchange: Arc<Exchange>,
     is_over: bool,
 }
@@ -234,13 +239,13 @@ struct EventBody {
 impl EventBody {
     async fn next(&mut self) -> Option<Result<Bytes, std::io::Error>> {
         while !self.is_over {
-            if self.ahead_bytes >= AHEAD_BYTES_MAX {
-                self.exchange.all_read().await;
-                self.ahead_bytes = 0;
+            if self.unread_bytes >= READ_AHEAD_BYTES_MAX {
+                self.exchange.wait_until_read().await;
+                self.unread_bytes = 0;
             }
             let lines = match self.chunks.next().await {
                 Some(Ok(chunk)) => self.take(chunk),
-                Some(Err(error)) => Err(Break::Connection(root_cause(&error))),
+                Some(Err(error)) => Err(Interruption::Connection(root_cause(&error))),
                 None => {
                     self.is_over = true;
                     Ok(self.lines.take(Bytes::from_static(b"\n\n")))
@@ -251,8 +256,8 @@ impl EventBody {
                 Ok(lines) => return Some(Ok(lines)),
                 Err(why) => {
                     self.is_over = true;
-                    self.exchange.broke(why);
-                    // The reader asks the exchange what it was.
+                    self.exchange.interrupt(why);
+                    // The reader gets the cause from the exchange.
                     return Some(Err(std::io::Error::other("the answer broke off")));
                 }
             }
@@ -260,25 +265,25 @@ impl EventBody {
         None
     }
 
-    fn take(&mut self, chunk: Bytes) -> Result<Bytes, Break> {
-        self.exchange.saw(&chunk);
-        self.ahead_bytes += chunk.len();
-        let too_large = |error: TransportError| Break::Size(error.to_string());
+    fn take(&mut self, chunk: Bytes) -> Result<Bytes, Interruption> {
+        self.exchange.add_to_sample(&chunk);
+        self.unread_bytes += chunk.len();
+        let too_large = |error: TransportError| Interruption::TooLarge(error.to_string());
         let limit_bytes = self.limit_bytes;
         let left_bytes = self.left_bytes.checked_sub(chunk.len());
         self.left_bytes = left_bytes.ok_or_else(|| too_large(TransportError::TooLarge { limit_bytes }))?;
         let lines = self.lines.take(chunk);
-        if self.lines.is_repaired {
-            self.exchange.lock().is_repaired = true;
+        if self.lines.had_invalid_utf8 {
+            self.exchange.lock().had_invalid_utf8 = true;
         }
-        if self.lines.held.len() > LINE_BYTES_MAX {
+        if self.lines.partial.len() > LINE_BYTES_MAX {
             return Err(too_large(TransportError::LineTooLong));
         }
         Ok(lines)
     }
 }
 
-/// At most [`ERROR_BODY_BYTES_MAX`] of a refusal's body, or what of it came in time.
+/// The part of a refusal's body that arrives in time, at most [`ERROR_BODY_BYTES_MAX`].
 async fn error_body(response: reqwest::Response) -> String {
     let mut body = Vec::new();
     let mut chunks = response.bytes_stream();
@@ -291,13 +296,12 @@ async fn error_body(response: reqwest::Response) -> String {
             }
         }
     };
-    // Whether it was whole or cut, what came is kept.
-    let _whole = tokio::time::timeout(Duration::from_millis(ERROR_BODY_TIMEOUT_MS), read).await;
+    // Whether or not the body was complete, the part that arrived is kept.
+    let _complete = tokio::time::timeout(Duration::from_millis(ERROR_BODY_TIMEOUT_MS), read).await;
     String::from_utf8_lossy(&body).into_owned()
 }
 
-/// A whole JSON answer as one event. JSON text holds no line breaks inside its strings, so those between its
-/// tokens can become spaces.
+/// A whole JSON answer as one event. JSON has line breaks only between its tokens, so they can become spaces.
 fn json_as_event(body: &[u8]) -> Bytes {
     let mut event = Vec::with_capacity(body.len().saturating_add(8));
     event.extend_from_slice(b"data: ");
@@ -307,45 +311,48 @@ fn json_as_event(body: &[u8]) -> Bytes {
     Bytes::from(event)
 }
 
-/// The innermost cause of an error: what a person wants to read.
+/// The text of an error's innermost cause, for the user.
 pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
     let text = cause.to_string();
-    // "Connection refused (os error 111)": the number says nothing more.
+    // "Connection refused (os error 111)": the number adds nothing.
     match text.find(" (os error") {
         Some(end) => text[..end].to_lowercase(),
         None => text,
     }
 }
 
-/// Holds a line back until it ends, and replaces what is not UTF-8. The parser begins anew with all that it holds
-/// at each piece that comes, so that a line in many pieces would cost the square of its length.
+/// Collects chunks into whole lines and replaces bytes that are not UTF-8.
+///
+/// The parser scans everything that it holds again at each piece, so a line in many pieces would take time
+/// proportional to the square of its length.
 #[derive(Debug, Default)]
-struct WholeLines {
-    held: Vec<u8>,
-    /// Something was replaced.
-    is_repaired: bool,
+struct LineBuffer {
+    /// The beginning of a line that has not ended.
+    partial: Vec<u8>,
+    /// Whether bytes were replaced.
+    had_invalid_utf8: bool,
 }
 
-impl WholeLines {
-    /// The lines that are whole with this chunk; nothing, if none is.
+impl LineBuffer {
+    /// Adds a chunk and returns the lines that it completes, which may be none.
     fn take(&mut self, mut chunk: Bytes) -> Bytes {
         let last_end = chunk.iter().rposition(|byte| matches!(byte, b'\n' | b'\r'));
         let ended = chunk.split_to(last_end.map_or(0, |at| at + 1));
-        let whole = if self.held.is_empty() || ended.is_empty() {
+        let whole = if self.partial.is_empty() || ended.is_empty() {
             ended
         } else {
-            self.held.extend_from_slice(&ended);
-            Bytes::from(std::mem::take(&mut self.held))
+            self.partial.extend_from_slice(&ended);
+            Bytes::from(std::mem::take(&mut self.partial))
         };
-        self.held.extend_from_slice(&chunk);
+        self.partial.extend_from_slice(&chunk);
         match String::from_utf8_lossy(&whole) {
             Cow::Borrowed(_) => whole,
             Cow::Owned(repaired) => {
-                self.is_repaired = true;
+                self.had_invalid_utf8 = true;
                 Bytes::from(repaired)
             }
         }

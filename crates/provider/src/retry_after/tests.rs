@@ -1,4 +1,4 @@
-//! Every form in which providers ask for patience.
+//! Waits in headers and texts, in every form that providers use.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,6 +25,10 @@ fn headers() {
     check_header("retry-after", "-5", None);
     check_header("retry-after-ms", "1234", Some(1_234));
     check_header("retry-after-ms", "12.5", Some(13));
+    check_header("retry-after", "1m30s", Some(90_000));
+    check_header("retry-after", "1.2.3", None);
+    check_header("retry-after", "0.0001", Some(1));
+    check_header("retry-after", "", None);
     check_header("x-other", "1", None);
 }
 
@@ -52,9 +56,28 @@ fn texts() {
     check(r#"{"retry-after-ms": "250"}"#, Some(250));
     check(r#"{"retryDelay":"36s"}"#, Some(36_000));
     check(r#"{"error":"{\"retryDelay\": \"36.5s\"}"}"#, Some(36_500));
-    // A number's own unit is nearer to it than its name's.
+    for (text, expected) in [
+        ("retry in 1h", 3_600_000),
+        ("retry in 2 hours", 7_200_000),
+        ("retry in 1 hr", 3_600_000),
+        ("retry in 1d", 86_400_000),
+        ("retry in 2 days", 172_800_000),
+        ("retry in 1 day, 2 hours and 3 min", 93_780_000),
+        ("retry in 5 msec", 5),
+        ("retry in 5 milliseconds", 5),
+        ("retry in 5 secs", 5_000),
+        ("retry in 5", 5_000),
+        ("retry in 5.", 5_000),
+        // A second number without a unit is not a part of the duration.
+        ("retry in 1m 30 times", 60_000),
+        ("retry in 5 30s", 5_000),
+        ("retry in 2s, 3 of 5", 2_000),
+    ] {
+        check(text, Some(expected));
+    }
+    // The unit after the number outranks the unit in the name.
     check(r#"{"retry_after_seconds": "250ms"}"#, Some(250));
-    // The first that names a time.
+    // A name without a time is passed over.
     check("retry after the limit resets; retry after 4s", Some(4_000));
     check(r#"{"retryAfter": null, "retry_after_ms": 900}"#, Some(900));
     check(r#"{"retry_after_steps": 3}"#, None);

@@ -104,7 +104,7 @@ impl Folder {
     }
 }
 
-/// A conversation with the agent, compacted by hand.
+/// A conversation with the agent, compacted manually.
 struct Talk {
     simulator: Simulator,
     folder: Folder,

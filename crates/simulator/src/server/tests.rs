@@ -447,8 +447,9 @@ async fn ask_provider(
     panic!("the stream ended without a message")
 }
 
-/// The same script in-process and over HTTP through the real client must give the same.
-async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) {
+/// The same script in-process and over HTTP through the real client must give the same. Gives how many of its three
+/// requests were answered.
+async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) -> usize {
     let (inside, outside) = (Simulator::new(options()), Simulator::new(options()));
     let server = outside.serve().await.unwrap();
     let client = OpenAi::new(OpenAiOptions {
@@ -459,6 +460,7 @@ async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) {
     })
     .unwrap();
     let mut messages = vec![Arc::new(Message::user("Read a and b."))];
+    let mut answered = 0;
     for step in 0..3 {
         let request = greenroom_provider::Request {
             model: "m".to_owned(),
@@ -479,6 +481,7 @@ async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) {
         assert_eq!(got, expected, "{name}, step {step}");
         assert_eq!(outside.fired(), inside.fired(), "{name}, step {step}");
         let Ok((_, answer)) = got else { continue };
+        answered += 1;
         let results: Vec<Arc<Message>> = answer
             .tool_calls()
             .map(|call| {
@@ -501,6 +504,7 @@ async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) {
     };
     assert_eq!(counted(&outside), counted(&inside), "{name}");
     outside.assert_clean();
+    answered
 }
 
 #[tokio::test]
@@ -515,16 +519,20 @@ async fn in_process_and_over_http_through_the_real_client_are_the_same() {
         let first = Reply { fault, ..calls() };
         SimulatorOptions::new(Sequence(vec![first, calls(), Reply::text("Done: 你好 🙂.")]))
     };
-    check_same("no fault", || replies(None)).await;
+    assert_eq!(check_same("no fault", || replies(None)).await, 3);
+    let mut faults = 0;
     for fault in Fault::every_kind() {
         // Waits are the client's to end; made ids and odd usage are each client's own; arguments that are
         // broken would be sent back here.
         let differs = fault.needs_call()
             || matches!(fault, Fault::Stall { .. } | Fault::Usage(WrongUsage::Zero) | Fault::BadUtf8);
         if !differs {
-            check_same(fault.name(), || replies(Some(fault.clone()))).await;
+            let answered = check_same(fault.name(), || replies(Some(fault.clone()))).await;
+            assert!(answered >= 2, "{}: only the first answer is spoilt", fault.name());
+            faults += 1;
         }
     }
+    assert!(faults >= 10, "{faults}");
     for dialect in [
         ErrorDialect::OpenAi,
         ErrorDialect::LlamaServer,
@@ -537,6 +545,7 @@ async fn in_process_and_over_http_through_the_real_client_are_the_same() {
         ErrorDialect::EmptyBody,
     ] {
         let name = format!("{dialect:?}");
-        check_same(&name, || SimulatorOptions { window: 30, error_dialect: dialect, ..replies(None) }).await;
+        let small = || SimulatorOptions { window: 30, error_dialect: dialect, ..replies(None) };
+        assert_eq!(check_same(&name, small).await, 0, "{name}");
     }
 }

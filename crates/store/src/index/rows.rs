@@ -174,6 +174,40 @@ pub(crate) fn row_sum(session: &str, row: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(crc32c::crc32c(session.as_bytes()), row)) + 1
 }
 
+/// A part of a batch that is not committed yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PartRow {
+    /// The batch's random number.
+    pub(crate) batch: u64,
+    /// The sequence number of the part's first entry.
+    pub(crate) first: u64,
+    /// The number of entries.
+    pub(crate) count: u32,
+    /// Where the part lies.
+    pub(crate) location: Location,
+}
+
+impl PartRow {
+    /// The sequence number after the part's last entry.
+    pub(crate) fn end(&self) -> u64 {
+        self.first.saturating_add(u64::from(self.count))
+    }
+
+    /// The row's bytes. `first` stands in its key.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.location.encode();
+        bytes.extend(self.batch.to_le_bytes());
+        bytes.extend(self.count.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(first: u64, bytes: &[u8]) -> Option<Self> {
+        let mut cursor = Cursor::new(bytes);
+        let location = Location::read(&mut cursor)?;
+        Some(Self { batch: cursor.u64()?, first, count: cursor.u32()?, location })
+    }
+}
+
 /// The value of an idempotency key: the first entry of the batch that used the key, and where that batch lies.
 pub(crate) fn encode_used_key(first: u64, location: Location) -> Vec<u8> {
     [first.to_le_bytes().as_slice(), &location.encode()].concat()
@@ -213,6 +247,11 @@ pub(crate) mod key {
     /// Where an entry lies: a [`super::Location`].
     pub(crate) fn entry(id: &str, sequence: u64) -> Vec<u8> {
         session(b'e', id, &sequence.to_be_bytes())
+    }
+
+    /// A [`super::PartRow`].
+    pub(crate) fn part(id: &str, sequence: u64) -> Vec<u8> {
+        session(b'p', id, &sequence.to_be_bytes())
     }
 
     /// A session's [`super::Row`].

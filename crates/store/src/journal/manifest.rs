@@ -1,17 +1,19 @@
 //! The list of the segments that count. It is replaced as a whole, by one rename.
 //!
 //! Invariants: a segment that is not listed holds nothing that was acknowledged and still counts; a crash during a
-//! rotation or a reclaim left it behind. A segment that is listed but missing was lost. Exactly one listed segment is
-//! active, and it is the last; no list that says otherwise is written.
+//! rotation or a reclaim left it behind. A segment that is listed but missing was lost, and stays on the list as lost.
+//! Exactly one listed segment is active, and it is the last; no list that says otherwise is written.
 
 use std::path::{Path, PathBuf};
 
-use super::FORMAT_VERSION;
+use super::{FORMAT_VERSION, SegmentHeader};
 use crate::bytes::{Cursor, checked, seal};
 use crate::error::StoreError;
-use crate::files::{Files, OpenMode, read_all, write_all_at};
+use crate::files::{Files, OpenMode, read_all, replace};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"GRM1");
+/// The version of a list that tells of losses. A list that tells of none is written in the version before.
+const VERSION_WITH_LOSSES: u32 = 2;
 
 /// One line of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,13 @@ pub(crate) struct Listed {
     pub(crate) state: State,
 }
 
+impl Listed {
+    /// The header that the segment's file must have.
+    pub(crate) fn header(&self) -> SegmentHeader {
+        SegmentHeader { id: self.id, order: self.order, seed: self.seed }
+    }
+}
+
 /// The state of a listed segment. Lengths and offsets are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -36,6 +45,18 @@ pub(crate) enum State {
     /// The segment is not written to any more, and it has no footer to be trusted: its disk failed, or it is damaged.
     /// Its frames lie in the first `length` bytes.
     Abandoned { length: u64 },
+    /// The segment's file is gone. What is known of it stands in its record of sessions, if that is still there.
+    Lost,
+}
+
+/// A damaged part of the journal of which nothing tells whose entries it held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    pub(crate) segment: u64,
+    /// Where the damage begins, in bytes.
+    pub(crate) offset: u64,
+    /// Whether a person accepted the loss. It stays listed, so that it is not reported again.
+    pub(crate) is_accepted: bool,
 }
 
 /// The listed segments.
@@ -45,6 +66,8 @@ pub(crate) struct Manifest {
     pub(crate) next_id: u64,
     /// The segments by order; the active one is the last.
     pub(crate) segments: Vec<Listed>,
+    /// The losses of which nobody knows what they cost.
+    pub(crate) unknown: Vec<Unknown>,
 }
 
 impl Manifest {
@@ -58,9 +81,12 @@ impl Manifest {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let count = u32::try_from(self.segments.len()).expect("far fewer than 4 billion segments");
+        let tells_losses =
+            !self.unknown.is_empty() || self.segments.iter().any(|listed| listed.state == State::Lost);
+        let version = if tells_losses { VERSION_WITH_LOSSES } else { FORMAT_VERSION };
         let mut bytes = Vec::new();
         bytes.extend(MAGIC.to_le_bytes());
-        bytes.extend(FORMAT_VERSION.to_le_bytes());
+        bytes.extend(version.to_le_bytes());
         bytes.extend(self.next_id.to_le_bytes());
         bytes.extend(count.to_le_bytes());
         for listed in &self.segments {
@@ -68,6 +94,7 @@ impl Manifest {
                 State::Active { floor } => (0, floor, 0, 0),
                 State::Sealed { length, frames, digest } => (1, length, frames, digest),
                 State::Abandoned { length } => (2, length, 0, 0),
+                State::Lost => (3, 0, 0, 0),
             };
             bytes.extend(listed.id.to_le_bytes());
             bytes.extend(listed.order.to_le_bytes());
@@ -76,6 +103,15 @@ impl Manifest {
             bytes.extend(length.to_le_bytes());
             bytes.extend(frames.to_le_bytes());
             bytes.extend(digest.to_le_bytes());
+        }
+        if tells_losses {
+            let count = u32::try_from(self.unknown.len()).expect("far fewer than 4 billion losses");
+            bytes.extend(count.to_le_bytes());
+            for unknown in &self.unknown {
+                bytes.extend(unknown.segment.to_le_bytes());
+                bytes.extend(unknown.offset.to_le_bytes());
+                bytes.push(u8::from(unknown.is_accepted));
+            }
         }
         seal(&mut bytes, 0);
         bytes
@@ -90,14 +126,15 @@ impl Manifest {
         };
         match read_version() {
             None => Ok(None),
-            Some((found, _)) if found > FORMAT_VERSION => {
-                Err(StoreError::Version { what: "the journal's manifest", found, supported: FORMAT_VERSION })
+            Some((found, _)) if found > VERSION_WITH_LOSSES => {
+                let supported = VERSION_WITH_LOSSES;
+                Err(StoreError::Version { what: "the journal's manifest", found, supported })
             }
-            Some((_, cursor)) => Ok(Self::decode_segments(cursor)),
+            Some((version, cursor)) => Ok(Self::decode_body(cursor, version)),
         }
     }
 
-    fn decode_segments(mut cursor: Cursor<'_>) -> Option<Self> {
+    fn decode_body(mut cursor: Cursor<'_>, version: u32) -> Option<Self> {
         let next_id = cursor.u64()?;
         let count = cursor.u32()?;
         let mut segments = Vec::new();
@@ -109,11 +146,19 @@ impl Manifest {
                 0 => State::Active { floor: length },
                 1 => State::Sealed { length, frames, digest },
                 2 => State::Abandoned { length },
+                3 => State::Lost,
                 _ => return None,
             };
             segments.push(Listed { id, order, seed, state });
         }
-        cursor.is_empty().then_some(Self { next_id, segments })
+        let mut unknown = Vec::new();
+        if version >= VERSION_WITH_LOSSES {
+            for _ in 0..cursor.u32()? {
+                let (segment, offset, is_accepted) = (cursor.u64()?, cursor.u64()?, cursor.u8()? == 1);
+                unknown.push(Unknown { segment, offset, is_accepted });
+            }
+        }
+        cursor.is_empty().then_some(Self { next_id, segments, unknown })
     }
 
     /// What a list that may be written must satisfy.
@@ -149,18 +194,6 @@ impl Manifest {
     pub(crate) fn store(&self, files: &dyn Files, journal: &Path) -> Result<(), StoreError> {
         self.check()?;
         let path = Self::path(journal);
-        let new = journal.join("manifest.new");
-        let write = || {
-            match files.remove(&new) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let file = files.open(&new, OpenMode::Create)?;
-            write_all_at(file.as_ref(), &self.encode(), 0)?;
-            file.sync()?;
-            files.rename(&new, &path)?;
-            files.sync_dir(journal)
-        };
-        write().map_err(|error| StoreError::io("write", &path, error))
+        replace(files, &path, &self.encode()).map_err(|error| StoreError::io("write", &path, error))
     }
 }

@@ -116,9 +116,13 @@ impl Segments {
 
 /// A random number for a new segment.
 pub(crate) fn random_seed() -> u32 {
+    u32::try_from(random_number() >> 32).expect("32 bits")
+}
+
+/// A random number.
+pub(crate) fn random_number() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    let random = std::hash::RandomState::new().build_hasher().finish();
-    u32::try_from(random >> 32).expect("32 bits")
+    std::hash::RandomState::new().build_hasher().finish()
 }
 
 /// The journal's directory in a store's.

@@ -1,7 +1,7 @@
 //! The journal's bytes: segments and the manifest, whole and damaged.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::manifest::{Listed, Manifest, State};
+use super::manifest::{Listed, Manifest, State, Unknown};
 use super::{
     FORMAT_VERSION, Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, Trailer, footer,
     read_footer, scan,
@@ -168,6 +168,12 @@ const GOLDEN_MANIFEST: &str = "\
     00000000000003000000000000000400000000000000090000000028000000000000000000000000000000000000008b\
     c8597b";
 
+/// A manifest with a lost segment and with losses that nobody knows the cost of. **This never changes.**
+const GOLDEN_LOSSES: &str = "\
+    47524d310200000003000000000000000200000001000000000000000100000000000000090000000300000000000000\
+    000000000000000000000000000200000000000000020000000000000008000000002800000000000000000000000000\
+    00000000000002000000010000000000000000000000000000000102000000000000004d0000000000000000f9573a1b";
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -186,7 +192,25 @@ fn journal_bytes_never_change() {
             listed(2, State::Abandoned { length: 200 }),
             listed(3, State::Active { floor: 40 }),
         ],
+        unknown: Vec::new(),
     };
     assert_eq!(hex(&manifest.encode()), GOLDEN_MANIFEST);
+    assert_eq!(Manifest::decode(&manifest.encode()).unwrap(), Some(manifest));
+}
+
+#[test]
+fn a_list_that_tells_of_losses_has_a_version_of_its_own() {
+    let manifest = Manifest {
+        next_id: 3,
+        segments: vec![
+            Listed { id: 1, order: 1, seed: 9, state: State::Lost },
+            Listed { id: 2, order: 2, seed: 8, state: State::Active { floor: 40 } },
+        ],
+        unknown: vec![
+            Unknown { segment: 1, offset: 0, is_accepted: true },
+            Unknown { segment: 2, offset: 77, is_accepted: false },
+        ],
+    };
+    assert_eq!(hex(&manifest.encode()), GOLDEN_LOSSES);
     assert_eq!(Manifest::decode(&manifest.encode()).unwrap(), Some(manifest));
 }

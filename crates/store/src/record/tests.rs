@@ -281,7 +281,7 @@ fn head() -> Head {
     Head {
         entries: 8,
         leaf: Some(EntryId(7)),
-        live_from: EntryId(1),
+        active_from: EntryId(1),
         active_compaction: Some(EntryId(2)),
         last_compaction: Some(EntryId(3)),
         compactions: 4,
@@ -336,6 +336,11 @@ fn samples() -> Vec<(String, StoredRecord)> {
         let head = Box::new(Head { state, ..Head::default() });
         samples.push((format!("state_{name}"), StoredRecord::LossAccepted { head }));
     }
+    let (batch, entries) = (300, Vec::new());
+    let part = StoredRecord::Part { batch, entries: entries.clone(), head: Box::default() };
+    samples.push(("part".to_owned(), part));
+    let commit = StoredRecord::Commit { batch, key: None, entries, head: Box::default() };
+    samples.push(("commit".to_owned(), commit));
     samples
 }
 

@@ -32,12 +32,14 @@ stored_enum!(V1: StoredRecord {
     2 = Learned { key: String, value: Vec<u8> },
     3 = Quarantined { head: Box<Head> },
     4 = LossAccepted { head: Box<Head> },
+    5 = Part { batch: u64, entries: Vec<Entry>, head: Box<Head> },
+    6 = Commit { batch: u64, key: Option<String>, entries: Vec<Entry>, head: Box<Head> },
 });
 
 stored_struct!(V1: Head {
     entries: u64,
     leaf: Option<EntryId>,
-    live_from: EntryId,
+    active_from: EntryId,
     active_compaction: Option<EntryId>,
     last_compaction: Option<EntryId>,
     compactions: u64,

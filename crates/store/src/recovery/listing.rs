@@ -1,7 +1,8 @@
 //! Which segments there are, and whether their ends are as the manifest says.
 //!
 //! Invariants: a segment whose end is not as listed is read as a whole, and what is bad in it is reported. It is then
-//! listed as abandoned, so that the next start does not report it again.
+//! listed as abandoned, and one whose file is gone as lost, so that the next start does not report it again. Who lost
+//! entries is told by the segment's own footer, or else by the record of its sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +11,7 @@ use crate::error::{Notice, StoreError};
 use crate::files::{OpenMode, read_all, read_at};
 use crate::journal::manifest::{Listed, Manifest, State};
 use crate::journal::segments::Segments;
+use crate::journal::sessions::SegmentSessions;
 use crate::journal::{
     Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, TRAILER_BYTES, Trailer, read_footer, scan,
 };
@@ -30,9 +32,10 @@ impl Recovery<'_> {
         let names = self.files().list(&self.segments.dir);
         let names = names.map_err(|error| StoreError::io("read", &self.segments.dir, error))?;
         let mut found: BTreeSet<u64> = names.iter().filter_map(|name| Segments::id_of(name)).collect();
+        let records: BTreeSet<u64> = names.iter().filter_map(|name| SegmentSessions::id_of(name)).collect();
         match Manifest::load(self.files(), &self.segments.dir)? {
             Some(manifest) => self.manifest = manifest,
-            None => self.rebuild_manifest(&found)?,
+            None => self.rebuild_manifest(&found, &records)?,
         }
         for listed in &self.manifest.segments {
             found.remove(&listed.id);
@@ -42,10 +45,22 @@ impl Recovery<'_> {
         }
         let highest = self.manifest.segments.iter().map(|listed| listed.id).max().unwrap_or(0);
         self.manifest.next_id = self.manifest.next_id.max(highest + 1);
-        for listed in &self.manifest.segments {
+        for id in records {
+            if self.manifest.get(id).is_none() {
+                // If it cannot be removed now, the next start tries again.
+                drop(self.files().remove(&SegmentSessions::path(&self.segments.dir, id)));
+            }
+        }
+        for listed in self.manifest.segments.iter().filter(|listed| listed.state != State::Lost) {
             self.segments.add(listed.id, listed.seed, None);
         }
         Ok(())
+    }
+
+    /// The record of a listed segment's sessions, if there is one that belongs to it.
+    pub(super) fn record_of(&self, listed: &Listed) -> Option<SegmentSessions> {
+        let record = SegmentSessions::load(self.files(), &self.segments.dir, listed.id)?;
+        (record.header == listed.header()).then_some(record)
     }
 
     /// The bytes of a segment's file; `None` if it is gone.
@@ -82,7 +97,7 @@ impl Recovery<'_> {
     }
 
     /// Makes the manifest again from the segments that were found.
-    fn rebuild_manifest(&mut self, found: &BTreeSet<u64>) -> Result<(), StoreError> {
+    fn rebuild_manifest(&mut self, found: &BTreeSet<u64>, records: &BTreeSet<u64>) -> Result<(), StoreError> {
         // Two segments with the same order are the old and the new one of a reclaim. The new one counts if it is
         // sealed.
         let mut by_order: BTreeMap<u64, (SegmentHeader, Option<Trailer>, u64)> = BTreeMap::new();
@@ -112,8 +127,10 @@ impl Recovery<'_> {
             let reason = "it was damaged or missing".to_owned();
             self.notices.push(Notice::ManifestRebuilt { reason });
         }
+        let lost = self.lost_by_record(records, &by_order);
         self.is_manifest_changed = !by_order.is_empty();
-        let last = by_order.keys().next_back().copied();
+        let orders = by_order.keys().copied().chain(lost.iter().map(|listed| listed.order));
+        let last = orders.max();
         self.manifest.segments = by_order
             .into_values()
             .map(|(header, trailer, length)| {
@@ -129,7 +146,35 @@ impl Recovery<'_> {
                 Listed { id: header.id, order: header.order, seed: header.seed, state }
             })
             .collect();
+        for listed in lost {
+            // It is found to be gone like any other listed segment.
+            self.manifest.next_id = self.manifest.next_id.max(listed.id + 1);
+            self.manifest.segments.push(listed);
+            self.is_manifest_changed = true;
+        }
+        self.manifest.segments.sort_by_key(|listed| listed.order);
         Ok(())
+    }
+
+    /// The segments that are gone, but whose records of sessions are still there. A record is removed before its
+    /// segment is, so no crash leaves one alone.
+    fn lost_by_record(
+        &self,
+        records: &BTreeSet<u64>,
+        by_order: &BTreeMap<u64, (SegmentHeader, Option<Trailer>, u64)>,
+    ) -> Vec<Listed> {
+        let is_listed = |id: u64| by_order.values().any(|(header, ..)| header.id == id);
+        let alone = records.iter().filter(|id| !is_listed(**id));
+        let known = alone.filter_map(|id| SegmentSessions::load(self.files(), &self.segments.dir, *id));
+        known
+            .filter(|record| !by_order.contains_key(&record.header.order))
+            .map(|SegmentSessions { header: SegmentHeader { id, order, seed }, until, .. }| {
+                let state = State::Abandoned { length: until };
+                (order, Listed { id, order, seed, state })
+            })
+            .collect::<BTreeMap<_, _>>()
+            .into_values()
+            .collect()
     }
 
     /// Removes a segment that is not listed: a crash during a rotation or a reclaim left it behind.
@@ -164,6 +209,10 @@ impl Recovery<'_> {
         for listed in self.manifest.segments.clone() {
             let (expected, length) = match listed.state {
                 State::Active { .. } => continue,
+                State::Lost => {
+                    self.take_back(&listed)?;
+                    continue;
+                }
                 State::Sealed { length, frames, digest } => (Some((frames, digest)), length),
                 State::Abandoned { length } => (None, length),
             };
@@ -181,7 +230,7 @@ impl Recovery<'_> {
                 let Some(bytes) = self.read_segment(listed.id)? else { continue };
                 let scanned = scan(&bytes, listed.id, listed.seed, Some(length));
                 let lost_before = self.lost.len();
-                self.take_bad_ranges(&listed, &scanned, read_footer(&bytes).as_deref(), length);
+                self.take_bad_ranges(&listed, &scanned, own_footer(&bytes, &listed).as_deref(), length);
                 if self.lost.len() == lost_before {
                     // Only the footer is damaged, and no entry is lost.
                     let mut footer = LostRange::new(listed.id, length, length, Vec::new());
@@ -194,12 +243,40 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Takes a segment whose file is gone off the list.
+    /// Lists a segment as lost, because its file is gone.
     pub(super) fn lose_segment(&mut self, id: u64) {
-        self.lost.push(LostRange::new(id, 0, u64::MAX, Vec::new()));
-        self.manifest.segments.retain(|listed| listed.id != id);
+        let Some(listed) = self.manifest.get(id).copied() else { return };
+        let record = self.record_of(&listed);
+        let known_until = record.as_ref().map_or(0, |record| record.until);
+        let frames = record.map(|record| record.missing(&[], SEGMENT_HEADER_BYTES)).unwrap_or_default();
+        let mut range = LostRange::new(id, 0, u64::MAX, frames);
+        range.others_possible = match listed.state {
+            State::Sealed { length, .. } | State::Abandoned { length } => known_until < length,
+            // More may have been written since the record was.
+            State::Active { .. } | State::Lost => true,
+        };
+        self.lost.push(range);
+        if let Some(listed) = self.manifest.get_mut(id) {
+            listed.state = State::Lost;
+        }
         self.segments.remove(id);
         self.is_manifest_changed = true;
+    }
+
+    /// Lists a lost segment as sealed again, if its file is back and whole.
+    fn take_back(&mut self, listed: &Listed) -> Result<(), StoreError> {
+        let Some(Ends { header, trailer: Some(trailer), .. }) = self.ends(listed.id)? else { return Ok(()) };
+        if header != Some(listed.header()) {
+            return Ok(());
+        }
+        let Trailer { frames, digest, footer_offset: length, .. } = trailer;
+        if let Some(listed) = self.manifest.get_mut(listed.id) {
+            listed.state = State::Sealed { length, frames, digest };
+        }
+        self.manifest.unknown.retain(|unknown| unknown.segment != listed.id);
+        self.segments.add(listed.id, listed.seed, None);
+        self.is_manifest_changed = true;
+        Ok(())
     }
 
     /// Lists a segment as abandoned, with frames in its first `length` bytes.
@@ -225,7 +302,9 @@ impl Recovery<'_> {
             let legible = scanned.tail.as_ref().map(|tail| tail.legible.clone()).unwrap_or_default();
             (scanned.end, length, legible)
         });
-        for (from, until, legible) in bad.chain(cut) {
+        let ranges: Vec<(u64, u64, Vec<Frame>)> = bad.chain(cut).collect();
+        let record = if ranges.is_empty() || footer.is_some() { None } else { self.record_of(listed) };
+        for (from, until, legible) in ranges {
             let is_known =
                 |range: &LostRange| range.segment == listed.id && range.from <= from && range.until >= until;
             if self.lost.iter().any(is_known) {
@@ -236,8 +315,23 @@ impl Recovery<'_> {
                 let is_inside = |frame: &&Frame| frame.offset < until && frame.end() > from;
                 range.frames = footer.iter().filter(is_inside).cloned().collect();
                 range.others_possible = false;
+            } else if let Some(record) = &record {
+                range.frames.extend(missing_in(record, scanned, from));
+                range.others_possible = record.until < until;
             }
             self.lost.push(range);
         }
     }
+}
+
+/// What a segment's record of sessions tells of, and a scan did not find.
+pub(super) fn missing_in(record: &SegmentSessions, scanned: &Scan, at: u64) -> Vec<Frame> {
+    let whole: Vec<&Frame> = scanned.frames.iter().map(|(frame, _)| frame).collect();
+    record.missing(&whole, at)
+}
+
+/// The frames in the footer of a listed segment, if there is one, and it is not that of another segment.
+pub(super) fn own_footer(bytes: &[u8], listed: &Listed) -> Option<Vec<Frame>> {
+    let header = SegmentHeader::decode(bytes).ok().flatten()?;
+    if header == listed.header() { read_footer(bytes) } else { None }
 }

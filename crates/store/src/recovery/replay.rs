@@ -5,12 +5,13 @@
 
 use greenroom_kernel::EntryId;
 
+use super::listing::{missing_in, own_footer};
 use super::{LostRange, OpenedActive, Recovery, STAGED_BYTES_MAX};
 use crate::error::StoreError;
 use crate::index::Checkpoint;
 use crate::indexer::{Effect, Indexer};
 use crate::journal::manifest::{Listed, State};
-use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES, Scan, first_chain, parse, read_footer, scan};
+use crate::journal::{Frame, FrameKind, SEGMENT_HEADER_BYTES, Scan, first_chain, parse, scan};
 use crate::record;
 
 impl Recovery<'_> {
@@ -40,19 +41,64 @@ impl Recovery<'_> {
             let length = match listed.state {
                 State::Sealed { length, .. } | State::Abandoned { length } => length,
                 State::Active { .. } => continue,
+                State::Lost => {
+                    self.replay_lost(indexer, &listed)?;
+                    continue;
+                }
             };
-            if from >= length {
+            // The checkpoint is behind all that the segment still has, or it never had anything.
+            let is_indexed = start.is_some_and(|(order, _)| order == listed.order);
+            if from >= length && (is_indexed || matches!(listed.state, State::Sealed { .. })) {
                 continue;
             }
             let Some(bytes) = self.read_segment(listed.id)? else { continue };
             let scanned = scan(&bytes, listed.id, listed.seed, Some(length));
             let lost_before = self.lost.len();
-            self.take_bad_ranges(&listed, &scanned, read_footer(&bytes).as_deref(), length);
+            self.take_bad_ranges(&listed, &scanned, own_footer(&bytes, &listed).as_deref(), length);
             if self.lost.len() > lost_before {
                 self.abandon(listed.id, length);
             }
+            self.take_earlier_cut(&listed, &scanned);
             self.replay_segment(indexer, &listed, &bytes, &scanned, from)?;
         }
+        Ok(())
+    }
+
+    /// Adds what an earlier start found to be cut off a segment, and reported. Only what it cost is applied again.
+    fn take_earlier_cut(&mut self, listed: &Listed, scanned: &Scan) {
+        let is_known = self.lost.iter().any(|range| range.segment == listed.id);
+        let State::Abandoned { .. } = listed.state else { return };
+        if is_known {
+            return;
+        }
+        if let Some(record) = self.record_of(listed).filter(|record| record.until > scanned.end) {
+            let frames = missing_in(&record, scanned, scanned.end);
+            let mut range = LostRange::new(listed.id, scanned.end, record.until, frames);
+            range.is_inferred = true;
+            range.others_possible = false;
+            self.lost.push(range);
+        }
+    }
+
+    /// Applies what is known of a segment whose file is gone, at its place in the order.
+    fn replay_lost(&mut self, indexer: &mut Indexer, listed: &Listed) -> Result<(), StoreError> {
+        let at = match self.lost.iter().position(|range| range.segment == listed.id) {
+            Some(at) => at,
+            None => {
+                // An earlier start found the loss and reported it. Only what it cost is applied again.
+                let record = self.record_of(listed);
+                let frames = record.map(|record| record.missing(&[], SEGMENT_HEADER_BYTES));
+                let mut range = LostRange::new(listed.id, 0, u64::MAX, frames.unwrap_or_default());
+                range.is_inferred = true;
+                range.others_possible = false;
+                self.lost.push(range);
+                self.lost.len() - 1
+            }
+        };
+        for frame in self.lost[at].frames.clone() {
+            self.lose_frame(indexer, at, &frame)?;
+        }
+        indexer.publish();
         Ok(())
     }
 
@@ -75,7 +121,9 @@ impl Recovery<'_> {
             .flat_map(|(at, range)| range.frames.iter().map(move |frame| (at, frame.clone())))
             .collect();
         lost.retain(|(_, frame)| {
-            frame.offset >= from && scanned.frames.iter().all(|(whole, _)| whole.offset != frame.offset)
+            let is_elsewhere = || scanned.frames.iter().all(|(whole, _)| whole.offset != frame.offset);
+            // A frame without a length stands for entries whose place is not known.
+            frame.offset >= from && (frame.length == 0 || is_elsewhere())
         });
         lost.sort_by_key(|(_, frame)| frame.offset);
         let mut lost = lost.into_iter().peekable();
@@ -125,7 +173,12 @@ impl Recovery<'_> {
             }
             // The header tells everything that a deletion has to tell.
             FrameKind::Deleted => indexer.delete(&frame.session),
-            FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => Ok(()),
+            FrameKind::Commit => {
+                self.lost[range].sessions.insert(frame.session.to_string());
+                indexer.lose_commit(&frame.session, frame.sequence)
+            }
+            // A part costs something only if its batch was committed: then it is missed.
+            FrameKind::Part | FrameKind::Learned | FrameKind::Quarantined | FrameKind::LossAccepted => Ok(()),
         }
     }
 

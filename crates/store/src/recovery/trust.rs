@@ -100,6 +100,8 @@ impl Recovery<'_> {
         for listed in &self.manifest.segments {
             let row = segments.get(&listed.id);
             let does_fit = match (listed.state, row) {
+                // The index may still know what it held, and finds out who lost it.
+                (State::Lost, _) => true,
                 (_, None) => listed.order > end.order,
                 (State::Sealed { frames, digest, .. }, Some(row)) => {
                     row.seed == listed.seed
@@ -113,7 +115,7 @@ impl Recovery<'_> {
         }
         for (id, row) in &segments {
             let is_replaced = |listed: &Listed| listed.order == row.order && listed.id > *id;
-            if self.manifest.get(*id).is_none() && self.manifest.segments.iter().any(is_replaced) {
+            if self.is_gone(*id) && self.manifest.segments.iter().any(is_replaced) {
                 return Err(format!("segment {id} was rewritten"));
             }
         }

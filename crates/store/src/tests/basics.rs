@@ -292,3 +292,39 @@ fn real_files_work_and_are_the_owners_alone() {
         assert_eq!(mode & 0o777, 0o700);
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn what_the_store_keeps_is_closed_to_others_whatever_directory_it_is_in() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mode = |path: &str| std::fs::metadata(dir.path().join(path)).unwrap().permissions().mode() & 0o777;
+    let open_to_all = || std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(dir.path(), open_to_all()).unwrap();
+    for _ in 0..2 {
+        let (store, _) = Store::open(&StoreOptions::new(dir.path())).unwrap();
+        append(
+            &store,
+            "secret-project",
+            batch(store.head("secret-project").unwrap().map_or(0, |head| head.entries), &["a"]),
+        )
+        .unwrap();
+        drop(store);
+        assert_eq!((mode("journal"), mode("index")), (0o700, 0o700));
+        assert_eq!(mode(""), 0o777, "the directory itself is the user's");
+        for own in ["journal", "index"] {
+            std::fs::set_permissions(dir.path().join(own), open_to_all()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_file_that_claims_to_be_endless_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(&StoreOptions::new(dir.path())).unwrap());
+    let manifest = std::fs::OpenOptions::new().write(true).open(dir.path().join("journal/manifest")).unwrap();
+    // It takes no room on the disk.
+    manifest.set_len(1 << 40).unwrap();
+    let refused = Store::open(&StoreOptions::new(dir.path()));
+    assert!(matches!(refused, Err(StoreError::Io { .. })), "{refused:?}");
+}

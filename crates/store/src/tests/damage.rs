@@ -383,7 +383,7 @@ fn a_hole_below_the_live_context_does_not_cost_what_comes_after() {
     let store = world.open_quiet();
     for id in 0..10 {
         let mut batch = batch(id, &[&format!("text {id}")]);
-        batch.head.live_from = EntryId(5);
+        batch.head.active_from = EntryId(5);
         append(&store, "one", batch).unwrap();
     }
     drop(store);

@@ -30,7 +30,8 @@ fn check_live(store: &Store) {
     assert_eq!(texts(store, "dead", 0).unwrap(), ["new"]);
 }
 
-fn bytes(world: &World) -> usize {
+/// How many bytes the store's files have.
+pub(super) fn bytes(world: &World) -> usize {
     let length = |path: &std::path::PathBuf| {
         crate::files::Files::open(&world.memory, path, crate::files::OpenMode::Read)
             .unwrap()
@@ -171,4 +172,83 @@ fn a_crash_right_after_a_deletion_does_not_bring_the_session_back() {
     std::fs::remove_dir_all(world.index()).unwrap();
     let (store, _) = world.open();
     assert_eq!(store.list().unwrap().len(), 1);
+}
+
+/// The journal's files that hold this text.
+fn holding(world: &World, text: &str) -> Vec<std::path::PathBuf> {
+    let mut paths = world.memory.paths();
+    paths.retain(|path| {
+        let mut is_held = false;
+        let look = |bytes: &mut Vec<u8>| {
+            is_held = bytes.windows(text.len()).any(|found| found == text.as_bytes());
+        };
+        world.memory.damage(path, look).unwrap();
+        is_held
+    });
+    paths
+}
+
+#[test]
+fn what_is_deleted_is_erased_from_the_active_segment_too() {
+    for others in [0_u64, 3, 40] {
+        let world = World { segment_bytes: 1 << 20, ..World::new() };
+        let store = world.open_quiet();
+        for id in 0..others {
+            append(&store, "live", batch(id, &[&text("live", id)])).unwrap();
+        }
+        append(&store, "dead", batch(0, &["a secret"])).unwrap();
+        assert_eq!(holding(&world, "a secret"), [world.segment(1)]);
+        wait(store.delete("dead")).unwrap();
+        wait(store.reclaim()).unwrap();
+        let left = holding(&world, "a secret");
+        assert!(left.is_empty(), "beside {others} entries: {left:?}");
+        append(&store, "live", batch(others, &[&text("live", others)])).unwrap();
+        drop(store);
+        for loses_index in [false, true] {
+            if loses_index {
+                std::fs::remove_dir_all(world.index()).unwrap();
+            }
+            let (store, _) = world.open();
+            let expected: Vec<String> = (0..=others).map(|id| text("live", id)).collect();
+            assert_eq!(texts(&store, "live", 0).unwrap(), expected);
+            assert_eq!(store.head("dead").unwrap(), None);
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_becomes_usable_by_deleting() {
+    for reserve_bytes in [0, 20_000] {
+        let world = World { segment_bytes: 1 << 20, reserve_bytes, ..World::new() };
+        let store = world.open_quiet();
+        for id in 0..10 {
+            append(&store, "live", batch(id, &[&text("live", id)])).unwrap();
+        }
+        // It is full to the last byte.
+        world.memory.leave_room(200_000);
+        let mut id = 0;
+        for length in [2_000, 100, 0] {
+            while append(&store, "large", batch(id, &[&"l".repeat(length)])).is_ok() {
+                id += 1;
+            }
+        }
+        assert!(id >= 90, "{id}");
+        assert!(append(&store, "live", batch(10, &[""])).is_err());
+        let deleted = wait(store.delete("large"));
+        if reserve_bytes == 0 {
+            assert!(deleted.is_err(), "without a reserve there is no room to note it");
+            continue;
+        }
+        deleted.unwrap();
+        wait(store.reclaim()).unwrap();
+        for id in 10..30 {
+            append(&store, "live", batch(id, &[&text("live", id)])).unwrap();
+        }
+        drop(store);
+        let store = world.open_quiet();
+        let expected: Vec<String> = (0..30).map(|id| text("live", id)).collect();
+        assert_eq!((texts(&store, "live", 0).unwrap(), store.list().unwrap().len()), (expected, 1));
+        let reserve = world.dir.path().join("reserve");
+        assert!(world.memory.paths().contains(&reserve), "the reserve is made again");
+    }
 }

@@ -57,19 +57,21 @@ pub(crate) struct World {
     pub(crate) memory: MemoryFiles,
     pub(crate) files: FaultyFiles,
     pub(crate) segment_bytes: u64,
+    pub(crate) reserve_bytes: u64,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
         let memory = MemoryFiles::new();
         let files = FaultyFiles::new(Arc::new(memory.clone()));
-        Self { dir: tempfile::tempdir().unwrap(), memory, files, segment_bytes: 4_096 }
+        Self { dir: tempfile::tempdir().unwrap(), memory, files, segment_bytes: 4_096, reserve_bytes: 0 }
     }
 
     pub(crate) fn options(&self) -> StoreOptions {
         StoreOptions {
             segment_bytes: self.segment_bytes,
             cache_bytes: 1 << 20,
+            reserve_bytes: self.reserve_bytes,
             files: Arc::new(self.files.clone()),
             ..StoreOptions::new(self.dir.path())
         }

@@ -27,6 +27,8 @@ use crate::{FunctionTool, Progress, ToolContext, ToolError, ToolOutput, ToolsErr
 const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
 /// The longest time limit that a call may ask for.
 const TIMEOUT_MS_MAX: u64 = 60 * 60 * 1000;
+/// How long ending all processes may take on a busy machine, before the model is told that nobody knows.
+const GRACE: Duration = Duration::from_secs(5);
 /// How long the rest of the output may take to arrive after all processes were ended.
 const DRAIN: Duration = Duration::from_millis(200);
 
@@ -65,6 +67,7 @@ pub(super) fn tool(workspace: Workspace, options: Options) -> FunctionTool {
         let (workspace, options) = (workspace.clone(), options.clone());
         async move { run(&workspace, &options, &arguments, &context).await }
     })
+    .grace(GRACE)
 }
 
 /// How a command ended.

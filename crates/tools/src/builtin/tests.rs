@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, all};
+use super::{bash, files_and_shell};
 use crate::{Progress, Registry, ToolContext, Workspace};
 
 /// A workspace with files in it, and the built-in tools over it.
@@ -23,10 +23,10 @@ struct Fixture {
 
 impl Fixture {
     fn new(files: &[(&str, &str)]) -> Self {
-        Self::with_options(files, Options { shell: true, ..Options::default() })
+        Self::with_shell(files, bash::Options::default())
     }
 
-    fn with_options(files: &[(&str, &str)], options: Options) -> Self {
+    fn with_shell(files: &[(&str, &str)], shell: bash::Options) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (path, content) in files {
             let path = folder.path().join(path);
@@ -34,7 +34,7 @@ impl Fixture {
             std::fs::write(path, content).expect("files are written");
         }
         let workspace = Workspace::open(folder.path()).expect("the folder exists");
-        Self { registry: all(workspace, options), folder }
+        Self { registry: files_and_shell(workspace, shell), folder }
     }
 
     fn path(&self) -> &Path {
@@ -105,12 +105,16 @@ fn what_models_are_told() {
 }
 
 #[test]
-fn the_shell_is_there_only_when_asked_for() {
+fn only_one_set_has_the_shell() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let workspace = Workspace::open(folder.path()).expect("it exists");
-    assert!(all(workspace.clone(), Options::default()).get("bash").is_none());
-    assert_eq!(super::files(workspace.clone()).len(), 5);
-    assert_eq!(super::read_only(workspace).len(), 3);
+    let names = |registry: Registry| {
+        registry.specs().iter().map(|spec| spec.name.clone()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(super::read_only(workspace.clone())), "read list grep");
+    assert_eq!(names(super::files(workspace.clone())), "read list grep write edit");
+    let shell = bash::Options::default();
+    assert_eq!(names(files_and_shell(workspace, shell)), "read list grep write edit bash");
 }
 
 #[tokio::test]

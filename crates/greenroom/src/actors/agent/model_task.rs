@@ -45,7 +45,7 @@ impl ModelTask {
                 outcome = work => Some(outcome),
             }
         };
-        let news = match outcome {
+        let outcome = match outcome {
             None => ModelOutcome::Cancelled(Box::new(partial)),
             Some(Ok(Ok(answer))) => ModelOutcome::Answered(answer),
             Some(Ok(Err(error))) => ModelOutcome::Failed(error),
@@ -54,10 +54,10 @@ impl ModelTask {
                 "",
             ))),
         };
-        if started && matches!(news, ModelOutcome::Failed(_)) {
+        if started && matches!(outcome, ModelOutcome::Failed(_)) {
             self.shared.publish(&self.deps.bus, EventKind::MessageDiscarded { run: self.stamp.run });
         }
-        let _ = self.agent.cast(AgentMessage::ModelOver { stamp: self.stamp, call: self.call, news });
+        let _ = self.agent.cast(AgentMessage::ModelOver { stamp: self.stamp, call: self.call, outcome });
     }
 
     async fn work(

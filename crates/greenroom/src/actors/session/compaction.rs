@@ -10,7 +10,7 @@ use greenroom_kernel::due;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
 };
-use greenroom_kernel::path::Live;
+use greenroom_kernel::path::ActivePath;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{EntryId, Failure, Usage};
 use ractor::{Actor, ActorRef};
@@ -30,7 +30,7 @@ use crate::message::{
 /// Whether a segment may be replaced: its base is still the newest active compaction, it begins with the first
 /// active entry, and it ends directly before the first kept one.
 pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
-    let active = Live::of(path);
+    let active = ActivePath::of(path);
     let place = |id: EntryId| active.entries().iter().position(|entry| entry.id == id);
     active.compaction_id() == segment.base
         && place(segment.first) == Some(0)
@@ -236,7 +236,7 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         let path = self.log.path();
         let start = path.iter().position(|entry| Some(entry.id) == compaction.first_kept);
-        let after = Live { path, compaction: Some(0), start: start.unwrap_or(path.len()) };
+        let after = ActivePath { path, compaction: Some(0), start: start.unwrap_or(path.len()) };
         // The end comes first, so that the start's end is told before what follows from it.
         let entry = EntryId(draft.next_id().0 + 1);
         let ended = CompactionEnded {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::due::Size;
 use greenroom_kernel::entry::{Entry, EntryKind, Trigger};
-use greenroom_kernel::message::{Block, Message};
-use greenroom_kernel::path::Live;
+use greenroom_kernel::message::Message;
+use greenroom_kernel::path::ActivePath;
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::size::Estimator;
 use greenroom_kernel::usage::{ContextUsage, Measured, Ratio};
@@ -24,10 +24,6 @@ use crate::message::{BranchSummary, LeftBranch, Measurement, ReplyTo, TrackerMes
 
 /// The most that may be pinned, as a share of the window: one part in this many.
 const PIN_SHARE: u64 = 8;
-/// The most entries of an import that are appended at once: half of what the store takes.
-const IMPORTED_ENTRIES_MAX: usize = 8_192;
-/// The most bytes, about, that are appended at once: half of what the store takes (16 MiB).
-const IMPORTED_BYTES_MAX: u64 = 16 << 20;
 
 impl SessionState {
     pub(super) fn compact_manually(&mut self, options: CompactOptions, reply: ReplyTo<Compacted>) {
@@ -172,27 +168,16 @@ impl SessionState {
 
     pub(super) async fn import(&mut self, entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Result<()> {
         self.check_idle("import into it")?;
-        let begun = self.imported_before(entries).await?;
-        let mut imported = entries[..begun].to_vec();
-        let mut rest = &entries[begun..];
-        // Until the last batch there is no leaf: a crash leaves an empty path, and the import can be done again.
-        while let Some(batch) = first_batch(rest).filter(|batch| *batch < rest.len()) {
-            let mut draft = self.log.draft(self.deps.now_ms());
-            rest[..batch].iter().for_each(|entry| draft.import(entry));
-            imported.extend(draft.entries.iter().cloned());
-            draft.head.leaf = None;
-            draft.follow_path(&[], 0);
-            self.append(draft, None).await?;
-            self.log.replace_path(Vec::new());
-            rest = &rest[batch..];
+        if !self.log.is_empty() {
+            return Err(Error::NotEmpty { session: self.shared.id.to_string() });
         }
         let mut draft = self.log.draft(self.deps.now_ms());
-        rest.iter().for_each(|entry| draft.import(entry));
-        imported.extend(draft.entries.iter().cloned());
+        entries.iter().for_each(|entry| draft.import(entry));
+        let imported = draft.entries.clone();
         draft.head.leaf = leaf;
         let path = crate::log::path_within(&imported, leaf);
         let begins = path.first().and_then(|entry| entry.parent);
-        if let Some(missing) = begins.filter(|_| Live::of(&path).compaction_id().is_none()) {
+        if let Some(missing) = begins.filter(|_| ActivePath::of(&path).compaction_id().is_none()) {
             return Err(Error::BranchPoint(BranchPointError::MissingParent { entry: missing }));
         }
         draft.follow_path(&path, self.measure_path(&path).tokens());
@@ -201,51 +186,4 @@ impl SessionState {
         self.limits_changed();
         Ok(())
     }
-
-    /// How many of these entries an import that was broken off left here.
-    async fn imported_before(&self, entries: &[Arc<Entry>]) -> Result<usize> {
-        let refused = || Error::NotEmpty { session: self.shared.id.to_string() };
-        if self.log.is_empty() {
-            return Ok(0);
-        }
-        if self.log.head().leaf.is_some() {
-            return Err(refused());
-        }
-        let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
-        let stored = blocking(&self.deps, move || Ok(store.load(&id, EntryId(0))?)).await?;
-        let same = stored.len() <= entries.len()
-            && stored
-                .iter()
-                .zip(entries)
-                .all(|(old, new)| (old.parent, old.at_ms) == (new.parent, new.at_ms));
-        if same { Ok(stored.len()) } else { Err(refused()) }
-    }
-}
-
-/// How many of these entries fit into one batch of the store; `None` if there are none.
-fn first_batch(entries: &[Arc<Entry>]) -> Option<usize> {
-    let mut bytes = 0;
-    let fits = entries.iter().take(IMPORTED_ENTRIES_MAX).take_while(|entry| {
-        bytes += weight(entry);
-        bytes <= IMPORTED_BYTES_MAX
-    });
-    // One that is too large by itself is the store's to refuse.
-    (!entries.is_empty()).then(|| fits.count().max(1))
-}
-
-/// About how many bytes an entry has.
-fn weight(entry: &Entry) -> u64 {
-    let images = |blocks: &[Block]| -> u64 {
-        let bytes = |block: &Block| match block {
-            Block::Image(image) => image.data.len() as u64,
-            Block::Text(_) => 0,
-        };
-        blocks.iter().map(bytes).sum()
-    };
-    let images = match entry.kind.as_message().map(|message| &**message) {
-        Some(Message::User(blocks)) => images(blocks),
-        Some(Message::ToolResult(result)) => images(&result.content),
-        Some(Message::Assistant(_)) | None => 0,
-    };
-    512 + entry.tokens * 12 + images
 }

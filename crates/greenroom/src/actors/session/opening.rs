@@ -22,6 +22,7 @@ use crate::log::Log;
 use crate::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
 use crate::restarts::Restarts;
 use crate::shared::SessionShared;
+use crate::sub_agent;
 
 impl SessionState {
     /// Reads the log and starts the children.
@@ -34,6 +35,9 @@ impl SessionState {
                 "its log contradicts itself: {problem}; it can still be shown and exported, and a fork of it goes on"
             ),
         })?;
+        let parent =
+            log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));
+        shared.set_depth(sub_agent::depth(&deps, parent).await?);
         // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
         let definition = Definition::resolve(&deps, shared.agent(), 0)?;
         let outgoing = match shared.start_broadcast(log.head().entries) {
@@ -127,7 +131,7 @@ async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64) -> Result
 }
 
 /// Reads from the store, where it may block on a disk on a thread that may.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     deps: &Deps,
     read: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -144,11 +148,11 @@ async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
     let (store, id) = (deps.store.clone(), Arc::clone(id));
     let read = move || -> Result<Log> {
         let Some(head) = store.head(&id)? else { return Ok(Log::default()) };
-        let entries = shared(store.load(&id, head.live_from)?);
+        let entries = shared(store.load(&id, head.active_from)?);
         let mut others: Vec<EntryId> = head.inbox.iter().chain(&head.pins).copied().collect();
         others.extend(head.active_compaction);
         others.extend(head.open_compaction);
-        others.retain(|entry| *entry < head.live_from);
+        others.retain(|entry| *entry < head.active_from);
         let extra = shared(store.get(&id, &others)?);
         Ok(Log::open(head, &entries, &extra))
     };

@@ -1,4 +1,4 @@
-//! Chunks of all the shapes that servers send, and the answer made of them.
+//! Chunks in all the shapes that servers send, and the answers that are assembled from them.
 
 use std::collections::HashSet;
 
@@ -33,7 +33,7 @@ fn check_calls(fragments: &[Value], expected: &[(&str, &str, &str)]) {
         .map(|call| (call.id.as_str(), call.name.as_str(), call.arguments.as_str()))
         .collect();
     assert_eq!(found, expected, "{fragments:?}");
-    // What was told on the way is what there is at the end.
+    // The events carry the same arguments as the finished answer.
     for (index, (_, _, arguments)) in expected.iter().enumerate() {
         let told: String = events
             .iter()
@@ -71,7 +71,7 @@ fn calls_in_fragments() {
         ],
         &[("a", "read", "{}"), ("b", "list", "{}")],
     );
-    // The name and the id again with every fragment.
+    // The name and the id are repeated with every fragment.
     check_calls(
         &[
             json!([{"index": 0, "id": "a", "function": {"name": "read", "arguments": "{\"p\""}}]),
@@ -150,7 +150,7 @@ fn whole_answers() {
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
     })]);
     assert_eq!(message.text(), "hi");
-    // Both forms in one chunk: the delta counts.
+    // With both forms in one chunk, the delta counts.
     let (message, _) = assemble(&[json!({
         "choices": [{"delta": {"content": "b"}, "message": {"content": "ab"}}, {"index": 1, "delta": {"content": "other"}}],
     })]);
@@ -183,7 +183,7 @@ fn usage_in_all_its_places() {
         ],
         counts(10, 6, 5, 0),
     );
-    // On the finish chunk, then zeros.
+    // Usage on the finish chunk, followed by zeros.
     check(
         &[
             json!({"choices": [{"delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 1}}]}),
@@ -191,7 +191,7 @@ fn usage_in_all_its_places() {
         ],
         counts(10, 1, 5, 0),
     );
-    // Reasoning that is only in the total.
+    // Reasoning that is counted only in the total.
     check(
         &[
             json!({"usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 35, "completion_tokens_details": {"reasoning_tokens": 20}}}),

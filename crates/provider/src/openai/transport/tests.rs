@@ -1,4 +1,4 @@
-//! The parts of the transport that need no socket.
+//! The parts of the transport that work without a socket.
 
 use std::sync::Arc;
 
@@ -6,24 +6,24 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt};
 
-use super::{AHEAD_BYTES_MAX, EventBody, Exchange, WholeLines, json_as_event};
+use super::{EventBody, Exchange, LineBuffer, READ_AHEAD_BYTES_MAX, json_as_event};
 
 #[test]
 fn lines_are_handed_on_whole_and_readable() {
-    let check = |chunks: &[&[u8]], handed: &[&str], held: &[u8]| {
-        let mut lines = WholeLines::default();
+    let check = |chunks: &[&[u8]], handed: &[&str], partial: &[u8]| {
+        let mut lines = LineBuffer::default();
         let pieces: Vec<Bytes> =
             chunks.iter().map(|chunk| lines.take(Bytes::copy_from_slice(chunk))).collect();
         assert_eq!(
-            (pieces, lines.held.as_slice()),
-            (handed.iter().map(|text| Bytes::from(text.as_bytes().to_vec())).collect(), held)
+            (pieces, lines.partial.as_slice()),
+            (handed.iter().map(|text| Bytes::from(text.as_bytes().to_vec())).collect(), partial)
         );
     };
     check(&["aé\n".as_bytes()], &["aé\n"], b"");
     check(&[b"a", b"b\nc", b"d", b"\n"], &["", "ab\n", "", "cd\n"], b"");
     check(&[b"a\n\nb\r\nc", b""], &["a\n\nb\r\n", ""], b"c");
     check(&[b"a\r", b"\nb"], &["a\r", "\n"], b"b");
-    // A character that is cut is in the line that is held; a bad one is replaced.
+    // A character in two pieces is put together, and an invalid one is replaced.
     check(&[b"a\xc3", b"\xa9b\n"], &["", "aéb\n"], b"");
     check(&[b"\xf0\x9f", b"\xa6", b"\x80!\n"], &["", "", "🦀!\n"], b"");
     check(&[b"a\xffb", b"\xc3", b"c\n"], &["", "", "a\u{fffd}b\u{fffd}c\n"], b"");
@@ -39,10 +39,10 @@ fn the_body_is_never_far_ahead_of_its_reader() {
     let exchange = Arc::new(Exchange::default());
     let mut body = EventBody {
         chunks: stream::repeat_with(|| Ok(Bytes::from_static(b"data: {}\n\n"))).boxed(),
-        lines: WholeLines::default(),
+        lines: LineBuffer::default(),
         limit_bytes: usize::MAX,
         left_bytes: usize::MAX,
-        ahead_bytes: 0,
+        unread_bytes: 0,
         exchange: Arc::clone(&exchange),
         is_over: false,
     };
@@ -50,13 +50,13 @@ fn the_body_is_never_far_ahead_of_its_reader() {
         let lines = std::iter::from_fn(|| body.next().now_or_never());
         lines.map(|lines| lines.expect("it has no end").expect("it does not break").len()).sum::<usize>()
     };
-    let full = AHEAD_BYTES_MAX..AHEAD_BYTES_MAX + 10;
+    let full = READ_AHEAD_BYTES_MAX..READ_AHEAD_BYTES_MAX + 10;
     assert!(full.contains(&handed_on()));
-    assert_eq!(handed_on(), 0, "nobody read");
-    // A reader that still finds something to read.
+    assert_eq!(handed_on(), 0, "nothing was read");
+    // The reader still has something to read, so the body does not continue.
     assert_eq!(exchange.next(&mut stream::iter([7]).boxed()).now_or_never(), Some(Some(7)));
     assert_eq!(handed_on(), 0);
-    // One that waits for more.
+    // The reader waits for more, so the body continues.
     assert_eq!(exchange.next(&mut stream::pending::<u8>().boxed()).now_or_never(), None);
     assert!(full.contains(&handed_on()));
     assert_eq!(handed_on(), 0);

@@ -58,6 +58,8 @@ stored_enum!(V2: StoredRecord {
     2 = Learned { key: String, value: Vec<u8> },
     3 = Quarantined { head: Box<Head> },
     4 = LossAccepted { head: Box<Head> },
+    5 = Part { batch: u64, entries: Vec<Entry>, head: Box<Head> },
+    6 = Commit { batch: u64, key: Option<String>, entries: Vec<Entry>, head: Box<Head> },
 });
 
 unchanged!(V2 = V1: EntryKind, Head);

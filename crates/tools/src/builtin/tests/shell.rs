@@ -8,7 +8,7 @@ use greenroom_kernel::message::blocks_text;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Fixture, Options, context};
+use super::{Fixture, context};
 use crate::builtin::bash::{self, Containment};
 use crate::{Progress, ToolContext};
 
@@ -21,7 +21,7 @@ fn containments() -> Vec<Containment> {
 fn fixture(containment: Containment) -> Fixture {
     let environment = vec![("EXTRA".to_owned(), "more".to_owned())];
     let bash = bash::Options { containment: Some(containment), environment, ..bash::Options::default() };
-    Fixture::with_options(&[("a.txt", "hello\n")], Options { shell: true, bash })
+    Fixture::with_shell(&[("a.txt", "hello\n")], bash)
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn output_and_exit_codes() {
 async fn a_sandbox_stands_in_front_of_the_shell() {
     let sandbox = ["/usr/bin/env", "SANDBOXED=yes"].map(Into::into).to_vec();
     let bash = bash::Options { sandbox, ..bash::Options::default() };
-    let fixture = Fixture::with_options(&[], Options { shell: true, bash });
+    let fixture = Fixture::with_shell(&[], bash);
     fixture.check("bash", json!({"command": "echo $SANDBOXED"}), "yes\n").await;
 }
 

@@ -34,15 +34,21 @@ const VICTIM: &str = "s0";
 /// No request takes longer than this, whatever was struck.
 const PATIENCE: Duration = Duration::from_secs(3_600);
 
-/// Where the actors call the probe.
-const SOURCES: [&str; 6] = [
-    include_str!("../../../crates/greenroom/src/message.rs"),
-    include_str!("../../../crates/greenroom/src/actors/session.rs"),
-    include_str!("../../../crates/greenroom/src/actors/session/compaction.rs"),
-    include_str!("../../../crates/greenroom/src/actors/agent.rs"),
-    include_str!("../../../crates/greenroom/src/actors/usage_tracker.rs"),
-    include_str!("../../../crates/greenroom/src/actors/compactor.rs"),
-];
+/// The code of the library, in which the actors call the probe: every file.
+fn sources() -> Vec<String> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/greenroom/src")];
+    let mut sources = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            } else {
+                sources.push(std::fs::read_to_string(entry.path()).unwrap());
+            }
+        }
+    }
+    sources
+}
 
 /// What is called by the actors and is not ours.
 const OUTSIDE: [&str; 6] = ["provider", "summary", "tool", "hook/before", "hook/after", "hook/failed"];
@@ -50,10 +56,12 @@ const OUTSIDE: [&str; 6] = ["provider", "summary", "tool", "hook/before", "hook/
 /// All points, as the code names them: `=> "session/prompt"`, `probe(…, "install/1_accepted")`.
 fn points() -> BTreeSet<&'static str> {
     let actors = ["session/", "agent/", "usage_tracker/", "compactor/", "install/"];
-    let named = SOURCES.iter().flat_map(|source| source.lines()).filter_map(|line| {
+    let sources = sources();
+    let named = sources.iter().flat_map(|source| source.lines()).filter_map(|line| {
         let is_point = line.contains("=> \"") || line.contains(".probe(");
         let name = line.split('"').nth(1).filter(|_| is_point)?;
-        actors.iter().any(|actor| name.starts_with(actor)).then_some(name)
+        // The probe is called with names that live as long as the process.
+        actors.iter().any(|actor| name.starts_with(actor)).then(|| &*name.to_owned().leak())
     });
     named.chain(OUTSIDE).collect()
 }

@@ -143,7 +143,7 @@ fn say(line: &str) {
 
 fn start(dir: &Path, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["crashes::child", "--exact", "--ignored", "--nocapture"])
+        .args(["deaths::processes::child", "--exact", "--ignored", "--nocapture"])
         .env(DIR, dir)
         .env(SEED, seed.to_string())
         .stdout(Stdio::piped())
@@ -366,11 +366,11 @@ fn sixty_kills_lose_nothing_and_run_nothing_twice() {
     assert!(interrupted > 0 && unanswered > 0, "no kill hit anything: {shown:?}");
 }
 
-/// As many kills as the environment says; by hand.
+/// As many kills as the environment says: for `cargo xtask kills`.
 #[test]
 #[ignore = "takes minutes"]
-#[expect(clippy::print_stdout, reason = "it is run by hand")]
-fn kills_by_hand() {
+#[expect(clippy::print_stdout, reason = "it is run by a person, who reads it")]
+fn kills_on_request() {
     let kills: u64 = told("GREENROOM_KILLS").and_then(|kills| kills.parse().ok()).unwrap_or(2_000);
     let began = Instant::now();
     let mut left = kills;

@@ -1,4 +1,5 @@
-//! A process that ends at any step of an installation: the session comes back with the old context or the new one.
+//! An actor or the process dies at any step of installing a compaction: the session comes back with the old context or
+//! the new one, and a compaction whose agent died is finished for the next one.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -86,7 +87,7 @@ async fn a_panic_at_any_step_leaves_the_old_context_or_the_new_one() {
 async fn a_process_that_ends_at_any_step_leaves_the_old_context_or_the_new_one() {
     for (step, durable) in STEPS {
         let dir = tempfile::tempdir().unwrap();
-        let name = "compactions::crashes::the_process_that_ends";
+        let name = "deaths::installations::the_process_that_ends";
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture", "--ignored"])
             .env(STEP, step)

@@ -1,0 +1,169 @@
+//! The record of a segment's sessions, in a small file beside the segment: whose entries the segment holds.
+//!
+//! It is read only when a part of the segment is damaged or gone: it then tells which sessions lost which entries, also
+//! when the index is lost.
+//!
+//! Invariants: a record tells of every frame of its segment before the offset `until`. It is written whole, by one
+//! rename, and removed before its segment is.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::{Frame, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::bytes::{Cursor, checked, seal};
+use crate::error::StoreError;
+use crate::files::{Files, OpenMode, read_all, replace};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"GRP1");
+const VERSION: u32 = 1;
+/// The end of a record's file name, after the segment's number.
+const SUFFIX: &str = ".sessions";
+
+/// Frames of one session and one kind, whose entries follow one another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) kind: FrameKind,
+    pub(crate) session: Box<str>,
+    /// The first entry.
+    pub(crate) first: u64,
+    /// The entry after the last.
+    pub(crate) next: u64,
+}
+
+/// Whose entries a segment holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SegmentSessions {
+    /// The segment's header.
+    pub(crate) header: SegmentHeader,
+    /// The record tells of the frames before this offset.
+    pub(crate) until: u64,
+    /// The runs in the order in which they begin.
+    pub(crate) runs: Vec<Run>,
+}
+
+impl SegmentSessions {
+    /// The record of a segment with these frames.
+    pub(crate) fn of(header: SegmentHeader, frames: &[Frame]) -> Self {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut last: HashMap<&str, usize> = HashMap::new();
+        for frame in frames.iter().filter(|frame| !frame.session.is_empty()) {
+            let next = frame.sequence.saturating_add(u64::from(frame.count));
+            match last.get(frame.session.as_ref()).and_then(|at| runs.get_mut(*at)) {
+                Some(run) if run.kind == frame.kind && run.next == frame.sequence => run.next = next,
+                _ => {
+                    last.insert(&frame.session, runs.len());
+                    let session = frame.session.clone();
+                    runs.push(Run { kind: frame.kind, session, first: frame.sequence, next });
+                }
+            }
+        }
+        let until = frames.last().map_or(SEGMENT_HEADER_BYTES, Frame::end);
+        Self { header, until, runs }
+    }
+
+    /// The runs of entries that are not among `whole`, the frames that can still be read, as frames at the offset `at`.
+    pub(crate) fn missing(&self, whole: &[&Frame], at: u64) -> Vec<Frame> {
+        let mut found: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
+        for frame in whole {
+            let end = frame.sequence.saturating_add(u64::from(frame.count));
+            found.entry(&frame.session).or_default().push((frame.sequence, end));
+        }
+        let mut missing = Vec::new();
+        for run in &self.runs {
+            let holds_entries = run.next > run.first;
+            if !holds_entries && whole.iter().any(|frame| is_same(frame, run)) {
+                continue;
+            }
+            let mut next = run.first;
+            if holds_entries {
+                let mut ranges = found.get(run.session.as_ref()).cloned().unwrap_or_default();
+                ranges.sort_unstable();
+                for (from, until) in ranges {
+                    if from > next {
+                        missing.push(frame_of(run, next, from.min(run.next), at));
+                    }
+                    next = next.max(until);
+                    if next >= run.next {
+                        break;
+                    }
+                }
+            }
+            if !holds_entries || next < run.next {
+                missing.push(frame_of(run, next, run.next, at));
+            }
+        }
+        missing
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(MAGIC.to_le_bytes());
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(self.header.id.to_le_bytes());
+        bytes.extend(self.header.order.to_le_bytes());
+        bytes.extend(self.header.seed.to_le_bytes());
+        bytes.extend(self.until.to_le_bytes());
+        for Run { kind, session, first, next } in &self.runs {
+            let length = u8::try_from(session.len()).expect("session ids have at most 64 bytes");
+            bytes.extend([*kind as u8, length]);
+            bytes.extend(session.as_bytes());
+            bytes.extend(first.to_le_bytes());
+            bytes.extend(next.to_le_bytes());
+        }
+        seal(&mut bytes, 0);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut cursor = Cursor::new(checked(bytes)?);
+        (cursor.u32()? == MAGIC && cursor.u32()? == VERSION).then_some(())?;
+        let header = SegmentHeader { id: cursor.u64()?, order: cursor.u64()?, seed: cursor.u32()? };
+        let until = cursor.u64()?;
+        let mut runs = Vec::new();
+        while !cursor.is_empty() {
+            let kind = FrameKind::from_number(cursor.u8()?)?;
+            let length = usize::from(cursor.u8()?);
+            let session = cursor.text(length)?.into();
+            runs.push(Run { kind, session, first: cursor.u64()?, next: cursor.u64()? });
+        }
+        Some(Self { header, until, runs })
+    }
+
+    /// The record's file in the journal's directory.
+    pub(crate) fn path(journal: &Path, id: u64) -> PathBuf {
+        journal.join(format!("{id:010}{SUFFIX}"))
+    }
+
+    /// The segment's number, from the name of its record; `None` if the file is no record.
+    pub(crate) fn id_of(name: &str) -> Option<u64> {
+        name.strip_suffix(SUFFIX).filter(|stem| stem.len() == 10)?.parse().ok()
+    }
+
+    /// Writes the record durably.
+    pub(crate) fn store(&self, files: &dyn Files, journal: &Path) -> Result<(), StoreError> {
+        let path = Self::path(journal, self.header.id);
+        replace(files, &path, &self.encode()).map_err(|error| StoreError::io("write", &path, error))
+    }
+
+    /// Reads the record of a segment; `None` if there is none that can be used.
+    pub(crate) fn load(files: &dyn Files, journal: &Path, id: u64) -> Option<Self> {
+        let file = files.open(&Self::path(journal, id), OpenMode::Read).ok()?;
+        Self::decode(&read_all(file.as_ref()).ok()?).filter(|record| record.header.id == id)
+    }
+}
+
+fn is_same(frame: &Frame, run: &Run) -> bool {
+    frame.kind == run.kind && frame.session == run.session && frame.sequence == run.first
+}
+
+/// A frame that stands for the entries from `first` to before `next`.
+fn frame_of(run: &Run, first: u64, next: u64, at: u64) -> Frame {
+    Frame {
+        offset: at,
+        length: 0,
+        sequence: first,
+        count: u32::try_from(next - first).unwrap_or(u32::MAX),
+        kind: run.kind,
+        session: run.session.clone(),
+    }
+}

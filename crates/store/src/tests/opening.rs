@@ -1,0 +1,414 @@
+//! What opening a damaged store decides, case by case: which bytes count, which index is used, what is reported.
+
+use greenroom_kernel::EntryId;
+
+use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
+use crate::faults::Fault;
+use crate::journal::manifest::{Manifest, State};
+use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
+use crate::record::{self, StoredRecord};
+use crate::{Batch, Notice, StoreError};
+
+/// The bytes of a segment.
+fn bytes_of(world: &World, id: u64) -> Vec<u8> {
+    let mut copy = Vec::new();
+    world.memory.damage(&world.segment(id), |bytes| copy.clone_from(bytes)).unwrap();
+    copy
+}
+
+/// What a segment holds.
+fn scan_of(world: &World, id: u64) -> Scan {
+    let bytes = bytes_of(world, id);
+    let header = SegmentHeader::decode(&bytes).unwrap().unwrap();
+    scan(&bytes, id, header.seed, None)
+}
+
+/// The bytes of the frame with this session's entry, in the first segment.
+fn frame_of(world: &World, session: &str, sequence: u64) -> std::ops::Range<usize> {
+    let scanned = scan_of(world, 1);
+    let is_it = |frame: &&Frame| (&*frame.session, frame.sequence) == (session, sequence);
+    let frame = scanned.frames.iter().map(|(frame, _)| frame).find(is_it).unwrap();
+    usize::try_from(frame.offset).unwrap()..usize::try_from(frame.end()).unwrap()
+}
+
+/// A closed store with the sessions `one` and `two`, whose six entries each alternate in one segment.
+fn alternating() -> World {
+    let world = World { segment_bytes: 1 << 20, ..World::new() };
+    let store = world.open_quiet();
+    for id in 0..6 {
+        append(&store, "one", keyed(id, &[&format!("one {id}")], &format!("k{id}"))).unwrap();
+        append(&store, "two", batch(id, &[&format!("two {id}")])).unwrap();
+    }
+    drop(store);
+    world
+}
+
+fn lose_index(world: &World) {
+    std::fs::remove_dir_all(world.index()).unwrap();
+}
+
+fn expected(session: &str, count: u64) -> Vec<String> {
+    (0..count).map(|id| format!("{session} {id}")).collect()
+}
+
+#[test]
+fn an_index_whose_places_no_longer_fit_the_journal_is_built_again() {
+    let world = alternating();
+    let gone = frame_of(&world, "two", 2);
+    world.memory.damage(&world.segment(1), |bytes| drop(bytes.drain(gone.clone()))).unwrap();
+    let (store, notices) = world.open();
+    let reason = "it does not fit the journal".to_owned();
+    assert!(notices.contains(&Notice::IndexRebuilt { reason }), "{notices:?}");
+    assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
+    assert!(matches!(store.load("two", EntryId(0)), Err(StoreError::Damaged { entry: EntryId(2), .. })));
+}
+
+#[test]
+fn a_damaged_segment_keeps_its_bytes_and_is_not_written_to_again() {
+    let world = alternating();
+    let last = frame_of(&world, "two", 5);
+    world.memory.damage(&world.segment(1), |bytes| bytes[last.end - 1] ^= 1).unwrap();
+    let before = bytes_of(&world, 1);
+    let (store, notices) = world.open();
+    assert_eq!(notices, [Notice::TailLost { session: "two".to_owned(), from: EntryId(5) }]);
+    append(&store, "one", batch(6, &["one 6"])).unwrap();
+    drop(store);
+    assert_eq!(bytes_of(&world, 1), before);
+    assert_eq!(texts(&world.open_quiet(), "one", 0).unwrap(), expected("one", 7));
+    let head = wait(world.open_quiet().accept_loss("two")).unwrap();
+    assert_eq!(head.entries, 5);
+}
+
+#[test]
+fn an_unfinished_write_is_cut_off_to_the_byte() {
+    for loses_index in [false, true] {
+        let world = alternating();
+        let end = scan_of(&world, 1).end;
+        world.memory.damage(&world.segment(1), |bytes| bytes.extend([7; 11])).unwrap();
+        if loses_index {
+            lose_index(&world);
+        }
+        let (store, notices) = world.open();
+        let cut = Notice::TailCut { segment: 1, offset: end, bytes: 11 };
+        assert!(notices.contains(&cut), "{notices:?}");
+        assert_eq!(bytes_of(&world, 1).len() as u64, end);
+        append(&store, "one", batch(6, &["one 6"])).unwrap();
+        drop(store);
+        let store = world.open_quiet();
+        assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 7));
+        assert_eq!(world.memory.paths().len(), 2, "the segment is still the only one");
+    }
+}
+
+/// Appends batches to the first segment as one group, as if they had been written by one write. Returns where the group
+/// begins.
+fn write_group(world: &World, batches: &[(&str, Batch)]) -> u64 {
+    let scanned = scan_of(world, 1);
+    let header = SegmentHeader::decode(&bytes_of(world, 1)).unwrap().unwrap();
+    let (mut buffer, mut chain) = (Vec::new(), scanned.chain);
+    for (session, Batch { entries, head, key }) in batches {
+        let sequence = entries[0].id.0;
+        let count = u32::try_from(entries.len()).unwrap();
+        let (entries, head) = (entries.clone(), Box::new(head.clone()));
+        let payload = record::encode(&StoredRecord::Append { key: key.clone(), entries, head }).unwrap();
+        let session = (*session).to_owned();
+        let frame = NewFrame { kind: FrameKind::Append, session, sequence, count, payload };
+        chain = frame.encode(&mut buffer, scanned.end, header.seed, chain).1;
+    }
+    world.memory.damage(&world.segment(1), |bytes| bytes.extend(&buffer)).unwrap();
+    scanned.end
+}
+
+fn flip_last_byte(world: &World, frame: &std::ops::Range<usize>) {
+    world.memory.damage(&world.segment(1), |bytes| bytes[frame.end - 1] ^= 1).unwrap();
+}
+
+#[test]
+fn pieces_of_a_group_that_was_not_written_whole_are_cut_off_behind_the_first_gap() {
+    for loses_index in [false, true] {
+        let world = alternating();
+        let group =
+            [("one", batch(6, &["one 6"])), ("two", batch(6, &["two 6"])), ("one", batch(7, &["one 7"]))];
+        write_group(&world, &group);
+        let missing = frame_of(&world, "two", 6);
+        let length = bytes_of(&world, 1).len();
+        flip_last_byte(&world, &missing);
+        if loses_index {
+            lose_index(&world);
+        }
+        let (store, notices) = world.open();
+        let cut = Notice::TailCut {
+            segment: 1,
+            offset: missing.start as u64,
+            bytes: (length - missing.start) as u64,
+        };
+        assert!(notices.contains(&cut), "{notices:?}");
+        assert!(!notices.iter().any(|notice| matches!(notice, Notice::Damaged { .. })), "{notices:?}");
+        assert_eq!(bytes_of(&world, 1).len(), missing.start);
+        assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 7));
+        assert_eq!(texts(&store, "two", 0).unwrap(), expected("two", 6));
+        append(&store, "two", batch(6, &["two 6"])).unwrap();
+        append(&store, "one", batch(7, &["one 7"])).unwrap();
+        drop(store);
+        assert_eq!(texts(&world.open_quiet(), "one", 0).unwrap(), expected("one", 8));
+    }
+}
+
+#[test]
+fn a_first_frame_that_never_arrived_takes_its_group_with_it() {
+    let world = alternating();
+    let start = write_group(&world, &[("one", batch(6, &["one 6"])), ("two", batch(6, &["two 6"]))]);
+    let length = bytes_of(&world, 1).len() as u64;
+    let missing = frame_of(&world, "one", 6);
+    flip_last_byte(&world, &missing);
+    let (store, notices) = world.open();
+    assert_eq!(notices, [Notice::TailCut { segment: 1, offset: start, bytes: length - start }]);
+    assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
+    assert_eq!(texts(&store, "two", 0).unwrap(), expected("two", 6));
+}
+
+#[test]
+fn a_gap_in_a_group_that_was_acknowledged_is_damage_and_costs_only_its_own_frame() {
+    for loses_index in [false, true] {
+        let world = alternating();
+        let group =
+            [("one", batch(6, &["one 6"])), ("two", batch(6, &["two 6"])), ("one", batch(7, &["one 7"]))];
+        write_group(&world, &group);
+        let damaged = frame_of(&world, "two", 6);
+        // Closing the store notes that all of it is synced.
+        drop(world.open_quiet());
+        flip_last_byte(&world, &damaged);
+        if loses_index {
+            lose_index(&world);
+        }
+        let (store, notices) = world.open();
+        assert!(!notices.iter().any(|notice| matches!(notice, Notice::TailCut { .. })), "{notices:?}");
+        let lost = Notice::TailLost { session: "two".to_owned(), from: EntryId(6) };
+        assert!(notices.contains(&lost), "{notices:?}");
+        assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 8));
+        assert_eq!(texts(&store, "two", 0).unwrap(), expected("two", 6));
+    }
+}
+
+#[test]
+fn opening_a_store_that_was_closed_changes_nothing_in_the_journal() {
+    let world = alternating();
+    let before = bytes_of(&world, 1);
+    world.files.set(Fault::None);
+    let store = world.open_quiet();
+    assert_eq!(world.files.operations(), 0);
+    assert_eq!(bytes_of(&world, 1), before);
+    drop(store);
+}
+
+#[test]
+fn a_store_to_which_nothing_was_appended_keeps_its_index() {
+    let world = World::new();
+    for _ in 0..3 {
+        drop(world.open_quiet());
+    }
+    assert_eq!(world.memory.paths().len(), 2, "one segment and the manifest");
+    assert!(world.memory.paths().contains(&world.segment(1)));
+}
+
+#[test]
+fn damage_that_the_index_covers_is_reported_with_all_that_it_cost() {
+    let world = alternating();
+    let damaged = frame_of(&world, "one", 2);
+    flip_last_byte(&world, &damaged);
+    let (store, notices) = world.open();
+    let (offset, sessions) = (damaged.start as u64, vec!["one".to_owned()]);
+    assert_eq!(notices, [Notice::Damaged { segment: 1, offset, sessions, others_possible: false }]);
+    let head = store.head("one").unwrap().unwrap();
+    assert_eq!((head.lost_from, head.entries), (Some(EntryId(2)), 6));
+    assert_eq!(store.head("two").unwrap().unwrap().lost_from, None);
+    // The new segment follows the damaged one.
+    let order = |id| SegmentHeader::decode(&bytes_of(&world, id)).unwrap().unwrap().order;
+    assert_eq!(order(2), order(1) + 1);
+}
+
+#[test]
+fn damage_that_the_index_does_not_cover_may_have_cost_other_sessions_too() {
+    let world = alternating();
+    let aside = tempfile::tempdir().unwrap();
+    copy_dir(&world.index(), &aside.path().join("index"));
+    let store = world.open_quiet();
+    for id in 6..9 {
+        append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+    }
+    drop(store);
+    lose_index(&world);
+    copy_dir(&aside.path().join("index"), &world.index());
+    let damaged = frame_of(&world, "one", 7);
+    flip_last_byte(&world, &damaged);
+    let (store, notices) = world.open();
+    let (offset, sessions) = (damaged.start as u64, vec!["one".to_owned()]);
+    assert_eq!(notices, [Notice::Damaged { segment: 1, offset, sessions, others_possible: true }]);
+    assert_eq!(store.head("one").unwrap().unwrap().lost_from, Some(EntryId(7)));
+    assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(7), EntryId(8))]);
+}
+
+#[test]
+fn a_segment_number_is_never_used_again_even_if_only_the_index_remembers_it() {
+    let world = World { segment_bytes: 400, ..World::new() };
+    let store = world.open_quiet();
+    for id in 0..6 {
+        append(&store, "one", batch(id, &[&"x".repeat(300)])).unwrap();
+    }
+    drop(store);
+    let highest = world.memory.paths().len() as u64 - 1;
+    assert!(highest > 3 && world.memory.paths().contains(&world.segment(highest)));
+    let order = SegmentHeader::decode(&bytes_of(&world, highest)).unwrap().unwrap().order;
+    for path in world.memory.paths() {
+        world.memory.lose(&path);
+    }
+    let (store, notices) = world.open();
+    assert_eq!(notices, [Notice::TailLost { session: "one".to_owned(), from: EntryId(0) }]);
+    assert!(world.memory.paths().contains(&world.segment(highest + 1)), "{:?}", world.memory.paths());
+    let header = SegmentHeader::decode(&bytes_of(&world, highest + 1)).unwrap().unwrap();
+    assert_eq!(header.order, order + 1);
+    drop(store);
+}
+
+#[test]
+fn a_lost_head_is_taken_from_the_last_entry_that_is_left() {
+    let world = alternating();
+    let store = world.open_quiet();
+    // A newer head that comes without an entry, and is lost with its frame.
+    let mut named = batch(6, &[]);
+    named.head.title = Some("named".to_owned());
+    append(&store, "one", named).unwrap();
+    drop(store);
+    let length = bytes_of(&world, 1).len();
+    world.memory.damage(&world.segment(1), |bytes| bytes[length - 1] ^= 1).unwrap();
+    let (store, notices) = world.open();
+    assert_eq!(notices, [Notice::TailLost { session: "one".to_owned(), from: EntryId(6) }]);
+    let head = store.head("one").unwrap().unwrap();
+    assert_eq!((head.entries, head.lost_from, head.title), (6, Some(EntryId(6)), None));
+    assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
+}
+
+#[test]
+fn an_index_of_another_journal_is_built_again_even_if_something_else_is_damaged() {
+    for damages in [None, Some(0), Some(1)] {
+        let world = alternating();
+        let manifest = world.dir.path().join("journal/manifest");
+        let read = |path: &std::path::Path| {
+            let mut copy = Vec::new();
+            world.memory.damage(path, |bytes| copy.clone_from(bytes)).unwrap();
+            copy
+        };
+        let common = [manifest, world.segment(1)].map(|path| (read(&path), path));
+        let store = world.open_quiet();
+        append(&store, "one", batch(6, &["the journal that the index knows"])).unwrap();
+        drop(store);
+        let aside = tempfile::tempdir().unwrap();
+        copy_dir(&world.index(), &aside.path().join("index"));
+        // The journal that is there took another course, and its frames end elsewhere.
+        for (before, path) in &common {
+            world.memory.damage(path, |bytes| bytes.clone_from(before)).unwrap();
+        }
+        lose_index(&world);
+        let (store, _) = world.open();
+        for id in 0..4 {
+            let text = format!("other {id}{}", "x".repeat(90));
+            append(&store, "three", batch(id, &[&text])).unwrap();
+        }
+        drop(store);
+        if let Some(at) = damages {
+            // Once before the place that the index knows last, once behind it.
+            let (session, sequence) = [("two", 1), ("three", 3)][at];
+            let damaged = frame_of(&world, session, sequence);
+            flip_last_byte(&world, &damaged);
+        }
+        lose_index(&world);
+        copy_dir(&aside.path().join("index"), &world.index());
+        let (store, notices) = world.open();
+        let reason = "it does not fit the journal".to_owned();
+        assert!(notices.contains(&Notice::IndexRebuilt { reason }), "damage {damages:?}: {notices:?}");
+        assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
+        let others = texts(&store, "three", 0).map_or(0, |texts| texts.len());
+        assert_eq!(others, if damages == Some(1) { 3 } else { 4 });
+    }
+}
+
+#[test]
+fn a_damaged_sealed_segment_is_listed_as_abandoned_and_the_others_stay_sealed() {
+    let world = World { segment_bytes: 400, ..World::new() };
+    let store = world.open_quiet();
+    for id in 0..5 {
+        append(&store, "one", batch(id, &[&"x".repeat(300)])).unwrap();
+    }
+    drop(store);
+    // The segment's ends are as they should be: only reading it shows the damage.
+    world.memory.damage(&world.segment(2), |bytes| bytes[200] ^= 1).unwrap();
+    drop(world.open_quiet());
+    lose_index(&world);
+    let (store, notices) = world.open();
+    let lost = |notice: &Notice| matches!(notice, Notice::Damaged { segment: 2, others_possible: false, .. });
+    assert!(notices.iter().any(lost), "{notices:?}");
+    assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
+    let manifest = Manifest::load(&world.memory, &world.dir.path().join("journal")).unwrap().unwrap();
+    let states = manifest.segments.iter().map(|listed| (listed.id, listed.state));
+    for (id, state) in states.filter(|(_, state)| !matches!(state, State::Active { .. })) {
+        assert_eq!(matches!(state, State::Abandoned { .. }), id == 2, "segment {id}: {state:?}");
+    }
+    assert!(manifest.segments.len() > 4, "{manifest:?}");
+    drop(store);
+    drop(world.open_quiet());
+}
+
+#[test]
+fn a_damaged_deletion_takes_effect_where_it_stood_and_only_once() {
+    for loses_index in [false, true] {
+        let world = alternating();
+        let store = world.open_quiet();
+        wait(store.delete("two")).unwrap();
+        append(&store, "two", batch(0, &["new"])).unwrap();
+        drop(store);
+        let is_deletion = |frame: &&Frame| frame.kind == FrameKind::Deleted;
+        let scanned = scan_of(&world, 1);
+        let deletion = scanned.frames.iter().map(|(frame, _)| frame).find(is_deletion).unwrap();
+        let end = usize::try_from(deletion.end()).unwrap();
+        flip_last_byte(&world, &(0..end));
+        if loses_index {
+            lose_index(&world);
+        }
+        let (store, notices) = world.open();
+        assert!(notices.iter().any(|notice| matches!(notice, Notice::Damaged { .. })), "{notices:?}");
+        assert_eq!(texts(&store, "two", 0).unwrap(), ["new"], "index lost: {loses_index}");
+        assert_eq!(store.head("two").unwrap().unwrap().lost_from, None, "index lost: {loses_index}");
+        assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 6));
+    }
+}
+
+#[test]
+fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
+    // With its header, a damaged frame is still known; without it, only the gap in its session tells.
+    for has_header in [true, false] {
+        let world = alternating();
+        let damaged = [frame_of(&world, "one", 1), frame_of(&world, "two", 3)];
+        let damage =
+            |frame: &std::ops::Range<usize>| if has_header { frame.end - 1 } else { frame.start + 20 };
+        let at = damaged.each_ref().map(damage);
+        world.memory.damage(&world.segment(1), |bytes| at.iter().for_each(|at| bytes[*at] ^= 1)).unwrap();
+        lose_index(&world);
+        let (store, notices) = world.open();
+        let found: Vec<(u64, &[String])> = notices
+            .iter()
+            .filter_map(|notice| match notice {
+                Notice::Damaged { offset, sessions, .. } => Some((*offset, sessions.as_slice())),
+                Notice::TailLost { .. }
+                | Notice::TailCut { .. }
+                | Notice::IndexRebuilt { .. }
+                | Notice::IndexInMemory { .. }
+                | Notice::ManifestRebuilt { .. } => None,
+            })
+            .collect();
+        let (one, two) = (vec!["one".to_owned()], vec!["two".to_owned()]);
+        let starts = damaged.map(|frame| frame.start as u64);
+        assert_eq!(found, [(starts[0], one.as_slice()), (starts[1], two.as_slice())], "header: {has_header}");
+        assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
+        assert_eq!(store.salvage("two").unwrap().lost, [(EntryId(3), EntryId(4))]);
+    }
+}
