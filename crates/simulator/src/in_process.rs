@@ -109,12 +109,17 @@ fn seen(mut request: Request) -> SeenRequest {
                 .sum(),
         })
         .sum();
+    let mut settings = request.settings;
+    if request.tools.is_empty() {
+        // A client says nothing about tools where it offers none.
+        (settings.tool_choice, settings.parallel_tool_calls) = (None, None);
+    }
     SeenRequest {
         model: request.model,
         system: request.system,
         messages: request.messages,
         tools: request.tools,
-        output_tokens_max: request.output_tokens_max,
+        settings,
         output_schema: request.output_schema,
         session: Some(request.session).filter(|session| !session.is_empty()),
         purpose: request.purpose,

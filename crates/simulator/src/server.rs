@@ -151,8 +151,9 @@ async fn complete(simulator: Simulator, request: Request<Incoming>) -> Result<Re
         Ok(wire) => (wire, None),
         Err(error) => (WireRequest::default(), Some((Rule::NotJson, error.to_string()))),
     };
+    let extra = serde_json::from_slice(&body).unwrap_or_default();
     drop(body);
-    let (seen, form, mut broken) = wire.into_seen(from_headers, bytes);
+    let (seen, form, mut broken) = wire.into_seen(from_headers, extra, bytes);
     broken.extend(not_json);
     let (model, streamed) = (seen.model.clone(), seen.streamed);
     let (answer, flight) = simulator.begin(seen, broken);

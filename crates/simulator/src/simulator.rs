@@ -364,7 +364,7 @@ impl Simulator {
     /// The refusal of a request that is larger than the window.
     fn overflow(&self, request: &SeenRequest) -> Option<Refusal> {
         let options = &self.inner.options;
-        let output = request.output_tokens_max;
+        let output = request.settings.output_tokens_max;
         if request.tokens > options.window {
             return options.error_dialect.refuse(
                 options.window,
@@ -406,6 +406,7 @@ impl Simulator {
     fn answer(&self, request: &SeenRequest, mut reply: Reply, fault: Option<&Fault>, number: u64) -> Answer {
         let options = &self.inner.options;
         let room = request
+            .settings
             .output_tokens_max
             .unwrap_or(options.max_output)
             .min(options.max_output)

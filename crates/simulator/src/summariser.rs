@@ -86,7 +86,8 @@ pub(crate) fn obedient(request: &SeenRequest) -> String {
     let text = request.last_user_text();
     let transcript = Transcript::read(&text);
     // The runtime measures with its own counter, which differs from ours by up to a quarter.
-    let cap = request.output_tokens_max.unwrap_or(CAP_TOKENS_DEFAULT).min(CAP_TOKENS_DEFAULT) * 6 / 10;
+    let cap =
+        request.settings.output_tokens_max.unwrap_or(CAP_TOKENS_DEFAULT).min(CAP_TOKENS_DEFAULT) * 6 / 10;
     // The oldest facts go first when it is too long, as in a real summary.
     let mut kept = 64;
     loop {

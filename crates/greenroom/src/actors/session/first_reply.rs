@@ -14,7 +14,7 @@ use super::runs::{RUN_RESUMED, Told};
 use crate::deps::blocking;
 use crate::error::{Error, Result};
 use crate::message::ReplyTo;
-use crate::session::Reply;
+use crate::prompt::Reply;
 
 impl SessionState {
     /// Tells the caller of a prompt why it was not taken. One that was said before gets the reply that it had.
