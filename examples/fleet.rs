@@ -38,7 +38,8 @@ async fn main() -> anyhow::Result<()> {
     let names: Vec<String> = (0..SESSIONS).map(|number| format!("agent-{number}")).collect();
     let sessions = try_join_all(names.iter().map(|name| runtime.open(name, &agent))).await?;
     for _ in 0..PROMPTS {
-        try_join_all(sessions.iter().map(|session| session.prompt("Where is the word?"))).await?;
+        try_join_all(sessions.iter().map(|session| session.prompt("Where is the word?").into_future()))
+            .await?;
     }
     let (runs, took) = (SESSIONS * PROMPTS, began.elapsed().as_secs_f64());
     println!("{} sessions alive, {runs} prompts answered", runtime.live().await?.len());

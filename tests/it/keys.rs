@@ -29,14 +29,14 @@ async fn a_repeated_key_gives_the_first_reply_and_asks_nobody() {
     let model = simulator(Sequence(script), 100_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("once", &looker()).await.unwrap();
-    let first = session.prompt_once("k", "how is the weather?").await.unwrap();
+    let first = session.prompt("how is the weather?").once("k").await.unwrap();
     assert_eq!((first.text.as_str(), first.steps), ("it rains", 2));
     session.prompt("and now?").await.unwrap();
     let entries = session.state().await.unwrap().entries;
-    assert_eq!(session.prompt_once("k", "how is the weather?").await.unwrap(), first);
+    assert_eq!(session.prompt("how is the weather?").once("k").await.unwrap(), first);
     assert_eq!(session.state().await.unwrap().entries, entries, "nothing was recorded");
     assert_eq!(model.calls(), 3);
-    assert_eq!(session.prompt_once("another", "and then?").await.unwrap().text, "at last");
+    assert_eq!(session.prompt("and then?").once("another").await.unwrap().text, "at last");
     model.assert_clean();
 }
 
@@ -52,13 +52,13 @@ async fn after_a_restart_too_also_where_the_prompt_waited_first() {
     let one = start().await.unwrap();
     let session = one.open("once", &agent(100_000)).await.unwrap();
     // The second waits in the inbox for the first one's run.
-    let (first, second) = tokio::join!(session.prompt_once("a", "first"), session.prompt_once("b", "second"));
+    let (first, second) = tokio::join!(session.prompt("first").once("a"), session.prompt("second").once("b"));
     let (first, second) = (first.unwrap(), second.unwrap());
     drop((session, one));
     let two = start().await.unwrap();
     let session = two.open("once", &agent(100_000)).await.unwrap();
-    assert_eq!(session.prompt_once("b", "second").await.unwrap(), second);
-    assert_eq!(session.prompt_once("a", "first").await.unwrap(), first);
+    assert_eq!(session.prompt("second").once("b").await.unwrap(), second);
+    assert_eq!(session.prompt("first").once("a").await.unwrap(), first);
     assert_eq!((first.text.as_str(), second.text.as_str(), model.calls()), ("one", "two", 2));
 }
 
@@ -76,10 +76,10 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
     let session = runtime.open("once", &agent(100_000)).await.unwrap();
     let running = tokio::spawn({
         let session = session.clone();
-        async move { session.prompt_once("runs", "a").await }
+        async move { session.prompt("a").once("runs").await }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let repeated = session.prompt_once("runs", "a").await.unwrap_err();
+    let repeated = session.prompt("a").once("runs").await.unwrap_err();
     assert!(
         matches!(&repeated, Error::DuplicateKey { first, outcome: None, .. } if first.0 == 0),
         "{repeated:?}"
@@ -87,9 +87,9 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
     assert!(repeated.is_retryable() && repeated.to_string().ends_with("its run has not ended yet"));
     running.await.unwrap().unwrap();
 
-    let failed = session.prompt_once("fails", "b").await.unwrap_err();
+    let failed = session.prompt("b").once("fails").await.unwrap_err();
     let Error::Model(failure) = failed else { panic!("{failed:?}") };
-    let repeated = session.prompt_once("fails", "b").await.unwrap_err();
+    let repeated = session.prompt("b").once("fails").await.unwrap_err();
     let Error::DuplicateKey { outcome: Some(RunOutcome::Failed(told)), first, .. } = &repeated else {
         panic!("{repeated:?}")
     };
@@ -99,10 +99,10 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
     assert_eq!(said[0].kind.as_message().unwrap().text(), "b", "`first` is the prompt's entry");
 
     // One that was given up, and then resumed: its reply is that of the run that went on.
-    let given_up = tokio::time::timeout(Duration::from_secs(1), session.prompt_once("drops", "c")).await;
+    let given_up = tokio::time::timeout(Duration::from_secs(1), session.prompt("c").once("drops")).await;
     assert!(given_up.is_err());
     let repeated = loop {
-        match session.prompt_once("drops", "c").await.unwrap_err() {
+        match session.prompt("c").once("drops").await.unwrap_err() {
             Error::DuplicateKey { outcome: None, .. } => tokio::time::sleep(Duration::from_millis(10)).await,
             other => break other,
         }
@@ -113,6 +113,6 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
     );
     let resumed = session.resume().await.unwrap();
     assert_eq!(resumed.text, "gone on");
-    assert_eq!(session.prompt_once("drops", "c").await.unwrap(), resumed);
+    assert_eq!(session.prompt("c").once("drops").await.unwrap(), resumed);
     model.assert_clean();
 }

@@ -19,10 +19,14 @@ mod keys;
 mod lifecycle;
 /// Events that begin, and their ends.
 mod pairs;
+/// A prompt as a request: typed, timed, streamed.
+mod requests;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.
 mod runs;
 /// One module for each document that compaction was built after; its tests are that document's sentences.
 mod seeds;
+/// Model settings, from the agent to the wire.
+mod settings;
 /// Whole lives made of a seed, with faults, crashes and panics.
 mod simulation;
 /// The workspace as a whole: who may know whom, and what every file owes its reader.

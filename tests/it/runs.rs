@@ -78,7 +78,7 @@ async fn an_abort_keeps_what_had_come_and_the_session_goes_on() {
     let model = simulator(Sequence(vec![slow, Said::text("fine")]), 100_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("abort", &agent(100_000)).await.unwrap();
-    let mut stream = session.stream("count");
+    let mut stream = session.prompt("count").stream();
     assert!(stream.next_text().await.is_some());
     session.abort();
     assert!(matches!(stream.reply().await, Err(Error::Aborted)));
@@ -150,7 +150,7 @@ async fn an_answer_of_a_type() {
     let model = simulator(Sequence(script), 100_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("typed", &agent(100_000)).await.unwrap();
-    let add: Add = session.prompt_as("two numbers").await.unwrap();
-    assert_eq!((add.a, add.b), (1, 2));
-    assert!(matches!(session.prompt_as::<Add>("again").await, Err(Error::Output { .. })));
+    let add = session.prompt("two numbers").output::<Add>().await.unwrap();
+    assert_eq!((add.value.a, add.value.b, add.reply.steps), (1, 2, 1));
+    assert!(matches!(session.prompt("again").output::<Add>().await, Err(Error::Output { .. })));
 }

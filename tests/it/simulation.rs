@@ -15,6 +15,8 @@ mod stream;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use greenroom_tools::panic_text;
+
 /// What came of a seed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Outcome {
@@ -37,13 +39,8 @@ fn run(seed: u64) -> Result<Outcome, String> {
 }
 
 fn run_into(seed: u64, outcome: &mut Outcome) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(|| life::live(seed, outcome))).map_err(|panic| panic_text(&*panic))
-}
-
-/// What a panic said.
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
+    catch_unwind(AssertUnwindSafe(|| life::live(seed, outcome)))
+        .map_err(|panic| panic_text(&*panic).to_owned())
 }
 
 /// Lives these seeds, and fails with all that did not hold.

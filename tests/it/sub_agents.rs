@@ -259,7 +259,7 @@ async fn check_cancel(levels: usize, busy: Busy, way: Way) {
     let session = runtime.open("boss", &boss).await.unwrap();
     session.state().await.unwrap();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    let mut prompt = Box::pin(session.prompt("go"));
+    let mut prompt = session.prompt("go").into_future();
     // It is seen to be at work.
     assert!(tokio::time::timeout(Duration::from_secs(10), &mut prompt).await.is_err(), "{case}");
     let seen = match busy {

@@ -23,7 +23,7 @@ impl Cargo {
         Self { line: format!("cargo {}", arguments.join(" ")), command }
     }
 
-    /// With this variable.
+    /// Sets an environment variable for the command.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self
@@ -77,7 +77,7 @@ impl Cargo {
     }
 }
 
-/// The workspace's root.
+/// The root folder of the workspace.
 pub(crate) fn workspace_root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().expect("xtask lies in the workspace").to_owned()

@@ -9,13 +9,13 @@ use anyhow::{Context, Result, ensure};
 
 use crate::run::{Cargo, workspace_root};
 
-/// One step.
+/// One step of `cargo xtask ci`.
 pub(crate) struct Step {
     /// Its name, for `--only`.
     pub(crate) name: &'static str,
-    /// What it does.
+    /// What it checks, in a few words.
     pub(crate) about: &'static str,
-    /// Does it.
+    /// Runs the step.
     pub(crate) run: fn() -> Result<Outcome>,
 }
 
@@ -23,11 +23,11 @@ pub(crate) struct Step {
 pub(crate) enum Outcome {
     /// It passed; what is worth repeating of its output.
     Passed(Vec<String>),
-    /// It could not run here.
+    /// It could not run on this machine, for this reason.
     Skipped(String),
 }
 
-/// All steps.
+/// All steps, in the order in which they run.
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "the code is formatted", run: fmt },
     Step { name: "clippy", about: "no warnings in any target", run: clippy },

@@ -126,7 +126,7 @@ impl Chat {
     /// Does what a line asks for; `false`: leave.
     async fn act(&mut self, line: &str) -> Result<bool> {
         let Some(command) = line.strip_prefix('/') else {
-            let stream = self.session.stream(line);
+            let stream = self.session.prompt(line).stream();
             self.run(stream).await?;
             return Ok(true);
         };
@@ -145,7 +145,7 @@ impl Chat {
                 )?;
             }
             "resume" => {
-                let stream = self.session.stream_resumed();
+                let stream = self.session.resume().stream();
                 self.run(stream).await?;
             }
             "help" | "?" => self.view.note(Style::Dim, HELP)?,
@@ -161,9 +161,7 @@ impl Chat {
 
     async fn run(&mut self, stream: RunStream) -> Result<()> {
         let view = &mut self.view;
-        let played =
-            run_view::play(&self.session, stream, &self.interrupts, |delivery| view.delivery(&delivery))
-                .await?;
+        let played = run_view::play(&self.session, stream, &self.interrupts, |item| view.item(item)).await?;
         self.view.end()?;
         match played.reply {
             Ok(_) => {}

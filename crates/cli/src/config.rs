@@ -8,6 +8,7 @@ mod layers;
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use greenroom::ModelSettings;
 use greenroom::kernel::run::RunLimits;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::provider::{BaseUrl, Catalog};
@@ -40,6 +41,12 @@ pub(crate) struct Config {
     /// The servers that can be asked, by names of the user's own.
     #[serde(deserialize_with = "or_default")]
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
+    /// How the model is to answer.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) model_settings: ModelSettings,
+    /// How models are to answer, by their names; this wins over `model_settings`.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) models: BTreeMap<String, ModelSettings>,
     /// What runs and sessions may take.
     #[serde(deserialize_with = "or_default")]
     pub(crate) limits: LimitsConfig,
@@ -63,6 +70,8 @@ impl Default for Config {
             context_window: None,
             provider: OPENAI.to_owned(),
             providers: BTreeMap::from([(OPENAI.to_owned(), openai)]),
+            model_settings: ModelSettings::default(),
+            models: BTreeMap::new(),
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
             trusted_folders: Vec::new(),
@@ -197,6 +206,12 @@ fn check(config: &Config) -> Result<(), (String, String)> {
         let text = error.to_string();
         let (key, reason) = text.split_once(": ").unwrap_or(("compaction", &text));
         return wrong(key, reason);
+    }
+    for settings in std::iter::once(&config.model_settings).chain(config.models.values()) {
+        if let Err(error) = settings.check() {
+            let key = error.setting.rsplit('.').next().unwrap_or_default();
+            return wrong(key, &error.reason);
+        }
     }
     if config.model.trim().is_empty() {
         return wrong("model", "must not be empty");

@@ -11,7 +11,7 @@ use greenroom::event::EventKind;
 use greenroom::kernel::ToolStatus;
 use greenroom::kernel::usage::ContextUsage;
 use greenroom::tools::{Workspace, builtin};
-use greenroom::{Agent, Delivery, Event, Runtime, SessionHandle};
+use greenroom::{Agent, Event, RunItem, Runtime, SessionHandle};
 use greenroom_simulator::Pace;
 
 use crate::config::{Config, ProviderConfig};
@@ -107,9 +107,8 @@ async fn play(
     for number in 0.. {
         let prompt = PROMPTS[number.min(PROMPTS.len() - 1)];
         show.prompt(prompt)?;
-        let played = run_view::play(session, session.stream(prompt), interrupts, |delivery| match delivery {
-            Delivery::Event(event) => show.event(&event),
-            Delivery::Gap { .. } => Ok(()),
+        let played = run_view::play(session, session.prompt(prompt).stream(), interrupts, |item| {
+            if let RunItem::Event(event) = item { show.event(event) } else { Ok(()) }
         });
         let played = played.await?;
         if played.is_interrupted {

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use greenroom::{ModelSettings, ReasoningEffort, ToolChoice};
 
 /// The end of every help: how a script tells what happened.
 const EXIT_CODES: &str = "\
@@ -185,6 +186,27 @@ pub(crate) struct ModelArgs {
     /// The model's window in tokens, where the catalogue does not know it or is wrong
     #[arg(long, value_name = "TOKENS")]
     pub(crate) window: Option<u64>,
+    /// How random the answers are, 0 to 2
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) temperature: Option<f64>,
+    /// Only the likeliest tokens that together have this probability, above 0 and up to 1
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) top_p: Option<f64>,
+    /// How long the model thinks: none, minimal, low, medium, high or xhigh
+    #[arg(long, value_name = "EFFORT")]
+    pub(crate) effort: Option<ReasoningEffort>,
+    /// The same seed gives the same answer, as far as the server can
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub(crate) seed: Option<i64>,
+    /// A text at which an answer ends; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// The most output one answer may have
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) max_output_tokens: Option<u64>,
+    /// Whether the model calls tools: auto, none, required (in the first step of a run), or a tool's name
+    #[arg(long, value_name = "CHOICE")]
+    pub(crate) tool_choice: Option<String>,
     /// The folder that the tools work in; nothing outside can be read or changed by the file tools
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(crate) workspace: PathBuf,
@@ -200,6 +222,22 @@ pub(crate) struct ModelArgs {
     /// Use a simulated model inside this process, over HTTP: no key, no server, no cost
     #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env"])]
     pub(crate) simulate: bool,
+}
+
+impl ModelArgs {
+    /// How the flags say that the model is to answer.
+    pub(crate) fn settings(&self) -> ModelSettings {
+        ModelSettings {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            reasoning_effort: self.effort,
+            tool_choice: self.tool_choice.clone().map(ToolChoice::from),
+            stop: (!self.stop.is_empty()).then(|| self.stop.clone()),
+            seed: self.seed,
+            output_tokens_max: self.max_output_tokens,
+            ..ModelSettings::default()
+        }
+    }
 }
 
 /// `chat`.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::{Delivery, Error, EventType, Runtime};
+use greenroom::{Error, EventType, RunItem, Runtime};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -54,10 +54,10 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let notes = Screen::stderr(global.color);
     let is_watched = notes.is_terminal() || global.verbose > 0;
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
-    let stream = session.stream(prompt);
-    let played = run_view::play(&session, stream, &interrupts, |delivery| match events.as_deref_mut() {
-        Some(events) => events.delivery(&delivery),
-        None => view.delivery(&delivery),
+    let stream = session.prompt(prompt).stream();
+    let played = run_view::play(&session, stream, &interrupts, |item| match events.as_deref_mut() {
+        Some(events) => events.item(item),
+        None => view.item(item),
     });
     let played = match played.await {
         Ok(played) => played,
@@ -122,8 +122,8 @@ async fn standard_input(may_do_without: bool) -> Result<Vec<u8>> {
 struct Events {
     screen: Screen,
     session: Option<String>,
-    /// The durable event that comes next: those before it are printed or missed.
-    next: Option<u64>,
+    /// The first durable event that may have been missed, while no later one has come.
+    missed_from: Option<u64>,
     /// Durable events that did not come, since this reader was too slow for them.
     missed: Vec<Range<u64>>,
     /// The end of the run, which is printed last.
@@ -133,16 +133,15 @@ struct Events {
 impl Events {
     fn new(global: &Global) -> Self {
         let screen = Screen::stdout(global.color);
-        Self { screen, session: None, next: None, missed: Vec::new(), end: None }
+        Self { screen, session: None, missed_from: None, missed: Vec::new(), end: None }
     }
 
-    fn delivery(&mut self, delivery: &Delivery) -> Result<()> {
-        match delivery {
-            Delivery::Event(event) => {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "texts and the reply are in the events too")]
+    fn item(&mut self, item: &RunItem) -> Result<()> {
+        match item {
+            RunItem::Event(event) => {
                 if event.is_durable() {
-                    // Everything durable before it should have come.
-                    self.expect(event.seq);
-                    self.next = Some(event.seq + 1);
+                    self.missed.extend(self.missed_from.take().map(|from| from..event.seq));
                 }
                 let json = serde_json::to_string(&**event)?;
                 if event.kind.event_type() == EventType::RunEnd {
@@ -151,28 +150,20 @@ impl Events {
                 }
                 Ok(self.screen.line(&json)?)
             }
-            Delivery::Gap { from, to, .. } => {
-                let gap = json!({ "type": "gap", "from": from, "to": to, "session_id": self.session });
+            RunItem::Gap { from_seq } => {
+                self.missed_from = self.missed_from.or(*from_seq);
+                let gap = json!({ "type": "gap", "from_seq": from_seq, "session_id": self.session });
                 Ok(self.screen.line(&gap.to_string())?)
             }
-        }
-    }
-
-    fn expect(&mut self, seq: u64) {
-        if let Some(next) = self.next.filter(|next| *next < seq) {
-            self.missed.push(next..seq);
+            _ => Ok(()),
         }
     }
 
     /// Prints what was missed, from the log, and then the end of the run.
     async fn finish(&mut self, runtime: &Runtime) -> Result<()> {
         let Some(session) = self.session.clone() else { return Ok(()) };
-        if self.end.is_none()
-            && let Some(summary) = runtime.summary(&session).await?
-        {
-            // Even the end may be among them.
-            self.expect(summary.entries);
-        }
+        // Even the end may be among them.
+        self.missed.extend(self.missed_from.take().map(|from| from..u64::MAX));
         if let Some(first) = self.missed.iter().map(|range| range.start).min() {
             for event in runtime.replay(&session, first).await? {
                 if self.missed.iter().any(|range| range.contains(&event.seq)) {

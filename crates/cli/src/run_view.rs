@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::{Delivery, Reply, RunStream, SessionHandle};
+use greenroom::{Error, Reply, RunItem, RunStream, SessionHandle};
 
 use crate::interrupt::Interrupts;
 
@@ -26,24 +26,25 @@ pub(crate) async fn play(
     session: &SessionHandle,
     mut stream: RunStream,
     interrupts: &Interrupts,
-    mut on: impl FnMut(Delivery) -> Result<()>,
+    mut on: impl FnMut(&RunItem) -> Result<()>,
 ) -> Result<Played> {
     let mut is_interrupted = false;
-    loop {
+    let reply = loop {
         tokio::select! {
             biased;
             () = interrupts.next() => {
                 is_interrupted = true;
                 session.abort();
             }
-            delivery = stream.next() => match delivery {
-                Some(delivery) => on(delivery)?,
-                None => break,
+            item = stream.next() => match item {
+                Some(Ok(RunItem::Reply(reply))) => break Ok(reply),
+                Some(Ok(item)) => on(&item)?,
+                Some(Err(error)) => break Err(error),
+                None => break Err(Error::Closed),
             },
             () = tokio::time::sleep(AGAIN_AFTER), if is_interrupted => session.abort(),
         }
-    }
-    let reply = stream.reply().await;
+    };
     interrupts.settle().await;
     Ok(Played { reply, is_interrupted })
 }

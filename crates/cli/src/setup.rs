@@ -174,6 +174,14 @@ impl Setup {
         if let Some(workspace) = tools {
             agent = agent.tools(&registry(workspace, args));
         }
+        agent = agent.settings(config.model_settings.clone());
+        for (model, settings) in &config.models {
+            agent = agent.settings_for(model, settings.clone());
+        }
+        // A flag wins over every file.
+        let flags = args.settings();
+        flags.check().map_err(|error| usage(error.to_string()))?;
+        agent = agent.settings_for(model, flags);
         agent = agent.limits(config.limits.of_run());
         if let Some(limit) = config.limits.cost_microdollars_max() {
             agent = agent.cost_microdollars_max(limit);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use anyhow::Result;
 use greenroom::event::{Delta, EventKind};
 use greenroom::kernel::ToolStatus;
-use greenroom::{Delivery, Event, Role};
+use greenroom::{Event, Role, RunItem};
 
 use crate::picture;
 use crate::terminal::{Screen, Style, one_line};
@@ -36,11 +36,9 @@ impl View {
     }
 
     /// Shows what came.
-    pub(crate) fn delivery(&mut self, delivery: &Delivery) -> Result<()> {
-        match delivery {
-            Delivery::Event(event) => self.event(event),
-            Delivery::Gap { .. } => Ok(()),
-        }
+    pub(crate) fn item(&mut self, item: &RunItem) -> Result<()> {
+        // The text comes with its events, and a whole message makes up for what was missed of it.
+        if let RunItem::Event(event) = item { self.event(event) } else { Ok(()) }
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]

@@ -3,11 +3,13 @@
 //! Invariants: a definition holds no conversation and no connection; the same one serves any number of
 //! sessions at the same time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
+use greenroom_provider::ModelSettings;
 use greenroom_tools::{Registry, Tool};
 
 use crate::error::ConfigError;
@@ -21,7 +23,8 @@ pub struct Agent {
     pub(crate) tools: Registry,
     pub(crate) sub_agents: Vec<SubAgent>,
     pub(crate) context_window: Option<u64>,
-    pub(crate) output_tokens_max: Option<u64>,
+    pub(crate) settings: ModelSettings,
+    pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) compaction: Option<CompactionSettings>,
     pub(crate) limits: RunLimits,
     pub(crate) cost_microdollars_max: Option<u64>,
@@ -54,7 +57,8 @@ impl Agent {
             tools: Registry::default(),
             sub_agents: Vec::new(),
             context_window: None,
-            output_tokens_max: None,
+            settings: ModelSettings::default(),
+            settings_by_model: BTreeMap::new(),
             compaction: None,
             limits: RunLimits::default(),
             cost_microdollars_max: None,
@@ -126,10 +130,32 @@ impl Agent {
         self
     }
 
+    /// How its model is to answer. What is said for one model ([`Self::settings_for`]) wins over this, and what is said
+    /// with a prompt over both. The calls that write summaries take of these what does not break them: neither stop
+    /// texts, nor tool choices, nor the seed, nor the output limit.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5").settings(ModelSettings::new().reasoning_effort(ReasoningEffort::Low));
+    /// ```
+    #[must_use]
+    pub fn settings(mut self, settings: ModelSettings) -> Self {
+        self.settings = self.settings.merged(settings);
+        self
+    }
+
+    /// How one model is to answer, where this agent asks it.
+    #[must_use]
+    pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
+        let known = self.settings_by_model.entry(model.into()).or_default();
+        *known = std::mem::take(known).merged(settings);
+        self
+    }
+
     /// The most output one answer may have, in tokens.
     #[must_use]
     pub fn output_tokens_max(mut self, tokens: u64) -> Self {
-        self.output_tokens_max = Some(tokens);
+        self.settings.output_tokens_max = Some(tokens);
         self
     }
 

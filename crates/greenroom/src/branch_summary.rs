@@ -9,7 +9,7 @@ use greenroom_kernel::{Failure, FailureClass};
 
 use crate::deps::{Deps, model_info};
 use crate::error::{Error, Result};
-use crate::message::{BranchSummary, LeftBranch};
+use crate::message::{BranchSummary, LeftBranch, Summariser};
 
 /// A summary of the branch; `None` if nothing was said on it. What the calls spent is added to `spent`, also where no
 /// summary comes of them.
@@ -30,10 +30,11 @@ pub(crate) async fn of(
     let chunks = summary::chunks(&pieces, budget.max(64));
     let newest = chunks.last().map(String::as_str).unwrap_or_default();
     let text = summary::request_text(SummaryKind::Branch, newest, None, &Style::default(), left.cap_tokens);
+    let settings = deps.summary_settings(&left.definition, &left.model);
+    let summariser = Summariser { lane: Arc::clone(lane), model: left.model, settings };
     let mut rejected = String::new();
     for _ in 0..2 {
-        let answer =
-            crate::summary_call::ask(lane, &left.model, session, text.clone(), left.cap_tokens).await;
+        let answer = crate::summary_call::ask(&summariser, session, text.clone(), left.cap_tokens).await;
         let answer = answer.map_err(|error| Error::Model(error.failure))?;
         if let Some(usage) = &answer.usage {
             spent.usage.add(usage);

@@ -3,19 +3,20 @@
 //!
 //! Invariants: nothing here belongs to one session, and nothing here is global to the process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{KnownWindows, LimitEvidence, Ratio, Window, is_believable_limit};
+use greenroom_provider::ModelSettings;
 use greenroom_provider::catalog::{Catalog, ModelInfo};
 use greenroom_store::Store;
 
 use crate::agent::Agent;
 use crate::bus::Bus;
-use crate::error::{ConfigError, Error};
+use crate::error::{ConfigError, Error, Result};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::message::SupervisorMessage;
@@ -28,6 +29,8 @@ pub(crate) struct Deps {
     pub(crate) default_provider: String,
     pub(crate) compaction: RwLock<Arc<CompactionSettings>>,
     pub(crate) learned: Learned,
+    /// How models are to answer, whichever agent asks them.
+    pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) hooks: Hooks,
     pub(crate) clock: Clock,
     pub(crate) idle_after_ms: u64,
@@ -83,10 +86,28 @@ impl Deps {
         Window::resolve(settings, known)
     }
 
+    /// How this agent's model is to answer, prompts apart.
+    pub(crate) fn model_settings(&self, agent: &Agent) -> ModelSettings {
+        agent.settings.clone().merged(self.settings_for(agent, &agent.model))
+    }
+
+    /// How a summary is asked for with this agent's settings. A model that is not its own takes only what is said for
+    /// that model: what suits the one may be refused by the other.
+    pub(crate) fn summary_settings(&self, agent: &Agent, model: &str) -> ModelSettings {
+        let settings =
+            if model == agent.model { self.model_settings(agent) } else { self.settings_for(agent, model) };
+        settings.for_summary()
+    }
+
+    fn settings_for(&self, agent: &Agent, model: &str) -> ModelSettings {
+        let of = |known: &BTreeMap<String, ModelSettings>| known.get(model).cloned().unwrap_or_default();
+        of(&self.settings_by_model).merged(of(&agent.settings_by_model))
+    }
+
     /// The output limit, in tokens, that an agent's requests carry: its own, or its provider's.
     pub(crate) fn output_tokens_max(&self, agent: &Agent) -> Option<u64> {
         let of_provider = || self.lane(agent).and_then(|lane| lane.provider.output_tokens_max());
-        agent.output_tokens_max.or_else(of_provider)
+        self.model_settings(agent).output_tokens_max.or_else(of_provider)
     }
 
     /// Tells the test's probe, if there is one, that a session's actor has come to this point.
@@ -102,6 +123,20 @@ impl Deps {
 
     pub(crate) fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Runs a read of the store: where it may wait for a disk, on a thread that may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    deps: &Deps,
+    read: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if deps.store.is_memory() {
+        return read();
+    }
+    match tokio::task::spawn_blocking(read).await {
+        Ok(result) => result,
+        Err(panic) => Err(Error::internal("reading the store", &panic)),
     }
 }
 

@@ -6,7 +6,7 @@ use greenroom_kernel::entry::{EntryId, RunOutcome};
 use greenroom_kernel::plan::NothingToCompact;
 use greenroom_kernel::settings::SettingsError;
 use greenroom_kernel::{Failure, FailureClass};
-use greenroom_provider::OptionsError;
+use greenroom_provider::{OptionsError, SettingError};
 use greenroom_store::StoreError;
 
 /// A failed request to the runtime.
@@ -24,6 +24,12 @@ pub enum Error {
     Stopped {
         /// Which, and its limit.
         reason: String,
+    },
+    /// The reply did not come in the time that was set. The run was aborted; what had come is kept.
+    #[error("no reply came within {timeout:?}; the run was aborted")]
+    TimedOut {
+        /// The time that was set.
+        timeout: std::time::Duration,
     },
     /// The agent or the session died while it worked; it can be resumed.
     #[error("session {session} was interrupted; prompt it again to go on")]
@@ -248,6 +254,9 @@ pub enum ConfigError {
     /// Settings of compactions that cannot work.
     #[error("{0}")]
     Compaction(SettingsError),
+    /// Settings of a model that no server takes, or that name a tool which the agent does not have.
+    #[error("model settings: {0}")]
+    ModelSettings(SettingError),
     /// Options that no provider can be made with.
     #[error("{0}")]
     Provider(OptionsError),
@@ -281,7 +290,9 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Model(failure) => failure.class.is_retryable(),
-            Self::Interrupted { .. } | Self::Busy { .. } | Self::NotIdle { .. } => true,
+            Self::Interrupted { .. } | Self::TimedOut { .. } | Self::Busy { .. } | Self::NotIdle { .. } => {
+                true
+            }
             // What still runs will have a reply.
             Self::DuplicateKey { outcome, .. } => outcome.is_none(),
             Self::Store(error) => error.is_retryable(),
@@ -325,6 +336,7 @@ impl Error {
             Self::Model(_)
             | Self::Aborted
             | Self::Stopped { .. }
+            | Self::TimedOut { .. }
             | Self::Interrupted { .. }
             | Self::Busy { .. }
             | Self::NotIdle { .. }
@@ -368,6 +380,12 @@ impl From<StoreError> for Error {
 impl From<SettingsError> for Error {
     fn from(error: SettingsError) -> Self {
         Self::Config(ConfigError::Compaction(error))
+    }
+}
+
+impl From<SettingError> for Error {
+    fn from(error: SettingError) -> Self {
+        Self::Config(ConfigError::ModelSettings(error))
     }
 }
 

@@ -131,7 +131,7 @@ pub enum EventKind {
         /// The context's size, which decides about compaction.
         context: ContextUsage,
         /// The model's window in tokens; absent where nothing knows it.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         context_window: Option<u64>,
         /// All tokens of all calls of this session so far: what is billed.
         total_tokens: u64,

@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::compacting::HookDecision;
 use greenroom_kernel::plan::Plan;
+use greenroom_tools::panic_text;
 
 use crate::compaction::{BeforeCompact, Compacted};
 
@@ -70,13 +71,4 @@ async fn guarded<T>(hook: impl FnOnce() -> BoxFuture<'static, T>) -> Result<T, S
         Ok(Err(panic)) => Err(format!("it panicked: {}", panic_text(&*panic))),
         Err(_) => Err(format!("it took longer than {} s", HOOK_TIMEOUT.as_secs())),
     }
-}
-
-/// What a panic said.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no reason given".to_owned())
 }

@@ -25,7 +25,10 @@ mod log;
 mod message;
 mod names;
 mod pairs;
+mod partial_json;
+pub mod prompt;
 mod restarts;
+pub mod run_stream;
 pub mod runtime;
 pub mod session;
 mod shared;
@@ -37,13 +40,16 @@ pub use bus::{Delivery, Filter, Subscription};
 pub use compaction::{BeforeCompact, CompactOptions, Compacted};
 pub use error::{ConfigError, Error, Result};
 pub use event::{Event, EventKind, EventType, RecordKind, Role};
+pub use prompt::{Prompt, Reply, RunRequest, Typed};
+pub use run_stream::{RunItem, RunStream};
 pub use runtime::{Runtime, RuntimeBuilder};
-pub use session::{Prompt, Reply, RunStream, SessionHandle, SessionSummary, State, Status};
+pub use session::{SessionHandle, SessionSummary, State, Status};
 
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::CompactionOutcome;
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, RunId, RunOutcome};
+pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};
 
 pub use greenroom_kernel as kernel;
 pub use greenroom_provider as provider;
@@ -54,7 +60,8 @@ pub use greenroom_tools as tools;
 pub mod prelude {
     pub use crate::{
         Agent, CompactOptions, CompactionOutcome, Delivery, Error, Event, EventKind, EventType, Filter,
-        Prompt, Reply, Result, Role, RunLimits, RunOutcome, Runtime, SessionHandle, Status,
+        ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role, RunItem, RunLimits, RunOutcome, Runtime,
+        SessionHandle, Status, ToolChoice, Typed,
     };
     pub use greenroom_kernel::settings::CompactionSettings;
     pub use greenroom_tools::{ToolError, builtin};

@@ -4,7 +4,7 @@
 //! Invariants: a handler decides and returns; an answer to a message comes as another message. Everything about
 //! a run carries its [`RunAttempt`], and late news is dropped in one place: where the stamp is compared.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, Segment};
 use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
@@ -13,7 +13,7 @@ use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{Boundary, Size};
 use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
-use greenroom_provider::{OutputSchema, ProviderError};
+use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +22,8 @@ use crate::compaction::{CompactOptions, Compacted};
 use crate::error::Result;
 use crate::event::Event;
 use crate::lane::Lane;
-use crate::session::{Reply, State};
+use crate::prompt::Reply;
+use crate::session::State;
 
 /// Which run, and which attempt at it: a run that goes on after its agent died is the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,6 +214,10 @@ pub(crate) struct PromptOptions {
     pub(crate) ticket: u64,
     pub(crate) key: Option<String>,
     pub(crate) schema: Option<Arc<OutputSchema>>,
+    /// How the model is to answer: what is set here wins.
+    pub(crate) settings: ModelSettings,
+    /// Told which run the prompt became, before the run's first event.
+    pub(crate) own_run: Arc<OnceLock<RunId>>,
     /// Cancels the run.
     pub(crate) cancel: CancellationToken,
 }
@@ -322,6 +327,7 @@ pub(crate) struct BeginRun {
     pub(crate) model: String,
     pub(crate) tools: greenroom_tools::Registry,
     pub(crate) schema: Option<Arc<OutputSchema>>,
+    pub(crate) settings: ModelSettings,
     pub(crate) cancel: CancellationToken,
     pub(crate) tracker: ractor::ActorRef<TrackerMessage>,
     pub(crate) may_compact: bool,
@@ -419,4 +425,6 @@ pub(crate) struct CompactionOrder {
 pub(crate) struct Summariser {
     pub(crate) lane: Arc<Lane>,
     pub(crate) model: String,
+    /// How it is to answer.
+    pub(crate) settings: ModelSettings,
 }

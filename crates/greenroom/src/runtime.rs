@@ -3,7 +3,7 @@
 //! Invariants: a runtime is one value, with no globals and no named actors, so a process may have several;
 //! dropping the last clone of it without [`Runtime::shutdown`] loses nothing that was acknowledged.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId};
-use greenroom_provider::Provider;
+use greenroom_provider::{ModelSettings, Provider};
 use greenroom_store::{Head, Notice, Store, StoreOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
@@ -22,7 +22,7 @@ use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
 use crate::compaction::{BeforeCompact, Compacted};
-use crate::deps::{Clock, Deps, Learned};
+use crate::deps::{Clock, Deps, Learned, blocking};
 use crate::error::{BranchPointError, ConfigError, Error, Result};
 use crate::event::{Event, durable};
 use crate::hooks::Hooks;
@@ -75,6 +75,7 @@ pub struct RuntimeBuilder {
     in_flight_max: Option<usize>,
     store: Option<StoreChoice>,
     compaction: CompactionSettings,
+    settings_by_model: BTreeMap<String, ModelSettings>,
     hooks: Hooks,
     clock_base_ms: Option<u64>,
     idle_after: Option<Duration>,
@@ -152,6 +153,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// How one model is to answer, whichever agent asks it. An agent's own [`Agent::settings_for`] wins over this.
+    #[must_use]
+    pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
+        let known = self.settings_by_model.entry(model.into()).or_default();
+        *known = std::mem::take(known).merged(settings);
+        self
+    }
+
     /// A hook before every compaction: it may cancel it or supply the summary.
     #[must_use]
     pub fn before_compact<F, Fut>(mut self, hook: F) -> Self
@@ -226,6 +235,7 @@ impl RuntimeBuilder {
             return Err(ConfigError::NoProvider.into());
         }
         self.compaction.check()?;
+        self.settings_by_model.values().try_for_each(ModelSettings::check)?;
         let (store, notices) = match self.store {
             None => return Err(ConfigError::NoStore.into()),
             Some(StoreChoice::Memory) => (Store::memory(), Vec::new()),
@@ -254,6 +264,7 @@ impl RuntimeBuilder {
             lanes,
             default_provider,
             compaction: RwLock::new(Arc::new(self.compaction)),
+            settings_by_model: self.settings_by_model,
             hooks: self.hooks,
             clock: Clock::new(self.clock_base_ms),
             idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),
@@ -489,11 +500,7 @@ impl Runtime {
         read: impl FnOnce(&Store) -> Result<T, greenroom_store::StoreError> + Send + 'static,
     ) -> Result<T> {
         let store = self.deps.store.clone();
-        if store.is_memory() {
-            return Ok(read(&store)?);
-        }
-        let read = tokio::task::spawn_blocking(move || read(&store)).await;
-        Ok(read.map_err(|panic| Error::internal("reading the store", &panic))??)
+        blocking(&self.deps, move || Ok(read(&store)?)).await
     }
 }
 

@@ -8,26 +8,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, RunId, Spender, Spent};
-use greenroom_kernel::message::{Block, Image, Message};
+use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, Spender, Spent};
+use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, Usage};
-use greenroom_provider::OutputSchema;
 use greenroom_store::Head;
 use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
-use crate::bus::{Delivery, Filter, Subscription};
+use crate::bus::{Filter, Subscription};
 use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
-use crate::event::{Delta, EventKind};
-use crate::message::{OpenRequest, PromptOptions, ReplyTo, SessionMail, SessionMessage, SupervisorMessage};
+use crate::message::{OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage};
 use crate::names::names;
+use crate::prompt::{Prompt, RunRequest};
 use crate::shared::{REQUESTS_MAX, SessionShared};
 
 /// How often one request wakes a session that is closed as often.
@@ -37,52 +35,12 @@ const WAKES_MAX: u32 = 3;
 #[derive(Clone)]
 pub struct SessionHandle {
     shared: Arc<SessionShared>,
-    deps: Arc<Deps>,
+    pub(crate) deps: Arc<Deps>,
 }
 
 impl fmt::Debug for SessionHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SessionHandle({})", self.shared.id)
-    }
-}
-
-/// What a prompt says: text, or text with images.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Prompt(pub(crate) Vec<Block>);
-
-impl<T: Into<String>> From<T> for Prompt {
-    fn from(text: T) -> Self {
-        Self(vec![Block::Text(text.into())])
-    }
-}
-
-impl Prompt {
-    /// Adds an image: its media type, such as `image/png`, and its bytes in base64.
-    #[must_use]
-    pub fn image(mut self, media_type: impl Into<String>, base64: impl Into<String>) -> Self {
-        self.0.push(Block::Image(Image { media_type: media_type.into(), data: base64.into() }));
-        self
-    }
-}
-
-/// The answer to a prompt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Reply {
-    /// The last answer's text.
-    pub text: String,
-    /// The run that gave it.
-    pub run: RunId,
-    /// The context's size after it.
-    pub context: ContextUsage,
-    /// What the run's model calls used, summaries apart.
-    pub usage: Usage,
-    /// How many model calls it took.
-    pub steps: u32,
-}
-
-impl fmt::Display for Reply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }
 
@@ -110,7 +68,7 @@ pub struct State {
     /// The context's size.
     pub context: ContextUsage,
     /// The model's window in tokens; absent where nothing knows it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
     /// How many compactions were installed.
     pub compactions: u64,
@@ -142,7 +100,7 @@ pub struct SessionSummary {
     /// The context's size, in tokens.
     pub context_tokens: u64,
     /// The model's window in tokens; absent where nothing knows it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
     /// How many compactions were installed.
     pub compactions: u64,
@@ -197,90 +155,24 @@ impl SessionHandle {
         &self.shared.id
     }
 
-    /// Says something to the agent, and waits for its answer: tools run, compactions happen.
+    /// Says something to the agent: tools run, compactions happen, and the answer is the reply. Await it, or stream
+    /// it; see [`RunRequest`] for what can be asked for besides.
     ///
-    /// If the session is at work, the prompt waits for its run in the durable inbox. Dropping the future cancels
+    /// If the session is at work, the prompt waits for its run in the durable inbox. Dropping what is awaited cancels
     /// the run, or takes the prompt out of the inbox.
     ///
-    /// # Errors
-    /// [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
-    /// [`Error::Busy`] when too much waits already, [`Error::Store`].
-    pub async fn prompt(&self, prompt: impl Into<Prompt>) -> Result<Reply> {
-        self.prompt_with(prompt.into(), None, None, CancellationToken::new()).await
-    }
-
-    /// As [`Self::prompt`], until `cancel` fires: then the run ends as aborted, and this with it.
-    pub(crate) async fn prompt_until(&self, prompt: String, cancel: CancellationToken) -> Result<Reply> {
-        self.prompt_with(prompt.into(), None, None, cancel).await
-    }
-
-    /// As [`Self::prompt`], once: a second prompt with the same key changes nothing, and gives the first one's
-    /// reply again, or [`Error::DuplicateKey`] where that has none.
-    ///
-    /// # Errors
-    /// As [`Self::prompt`].
-    pub async fn prompt_once(&self, key: impl Into<String>, prompt: impl Into<Prompt>) -> Result<Reply> {
-        self.prompt_with(prompt.into(), Some(key.into()), None, CancellationToken::new()).await
-    }
-
-    /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it.
-    ///
-    /// # Errors
-    /// As [`Self::prompt`]; and [`Error::Output`] when the answer does not have that form.
-    pub async fn prompt_as<T>(&self, prompt: impl Into<Prompt>) -> Result<T>
-    where
-        T: serde::de::DeserializeOwned + schemars::JsonSchema,
-    {
-        let schema = OutputSchema { name: type_name::<T>(), schema: greenroom_tools::schema_of::<T>() };
-        let schema = Some(Arc::new(schema));
-        let reply = self.prompt_with(prompt.into(), None, schema, CancellationToken::new()).await?;
-        read_output(&reply.text)
-    }
-
-    async fn prompt_with(
-        &self,
-        prompt: Prompt,
-        key: Option<String>,
-        schema: Option<Arc<OutputSchema>>,
-        cancel: CancellationToken,
-    ) -> Result<Reply> {
-        if prompt.0.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty())) {
-            return Err(Error::EmptyPrompt);
-        }
-        let options = PromptOptions { ticket: self.deps.ticket(), key, schema, cancel };
-        let mut guard = WithdrawOnDrop { handle: Some(self.clone()), ticket: options.ticket };
-        let reply = self.ask(move |reply| SessionMessage::Prompt { content: prompt.0, options, reply }).await;
-        guard.handle = None;
-        reply
+    /// Its errors: [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
+    /// [`Error::TimedOut`], [`Error::Busy`] when too much waits already, [`Error::EmptyPrompt`],
+    /// [`Error::DuplicateKey`], [`Error::Config`] with settings that no model takes, [`Error::Store`].
+    pub fn prompt(&self, prompt: impl Into<Prompt>) -> RunRequest {
+        RunRequest::new(self.clone(), Some(prompt.into()))
     }
 
     /// Goes on with the newest prompt where a crash or an abort left it without a complete answer.
     ///
-    /// # Errors
-    /// [`Error::NothingToResume`] if it was answered; else as [`Self::prompt`].
-    pub async fn resume(&self) -> Result<Reply> {
-        let options = PromptOptions { ticket: self.deps.ticket(), ..PromptOptions::default() };
-        let mut guard = WithdrawOnDrop { handle: Some(self.clone()), ticket: options.ticket };
-        let reply = self.ask(move |reply| SessionMessage::Resume { options, reply }).await;
-        guard.handle = None;
-        reply
-    }
-
-    /// As [`Self::prompt`], with the events of the run as they come.
-    pub fn stream(&self, prompt: impl Into<Prompt>) -> RunStream {
-        let events = self.subscribe();
-        let (handle, prompt) = (self.clone(), prompt.into());
-        let reply =
-            Box::pin(async move { handle.prompt_with(prompt, None, None, CancellationToken::new()).await });
-        RunStream { events, reply: Some(reply), result: None }
-    }
-
-    /// As [`Self::resume`], with the events of the run as they come.
-    pub fn stream_resumed(&self) -> RunStream {
-        let events = self.subscribe();
-        let handle = self.clone();
-        let reply = Box::pin(async move { handle.resume().await });
-        RunStream { events, reply: Some(reply), result: None }
+    /// Its errors: [`Error::NothingToResume`] if it was answered; else those of [`Self::prompt`].
+    pub fn resume(&self) -> RunRequest {
+        RunRequest::new(self.clone(), None)
     }
 
     /// Interrupts the current run: what had come of the answer is kept, no process is left. Where no run is
@@ -427,7 +319,14 @@ impl SessionHandle {
         self.deps.bus.subscribe(Filter::session(Arc::clone(&self.shared.id)))
     }
 
-    async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
+    /// The caller of a prompt went away.
+    pub(crate) fn withdraw(&self, ticket: u64) {
+        if let Some(actor) = self.shared.actor() {
+            let _ = actor.cast(SessionMessage::Withdraw { ticket }.into());
+        }
+    }
+
+    pub(crate) async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
         let place = self.place()?;
         let actor = self.actor().await?;
         let (reply, answer) = oneshot::channel();
@@ -489,102 +388,4 @@ pub(crate) async fn open(
     let request = OpenRequest { id, agent, parent, resume_failed, reply };
     supervisor.cast(SupervisorMessage::Open(request)).map_err(|_| Error::Closed)?;
     answer.await.map_err(|_| Error::Closed)?
-}
-
-/// Cancels a prompt whose caller went away.
-struct WithdrawOnDrop {
-    handle: Option<SessionHandle>,
-    ticket: u64,
-}
-
-impl Drop for WithdrawOnDrop {
-    fn drop(&mut self) {
-        if let Some(actor) = self.handle.take().and_then(|handle| handle.shared.actor()) {
-            let _ = actor.cast(SessionMessage::Withdraw { ticket: self.ticket }.into());
-        }
-    }
-}
-
-fn type_name<T>() -> String {
-    let full = std::any::type_name::<T>();
-    let short: String = full
-        .rsplit("::")
-        .next()
-        .unwrap_or(full)
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
-        .collect();
-    if short.is_empty() { "answer".to_owned() } else { short }
-}
-
-fn read_output<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
-    let trimmed = text.trim();
-    // Models that know no schemas like to put JSON into a fence.
-    let fenced = trimmed
-        .strip_prefix("```")
-        .and_then(|rest| rest.strip_suffix("```"))
-        .map(|inner| inner.strip_prefix("json").unwrap_or(inner).trim());
-    serde_json::from_str(fenced.unwrap_or(trimmed)).map_err(|error| Error::Output {
-        wanted: type_name::<T>(),
-        reason: error.to_string(),
-        text: text.to_owned(),
-    })
-}
-
-/// A run, as it happens: its events, then its reply. Dropping it cancels the run.
-pub struct RunStream {
-    events: Subscription,
-    reply: Option<futures_util::future::BoxFuture<'static, Result<Reply>>>,
-    result: Option<Result<Reply>>,
-}
-
-impl fmt::Debug for RunStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RunStream")
-    }
-}
-
-impl RunStream {
-    /// The next event of the session; `None` when the run is over.
-    pub async fn next(&mut self) -> Option<Delivery> {
-        match &mut self.reply {
-            Some(reply) => {
-                tokio::select! {
-                    biased;
-                    delivery = self.events.next() => return delivery,
-                    result = reply => {
-                        self.result = Some(result);
-                        self.reply = None;
-                    }
-                }
-                self.events.try_next()
-            }
-            // The reply is given after the run's last event was published: what is left is here already.
-            None => self.events.try_next(),
-        }
-    }
-
-    /// The next piece of the answer's text; `None` when the run is over.
-    pub async fn next_text(&mut self) -> Option<String> {
-        while let Some(delivery) = self.next().await {
-            let Delivery::Event(event) = delivery else { continue };
-            if let EventKind::MessageDelta { delta: Delta::Text(text), .. } = &event.kind {
-                return Some(text.clone());
-            }
-        }
-        None
-    }
-
-    /// The reply, after the events that were not read are thrown away.
-    ///
-    /// # Errors
-    /// As [`SessionHandle::prompt`].
-    pub async fn reply(mut self) -> Result<Reply> {
-        while self.next().await.is_some() {}
-        match (self.result.take(), self.reply.take()) {
-            (Some(result), _) => result,
-            (None, Some(reply)) => reply.await,
-            (None, None) => Err(Error::Closed),
-        }
-    }
 }

@@ -14,9 +14,8 @@ use greenroom_kernel::ToolSpec;
 use greenroom_kernel::entry::{Spender, Spent};
 use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 
-use crate::actors::session::blocking;
 use crate::agent::{Agent, SubAgent};
-use crate::deps::Deps;
+use crate::deps::{Deps, blocking};
 use crate::error::{ConfigError, Error, Result};
 use crate::message::{SessionMessage, SupervisorMessage};
 use crate::session::{SessionHandle, open};
@@ -107,7 +106,7 @@ async fn work(
     let session = SessionHandle::new(Arc::clone(&shared), Arc::clone(deps));
     let _bill = BillOnDrop { caller, shared };
     // A cancelled run ends in order, and the call ends after it.
-    session.prompt_until(task, context.cancel.child_token()).await.map(|reply| reply.text)
+    session.prompt(task).until(context.cancel.child_token()).await.map(|reply| reply.text)
 }
 
 /// Puts what a sub-agent spent on its caller's bill, however the call ends.

@@ -6,25 +6,28 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, summary};
-use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
+use greenroom_provider::{ModelSettings, ProviderError, Purpose, ReplyEvent, Request};
 
-use crate::lane::Lane;
+use crate::message::Summariser;
 
 /// Asks a summariser once.
 pub(crate) async fn ask(
-    lane: &Lane,
-    model: &str,
+    summariser: &Summariser,
     session: &str,
     text: String,
     cap_tokens: u64,
 ) -> Result<Box<AssistantMessage>, ProviderError> {
+    let Summariser { lane, model, settings } = summariser;
     let silent = |failure| ProviderError::new(failure, "");
     let request = Request {
-        model: model.to_owned(),
+        model: model.clone(),
         system: Some(summary::SYSTEM.to_owned()),
         messages: vec![Arc::new(Message::user(text))],
         tools: Arc::from([]),
-        output_tokens_max: Some(summary::output_tokens(cap_tokens)),
+        settings: ModelSettings {
+            output_tokens_max: Some(summary::output_tokens(cap_tokens)),
+            ..settings.clone()
+        },
         output_schema: None,
         purpose: Purpose::Summary,
         session: session.to_owned(),

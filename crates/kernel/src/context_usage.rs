@@ -106,10 +106,10 @@ struct ContextUsageJson {
     tokens: u64,
     usage_tokens: u64,
     trailing_tokens: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     window: Option<u64>,
     window_source: WindowSource,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     percent: Option<f64>,
 }
 

@@ -15,6 +15,7 @@ pub mod catalog;
 pub mod classify;
 pub mod openai;
 pub mod retry_after;
+pub mod settings;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub use self::base_url::{BaseUrl, BaseUrlError};
 pub use self::catalog::{Catalog, ModelInfo};
 pub use self::classify::classify;
 pub use self::openai::{ApiKey, MaxTokensField, OpenAi, OpenAiOptions, OptionsError, ResendReasoning};
+pub use self::settings::{ModelSettings, ReasoningEffort, SettingError, ToolChoice};
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use greenroom_kernel::{AssistantMessage, Failure, Message, ToolSpec};
@@ -39,8 +41,8 @@ pub struct Request {
     pub messages: Vec<Arc<Message>>,
     /// The tools the model may call.
     pub tools: Arc<[ToolSpec]>,
-    /// The most output the answer may have, in tokens.
-    pub output_tokens_max: Option<u64>,
+    /// How the model is to answer.
+    pub settings: ModelSettings,
     /// A schema that the answer's text must follow.
     pub output_schema: Option<Arc<OutputSchema>>,
     /// What the call is for.

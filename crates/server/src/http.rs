@@ -23,7 +23,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use greenroom::{Agent, CompactOptions, Error, Runtime, SessionHandle};
+use greenroom::{Agent, CompactOptions, Error, ModelSettings, Runtime, SessionHandle};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -188,6 +188,11 @@ struct Start {
 #[serde(deny_unknown_fields)]
 struct Prompt {
     text: String,
+    /// A second prompt with the same key is not said again.
+    key: Option<String>,
+    /// How the model is to answer this one.
+    #[serde(default)]
+    settings: ModelSettings,
 }
 
 #[derive(Default, Deserialize)]
@@ -221,10 +226,14 @@ async fn prompt(
     headers: HeaderMap,
     body: Bytes,
 ) -> Answer {
-    let Prompt { text } = read(&headers, &body)?;
+    let Prompt { text, key, settings } = read(&headers, &body)?;
     let session = open(&shared, &id).await?;
     // In a task of its own: a client that goes away does not cancel it.
-    let reply = tokio::spawn(async move { session.prompt(text).await }).await;
+    let mut prompt = session.prompt(text).settings(settings);
+    if let Some(key) = key {
+        prompt = prompt.once(key);
+    }
+    let reply = tokio::spawn(prompt.into_future()).await;
     let reply = reply.unwrap_or(Err(Error::Interrupted { session: id })).map_err(refused)?;
     Ok(answer(&json!(reply)))
 }

@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use greenroom::kernel::EntryId;
-use greenroom::{Agent, CompactOptions, Delivery, Error, Filter, Runtime, SessionHandle, Status};
+use greenroom::{
+    Agent, CompactOptions, Delivery, Error, Filter, ModelSettings, Runtime, SessionHandle, Status,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -54,6 +56,11 @@ struct Start {
 struct Prompt {
     session_id: String,
     text: String,
+    /// A second prompt with the same key is not said again.
+    key: Option<String>,
+    /// How the model is to answer this one.
+    #[serde(default)]
+    settings: ModelSettings,
 }
 
 #[derive(Deserialize)]
@@ -206,11 +213,16 @@ impl Server {
                 Ok(json!({ "session_id": session_id }))
             }
             "session/prompt" => {
-                let Prompt { session_id, text } = read(params)?;
+                let Prompt { session_id, text, key, settings } = read(params)?;
+                settings.check().map_err(Error::from)?;
                 let session = self.session(&session_id).await?;
                 let out = self.out.clone();
                 tokio::spawn(async move {
-                    let params = match session.prompt(text).await {
+                    let mut prompt = session.prompt(text).settings(settings);
+                    if let Some(key) = key {
+                        prompt = prompt.once(key);
+                    }
+                    let params = match prompt.await {
                         Ok(reply) => {
                             let mut told = json!(reply);
                             told["session_id"] = session_id.into();

@@ -13,12 +13,12 @@ use crate::overflow::Refusal;
 use crate::tokens;
 use crate::wire;
 
-/// What one request gets.
+/// The answer to one request: an error status or a stream of steps.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// An HTTP error, or anything else that is not a stream.
     Status(StatusAnswer),
-    /// A stream.
+    /// A stream, as the steps that the transport performs in order.
     Stream(VecDeque<Step>),
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct StatusAnswer {
 pub(crate) enum Step {
     /// The status and the headers go out.
     Headers,
-    /// Time passes.
+    /// So many milliseconds pass.
     Wait(u64),
     /// Nothing comes, for this long or for ever; with pings or without.
     Stall { ping_every_ms: Option<u64>, for_ms: Option<u64> },
@@ -45,9 +45,9 @@ pub(crate) enum Step {
     Piece(Piece),
     /// Something that is not of the protocol.
     Raw(Raw),
-    /// The connection breaks.
+    /// The connection breaks, without an end of the stream.
     Reset,
-    /// A fault happens now.
+    /// A fault happens at this point and is counted.
     Fired(&'static str),
 }
 

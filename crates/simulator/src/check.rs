@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use greenroom_kernel::{Block, Message};
+use greenroom_provider::{ModelSettings, ToolChoice};
 
 use crate::seen::SeenRequest;
 
@@ -16,9 +17,9 @@ pub struct Violation {
     pub call: u64,
     /// The session it came from.
     pub session: Option<String>,
-    /// The rule.
+    /// The rule that was broken.
     pub rule: Rule,
-    /// Where, for people.
+    /// What broke it and where, for people.
     pub detail: String,
 }
 
@@ -44,7 +45,7 @@ pub enum Rule {
     SecondSystem,
     /// A system prompt, user message or answer with nothing in it.
     EmptyMessage,
-    /// No user message.
+    /// The conversation has no user message.
     NoUserMessage,
     /// The last message is an answer: there is nothing to reply to.
     EndsWithAssistant,
@@ -68,6 +69,8 @@ pub enum Rule {
     ToolParameters,
     /// An output limit of zero.
     OutputLimit,
+    /// A setting that servers refuse: a value outside its range, or a tool that is not offered.
+    Setting,
 }
 
 impl Rule {
@@ -92,6 +95,7 @@ impl Rule {
             Self::SecondTool => "two tools of the same name",
             Self::ToolParameters => "tool parameters that are not an object schema",
             Self::OutputLimit => "an output limit of zero",
+            Self::Setting => "a setting that servers refuse",
         }
     }
 }
@@ -106,9 +110,10 @@ pub(crate) fn check(request: &SeenRequest, known: usize) -> Vec<Broken> {
     if request.system.as_ref().is_some_and(|text| text.trim().is_empty()) {
         broken.push((Rule::EmptyMessage, "the system prompt".to_owned()));
     }
-    if request.output_tokens_max == Some(0) {
+    if request.settings.output_tokens_max == Some(0) {
         broken.push((Rule::OutputLimit, "max_tokens".to_owned()));
     }
+    check_settings(request, &mut broken);
     check_tools(request, &mut broken);
     check_contents(request, known, &mut broken);
     check_pairs(&request.messages, &mut broken);
@@ -125,6 +130,24 @@ pub(crate) fn check(request: &SeenRequest, known: usize) -> Vec<Broken> {
 pub fn is_tool_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+}
+
+fn check_settings(request: &SeenRequest, broken: &mut Vec<Broken>) {
+    // The limit has a rule of its own, and any server may know more fields than ours.
+    let settings =
+        ModelSettings { output_tokens_max: None, extra: serde_json::Map::new(), ..request.settings.clone() };
+    if let Err(error) = settings.check() {
+        broken.push((Rule::Setting, error.to_string()));
+    }
+    let says_something_of_tools = settings.tool_choice.is_some() || settings.parallel_tool_calls.is_some();
+    if says_something_of_tools && request.tools.is_empty() {
+        broken.push((Rule::Setting, "tool_choice or parallel_tool_calls without tools".to_owned()));
+    }
+    if let Some(ToolChoice::Tool(name)) = &settings.tool_choice
+        && !request.has_tool(name)
+    {
+        broken.push((Rule::Setting, format!("tool_choice: {name:?} is not offered")));
+    }
 }
 
 fn check_tools(request: &SeenRequest, broken: &mut Vec<Broken>) {

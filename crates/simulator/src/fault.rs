@@ -8,16 +8,16 @@ use greenroom_provider::Purpose;
 
 use crate::overflow::ErrorDialect;
 
-/// One fault.
+/// One thing that goes wrong with an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
     /// An answer of this status, with these headers and this body.
     Http {
-        /// The status.
+        /// The HTTP status.
         status: u16,
         /// Headers beside the content type.
         headers: Vec<(String, String)>,
-        /// The body.
+        /// The body of the response, as it is.
         body: String,
     },
     /// 429, and how long to wait in one of the forms in use.
@@ -32,11 +32,11 @@ pub enum Fault {
     ErrorEvent,
     /// The request is refused as larger than the window, though it is not.
     Overflow(ErrorDialect),
-    /// The connection breaks.
+    /// The connection breaks at this point, without an end of the stream.
     Reset(Point),
-    /// Nothing comes.
+    /// Nothing more comes from this point on, for a time or for ever.
     Stall {
-        /// Where it stops.
+        /// The point from which nothing comes.
         at: Point,
         /// Pings (comments of the event stream) come at this distance; `None`: silence.
         ping_every_ms: Option<u64>,
@@ -61,9 +61,9 @@ pub enum Fault {
     DoubledArguments,
     /// Two calls with the same id; a single call is sent twice.
     DoubledIds,
-    /// Calls without ids.
+    /// Tool calls come without ids.
     MissingIds,
-    /// Wrong usage.
+    /// The reported usage is wrong.
     Usage(WrongUsage),
     /// The oldest half of the conversation is dropped before it is answered, and the usage says so.
     SilentTruncation,
@@ -72,7 +72,7 @@ pub enum Fault {
 /// How a 429 says how long to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RetryAfter {
-    /// Not at all.
+    /// The header is missing.
     Missing,
     /// `retry-after`, whole seconds.
     Seconds(u64),
@@ -90,10 +90,10 @@ pub enum RetryAfter {
     Garbage,
 }
 
-/// A point in an answer.
+/// A point in an answer at which a fault strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Point {
-    /// Before the status.
+    /// Before the status line and the headers.
     BeforeHeaders,
     /// After the headers, before the first event.
     AfterHeaders,
@@ -103,10 +103,10 @@ pub enum Point {
     BeforeFinish,
 }
 
-/// How usage is wrong.
+/// In which way the reported usage is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WrongUsage {
-    /// All zero.
+    /// All numbers are zero.
     Zero,
     /// A thousand times too large.
     Absurd,
@@ -284,14 +284,14 @@ impl Fault {
     }
 }
 
-/// Faults by a seed.
+/// A plan of faults that follows from a seed.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
     /// The seed: print it, and the run can be repeated.
     pub seed: u64,
     /// The share of calls that go wrong, 0 to 1.
     pub rate: f64,
-    /// What to choose from.
+    /// The faults to choose from.
     pub faults: Vec<Fault>,
     /// Only calls of this purpose; `None`: all.
     pub purpose: Option<Purpose>,

@@ -1,7 +1,8 @@
 //! The simulated model as a provider in this process, without a socket.
 //!
 //! Invariants: it waits only on tokio's clock, so that a paused clock rules it; it shares the caller's
-//! messages and copies none but those with broken calls. A failure is what a careful HTTP client would make of the same answer.
+//! messages and copies none but those with broken calls. A failure is what a careful HTTP client would make of the
+//! same answer.
 
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
@@ -50,12 +51,7 @@ impl Provider for InProcess {
             let (answer, flight) = simulator.begin(seen(request), Vec::new());
             let steps = match answer {
                 Answer::Status(status) => {
-                    if status.wait_ms > 0 {
-                        sleep(Duration::from_millis(status.wait_ms)).await;
-                    }
-                    if let Some(fault) = status.fired {
-                        flight.fired(fault);
-                    }
+                    flight.wait_and_fire(&status).await;
                     return Err(error_of(status.status, &status.headers, &status.body));
                 }
                 Answer::Stream(steps) => steps,
@@ -113,12 +109,17 @@ fn seen(mut request: Request) -> SeenRequest {
                 .sum(),
         })
         .sum();
+    let mut settings = request.settings;
+    if request.tools.is_empty() {
+        // A client says nothing about tools where it offers none.
+        (settings.tool_choice, settings.parallel_tool_calls) = (None, None);
+    }
     SeenRequest {
         model: request.model,
         system: request.system,
         messages: request.messages,
         tools: request.tools,
-        output_tokens_max: request.output_tokens_max,
+        settings,
         output_schema: request.output_schema,
         session: Some(request.session).filter(|session| !session.is_empty()),
         purpose: request.purpose,
@@ -129,7 +130,7 @@ fn seen(mut request: Request) -> SeenRequest {
     }
 }
 
-/// A client sends no broken JSON back, though a model wrote it.
+/// Replaces broken JSON in the arguments of calls by what a real client would send in its place.
 fn send_whole_arguments(message: &mut Arc<Message>) {
     let is_sent_as_is = |call: &ToolCall| matches!(sendable_arguments(&call.arguments), Cow::Borrowed(as_is) if as_is == call.arguments);
     if message.tool_calls().all(is_sent_as_is) {

@@ -8,7 +8,7 @@ use greenroom_kernel::{AssistantMessage, Part, StopReason, Usage};
 use crate::fault::Fault;
 use crate::seen::SeenRequest;
 
-/// A model, scripted.
+/// A scripted model: a function from requests to replies.
 pub trait Script: Send + Sync + 'static {
     /// The answer to one request. Called only for requests that passed the checker and fit the window.
     fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply;
@@ -20,7 +20,7 @@ impl<S: Script + ?Sized> Script for std::sync::Arc<S> {
     }
 }
 
-/// Which call it is.
+/// The numbers of a call, by which a script can vary its replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallInfo {
     /// Its number over all sessions, from 0, refused ones included.
@@ -33,7 +33,7 @@ pub struct CallInfo {
     pub seed: u64,
 }
 
-/// One answer.
+/// One reply of the model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reply {
     /// The text.
@@ -96,7 +96,7 @@ impl Reply {
         Self::text("this answer is only partial").with_fault(fault)
     }
 
-    /// Adds a tool call.
+    /// Adds a tool call with these arguments, as JSON.
     #[must_use]
     pub fn and_call(mut self, name: impl Into<String>, arguments: &serde_json::Value) -> Self {
         self.calls.push(ScriptedCall { id: None, name: name.into(), arguments: arguments.to_string() });
@@ -145,7 +145,7 @@ impl Reply {
         self
     }
 
-    /// Spoilt by this fault.
+    /// Replaces or spoils the answer with this fault.
     #[must_use]
     pub fn with_fault(mut self, fault: Fault) -> Self {
         self.fault = Some(fault);

@@ -38,7 +38,7 @@ pub enum ErrorDialect {
 /// The refusal of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// An HTTP error.
+    /// An HTTP error: status and body.
     Status(u16, String),
     /// A stream without an event.
     EmptyStream,

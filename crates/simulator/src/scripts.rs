@@ -1,4 +1,6 @@
 //! Small scripts to build tests from.
+//!
+//! Invariants: a script answers from the request and the call's numbers alone, so a repeated call gets the same reply.
 
 use std::sync::Arc;
 
@@ -61,7 +63,7 @@ pub struct ByPurpose {
 }
 
 impl ByPurpose {
-    /// From two scripts.
+    /// Combines a script for runs and one for summaries.
     pub fn new(runs: impl Script, summaries: impl Script) -> Self {
         Self { runs: Arc::new(runs), summaries: Arc::new(summaries) }
     }

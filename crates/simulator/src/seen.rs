@@ -6,9 +6,12 @@
 use std::sync::Arc;
 
 use greenroom_kernel::{Message, ToolSpec};
-use greenroom_provider::{OutputSchema, Purpose};
+use greenroom_provider::{ModelSettings, OutputSchema, Purpose};
 
-/// One request.
+/// The beginning of the tag around the transcript of a summary request.
+pub(crate) const TRANSCRIPT_TAG: &str = "<conversation";
+
+/// One request to the model.
 #[derive(Debug, Clone)]
 pub struct SeenRequest {
     /// The model's name, as it was asked for.
@@ -20,8 +23,8 @@ pub struct SeenRequest {
     pub messages: Vec<Arc<Message>>,
     /// The tools offered.
     pub tools: Arc<[ToolSpec]>,
-    /// The most output asked for, in tokens.
-    pub output_tokens_max: Option<u64>,
+    /// How it is to be answered. Over HTTP every field of the body that the simulator does not know is in `extra`.
+    pub settings: ModelSettings,
     /// The schema asked for.
     pub output_schema: Option<Arc<OutputSchema>>,
     /// The session it belongs to. Over HTTP: the header `x-greenroom-session`, else `prompt_cache_key`, else

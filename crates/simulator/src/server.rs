@@ -59,7 +59,7 @@ impl SimulatorServer {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -151,19 +151,15 @@ async fn complete(simulator: Simulator, request: Request<Incoming>) -> Result<Re
         Ok(wire) => (wire, None),
         Err(error) => (WireRequest::default(), Some((Rule::NotJson, error.to_string()))),
     };
+    let extra = serde_json::from_slice(&body).unwrap_or_default();
     drop(body);
-    let (seen, form, mut broken) = wire.into_seen(from_headers, bytes);
+    let (seen, form, mut broken) = wire.into_seen(from_headers, extra, bytes);
     broken.extend(not_json);
     let (model, streamed) = (seen.model.clone(), seen.streamed);
     let (answer, flight) = simulator.begin(seen, broken);
     let steps = match answer {
         Answer::Status(status) => {
-            if status.wait_ms > 0 {
-                sleep(Duration::from_millis(status.wait_ms)).await;
-            }
-            if let Some(fault) = status.fired {
-                flight.fired(fault);
-            }
+            flight.wait_and_fire(&status).await;
             let mut response = json(status.status, status.body);
             for (name, value) in status.headers {
                 if let (Ok(name), Ok(value)) =
@@ -377,7 +373,7 @@ impl WholeMessage {
     }
 }
 
-/// Writes events.
+/// Writes the events of a stream in the protocol's form.
 struct Writer {
     id: String,
     model: String,

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use greenroom_kernel::{Message, ToolSpec, Usage};
 use greenroom_provider::{Provider, Purpose};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::answer::{self, Answer, ReplyFacts, StatusAnswer};
 use crate::check::{self, Broken, Violation};
@@ -35,14 +36,14 @@ pub struct SimulatorOptions {
     pub max_output: u64,
     /// What scripts and call ids vary by.
     pub seed: u64,
-    /// The model's behaviour.
+    /// The script that decides the model's replies.
     pub script: Arc<dyn Script>,
     /// The words in which a request larger than the window is refused.
     pub error_dialect: ErrorDialect,
     /// Whether a request whose input fits, but not together with the output that it asks for, is refused; else
     /// the answer is cut to the room there is.
     pub refuses_output_overflow: bool,
-    /// Faults by a seed.
+    /// A plan of faults; `None`: only those that the script orders.
     pub faults: Option<FaultPlan>,
     /// The key that HTTP requests must bear; others get 401.
     pub require_key: Option<String>,
@@ -128,13 +129,13 @@ struct Previous {
 pub struct LoggedRequest {
     /// The number of the call, from 0, over all sessions.
     pub call: u64,
-    /// What was sent.
+    /// The request as it was sent.
     pub request: Arc<SeenRequest>,
-    /// When it came.
+    /// When the request came.
     pub started: Instant,
     /// When its answer had been given or its client had gone; `None` while it is in flight.
     pub ended: Option<Instant>,
-    /// What became of it.
+    /// How the request was dealt with.
     pub outcome: Outcome,
 }
 
@@ -147,7 +148,7 @@ pub enum Outcome {
     Overflowed,
     /// It was answered with this fault.
     Faulted(&'static str),
-    /// It was answered.
+    /// It was answered, without a fault.
     Answered,
 }
 
@@ -160,6 +161,16 @@ pub(crate) struct InFlight {
 impl InFlight {
     pub(crate) fn call(&self) -> u64 {
         self.call
+    }
+
+    /// Waits as long as the answer says before it is sent, and counts the fault that it is.
+    pub(crate) async fn wait_and_fire(&self, answer: &StatusAnswer) {
+        if answer.wait_ms > 0 {
+            sleep(Duration::from_millis(answer.wait_ms)).await;
+        }
+        if let Some(fault) = answer.fired {
+            self.fired(fault);
+        }
     }
 
     pub(crate) fn fired(&self, fault: &'static str) {
@@ -182,7 +193,7 @@ impl Drop for InFlight {
 }
 
 impl Simulator {
-    /// A new model.
+    /// A simulated model with these options.
     pub fn new(options: SimulatorOptions) -> Self {
         Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
     }
@@ -200,7 +211,7 @@ impl Simulator {
         Arc::new(InProcess::new(self.clone()))
     }
 
-    /// How it was set up.
+    /// The options it was made with.
     pub fn options(&self) -> &SimulatorOptions {
         &self.inner.options
     }
@@ -311,15 +322,15 @@ impl Simulator {
         if request.tokens > options.window && options.error_dialect == ErrorDialect::SilentTruncation {
             truncate(&mut request, options.window);
         }
-        if matches!(planned, Some(Fault::SilentTruncation)) {
-            let half = request.tokens / 2;
-            truncate(&mut request, half);
+        let drops_half = |fault: Option<&Fault>| matches!(fault, Some(Fault::SilentTruncation));
+        if drops_half(planned.as_ref()) {
+            drop_half(&mut request);
         }
         let mut reply = options.script.reply(&request, info);
         let ordered = reply.fault.take();
-        if planned.is_none() && matches!(ordered, Some(Fault::SilentTruncation)) {
-            let half = request.tokens / 2;
-            truncate(&mut request, half);
+        // The script that orders it has seen the whole request; the usage tells of the half.
+        if planned.is_none() && drops_half(ordered.as_ref()) {
+            drop_half(&mut request);
         }
         let planned = planned.filter(|fault| !fault.needs_call() || !reply.calls.is_empty());
         if !planned.as_ref().is_some_and(Fault::spoils_answer) {
@@ -353,7 +364,7 @@ impl Simulator {
     /// The refusal of a request that is larger than the window.
     fn overflow(&self, request: &SeenRequest) -> Option<Refusal> {
         let options = &self.inner.options;
-        let output = request.output_tokens_max;
+        let output = request.settings.output_tokens_max;
         if request.tokens > options.window {
             return options.error_dialect.refuse(
                 options.window,
@@ -395,6 +406,7 @@ impl Simulator {
     fn answer(&self, request: &SeenRequest, mut reply: Reply, fault: Option<&Fault>, number: u64) -> Answer {
         let options = &self.inner.options;
         let room = request
+            .settings
             .output_tokens_max
             .unwrap_or(options.max_output)
             .min(options.max_output)
@@ -475,6 +487,12 @@ fn measure(request: &mut SeenRequest, previous: Option<&Previous>) -> (Measured,
     message_tokens.extend(request.messages[known..].iter().map(|message| tokens::message(message)));
     request.tokens = head_tokens + message_tokens.iter().sum::<u64>();
     (Measured { head_tokens, message_tokens }, known)
+}
+
+/// Drops the oldest half of the conversation.
+fn drop_half(request: &mut SeenRequest) {
+    let half = request.tokens / 2;
+    truncate(request, half);
 }
 
 /// Drops the oldest messages until at most `tokens_max` are left, as servers do that truncate in silence. The

@@ -16,9 +16,6 @@ mod transcript;
 use transcript::Transcript;
 pub(crate) use transcript::recorded_steps;
 
-/// The beginning of the tag around the transcript of a summary request.
-pub(crate) const TRANSCRIPT_TAG: &str = "<conversation";
-
 /// The most a summary has where the request names no limit, in tokens.
 const CAP_TOKENS_DEFAULT: u64 = 4_000;
 
@@ -31,11 +28,11 @@ pub enum Summariser {
     Lossy,
     /// Longer than any cap, with tags and orders that try to pose as ours.
     Hostile,
-    /// Nothing.
+    /// An empty text.
     Empty,
-    /// Text without any form.
+    /// Text without headings or any other form.
     Garbage,
-    /// Tool calls.
+    /// Tool calls, although no tools are offered.
     ToolCalls,
     /// Begun as asked, and cut off at the output limit.
     CutOff,
@@ -44,7 +41,7 @@ pub enum Summariser {
 }
 
 impl Summariser {
-    /// Every kind.
+    /// Every kind of summariser.
     pub const ALL: [Self; 8] = [
         Self::Obedient,
         Self::Lossy,
@@ -89,7 +86,8 @@ pub(crate) fn obedient(request: &SeenRequest) -> String {
     let text = request.last_user_text();
     let transcript = Transcript::read(&text);
     // The runtime measures with its own counter, which differs from ours by up to a quarter.
-    let cap = request.output_tokens_max.unwrap_or(CAP_TOKENS_DEFAULT).min(CAP_TOKENS_DEFAULT) * 6 / 10;
+    let cap =
+        request.settings.output_tokens_max.unwrap_or(CAP_TOKENS_DEFAULT).min(CAP_TOKENS_DEFAULT) * 6 / 10;
     // The oldest facts go first when it is too long, as in a real summary.
     let mut kept = 64;
     loop {

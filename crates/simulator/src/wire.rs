@@ -11,14 +11,72 @@ use greenroom_kernel::{
     AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
     Usage,
 };
-use greenroom_provider::{OutputSchema, Purpose};
+use greenroom_provider::{ModelSettings, OutputSchema, Purpose, ToolChoice};
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Broken, Rule};
-use crate::seen::SeenRequest;
+use crate::seen::{SeenRequest, TRANSCRIPT_TAG};
 
-/// A request's body.
+/// The fields that [`WireRequest`] reads. What is not among them is extra.
+const FIELDS: &[&str] = &[
+    "model",
+    "messages",
+    "tools",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "response_format",
+    "temperature",
+    "top_p",
+    "reasoning_effort",
+    "tool_choice",
+    "parallel_tool_calls",
+    "stop",
+    "seed",
+    "prompt_cache_key",
+    "user",
+];
+
+/// The fields of a body that are not among [`FIELDS`]. Read by a pass of its own, since a flattened map would copy
+/// every long text once more.
+#[derive(Debug, Default)]
+pub(crate) struct Extra(serde_json::Map<String, serde_json::Value>);
+
+impl<'de> Deserialize<'de> for Extra {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ExtraVisitor;
+        impl<'de> Visitor<'de> for ExtraVisitor {
+            type Value = Extra;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut fields: A) -> Result<Extra, A::Error> {
+                let mut extra = Extra::default();
+                while let Some(field) = fields.next_key::<Cow<'de, str>>()? {
+                    if FIELDS.contains(&&*field) {
+                        fields.next_value::<serde::de::IgnoredAny>()?;
+                    } else {
+                        extra.0.insert(field.into_owned(), fields.next_value()?);
+                    }
+                }
+                Ok(extra)
+            }
+        }
+        deserializer.deserialize_map(ExtraVisitor)
+    }
+}
+
+/// One text, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Stop {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// The JSON body of a chat-completions request.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct WireRequest {
     #[serde(default)]
@@ -37,6 +95,20 @@ pub(crate) struct WireRequest {
     max_completion_tokens: Option<u64>,
     #[serde(default)]
     response_format: Option<serde_json::Value>,
+    #[serde(default)]
+    temperature: Option<f64>,
+    #[serde(default)]
+    top_p: Option<f64>,
+    #[serde(default)]
+    reasoning_effort: Option<String>,
+    #[serde(default)]
+    tool_choice: Option<serde_json::Value>,
+    #[serde(default)]
+    parallel_tool_calls: Option<bool>,
+    #[serde(default)]
+    stop: Option<Stop>,
+    #[serde(default)]
+    seed: Option<i64>,
     #[serde(default)]
     prompt_cache_key: Option<String>,
     #[serde(default)]
@@ -165,6 +237,7 @@ impl WireRequest {
     pub(crate) fn into_seen(
         self,
         headers: FromHeaders,
+        extra: Extra,
         bytes: u64,
     ) -> (SeenRequest, AnswerForm, Vec<Broken>) {
         let mut broken = Vec::new();
@@ -219,12 +292,32 @@ impl WireRequest {
             })
             .collect();
         let purpose = headers.purpose.unwrap_or_else(|| purpose_of(&tools, &messages));
+        let settings = ModelSettings {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            reasoning_effort: self.reasoning_effort.as_deref().and_then(|effort| match effort.parse() {
+                Ok(effort) => Some(effort),
+                Err(error) => {
+                    broken.push((Rule::Setting, error));
+                    None
+                }
+            }),
+            tool_choice: self.tool_choice.as_ref().and_then(tool_choice),
+            parallel_tool_calls: self.parallel_tool_calls,
+            stop: self.stop.map(|stop| match stop {
+                Stop::One(text) => vec![text],
+                Stop::Several(texts) => texts,
+            }),
+            seed: self.seed,
+            output_tokens_max: self.max_completion_tokens.or(self.max_tokens),
+            extra: extra.0,
+        };
         let seen = SeenRequest {
             model: self.model,
             system,
             messages,
             tools,
-            output_tokens_max: self.max_completion_tokens.or(self.max_tokens),
+            settings,
             output_schema: self.response_format.as_ref().and_then(output_schema),
             session: headers.session.or(self.prompt_cache_key).or(self.user),
             purpose,
@@ -236,6 +329,12 @@ impl WireRequest {
         let includes_usage = self.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
         (seen, AnswerForm { includes_usage }, broken)
     }
+}
+
+/// A word, or `{"type":"function","function":{"name":"…"}}`.
+fn tool_choice(value: &serde_json::Value) -> Option<ToolChoice> {
+    let name = value.as_str().or_else(|| value.get("function")?.get("name")?.as_str());
+    name.map(|name| name.to_owned().into())
 }
 
 impl WireMessage {
@@ -299,9 +398,9 @@ fn image_of(url: &str) -> Image {
 
 fn purpose_of(tools: &[ToolSpec], messages: &[Arc<Message>]) -> Purpose {
     let is_summary = tools.is_empty()
-        && messages.last().is_some_and(|last| {
-            matches!(**last, Message::User(_)) && last.text().contains(crate::summariser::TRANSCRIPT_TAG)
-        });
+        && messages
+            .last()
+            .is_some_and(|last| matches!(**last, Message::User(_)) && last.text().contains(TRANSCRIPT_TAG));
     if is_summary { Purpose::Summary } else { Purpose::Step }
 }
 

@@ -26,7 +26,7 @@ pub enum ToolsError {
         /// The path as given.
         path: String,
     },
-    /// Nothing is there.
+    /// There is no file or folder at the path.
     #[error("`{path}` does not exist{}", suggestion(nearest))]
     NotFound {
         /// The path, relative to the workspace.
@@ -64,7 +64,7 @@ pub enum ToolsError {
     /// The arguments fit the schema but make no sense.
     #[error("{0}")]
     Refused(String),
-    /// The system said no.
+    /// The operating system refused.
     #[error("`{path}`: {source}")]
     Io {
         /// The path, relative to the workspace.

@@ -28,7 +28,7 @@ use crate::{GRACE, Tool, ToolContext, ToolOutput, schema};
 pub struct ToolError(String);
 
 impl ToolError {
-    /// A failure in words.
+    /// An error with this text, which the model reads.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

@@ -16,7 +16,7 @@ mod workspace;
 
 pub use error::ToolsError;
 pub use function::{FunctionTool, IntoToolOutput, Json, ToolError, typed, typed_with};
-pub use registry::Registry;
+pub use registry::{Registry, panic_text};
 pub use workspace::Workspace;
 
 /// The JSON schema of a type, in the form that models are sent.
@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_millis(250);
 
 /// Something an agent may call.
 pub trait Tool: Send + Sync + 'static {
-    /// What the model is told of it.
+    /// Its name, description and parameters, as the model is told.
     fn spec(&self) -> ToolSpec;
 
     /// Runs it. Failures are outputs with [`ToolStatus::Error`]: the model reads them and goes on.
@@ -56,12 +56,12 @@ pub trait Tool: Send + Sync + 'static {
     }
 }
 
-/// What a tool is told of the call.
+/// What a tool is told about the call.
 #[derive(Debug, Clone)]
 pub struct ToolContext {
     /// The session that calls.
     pub session: String,
-    /// The call's id.
+    /// The id that the model gave the call.
     pub call_id: String,
     /// Fires when the run is aborted.
     pub cancel: CancellationToken,
@@ -79,7 +79,7 @@ impl Progress {
         Self(Some(std::sync::Arc::new(sink)))
     }
 
-    /// Reports one line.
+    /// Reports one line of progress, for people.
     pub fn report(&self, line: impl Into<String>) {
         if let Some(sink) = &self.0 {
             sink(line.into());
@@ -93,12 +93,12 @@ impl std::fmt::Debug for Progress {
     }
 }
 
-/// What a tool call gave.
+/// The output of a tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolOutput {
     /// Text and images for the model.
     pub content: Vec<Block>,
-    /// How it went.
+    /// Whether it succeeded, failed or was interrupted.
     pub status: ToolStatus,
     /// Which files it touched.
     pub touched: Vec<Touched>,

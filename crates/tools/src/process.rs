@@ -86,7 +86,7 @@ impl Containment {
     }
 }
 
-/// What to run and how.
+/// A command to be started: what to run, where, and with which environment.
 pub(crate) struct Launch<'a> {
     /// The program and its arguments.
     pub(crate) argv: Vec<OsString>,
@@ -96,12 +96,12 @@ pub(crate) struct Launch<'a> {
     pub(crate) containment: Containment,
 }
 
-/// A command that runs. It has no input; standard output and standard error come as one stream.
+/// A running command. It has no input; standard output and standard error come as one stream.
 pub(crate) struct Running {
     child: Child,
     root: i32,
     marker: String,
-    /// When the root started.
+    /// When the root process started, in ticks since the system did.
     since: u64,
     containment: Containment,
     /// Whether all of its processes are known to have ended.
@@ -112,7 +112,7 @@ pub(crate) struct Running {
 const MARKER: &str = "GREENROOM_COMMAND_ID";
 
 impl Running {
-    /// Starts it.
+    /// Starts the command; its output, standard error included, comes from the stream.
     pub(crate) fn start(launch: Launch<'_>) -> std::io::Result<(Self, ChildStdout)> {
         let id = command_id();
         // In a session of its own it cannot ask questions on the user's terminal.
@@ -142,8 +142,8 @@ impl Running {
     /// Waits until the command itself has ended; processes it started may go on.
     pub(crate) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
         let status = self.child.wait().await?;
-        // It reports the end of the namespace's first process, after which the kernel has ended the others; unless
-        // it was killed itself.
+        // `unshare` reports the end of the namespace's first process, after which the kernel has ended the others;
+        // unless `unshare` was killed itself.
         self.ended = self.containment.is_namespace() && status.code().is_some();
         Ok(status)
     }

@@ -2,7 +2,8 @@
 //!
 //! Invariants: [`Registry::run`] gives exactly one result for a call, whatever the model wrote and whatever the
 //! tool does: unknown names, broken JSON, panics, floods of output and tools that never end all become results
-//! that the model reads. No result carries more than 50 KiB or 2,000 lines of text.
+//! that the model reads. Cancellation, the time limit and the grace after both are decided here and nowhere else.
+//! No result carries more than 50 KiB or 2,000 lines of text.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -20,7 +21,6 @@ use crate::{Tool, ToolContext, ToolOutput, ToolsError, similar};
 pub struct Registry {
     tools: Arc<Vec<Entry>>,
     specs: Arc<[ToolSpec]>,
-    timeout: Option<Duration>,
 }
 
 #[derive(Clone)]
@@ -31,12 +31,12 @@ struct Entry {
 
 impl Default for Registry {
     fn default() -> Self {
-        Self { tools: Arc::default(), specs: Arc::from([]), timeout: None }
+        Self { tools: Arc::default(), specs: Arc::from([]) }
     }
 }
 
 impl Registry {
-    /// One without tools.
+    /// A registry without tools.
     pub fn new() -> Self {
         Self::default()
     }
@@ -84,14 +84,6 @@ impl Registry {
         }
     }
 
-    /// With a limit for each call, after which the tool is told to stop and the model reads that it timed out.
-    /// Without one a call may take for ever.
-    #[must_use]
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
     /// What a model is told of the tools, in the order of their insertion.
     pub fn specs(&self) -> Arc<[ToolSpec]> {
         self.specs.clone()
@@ -112,66 +104,77 @@ impl Registry {
         self.tools.is_empty()
     }
 
-    /// Runs one call. It ends soon after `context.cancel` fires, with [`ToolStatus::Interrupted`].
-    pub async fn run(&self, call: &ToolCall, context: ToolContext) -> ToolResult {
-        let output = self.output(call, context).await;
-        ToolResult {
-            call_id: call.id.clone(),
-            tool_name: call.name.clone(),
-            content: cap_blocks(output.content),
-            status: output.status,
-            touched: output.touched,
+    /// Runs one call, and gives its result.
+    ///
+    /// When `context.cancel` fires or `time_limit` has passed, the tool is told to stop and has its
+    /// [grace](Tool::grace) to end in order; then it is dropped. The status of a cancelled call is
+    /// [`ToolStatus::Interrupted`], that of one that took too long [`ToolStatus::Error`], unless the tool still gave
+    /// another result. Without a limit a call may take for ever.
+    pub async fn run(
+        &self,
+        call: &ToolCall,
+        context: ToolContext,
+        time_limit: Option<Duration>,
+    ) -> ToolResult {
+        match self.output(call, context, time_limit).await {
+            Some(output) => ToolResult {
+                call_id: call.id.clone(),
+                tool_name: call.name.clone(),
+                content: cap_blocks(output.content),
+                status: output.status,
+                touched: output.touched,
+            },
+            None => ToolResult::interrupted(call),
         }
     }
 
-    async fn output(&self, call: &ToolCall, mut context: ToolContext) -> ToolOutput {
+    /// What the call gave; `None` if it was cancelled and did not end in order.
+    async fn output(
+        &self,
+        call: &ToolCall,
+        mut context: ToolContext,
+        time_limit: Option<Duration>,
+    ) -> Option<ToolOutput> {
         let Some(tool) = self.get(&call.name).cloned() else {
-            return ToolOutput::error(self.unknown(&call.name));
+            return Some(ToolOutput::error(self.unknown(&call.name)));
         };
         let arguments = match parse(&call.arguments) {
             Ok(arguments) => arguments,
-            Err(wrong) => return ToolOutput::error(wrong),
+            Err(wrong) => return Some(ToolOutput::error(wrong)),
         };
         let run = context.cancel.clone();
         if run.is_cancelled() {
-            return ToolOutput::interrupted("cancelled before it started; it took no effect");
+            return Some(ToolOutput::interrupted("cancelled before it started; it took no effect"));
         }
-        let (call_token, grace) = (run.child_token(), tool.grace());
-        context.cancel = call_token.clone();
+        let (stop, grace) = (run.child_token(), tool.grace());
+        context.cancel = stop.clone();
         // The tool's own `call` may panic as well as its future.
         let running = AssertUnwindSafe(async move { tool.call(arguments, context).await }).catch_unwind();
         let mut running = std::pin::pin!(running);
         let ended = |result: Result<ToolOutput, Box<dyn std::any::Any + Send>>| {
             result.unwrap_or_else(|panic| panicked(&call.name, panic.as_ref()))
         };
-        let timeout = async {
-            match self.timeout {
-                Some(timeout) => tokio::time::sleep(timeout).await,
+        let too_long = async {
+            match time_limit {
+                Some(limit) => {
+                    tokio::time::sleep(limit).await;
+                    limit
+                }
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let limit = tokio::select! {
             biased;
-            result = &mut running => return ended(result),
-            () = run.cancelled() => {}
-            () = timeout => {}
-        }
-        call_token.cancel();
+            result = &mut running => return Some(ended(result)),
+            () = run.cancelled() => None,
+            limit = too_long => Some(limit),
+        };
+        stop.cancel();
         let last = tokio::time::timeout(grace, running).await.ok().map(ended);
-        if run.is_cancelled() {
-            return last.unwrap_or_else(|| {
-                ToolOutput::interrupted("cancelled while it ran; whether it took effect is not known")
-            });
+        match limit {
+            Some(limit) if !run.is_cancelled() => Some(timed_out(limit, last)),
+            Some(_) | None => last,
         }
-        let limit_ms = self.timeout.unwrap_or_default().as_millis();
-        let mut output = last.unwrap_or_else(|| ToolOutput::error("whether it took effect is not known"));
-        if output.status != ToolStatus::Ok {
-            output.status = ToolStatus::Error;
-            output
-                .content
-                .insert(0, Block::Text(format!("stopped after the limit of {limit_ms} ms for a call")));
-        }
-        output
     }
 
     fn unknown(&self, name: &str) -> String {
@@ -211,14 +214,29 @@ fn parse(arguments: &str) -> Result<Value, String> {
     })
 }
 
+/// The output of a call that took longer than `limit`, and then ended with `last` or not at all.
+fn timed_out(limit: Duration, last: Option<ToolOutput>) -> ToolOutput {
+    let mut output = last.unwrap_or_else(|| ToolOutput::error("whether it took effect is not known"));
+    if output.status != ToolStatus::Ok {
+        output.status = ToolStatus::Error;
+        output.content.insert(0, Block::Text(format!("stopped after {limit:?}, the limit for a call")));
+    }
+    output
+}
+
 fn panicked(name: &str, panic: &(dyn std::any::Any + Send)) -> ToolOutput {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned());
+    let text = panic_text(panic);
     tracing::error!(tool = name, panic = text, "a tool panicked");
     ToolOutput::error(format!("the tool failed in itself ({text}); whether it took effect is not known"))
+}
+
+/// The message of a caught panic.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (None, Some(text)) => text,
+        (None, None) => "no message",
+    }
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ fn script(strike: Strike, orders: Orders) -> impl Script {
 }
 
 /// One request of the victim's: answered or refused, but not left hanging.
-async fn ask<T>(what: &str, request: impl Future<Output = T>) -> T {
+async fn ask<T>(what: &str, request: impl IntoFuture<Output = T>) -> T {
     let answer = tokio::time::timeout(PATIENCE, request).await;
     // What was struck is on its way back.
     tokio::time::sleep(Duration::from_secs(5)).await;

@@ -197,7 +197,7 @@ async fn answers_that_nobody_waits_for_harm_nobody() {
     // Polled once, which sends the question, and then gone.
     macro_rules! asked {
         ($($question:expr),+ $(,)?) => { $({
-            let mut question = Box::pin($question);
+            let mut question = Box::pin($question.into_future());
             let _ = futures_util::poll!(question.as_mut());
         })+ };
     }

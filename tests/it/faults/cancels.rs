@@ -84,7 +84,7 @@ async fn cancel_again_and_again(session: SessionHandle, seed: u64, seen: Arc<Ato
                 tokio::time::sleep(after).await;
             }
         };
-        let prompt = session.prompt(format!("prompt {run}"));
+        let prompt = session.prompt(format!("prompt {run}")).into_future();
         if random.below(2) == 0 {
             // The caller goes away, unless it has its answer before.
             tokio::select! {

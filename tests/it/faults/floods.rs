@@ -98,7 +98,7 @@ async fn prompts_all_at_once() {
     let mut waker = Context::from_waker(Waker::noop());
     // Each is polled once and dropped, and the session never gets to run meanwhile.
     for number in 0..MILLION {
-        let mut prompt = Box::pin(session.prompt(format!("prompt {number}")));
+        let mut prompt = session.prompt(format!("prompt {number}")).into_future();
         match prompt.poll_unpin(&mut waker) {
             Poll::Ready(Err(Error::Busy { .. })) => busy += 1,
             Poll::Ready(other) => panic!("{other:?}"),

@@ -331,7 +331,7 @@ async fn less_output_is_asked_for_where_the_provider_sets_the_limit() {
 
 /// The output limits of all requests.
 fn asked_output(model: &Simulator) -> Vec<u64> {
-    model.requests().iter().filter_map(|logged| logged.request.output_tokens_max).collect()
+    model.requests().iter().filter_map(|logged| logged.request.settings.output_tokens_max).collect()
 }
 
 #[tokio::test(start_paused = true)]

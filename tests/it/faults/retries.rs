@@ -128,23 +128,26 @@ async fn what_was_said_before_a_failure_is_void_and_never_in_the_log() {
     let model = simulator(Sequence(vec![broken, Said::text("whole")]), 20_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("void", &agent(20_000)).await.unwrap();
-    let mut stream = session.stream("count");
+    let mut stream = session.prompt("count").stream();
     let mut said = String::new();
     let mut seen = Vec::new();
-    while let Some(delivery) = stream.next().await {
-        let Delivery::Event(event) = delivery else { panic!("a gap") };
-        seen.push(event.kind.name());
-        // What a subscriber that shows deltas has to do.
-        match &event.kind {
-            EventKind::MessageStart { .. } => said.clear(),
-            EventKind::MessageDiscarded { .. } => {
+    let mut replies = 0;
+    while let Some(item) = stream.next().await {
+        match item.unwrap() {
+            RunItem::Event(event) => seen.push(event.kind.name()),
+            RunItem::Text(text) => said.push_str(&text),
+            RunItem::Discarded => {
                 assert!(!said.is_empty(), "something was said");
                 said.clear();
             }
-            EventKind::MessageDelta { delta: greenroom::event::Delta::Text(text), .. } => said.push_str(text),
-            _ => {}
+            RunItem::Reply(reply) => {
+                assert_eq!(reply.text, "whole");
+                replies += 1;
+            }
+            other => panic!("{other:?}"),
         }
     }
+    assert_eq!(replies, 1);
     assert_eq!(said, "whole");
     let at =
         |name: &str| seen.iter().position(|seen| *seen == name).unwrap_or_else(|| panic!("{name}: {seen:?}"));
@@ -152,7 +155,6 @@ async fn what_was_said_before_a_failure_is_void_and_never_in_the_log() {
         at("message_start") < at("message_discarded") && at("message_discarded") < at("retry"),
         "{seen:?}"
     );
-    assert_eq!(stream.reply().await.unwrap().text, "whole");
     let texts: Vec<String> = session.context().await.unwrap().iter().map(|message| message.text()).collect();
     assert_eq!(texts, ["count", "whole"]);
 }

@@ -9,6 +9,7 @@ use greenroom_kernel::entry::{EntryId, EntryKind, RunOutcome};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::path::{path_to, project};
 use greenroom_store::Store;
+use greenroom_tools::panic_text;
 
 use super::life::Runs;
 use super::plan::Plan;
@@ -153,7 +154,7 @@ impl Logs {
                 record.check_head(&head);
             });
             if let Err(panic) = std::panic::catch_unwind(checked) {
-                panic!("{session}: {}", super::panic_text(&*panic));
+                panic!("{session}: {}", panic_text(&*panic));
             }
         }
         // No call was run more often than it was asked for.

@@ -32,6 +32,10 @@ fn problems_name_the_file_the_line_and_the_key() {
         ),
         ("provider: 'a b'\n", &["line 1: provider", "letters"]),
         ("trusted_folders: [x]\n", &["line 1: trusted_folders", "absolute"]),
+        ("model_settings:\n  temperature: 3\n", &["line 2: temperature", "0 to 2"]),
+        ("model_settings:\n  temprature: 1\n", &["line 2", "temprature"]),
+        ("model_settings: { reasoning_effort: huge }\n", &["line 1", "huge"]),
+        ("models:\n  gpt-5.5:\n    extra: { messages: [] }\n", &["line 3: messages", "cannot be set here"]),
         ("limits:\n  steps_max: 0\n", &["line 2: steps_max"]),
         ("limits:\n  retries: 1\n", &["limits", "retries", "line 2"]),
         ("limits: { cost_usd_max: -1 }\n", &["line 1: cost_usd_max", "dollars"]),
@@ -54,7 +58,7 @@ fn problems_name_the_file_the_line_and_the_key() {
 
 #[test]
 fn every_setting_has_a_rule_for_files_of_projects() {
-    let users_alone = ["providers", "trusted_folders"];
+    let users_alone = ["model_settings", "models", "providers", "trusted_folders"];
     let mut seen = 0;
     let Value::Mapping(defaults) = serde_norway::to_value(Config::default()).expect("YAML") else { return };
     for (name, value) in &defaults {

@@ -167,3 +167,60 @@ fn an_input_that_says_nothing_is_not_waited_for() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "All is well.\n"), "{ran:?}");
     assert!(ran.stderr.contains("going on without it"), "{ran:?}");
 }
+
+/// A file, a model's own section and flags, in this order; the server reads what is left.
+#[test]
+fn model_settings_come_from_the_configuration_and_from_flags() {
+    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
+    let url = model.url();
+    let file = place.work().join("mine.yaml");
+    std::fs::write(
+        &file,
+        "model_settings: { temperature: 0.1, seed: 1, extra: { top_k: 5 } }\n\
+         models: { chosen: { temperature: 0.2, reasoning_effort: high }, other: { seed: 9 } }\n",
+    )
+    .unwrap();
+    let file = file.to_str().unwrap();
+    let flags = [
+        "run",
+        "-p",
+        "Hello.",
+        "--model",
+        "chosen",
+        "--base-url",
+        &url,
+        "--config",
+        file,
+        "--temperature",
+        "0.3",
+        "--stop",
+        "END",
+        "--stop",
+        "FIN",
+        "--max-output-tokens",
+        "55",
+        "--tool-choice",
+        "list",
+    ];
+    let ran = place.run(&flags);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let sent = serde_json::to_value(&model.simulator.requests()[0].request.settings).unwrap();
+    assert_eq!(
+        sent,
+        serde_json::json!({
+            "temperature": 0.3, "reasoning_effort": "high", "tool_choice": "list", "stop": ["END", "FIN"], "seed": 1,
+            "output_tokens_max": 55, "extra": { "top_k": 5 },
+        })
+    );
+    for (flag, value, problem) in [
+        ("--temperature", "5", "temperature: must be 0 to 2"),
+        ("--effort", "huge", "there is no reasoning effort"),
+        ("--tool-choice", "lost", "there is no tool \"lost\""),
+    ] {
+        let ran = place.run(&["run", "-p", "Hello.", "--base-url", &url, flag, value]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.stderr.contains(problem), "{ran:?}");
+    }
+    assert_eq!(model.simulator.requests().len(), 1);
+    model.simulator.assert_clean();
+}

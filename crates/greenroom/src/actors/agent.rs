@@ -11,7 +11,7 @@ use greenroom_kernel::failure::Failure;
 use greenroom_kernel::path::Media;
 use greenroom_kernel::run::{Effect, Input, Run};
 use greenroom_kernel::{AssistantMessage, Message};
-use greenroom_provider::{Purpose, Request};
+use greenroom_provider::{ModelSettings, Purpose, Request, ToolChoice};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -52,6 +52,8 @@ struct Running {
     call: u64,
     /// The form of the next request, while the context for it is on its way.
     next_request: Option<RequestForm>,
+    /// The newest step, from 1.
+    step: u32,
     /// The user was warned that images of the prompt are not sent.
     media_missed: bool,
     measuring: bool,
@@ -178,11 +180,13 @@ impl AgentState {
         let over = CancellationToken::new();
         watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), over.clone());
         // The limit that the provider would set must be known here, to be lowered.
-        let output_tokens_max = self.deps.output_tokens_max(&begin.agent);
+        let of_provider = || self.deps.lane(&begin.agent)?.provider.output_tokens_max();
+        let output_tokens_max = begin.settings.output_tokens_max.or_else(of_provider);
         let run = Run::new(begin.agent.limits, begin.may_compact, output_tokens_max);
         self.running = Some(Box::new(Running {
             run,
             call: 0,
+            step: 0,
             next_request: None,
             media_missed: false,
             measuring: false,
@@ -231,7 +235,12 @@ impl AgentState {
                     measured,
                 });
             }
-            Effect::StepStarted { step } => self.publish(EventKind::StepStart { run: stamp.run, step }),
+            Effect::StepStarted { step } => {
+                if let Some(running) = self.current(stamp) {
+                    running.step = step;
+                }
+                self.publish(EventKind::StepStart { run: stamp.run, step });
+            }
             Effect::StepEnded { step } => self.publish(EventKind::StepEnd { run: stamp.run, step }),
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
@@ -252,7 +261,7 @@ impl AgentState {
                     shared,
                     stamp,
                     tools: running.begin.tools.clone(),
-                    timeout: running.begin.agent.tool_timeout,
+                    time_limit: running.begin.agent.tool_timeout,
                     cancel,
                 };
                 tokio::spawn(task.run(calls));
@@ -320,12 +329,17 @@ impl AgentState {
                 format!("{missing} of the newest images were not sent: the request would be too large");
             shared.publish(&deps.bus, EventKind::Warning { message });
         }
+        let mut settings = ModelSettings { output_tokens_max, ..begin.settings.clone() };
+        if running.step > 1 && settings.tool_choice.as_ref().is_some_and(ToolChoice::is_forced) {
+            // It did what it had to. A model that must call a tool in each step could never answer.
+            settings.tool_choice = None;
+        }
         let request = Request {
             model: begin.model.clone(),
             system: Some(begin.agent.instructions.clone()).filter(|text| !text.is_empty()),
             messages,
             tools: begin.tools.specs(),
-            output_tokens_max,
+            settings,
             output_schema: begin.schema.clone(),
             purpose: Purpose::Step,
             session: shared.id.to_string(),

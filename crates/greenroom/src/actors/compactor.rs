@@ -298,7 +298,7 @@ impl Running {
 
 /// What a refusal says of the summariser for all who use it: how long to wait, and how much it takes.
 fn refused(session: &ActorRef<SessionMail>, child: &Child, failure: &Failure) {
-    let Summariser { lane, model } = &child.summariser;
+    let Summariser { lane, model, .. } = &child.summariser;
     if let Some(wait_ms) = failure.retry_after_ms.filter(|_| failure.class.is_retryable()) {
         lane.pause_ms(wait_ms.min(BACKOFF_MS_MAX));
     }
@@ -341,8 +341,7 @@ impl Actor for SummaryActor {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         let id = question.id;
-        let Summariser { lane, model } = &state.summariser;
-        let answer = summary_call::ask(lane, model, &state.session, question.text, question.cap_tokens);
+        let answer = summary_call::ask(&state.summariser, &state.session, question.text, question.cap_tokens);
         let answer = Box::pin(answer).await.map_err(|error| {
             // As in a run: who says nothing at all to what fills its window says that it is too large.
             let is_overflow = state.fills_window && error.is_overflow_candidate();

@@ -41,8 +41,6 @@ mod open_compaction;
 mod opening;
 mod runs;
 
-pub(crate) use opening::blocking;
-
 use definition::{Definition, SessionLimits};
 use inbox::Inbox;
 use open_compaction::{CompactionRequest, Leaving, OpenCompaction};
@@ -342,7 +340,8 @@ impl SessionState {
         let new = &self.definition;
         let is_switch = !new.is_same_model(&old);
         let smaller = new.window.tokens.zip(old.window.tokens).filter(|(new, old)| new < old);
-        let leaving = smaller.map(|(_, window)| Leaving { summariser: old.own_summariser(), window });
+        let leaving =
+            smaller.map(|(_, window)| Leaving { summariser: old.own_summariser(&self.deps), window });
         if is_switch || *new.settings != *old.settings {
             // What failed three times may work now.
             self.log.reset_failures();

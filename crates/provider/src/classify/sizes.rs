@@ -319,17 +319,13 @@ fn numbers(text: &str) -> Vec<Number<'_>> {
             .filter(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '.'));
         let end = if fraction.is_some() { digits_end + 2 } else { digits_end };
         let rest = fraction.unwrap_or(rest);
-        if !starts_number(&text[..start]) || !ends_number(rest) {
-            // The rest of the name that the digits are a part of.
-            let is_in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-            at = end + rest.find(|c| !is_in_name(c)).unwrap_or(rest.len());
-            continue;
-        }
         at = end;
         let digits = text[start..digits_end].replace([',', '_'], "");
-        // No count is written with leading zeros.
-        let value = digits.parse::<u64>().ok().filter(|_| digits == "0" || !digits.starts_with('0'));
-        let Some(value) = value else { continue };
+        let is_count = starts_number(&text[..start])
+            && ends_number(rest)
+            // No count is written with leading zeros.
+            && (digits == "0" || !digits.starts_with('0'));
+        let Some(value) = digits.parse::<u64>().ok().filter(|_| is_count) else { continue };
         let value = if ends_with_k(rest) { value.saturating_mul(1_000) } else { value };
         found.push(Number { value, before: &text[previous_end..start], after: rest });
         previous_end = end;

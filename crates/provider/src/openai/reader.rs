@@ -19,13 +19,25 @@ use super::transport::{Exchange, Interruption, Transport, TransportError, root_c
 use super::{Server, call_ids, wire};
 use crate::classify::{classify, one_line};
 use crate::retry_after::retry_after_ms;
-use crate::{ProviderError, ReplyEvent, ReplyStream, Request};
+use crate::{ModelSettings, ProviderError, ReplyEvent, ReplyStream, Request};
 
 /// How long to wait for usage after the finish reason, in milliseconds.
 const AFTER_FINISH_TIMEOUT_MS: u64 = 5_000;
 
 /// The largest answer, in bytes of text, reasoning and arguments: several times what any model can generate.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// A refusal that is about a setting says so, and what to do about it.
+fn naming_setting(mut error: ProviderError, settings: &ModelSettings) -> ProviderError {
+    let failure = &mut error.failure;
+    let may_be_setting = failure.class == FailureClass::Other && matches!(failure.status, Some(400 | 422));
+    if may_be_setting && let Some(setting) = settings.refused(&error.body) {
+        failure.message.push_str(&format!(
+            "; the server refuses the setting `{setting}`: leave it out for this model, or ask another one"
+        ));
+    }
+    error
+}
 
 /// Sends `request` and opens its stream.
 ///
@@ -49,7 +61,10 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
     };
     let chunks = match opened {
         Ok(Ok(chunks)) => chunks,
-        Ok(Err(error)) => return Err(server.without_key(open_error(&server, error))),
+        Ok(Err(error)) => {
+            let error = open_error(&server, error);
+            return Err(server.without_key(naming_setting(error, &request.settings)));
+        }
         Err(_) => {
             return Err(timed_out(format!(
                 "no answer from {} within {}",

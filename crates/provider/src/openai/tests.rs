@@ -157,7 +157,7 @@ fn request() -> Request {
         system: None,
         messages: vec![Arc::new(Message::user("hi"))],
         tools: Arc::from([]),
-        output_tokens_max: None,
+        settings: crate::ModelSettings::default(),
         output_schema: None,
         purpose: Purpose::Step,
         session: "s".to_owned(),

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{MaxTokensField, ResendReasoning};
-use crate::{Request, sendable_arguments};
+use crate::{ReasoningEffort, Request, ToolChoice, sendable_arguments};
 
 /// The longest id of a call that servers accept, in bytes.
 const CALL_ID_BYTES_MAX: usize = 40;
@@ -43,10 +43,43 @@ pub(super) struct WireRequest<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     response_format: Option<ResponseFormat<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_effort: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<WireToolChoice<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parallel_tool_calls: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     prompt_cache_key: Option<&'a str>,
     // The library does not set it for types of one's own, and without it the stream would be empty.
     stream: bool,
     stream_options: StreamOptions,
+    /// What the server knows besides. None of the fields above can be among them: see `ModelSettings::check`.
+    #[serde(flatten)]
+    extra: &'a serde_json::Map<String, Value>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum WireToolChoice<'a> {
+    Word(&'static str),
+    Tool {
+        #[serde(rename = "type")]
+        kind: &'static str,
+        function: WireToolName<'a>,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct WireToolName<'a> {
+    name: &'a str,
 }
 
 #[derive(Debug, Serialize)]
@@ -144,11 +177,14 @@ struct JsonSchema<'a> {
 
 /// Writes `request` for a server that wants it in `style`.
 pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> WireRequest<'a> {
-    let limit = request.output_tokens_max.or(style.output_tokens_max);
+    let limit = request.settings.output_tokens_max.or(style.output_tokens_max);
     let (max_tokens, max_completion_tokens) = match style.max_tokens_field {
         MaxTokensField::MaxTokens => (limit, None),
         MaxTokensField::MaxCompletionTokens => (None, limit),
     };
+    let settings = &request.settings;
+    // Servers refuse what is said about tools where none is offered.
+    let has_tools = !request.tools.is_empty();
     WireRequest {
         model: &request.model,
         messages: wire_messages(request, style),
@@ -163,10 +199,27 @@ pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> W
                 strict: is_strict_schema(&output.schema).then_some(true),
             },
         }),
+        temperature: settings.temperature,
+        top_p: settings.top_p,
+        reasoning_effort: settings.reasoning_effort.map(ReasoningEffort::as_str),
+        tool_choice: settings.tool_choice.as_ref().filter(|_| has_tools).map(wire_tool_choice),
+        parallel_tool_calls: settings.parallel_tool_calls.filter(|_| has_tools),
+        stop: settings.stop.as_deref().filter(|texts| !texts.is_empty()),
+        seed: settings.seed,
         prompt_cache_key: (style.prompt_cache_key && !request.session.is_empty())
             .then_some(request.session.as_str()),
         stream: true,
         stream_options: StreamOptions { include_usage: true },
+        extra: &settings.extra,
+    }
+}
+
+fn wire_tool_choice(choice: &ToolChoice) -> WireToolChoice<'_> {
+    match choice {
+        ToolChoice::Auto => WireToolChoice::Word("auto"),
+        ToolChoice::None => WireToolChoice::Word("none"),
+        ToolChoice::Required => WireToolChoice::Word("required"),
+        ToolChoice::Tool(name) => WireToolChoice::Tool { kind: "function", function: WireToolName { name } },
     }
 }
 

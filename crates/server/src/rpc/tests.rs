@@ -105,3 +105,28 @@ async fn what_cannot_be_understood_is_refused_and_harms_nothing() {
     }
     assert!(client.call(2, "session/list", json!({})).await["result"]["sessions"].is_array());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_takes_settings_and_a_key() {
+    let mut client = Client::start().await;
+    let prompt = json!({
+        "session_id": "a", "text": "question", "key": "k",
+        "settings": { "temperature": 0.5, "reasoning_effort": "low", "extra": { "top_k": 3 } },
+    });
+    let mut replies = Vec::new();
+    for id in 0..2 {
+        assert_eq!(client.call(id, "session/prompt", prompt.clone()).await["result"]["accepted"], true);
+        let result = client.until(|message| message["method"] == "session/prompt_result").await;
+        replies.push(result["params"].clone());
+    }
+    assert_eq!(replies[0], replies[1], "the second is not said again");
+    let sent: Vec<_> = client.simulator.requests();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(json!(sent[0].request.settings), prompt["settings"]);
+    let wrong = json!({ "session_id": "a", "text": "x", "settings": { "top_p": 7 } });
+    let refused = client.call(9, "session/prompt", wrong).await;
+    assert!(refused["error"]["message"].as_str().unwrap().contains("top_p: must be above 0"), "{refused}");
+    let typo = json!({ "session_id": "a", "text": "x", "settings": { "topp": 7 } });
+    assert_eq!(client.call(10, "session/prompt", typo).await["error"]["code"], -32602);
+    client.simulator.assert_clean();
+}

@@ -51,7 +51,7 @@ fn request(notation: &str) -> SeenRequest {
         system,
         messages,
         tools: Arc::new([]),
-        output_tokens_max: None,
+        settings: greenroom_provider::ModelSettings::default(),
         output_schema: None,
         session: None,
         purpose: Purpose::Step,
@@ -133,7 +133,7 @@ fn calls_tools_and_limits() {
     check_changed(|_, call| call.arguments = String::new(), &[Rule::ArgumentsNotJson]);
     check_changed(|_, call| call.name = "no spaces".to_owned(), &[Rule::ToolName]);
     check_changed(|_, call| call.name = "x".repeat(65), &[Rule::ToolName]);
-    check_changed(|request, _| request.output_tokens_max = Some(0), &[Rule::OutputLimit]);
+    check_changed(|request, _| request.settings.output_tokens_max = Some(0), &[Rule::OutputLimit]);
     let object = serde_json::json!({ "type": "object" });
     check_changed(|request, _| request.tools = Arc::new([tool("a.b", object.clone())]), &[Rule::ToolName]);
     check_changed(

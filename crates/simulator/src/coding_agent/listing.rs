@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-/// One thing in a folder.
+/// A file or folder in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
     /// Its path from the workspace.

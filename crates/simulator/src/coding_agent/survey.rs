@@ -17,7 +17,7 @@ const NAMES_FROM_MESSAGES: usize = 24;
 /// How many parts of one large file are read.
 const PARTS_MAX: u64 = 3;
 
-/// What is known.
+/// What the agent knows about the folder.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// Steps with tool calls in this run.
@@ -37,7 +37,7 @@ pub(super) struct Survey {
     parts: HashMap<String, u64>,
     /// Large files, and the line to read on at.
     pub(super) unfinished: Vec<(String, u64)>,
-    /// What was searched for.
+    /// The patterns that were searched for.
     pub(super) searched: BTreeSet<String>,
     /// Names seen in files, in order.
     identifiers: Vec<String>,
@@ -56,7 +56,7 @@ pub(super) enum Finding {
     Failed { what: String, why: String },
 }
 
-/// What a call asked for.
+/// The arguments of a tool call, as far as they matter here.
 enum Asked {
     List(String),
     Read(String),

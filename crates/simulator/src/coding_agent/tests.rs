@@ -126,7 +126,7 @@ impl Talk {
             system: None,
             messages,
             tools,
-            output_tokens_max: None,
+            settings: greenroom_provider::ModelSettings::default(),
             output_schema: None,
             purpose,
             session: "talk".to_owned(),

@@ -19,7 +19,7 @@ fn request(session: &str, text: &str) -> Request {
         system: Some("Be brief.".to_owned()),
         messages: vec![Arc::new(Message::user(text))],
         tools: Arc::new([]),
-        output_tokens_max: None,
+        settings: greenroom_provider::ModelSettings::default(),
         output_schema: None,
         purpose: Purpose::Step,
         session: session.to_owned(),
@@ -80,7 +80,7 @@ async fn the_same_conversation_counts_the_same_over_http() {
         { "role": "system", "content": "Be brief." }, { "role": "user", "content": "Read a, please." } ] });
     let wire: wire::WireRequest = serde_json::from_value(body).unwrap();
     let outside = Simulator::new(options());
-    let (seen, _, broken) = wire.into_seen(wire::FromHeaders::default(), 0);
+    let (seen, _, broken) = wire.into_seen(wire::FromHeaders::default(), wire::Extra::default(), 0);
     let (answer, _flight) = outside.begin(seen, broken);
     let Answer::Stream(steps) = answer else { panic!("a stream") };
     assert_eq!(outside.requests()[0].request.tokens, inside.requests()[0].request.tokens);

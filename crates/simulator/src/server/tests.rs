@@ -471,7 +471,7 @@ async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) -> usize
                 description: "Reads a file.".to_owned(),
                 parameters: json!({ "type": "object", "properties": { "path": { "type": "string" } } }),
             }]),
-            output_tokens_max: Some(100),
+            settings: greenroom_provider::ModelSettings::new().output_tokens_max(100),
             output_schema: None,
             purpose: Purpose::Step,
             session: "s".to_owned(),

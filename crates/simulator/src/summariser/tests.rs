@@ -21,7 +21,7 @@ fn request(text: &str, cap: Option<u64>) -> SeenRequest {
         system: None,
         messages: vec![Arc::new(Message::user(text))],
         tools: Arc::new([]),
-        output_tokens_max: cap,
+        settings: greenroom_provider::ModelSettings { output_tokens_max: cap, ..Default::default() },
         output_schema: None,
         session: None,
         purpose: Purpose::Summary,

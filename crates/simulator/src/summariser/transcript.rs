@@ -53,7 +53,7 @@ impl Transcript {
         self.is_turn_prefix
     }
 
-    /// What the user wants.
+    /// The user's goal, from the conversation or from a previous summary.
     pub(crate) fn goal(&self) -> &str {
         self.goal.as_deref().unwrap_or(NO_GOAL)
     }
@@ -63,12 +63,12 @@ impl Transcript {
         format!("{STEPS}{}", self.steps)
     }
 
-    /// What was begun last.
+    /// What the assistant said last.
     pub(crate) fn in_progress(&self) -> Vec<String> {
         self.last_said.iter().cloned().collect()
     }
 
-    /// What comes next.
+    /// The steps that the assistant announced, or a default where it announced none.
     pub(crate) fn next_steps(&self) -> Vec<String> {
         if self.next_steps.is_empty() {
             return vec!["Go on with the goal above, with files not yet read".to_owned()];

@@ -25,18 +25,18 @@ use crate::{FunctionTool, Progress, ToolContext, ToolError, ToolOutput, ToolsErr
 
 /// The variables that commands inherit.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
-/// The longest time limit that a call may ask for.
+/// The longest time limit that a call may ask for, in milliseconds.
 const TIMEOUT_MS_MAX: u64 = 60 * 60 * 1000;
 /// How long ending all processes may take on a busy machine, before the model is told that nobody knows.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the rest of the output may take to arrive after all processes were ended.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// How commands are run.
+/// How commands are run: limits, environment, sandbox.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The time limit for a command that asks for none, in milliseconds.
-    pub timeout_ms: u64,
+    /// The time limit for a command whose call names none.
+    pub timeout: Duration,
     /// More variables for the command's environment, over those that it inherits.
     pub environment: Vec<(String, String)>,
     /// A program and its arguments that start the shell given after them, inside a sandbox. Empty: no sandbox.
@@ -47,7 +47,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { timeout_ms: 120_000, environment: Vec::new(), sandbox: Vec::new(), containment: None }
+        Self {
+            timeout: Duration::from_secs(120),
+            environment: Vec::new(),
+            sandbox: Vec::new(),
+            containment: None,
+        }
     }
 }
 
@@ -83,10 +88,10 @@ async fn run(
     arguments: &Bash,
     context: &ToolContext,
 ) -> Result<ToolOutput, ToolError> {
-    let timeout_ms = arguments.timeout_ms.unwrap_or(options.timeout_ms);
-    if timeout_ms == 0 || timeout_ms > TIMEOUT_MS_MAX {
+    if arguments.timeout_ms.is_some_and(|timeout_ms| !(1..=TIMEOUT_MS_MAX).contains(&timeout_ms)) {
         return Err(ToolsError::Refused(format!("`timeout_ms` is from 1 to {TIMEOUT_MS_MAX}")).into());
     }
+    let timeout = arguments.timeout_ms.map_or(options.timeout, Duration::from_millis);
     if arguments.command.contains('\0') {
         return Err(ToolsError::Refused("a command has no NUL bytes".to_owned()).into());
     }
@@ -109,7 +114,7 @@ async fn run(
     let end = tokio::select! {
         biased;
         () = context.cancel.cancelled() => End::Cancelled,
-        () = tokio::time::sleep(Duration::from_millis(timeout_ms)) => End::TimedOut,
+        () = tokio::time::sleep(timeout) => End::TimedOut,
         status = async {
             // The output may end before the command, and the command before its output.
             tokio::select! {
@@ -131,7 +136,7 @@ async fn run(
             running.end().await;
         }
     }
-    Ok(report(end, timeout_ms, collector.finish()))
+    Ok(report(end, timeout, collector.finish()))
 }
 
 /// The shell and the command, behind what starts the sandbox.
@@ -152,14 +157,14 @@ fn environment(options: &Options) -> Vec<(OsString, OsString)> {
     environment
 }
 
-fn report(end: End, timeout_ms: u64, text: String) -> ToolOutput {
+fn report(end: End, timeout: Duration, text: String) -> ToolOutput {
     let (status, remark) = match end {
         End::Cancelled => {
             (ToolStatus::Interrupted, "cancelled; the command and all its processes were ended".to_owned())
         }
         End::TimedOut => (
             ToolStatus::Error,
-            format!("timed out after {timeout_ms} ms; the command and all its processes were ended"),
+            format!("timed out after {timeout:?}; the command and all its processes were ended"),
         ),
         End::Exited(Ok(status)) if status.success() => (ToolStatus::Ok, String::new()),
         End::Exited(Ok(status)) => (ToolStatus::Error, exit(status)),

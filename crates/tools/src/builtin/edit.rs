@@ -108,7 +108,7 @@ fn hint(text: &str, old: &str) -> String {
     };
     let scored =
         text.lines().enumerate().map(|(index, line)| (similar::similarity(wanted, line), index, line));
-    // The first of equals.
+    // Among equally similar lines, the first one.
     match scored.max_by(|left, right| left.0.cmp(&right.0).then(right.1.cmp(&left.1))) {
         Some((score, index, line)) if score >= ALIKE_MIN => {
             let number = index + 1;

@@ -78,7 +78,7 @@ struct Page {
     text: String,
     /// The last line in `text`.
     last: usize,
-    /// The lines seen so far.
+    /// How many lines were read so far.
     total: usize,
     full: bool,
 }
@@ -178,7 +178,7 @@ fn image(
     if size_bytes > IMAGE_BYTES_MAX {
         return Err(too_large());
     }
-    // It may be growing.
+    // The file may be growing while it is read.
     file.take(IMAGE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| ToolsError::io(shown, error))?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > IMAGE_BYTES_MAX) {
         return Err(too_large());

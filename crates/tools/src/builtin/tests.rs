@@ -47,7 +47,7 @@ impl Fixture {
 
     async fn call_with(&self, tool: &str, arguments: Value, context: ToolContext) -> ToolResult {
         let call = ToolCall { id: "c".into(), name: tool.into(), arguments: arguments.to_string() };
-        self.registry.run(&call, context).await
+        self.registry.run(&call, context, None).await
     }
 
     /// The call succeeds with exactly this text.

@@ -36,6 +36,10 @@ fn registry() -> Registry {
             context.cancel.cancelled().await;
             Ok(ToolOutput::interrupted("half done"))
         }),
+        typed_with("finishes", |_: Echo, context: ToolContext| async move {
+            context.cancel.cancelled().await;
+            Ok(ToolOutput::text("done all the same"))
+        }),
     ] {
         registry.insert(tool).expect("valid names");
     }
@@ -48,6 +52,16 @@ async fn run(
     arguments: &str,
     cancel: &CancellationToken,
 ) -> (ToolStatus, String) {
+    run_within(None, registry, name, arguments, cancel).await
+}
+
+async fn run_within(
+    time_limit: Option<Duration>,
+    registry: &Registry,
+    name: &str,
+    arguments: &str,
+    cancel: &CancellationToken,
+) -> (ToolStatus, String) {
     let call = ToolCall { id: "call-1".into(), name: name.into(), arguments: arguments.into() };
     let context = ToolContext {
         session: "s".into(),
@@ -55,7 +69,8 @@ async fn run(
         cancel: cancel.clone(),
         progress: Progress::default(),
     };
-    let ToolResult { call_id, tool_name, content, status, touched } = registry.run(&call, context).await;
+    let ToolResult { call_id, tool_name, content, status, touched } =
+        registry.run(&call, context, time_limit).await;
     assert_eq!((call_id.as_str(), tool_name.as_str(), touched.len()), ("call-1", name, 0));
     (status, blocks_text(&content))
 }
@@ -102,7 +117,7 @@ async fn cancellation_interrupts() {
             cancel.cancel()
         },);
     assert_eq!(hangs.0, ToolStatus::Interrupted);
-    assert!(hangs.1.contains("whether it took effect is not known"), "{}", hangs.1);
+    assert!(hangs.1.contains("Whether it took effect is not known"), "{}", hangs.1);
     assert_eq!(waits, (ToolStatus::Interrupted, "half done".to_owned()));
     let late = run(&registry, "echo", "{}", &cancel).await;
     assert_eq!(late, (ToolStatus::Interrupted, "cancelled before it started; it took no effect".to_owned()));
@@ -110,16 +125,49 @@ async fn cancellation_interrupts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_is_an_error_that_says_so() {
-    let registry = registry().with_timeout(Duration::from_secs(3));
+    let registry = registry();
+    let limit = Some(Duration::from_secs(3));
     let cancel = CancellationToken::new();
     let started = tokio::time::Instant::now();
-    let (status, text) = run(&registry, "hangs", "{}", &cancel).await;
+    let (status, text) = run_within(limit, &registry, "hangs", "{}", &cancel).await;
     assert_eq!(status, ToolStatus::Error);
-    assert!(text.starts_with("stopped after the limit of 3000 ms for a call\n"), "{text}");
-    assert!(started.elapsed() < Duration::from_secs(4));
-    let (status, text) = run(&registry, "waits", "{}", &cancel).await;
+    assert!(text.starts_with("stopped after 3s, the limit for a call\n"), "{text}");
+    assert_eq!(started.elapsed(), Duration::from_millis(3_250), "the limit and the grace");
+    let (status, text) = run_within(limit, &registry, "waits", "{}", &cancel).await;
     assert_eq!((status, text.ends_with("half done")), (ToolStatus::Error, true));
+    let (status, text) = run_within(limit, &registry, "finishes", "{}", &cancel).await;
+    assert_eq!((status, text.as_str()), (ToolStatus::Ok, "done all the same"));
     assert!(!cancel.is_cancelled(), "only the call was cancelled");
+}
+
+/// A tool that says that it needs longer to end in order gets that time, and no more.
+#[tokio::test(start_paused = true)]
+async fn the_grace_is_the_tool_s_own() {
+    let tool = |name: &str, takes_s: u64| {
+        typed_with(name, move |_: Echo, context: ToolContext| async move {
+            context.cancel.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(takes_s)).await;
+            Ok(ToolOutput::interrupted("in order"))
+        })
+        .grace(Duration::from_secs(5))
+    };
+    let mut registry = Registry::new();
+    registry.insert(tool("orderly", 4)).expect("a valid name");
+    registry.insert(tool("slow", 6)).expect("a valid name");
+    for (name, took_s, said) in
+        [("orderly", 4, "in order"), ("slow", 5, "Whether it took effect is not known")]
+    {
+        let cancel = CancellationToken::new();
+        let started = tokio::time::Instant::now();
+        let ((status, text), ()) =
+            tokio::join!(run(&registry, name, "{}", &cancel), async { cancel.cancel() });
+        assert_eq!(
+            (status, started.elapsed()),
+            (ToolStatus::Interrupted, Duration::from_secs(took_s)),
+            "{name}"
+        );
+        assert!(text.contains(said), "{name}: {text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,11 +208,11 @@ fn names_are_checked_and_replaced_in_place() {
     let names = |registry: &Registry| {
         registry.specs().iter().map(|spec| spec.name.clone()).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(names(&registry), "echo panics flood hangs waits new");
-    assert_eq!(names(&before), "echo panics flood hangs waits");
+    assert_eq!(names(&registry), "echo panics flood hangs waits finishes new");
+    assert_eq!(names(&before), "echo panics flood hangs waits finishes");
     assert!(registry.get("panics").expect("inserted").is_read_only());
     assert!(!before.get("panics").expect("inserted").is_read_only());
     let mut merged = Registry::new();
     merged.merge(&registry);
-    assert_eq!((names(&merged), merged.len()), (names(&registry), 6));
+    assert_eq!((names(&merged), merged.len()), (names(&registry), 7));
 }

@@ -22,9 +22,9 @@ const GITIGNORE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Something that the walk came upon.
 pub(crate) struct Found<'a> {
-    /// Where it is.
+    /// Its path, from the workspace.
     pub(crate) path: &'a Inside,
-    /// What it is.
+    /// File, folder or link.
     pub(crate) kind: FileType,
     directory: &'a OwnedFd,
     name: &'a str,

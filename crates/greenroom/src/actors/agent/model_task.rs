@@ -6,12 +6,12 @@ use std::sync::Arc;
 use futures_util::{FutureExt, StreamExt};
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
+use greenroom_tools::panic_text;
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 
 use crate::deps::Deps;
 use crate::event::{Delta, EventKind};
-use crate::hooks::panic_text;
 use crate::lane::Lane;
 use crate::message::{AgentMessage, ModelOutcome, RunAttempt};
 use crate::shared::SessionShared;

@@ -1,12 +1,15 @@
 //! The tool calls of one answer, as a task: calls that change nothing run at the same time, others one after
-//! another in the model's order; each ends with one message, and the task with one more.
+//! another in the model's order.
+//!
+//! Invariants: each call ends with one message to the agent, and the task with one more. How a call ends when it is
+//! cancelled or takes too long is decided by the registry.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use greenroom_kernel::{ToolCall, ToolResult, ToolStatus};
+use greenroom_kernel::ToolCall;
 use greenroom_tools::{Progress, Registry, ToolContext};
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
@@ -16,16 +19,15 @@ use crate::event::EventKind;
 use crate::message::{AgentMessage, RunAttempt};
 use crate::shared::SessionShared;
 
-/// How long a cancelled tool may take to clean up before it is dropped.
-const GRACE: Duration = Duration::from_secs(5);
-
+/// The calls of one answer, and what they are run with.
 pub(super) struct ToolTask {
     pub(super) agent: ActorRef<AgentMessage>,
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
     pub(super) stamp: RunAttempt,
     pub(super) tools: Registry,
-    pub(super) timeout: Option<Duration>,
+    /// How long one call may take.
+    pub(super) time_limit: Option<Duration>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -55,33 +57,13 @@ impl ToolTask {
             arguments: call.arguments.clone(),
         });
         let began = tokio::time::Instant::now();
-        let cancel = self.cancel.child_token();
         let context = ToolContext {
             session: self.shared.id.to_string(),
             call_id: call.id.clone(),
-            cancel: cancel.clone(),
+            cancel: self.cancel.clone(),
             progress: self.progress(call),
         };
-        let work = self.tools.run(call, context);
-        let limit = async {
-            match self.timeout {
-                Some(timeout) => tokio::time::sleep(timeout).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::pin!(work);
-        let result = tokio::select! {
-            biased;
-            result = &mut work => Some(result),
-            () = cancel.cancelled() => tokio::time::timeout(GRACE, &mut work).await.ok(),
-            () = limit => {
-                cancel.cancel();
-                let _ = tokio::time::timeout(GRACE, &mut work).await;
-                let timeout = self.timeout.unwrap_or_default();
-                Some(ToolResult::synthetic(call, ToolStatus::Error, format!("The call took longer than {timeout:?} and was cancelled.")))
-            }
-        };
-        let result = result.unwrap_or_else(|| ToolResult::interrupted(call));
+        let result = self.tools.run(call, context, self.time_limit).await;
         publish(EventKind::ToolEnd {
             call_id: call.id.clone(),
             name: call.name.clone(),

@@ -124,7 +124,7 @@ impl SessionState {
         }
         // The summariser's own window: that of the chosen model, of the one that is being left, or of ours; and what
         // its provider said of it, whatever was set.
-        let (Summariser { lane, model }, _) = self.summarisers(request);
+        let (Summariser { lane, model, .. }, _) = self.summarisers(request);
         let summariser = if self.definition.settings.summary_model.is_some() {
             let settings = CompactionSettings::default();
             self.deps.window(&Agent::new(model.clone()), provider, &model, &settings, 0).tokens
@@ -151,9 +151,9 @@ impl SessionState {
 
     /// Who writes the summaries: the chosen model, the one that is being left, or ours; and ours, where that fails.
     fn summarisers(&self, request: &CompactionRequest) -> (Summariser, Summariser) {
-        let own = self.definition.own_summariser();
+        let own = self.definition.own_summariser(&self.deps);
         let chosen = self.definition.settings.summary_model.as_ref();
-        let chosen = chosen.map(|model| Summariser { model: model.clone(), ..own.clone() });
+        let chosen = chosen.map(|model| self.definition.summariser(&self.deps, model));
         let leaving = request.leaving.as_ref().map(|leaving| leaving.summariser.clone());
         (chosen.or(leaving).unwrap_or_else(|| own.clone()), own)
     }

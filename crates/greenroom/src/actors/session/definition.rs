@@ -9,6 +9,7 @@ use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_kernel::usage::{Window, WindowSource};
+use greenroom_provider::{ModelSettings, SettingError, ToolChoice};
 use greenroom_tools::Registry;
 
 use crate::actors::usage_tracker::TrackerConfig;
@@ -56,7 +57,10 @@ impl Definition {
         if let Some(window) = window.tokens {
             settings.feasible(window, fixed_tokens + pinned_tokens)?;
         }
-        Ok(Self { agent, lane, tools, settings, window, fixed_tokens })
+        let definition = Self { agent, lane, tools, settings, window, fixed_tokens };
+        definition.agent.settings_by_model.values().try_for_each(ModelSettings::check)?;
+        definition.model_settings(deps, &ModelSettings::default())?;
+        Ok(definition)
     }
 
     /// The name of the provider that is asked.
@@ -70,8 +74,33 @@ impl Definition {
     }
 
     /// The model that answers, as a summariser.
-    pub(super) fn own_summariser(&self) -> Summariser {
-        Summariser { lane: Arc::clone(&self.lane), model: self.agent.model.clone() }
+    pub(super) fn own_summariser(&self, deps: &Deps) -> Summariser {
+        self.summariser(deps, &self.agent.model)
+    }
+
+    /// A model of the same provider, as a summariser.
+    pub(super) fn summariser(&self, deps: &Deps, model: &str) -> Summariser {
+        Summariser {
+            lane: Arc::clone(&self.lane),
+            model: model.to_owned(),
+            settings: deps.summary_settings(&self.agent, model),
+        }
+    }
+
+    /// How the model is to answer a prompt with settings of its own.
+    ///
+    /// # Errors
+    /// Settings that no server takes, or that name a tool which is not there.
+    pub(super) fn model_settings(&self, deps: &Deps, of_prompt: &ModelSettings) -> Result<ModelSettings> {
+        let settings = deps.model_settings(&self.agent).merged(of_prompt.clone());
+        settings.check()?;
+        if let Some(ToolChoice::Tool(name)) = &settings.tool_choice
+            && self.tools.get(name).is_none()
+        {
+            let reason = format!("there is no tool {name:?}");
+            return Err(SettingError { setting: "tool_choice".to_owned(), reason }.into());
+        }
+        Ok(settings)
     }
 
     /// Whether the same model of the same provider answers.

@@ -10,11 +10,11 @@ use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{Entry, EntryId, RunId, RunOutcome};
 
 use super::SessionState;
-use super::opening::blocking;
 use super::runs::{RUN_RESUMED, Told};
+use crate::deps::blocking;
 use crate::error::{Error, Result};
 use crate::message::ReplyTo;
-use crate::session::Reply;
+use crate::prompt::Reply;
 
 impl SessionState {
     /// Tells the caller of a prompt why it was not taken. One that was said before gets the reply that it had.

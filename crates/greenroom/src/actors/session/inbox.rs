@@ -13,7 +13,7 @@ use greenroom_kernel::entry::EntryKind;
 use crate::error::Result;
 use crate::log::{Draft, InboxItem, Log};
 use crate::message::{PromptOptions, ReplyTo};
-use crate::session::Reply;
+use crate::prompt::Reply;
 
 #[cfg(test)]
 mod tests;

@@ -17,8 +17,9 @@ use greenroom_kernel::usage::{ContextUsage, Measured, Ratio};
 
 use super::SessionState;
 use super::open_compaction::CompactionRequest;
-use super::opening::{blocking, shared};
+use super::opening::shared;
 use crate::compaction::{CompactOptions, Compacted};
+use crate::deps::blocking;
 use crate::error::{BranchPointError, Error, PinError, Result};
 use crate::message::{BranchSummary, LeftBranch, Measurement, ReplyTo, TrackerMessage};
 

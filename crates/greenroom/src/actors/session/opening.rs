@@ -15,7 +15,7 @@ use super::open_compaction::OpenCompaction;
 use super::{PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
 use crate::actors::agent::{AgentActor, AgentArguments};
 use crate::actors::usage_tracker::{TrackerArguments, TrackerConfig, UsageTracker};
-use crate::deps::Deps;
+use crate::deps::{Deps, blocking};
 use crate::error::{Error, Result};
 use crate::event::{self, Event};
 use crate::log::Log;
@@ -128,20 +128,6 @@ async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64) -> Result
         .iter()
         .map(|entry| Arc::new(event::durable(&shared.id, shared.parent.as_ref(), entry)))
         .collect())
-}
-
-/// Reads from the store, where it may block on a disk on a thread that may.
-pub(crate) async fn blocking<T: Send + 'static>(
-    deps: &Deps,
-    read: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    if deps.store.is_memory() {
-        return read();
-    }
-    match tokio::task::spawn_blocking(read).await {
-        Ok(result) => result,
-        Err(panic) => Err(Error::internal("reading the log", &panic)),
-    }
 }
 
 async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {

@@ -20,7 +20,8 @@ use crate::message::{
     AgentMessage, Answer, BeginRun, MeasureFor, Measurement, PromptOptions, ReplyTo, RunAttempt,
     RunCompletion, SessionMessage, TrackerMessage,
 };
-use crate::session::Reply;
+use crate::prompt::Reply;
+use greenroom_provider::ModelSettings;
 
 /// The newest message of the path, if the agent owes an answer to it: a user's message, or tool results.
 pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
@@ -36,6 +37,8 @@ pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
 pub(super) struct OpenRun {
     stamp: RunAttempt,
     options: PromptOptions,
+    /// How the model is to answer.
+    settings: ModelSettings,
     reply: Option<ReplyTo<Reply>>,
     told: Told,
     /// How the run ended, while its end is not yet recorded.
@@ -63,6 +66,10 @@ impl SessionState {
     ) {
         if self.is_stopping {
             let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
+            return;
+        }
+        if let Err(error) = self.definition.model_settings(&self.deps, &options.settings) {
+            let _ = reply.send(Err(error));
             return;
         }
         self.inbox.release();
@@ -223,12 +230,16 @@ impl SessionState {
             }
             return Err(error);
         }
+        // Whatever changed since the prompt was said: settings that cannot be sent are refused by the provider.
+        let settings = self.definition.model_settings(&self.deps, &options.settings);
+        let settings = settings.unwrap_or_else(|_| options.settings.clone());
+        let _ = options.own_run.set(run);
         self.attempts += 1;
         let stamp = RunAttempt { run, attempt: self.attempts };
         let cancel = options.cancel.clone();
         self.shared.set_run(cancel);
         let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
-        self.run = Some(OpenRun { stamp, options, reply, told: Told::default(), closing: None });
+        self.run = Some(OpenRun { stamp, options, settings, reply, told: Told::default(), closing: None });
         if gone {
             self.shared.cancel_run();
         }
@@ -247,6 +258,7 @@ impl SessionState {
             model: self.definition.model().to_owned(),
             tools: self.definition.tools.clone(),
             schema: run.options.schema.clone(),
+            settings: run.settings.clone(),
             cancel: run.options.cancel.clone(),
             tracker: self.tracker.clone(),
             may_compact: self.definition.settings.enabled,

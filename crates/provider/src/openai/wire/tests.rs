@@ -25,7 +25,7 @@ fn request(messages: Vec<Message>) -> Request {
         system: None,
         messages: messages.into_iter().map(Arc::new).collect(),
         tools: Arc::from([]),
-        output_tokens_max: None,
+        settings: crate::ModelSettings::default(),
         output_schema: None,
         purpose: Purpose::Step,
         session: "s1".to_owned(),
@@ -78,7 +78,7 @@ fn image() -> Block {
 fn a_whole_request() {
     let mut request = request(vec![Message::user("hi")]);
     request.system = Some("be brief".to_owned());
-    request.output_tokens_max = Some(100);
+    request.settings.output_tokens_max = Some(100);
     request.tools = Arc::from([ToolSpec {
         name: "read".to_owned(),
         description: "reads".to_owned(),

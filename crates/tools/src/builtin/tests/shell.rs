@@ -199,10 +199,7 @@ async fn check_nothing_is_left(containment: Containment, way: Way, number: usize
     match way {
         Way::ByItself => assert_eq!(ended, Some((ToolStatus::Ok, "ready\n".to_owned()))),
         Way::Timeout => {
-            assert_eq!(
-                ended,
-                Some((ToolStatus::Error, format!("ready\n[timed out after 3000 ms; {all_ended}")))
-            );
+            assert_eq!(ended, Some((ToolStatus::Error, format!("ready\n[timed out after 3s; {all_ended}"))));
         }
         Way::Cancel => {
             assert_eq!(ended, Some((ToolStatus::Interrupted, format!("ready\n[cancelled; {all_ended}"))))

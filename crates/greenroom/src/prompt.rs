@@ -1,0 +1,307 @@
+//! A prompt as programs say it: what it says, how it is to be answered, and its reply.
+//!
+//! Invariants: nothing is sent before a request is awaited or streamed; dropping what is awaited cancels the run, or
+//! takes the prompt out of the inbox.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use greenroom_kernel::Usage;
+use greenroom_kernel::context_usage::ContextUsage;
+use greenroom_kernel::entry::RunId;
+use greenroom_kernel::message::{Block, Image};
+use greenroom_provider::{ModelSettings, OutputSchema};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, Result};
+use crate::message::{PromptOptions, SessionMessage};
+use crate::run_stream::RunStream;
+use crate::session::SessionHandle;
+
+/// What a prompt says: text, or text with images.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt(pub(crate) Vec<Block>);
+
+impl<T: Into<String>> From<T> for Prompt {
+    fn from(text: T) -> Self {
+        Self(vec![Block::Text(text.into())])
+    }
+}
+
+impl Prompt {
+    /// Adds an image: its media type, such as `image/png`, and its bytes in base64.
+    #[must_use]
+    pub fn image(mut self, media_type: impl Into<String>, base64: impl Into<String>) -> Self {
+        self.0.push(Block::Image(Image { media_type: media_type.into(), data: base64.into() }));
+        self
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty()))
+    }
+}
+
+/// The answer to a prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The last answer's text.
+    pub text: String,
+    /// The run that gave it.
+    pub run: RunId,
+    /// The context's size after it.
+    pub context: ContextUsage,
+    /// What the run's model calls used, summaries apart.
+    pub usage: Usage,
+    /// How many model calls it took.
+    pub steps: u32,
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// An answer of a type, and the reply that it was read from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Typed<T> {
+    /// The answer.
+    pub value: T,
+    /// The reply.
+    pub reply: Reply,
+}
+
+/// That a request is answered by a [`Reply`].
+#[derive(Debug, Clone, Copy)]
+pub struct AsText;
+
+/// That a request is answered by a [`Typed`].
+#[derive(Debug)]
+pub struct AsType<T>(PhantomData<fn() -> T>);
+
+/// A prompt that is to be said, or a run that is to be resumed. Await it, or [`stream`](Self::stream) it.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use greenroom::prelude::*;
+/// # #[derive(Deserialize, JsonSchema)] struct City { name: String }
+/// # async fn example(session: SessionHandle) -> Result<()> {
+/// let reply = session.prompt("Which city has the most rain?").await?;
+/// let typed = session
+///     .prompt("The same as data.")
+///     .once("question-7")
+///     .output::<City>()
+///     .settings(ModelSettings::new().temperature(0.0))
+///     .timeout(Duration::from_secs(60))
+///     .await?;
+/// println!("{reply}: {} ({} steps)", typed.value.name, typed.reply.steps);
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is said before it is awaited or streamed"]
+pub struct RunRequest<O = AsText> {
+    session: SessionHandle,
+    /// What is said; `None`: the newest prompt is resumed.
+    prompt: Option<Prompt>,
+    key: Option<String>,
+    settings: ModelSettings,
+    timeout: Option<Duration>,
+    schema: Option<Arc<OutputSchema>>,
+    /// Aborts the run.
+    cancel: CancellationToken,
+    output: PhantomData<fn() -> O>,
+}
+
+impl<O> fmt::Debug for RunRequest<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunRequest")
+            .field("session", &self.session)
+            .field("prompt", &self.prompt)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<O> RunRequest<O> {
+    pub(crate) fn new(session: SessionHandle, prompt: Option<Prompt>) -> Self {
+        Self {
+            session,
+            prompt,
+            key: None,
+            settings: ModelSettings::default(),
+            timeout: None,
+            schema: None,
+            cancel: CancellationToken::new(),
+            output: PhantomData,
+        }
+    }
+
+    /// Says it once: a second prompt with the same key changes nothing, and gives the first one's reply again, or
+    /// [`Error::DuplicateKey`] where that has none.
+    pub fn once(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// How the model is to answer this one: what is set here wins over the agent's settings.
+    pub fn settings(mut self, settings: ModelSettings) -> Self {
+        self.settings = self.settings.merged(settings);
+        self
+    }
+
+    /// How long the reply may take, waiting included. After that the run is aborted, with what had come, and
+    /// [`Error::TimedOut`] is the result.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Aborts the run when `cancel` fires, and this ends as aborted with it.
+    pub(crate) fn until(mut self, cancel: CancellationToken) -> Self {
+        self.cancel = cancel;
+        self
+    }
+
+    /// Sends it. `own_run` is told which run it became, before the first event of that run is published.
+    pub(crate) async fn send(self, own_run: Arc<OnceLock<RunId>>) -> Result<Reply> {
+        let Self { session, prompt, key, settings, timeout, schema, cancel, .. } = self;
+        if prompt.as_ref().is_some_and(Prompt::is_empty) {
+            return Err(Error::EmptyPrompt);
+        }
+        settings.check()?;
+        let options = PromptOptions {
+            ticket: session.deps.ticket(),
+            key,
+            schema,
+            settings,
+            own_run: Arc::clone(&own_run),
+            cancel: cancel.clone(),
+        };
+        let mut guard = WithdrawOnDrop { handle: Some(session.clone()), ticket: options.ticket };
+        let reply = session.ask(move |reply| match prompt {
+            Some(prompt) => SessionMessage::Prompt { content: prompt.0, options, reply },
+            None => SessionMessage::Resume { options, reply },
+        });
+        let reply = match timeout {
+            None => reply.await,
+            Some(timeout) => {
+                tokio::pin!(reply);
+                match tokio::time::timeout(timeout, &mut reply).await {
+                    Ok(reply) => reply,
+                    // It still waits: it is withdrawn.
+                    Err(_) if own_run.get().is_none() => return Err(Error::TimedOut { timeout }),
+                    Err(_) => {
+                        cancel.cancel();
+                        match reply.await {
+                            Err(Error::Aborted) => Err(Error::TimedOut { timeout }),
+                            ended => ended,
+                        }
+                    }
+                }
+            }
+        };
+        guard.handle = None;
+        reply
+    }
+}
+
+impl RunRequest<AsText> {
+    /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it. Awaits to
+    /// a [`Typed`]; [`Error::Output`] when the answer does not have that form.
+    pub fn output<T: DeserializeOwned + schemars::JsonSchema>(self) -> RunRequest<AsType<T>> {
+        let schema = OutputSchema { name: type_name::<T>(), schema: greenroom_tools::schema_of::<T>() };
+        RunRequest {
+            session: self.session,
+            prompt: self.prompt,
+            key: self.key,
+            settings: self.settings,
+            timeout: self.timeout,
+            schema: Some(Arc::new(schema)),
+            cancel: self.cancel,
+            output: PhantomData,
+        }
+    }
+
+    /// The run as it happens: its events, its text, and then its reply. Nothing is said before the stream is polled.
+    pub fn stream(self) -> RunStream {
+        let session = self.session.clone();
+        RunStream::new(&session, false, |own_run| self.send(own_run).boxed())
+    }
+}
+
+impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
+    /// As the stream of an untyped request, with the answer's value as far as it has come.
+    pub fn stream(self) -> RunStream<Typed<T>> {
+        let session = self.session.clone();
+        RunStream::new(&session, true, |own_run| {
+            async move { read_output(self.send(own_run).await?) }.boxed()
+        })
+    }
+}
+
+impl IntoFuture for RunRequest<AsText> {
+    type Output = Result<Reply>;
+    type IntoFuture = BoxFuture<'static, Result<Reply>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.send(Arc::default()).boxed()
+    }
+}
+
+impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
+    type Output = Result<Typed<T>>;
+    type IntoFuture = BoxFuture<'static, Result<Typed<T>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        async move { read_output(self.send(Arc::default()).await?) }.boxed()
+    }
+}
+
+/// Cancels a prompt whose caller went away.
+struct WithdrawOnDrop {
+    handle: Option<SessionHandle>,
+    ticket: u64,
+}
+
+impl Drop for WithdrawOnDrop {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.take() {
+            handle.withdraw(self.ticket);
+        }
+    }
+}
+
+fn type_name<T>() -> String {
+    let full = std::any::type_name::<T>();
+    let short: String = full
+        .rsplit("::")
+        .next()
+        .unwrap_or(full)
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
+        .collect();
+    if short.is_empty() { "answer".to_owned() } else { short }
+}
+
+/// The JSON in an answer. Models that know no schemas like to put it into a fence.
+pub(crate) fn json_text(text: &str) -> &str {
+    let trimmed = text.trim();
+    let Some(fenced) = trimmed.strip_prefix("```") else { return trimmed };
+    let inner = fenced.strip_prefix("json").unwrap_or(fenced);
+    inner.strip_suffix("```").unwrap_or(inner).trim()
+}
+
+fn read_output<T: DeserializeOwned>(reply: Reply) -> Result<Typed<T>> {
+    match serde_json::from_str(json_text(&reply.text)) {
+        Ok(value) => Ok(Typed { value, reply }),
+        Err(error) => {
+            Err(Error::Output { wanted: type_name::<T>(), reason: error.to_string(), text: reply.text })
+        }
+    }
+}
