@@ -13,6 +13,8 @@ mod deaths;
 mod faults;
 /// Handles reach their sessions, whatever happened to those.
 mod handles;
+/// Validators that send answers back, and instructions written for each run.
+mod judged;
 /// Idempotency keys.
 mod keys;
 /// Sessions that are opened, sleep and wake.

@@ -150,7 +150,8 @@ async fn two_streams_at_the_same_time_do_not_mix() {
 async fn a_typed_stream_tells_the_value_as_it_grows() {
     let text = r#"{"name":"Bergen on the coast","rain":2250}"#;
     let paced = Said::text(text).with_pace(Pace { chunks: 12, first_ms: 1, between_ms: 5 });
-    let model = simulator(Sequence(vec![paced, Said::text("no idea")]), 100_000);
+    let model =
+        simulator(Sequence(vec![paced, Said::text("no"), Said::text("no"), Said::text("no idea")]), 100_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     let mut stream = session.prompt("where?").output::<City>().stream();

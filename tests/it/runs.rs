@@ -146,7 +146,8 @@ async fn a_steer_joins_between_tool_results_and_the_next_call_and_a_follow_up_af
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_a_type() {
-    let script = vec![Said::text(r#"{"a":1,"b":2}"#), Said::text("no idea")];
+    let no = || Said::text("no idea");
+    let script = vec![Said::text(r#"{"a":1,"b":2}"#), no(), no(), no()];
     let model = simulator(Sequence(script), 100_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("typed", &agent(100_000)).await.unwrap();

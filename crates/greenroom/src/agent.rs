@@ -13,13 +13,16 @@ use greenroom_provider::ModelSettings;
 use greenroom_tools::{Registry, Tool};
 
 use crate::error::ConfigError;
+use crate::instructions::{Instructions, InstructionsContext};
+use crate::validate::{ProposedAnswer, Validators};
 
 /// The definition of an agent.
 #[derive(Clone, Debug)]
 pub struct Agent {
     pub(crate) model: String,
     pub(crate) provider: Option<String>,
-    pub(crate) instructions: String,
+    pub(crate) instructions: Instructions,
+    pub(crate) validators: Validators,
     pub(crate) tools: Registry,
     pub(crate) sub_agents: Vec<SubAgent>,
     pub(crate) context_window: Option<u64>,
@@ -53,7 +56,8 @@ impl Agent {
         Self {
             model: model.into(),
             provider: None,
-            instructions: String::new(),
+            instructions: Instructions::default(),
+            validators: Validators::default(),
             tools: Registry::default(),
             sub_agents: Vec::new(),
             context_window: None,
@@ -67,10 +71,49 @@ impl Agent {
         }
     }
 
-    /// Its instructions: the system prompt, rendered anew for every request and never part of the log.
+    /// Its instructions: the system prompt. They go with every request and are never part of the log.
     #[must_use]
     pub fn instructions(mut self, text: impl Into<String>) -> Self {
-        self.instructions = text.into();
+        self.instructions = Instructions::Text(text.into().into());
+        self
+    }
+
+    /// Instructions that a function writes when a run begins. Within the run they stay the same to the byte, so that a
+    /// provider's cache holds; where they differ from those of the session's run before, the event
+    /// `instructions_changed` says so. Their size counts with the fixed part of every request. The function must not
+    /// block: no session's other work goes on meanwhile. Where it panics, the run is refused.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5")
+    ///     .instructions_from(|to| format!("You help in the conversation {}. Be brief.", to.session));
+    /// ```
+    #[must_use]
+    pub fn instructions_from(
+        mut self,
+        write: impl Fn(&InstructionsContext) -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.instructions = Instructions::Function(Arc::new(write));
+        self
+    }
+
+    /// Judges every answer that calls no tool, before it counts. An `Err` sends it back to the model with the reason,
+    /// both as messages of the conversation; after `RunLimits::rejections_max` of them (2) the run ends with
+    /// [`Error::Rejected`](crate::Error::Rejected). Several are asked in order. It must not block for long.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5").validate(|answer| match answer.text.len() {
+    ///     0..=500 => Ok(()),
+    ///     length => Err(format!("it has {length} bytes, and at most 500 are wanted")),
+    /// });
+    /// ```
+    #[must_use]
+    pub fn validate(
+        mut self,
+        judge: impl Fn(&ProposedAnswer) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.validators.push(judge);
         self
     }
 

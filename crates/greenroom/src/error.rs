@@ -132,6 +132,14 @@ pub enum Error {
         /// The answer's text.
         text: String,
     },
+    /// The program's validators accepted no answer. The run was stopped; the answers are in the conversation.
+    #[error("no answer was accepted: {reason}")]
+    Rejected {
+        /// What is wrong with the last one.
+        reason: String,
+        /// The last answer's text.
+        text: String,
+    },
     /// The session crashed too often and was given up.
     #[error("session {session} failed and was stopped: {reason}; open it again to resume it")]
     SessionFailed {
@@ -257,6 +265,12 @@ pub enum ConfigError {
     /// Settings of a model that no server takes, or that name a tool which the agent does not have.
     #[error("model settings: {0}")]
     ModelSettings(SettingError),
+    /// The function that writes an agent's instructions panicked.
+    #[error("the agent's instructions could not be written: {reason}")]
+    Instructions {
+        /// What the panic said.
+        reason: String,
+    },
     /// Options that no provider can be made with.
     #[error("{0}")]
     Provider(OptionsError),
@@ -310,6 +324,7 @@ impl Error {
             | Self::NoSession { .. }
             | Self::TooDeep { .. }
             | Self::Output { .. }
+            | Self::Rejected { .. }
             | Self::SessionFailed { .. }
             | Self::Config(_)
             | Self::Internal { .. }
@@ -341,6 +356,7 @@ impl Error {
             | Self::Busy { .. }
             | Self::NotIdle { .. }
             | Self::Output { .. }
+            | Self::Rejected { .. }
             | Self::SessionFailed { .. }
             | Self::Store(_)
             | Self::Internal { .. }

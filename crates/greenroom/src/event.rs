@@ -56,6 +56,15 @@ pub enum EventKind {
         /// The run.
         run: RunId,
     },
+    /// The agent's instructions are not those of the session's run before. They hold for this whole run.
+    InstructionsChanged {
+        /// The run.
+        run: RunId,
+        /// The text.
+        text: String,
+        /// Its size, in estimated tokens.
+        tokens: u64,
+    },
     /// A step begins: one model call with its tools. What is tried again, after a failure or an overflow, belongs to
     /// the same step.
     StepStart {
@@ -225,6 +234,7 @@ impl EventKind {
     pub fn event_type(&self) -> EventType {
         match self {
             Self::RunStart { .. } => EventType::RunStart,
+            Self::InstructionsChanged { .. } => EventType::InstructionsChanged,
             Self::StepStart { .. } => EventType::StepStart,
             Self::StepEnd { .. } => EventType::StepEnd,
             Self::MessageStart { .. } => EventType::MessageStart,
@@ -265,6 +275,7 @@ impl EventKind {
             },
             Self::ToolStart { arguments, .. } => arguments.len(),
             Self::ToolUpdate { line, .. } => line.len(),
+            Self::InstructionsChanged { text, .. } => text.len(),
             Self::RunStart { .. }
             | Self::StepStart { .. }
             | Self::StepEnd { .. }
@@ -294,6 +305,8 @@ names! {
     pub enum EventType ("event") {
         /// See [`EventKind::RunStart`].
         RunStart = "run_start",
+        /// See [`EventKind::InstructionsChanged`].
+        InstructionsChanged = "instructions_changed",
         /// See [`EventKind::StepStart`].
         StepStart = "step_start",
         /// See [`EventKind::StepEnd`].

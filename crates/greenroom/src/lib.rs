@@ -20,6 +20,7 @@ pub mod env;
 pub mod error;
 pub mod event;
 mod hooks;
+pub mod instructions;
 mod lane;
 mod log;
 mod message;
@@ -34,16 +35,19 @@ pub mod session;
 mod shared;
 mod sub_agent;
 mod summary_call;
+pub mod validate;
 
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
 pub use compaction::{BeforeCompact, CompactOptions, Compacted};
 pub use error::{ConfigError, Error, Result};
 pub use event::{Event, EventKind, EventType, RecordKind, Role};
+pub use instructions::InstructionsContext;
 pub use prompt::{Prompt, Reply, RunRequest, Typed};
 pub use run_stream::{RunItem, RunStream};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use session::{SessionHandle, SessionSummary, State, Status};
+pub use validate::ProposedAnswer;
 
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::CompactionOutcome;

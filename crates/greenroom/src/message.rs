@@ -10,7 +10,7 @@ use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, Segmen
 use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
-use greenroom_kernel::run::{Boundary, Size};
+use greenroom_kernel::run::{Boundary, Size, Verdict};
 use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
@@ -24,6 +24,7 @@ use crate::event::Event;
 use crate::lane::Lane;
 use crate::prompt::Reply;
 use crate::session::State;
+use crate::validate::Validators;
 
 /// Which run, and which attempt at it: a run that goes on after its agent died is the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +131,13 @@ pub(crate) enum SessionMessage {
     /// From the agent: record these messages, deliver what waits at this boundary, and say so.
     Record { stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary },
     /// From the agent: record these messages and the run's end.
-    End { stamp: RunAttempt, messages: Vec<Message>, outcome: RunOutcome },
+    End {
+        stamp: RunAttempt,
+        messages: Vec<Message>,
+        outcome: RunOutcome,
+        /// Why the last answer was rejected, where that ended the run.
+        rejected: Option<String>,
+    },
     /// From the agent: what is the model to be sent?
     Project { stamp: RunAttempt },
     /// From the agent: compact.
@@ -214,6 +221,7 @@ pub(crate) struct PromptOptions {
     pub(crate) ticket: u64,
     pub(crate) key: Option<String>,
     pub(crate) schema: Option<Arc<OutputSchema>>,
+    pub(crate) validators: Validators,
     /// How the model is to answer: what is set here wins.
     pub(crate) settings: ModelSettings,
     /// Told which run the prompt became, before the run's first event.
@@ -274,6 +282,8 @@ pub(crate) enum AgentMessage {
     ToolOver { stamp: RunAttempt, result: Box<ToolResult> },
     /// From the tool task: all calls are over.
     ToolsOver { stamp: RunAttempt },
+    /// From the validators' task: what they say of the answer.
+    Validated { stamp: RunAttempt, verdict: Verdict },
     /// From the wait's task: it is over.
     Waited { stamp: RunAttempt, call: u64 },
 }
@@ -294,6 +304,7 @@ impl AgentMessage {
             Self::ModelOver { .. } => "agent/model_over",
             Self::ToolOver { .. } => "agent/tool_over",
             Self::ToolsOver { .. } => "agent/tools_over",
+            Self::Validated { .. } => "agent/validated",
             Self::Waited { .. } => "agent/waited",
         }
     }
@@ -327,7 +338,12 @@ pub(crate) struct BeginRun {
     pub(crate) model: String,
     pub(crate) tools: greenroom_tools::Registry,
     pub(crate) schema: Option<Arc<OutputSchema>>,
+    pub(crate) validators: Validators,
     pub(crate) settings: ModelSettings,
+    /// The same in every request of the run.
+    pub(crate) instructions: Arc<str>,
+    /// Their size in estimated tokens, where they are not those of the run before.
+    pub(crate) instructions_changed: Option<u64>,
     pub(crate) cancel: CancellationToken,
     pub(crate) tracker: ractor::ActorRef<TrackerMessage>,
     pub(crate) may_compact: bool,

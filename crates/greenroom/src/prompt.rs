@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::message::{PromptOptions, SessionMessage};
 use crate::run_stream::RunStream;
 use crate::session::SessionHandle;
+use crate::validate::{ProposedAnswer, Validators};
 
 /// What a prompt says: text, or text with images.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,6 +114,7 @@ pub struct RunRequest<O = AsText> {
     settings: ModelSettings,
     timeout: Option<Duration>,
     schema: Option<Arc<OutputSchema>>,
+    validators: Validators,
     /// Aborts the run.
     cancel: CancellationToken,
     output: PhantomData<fn() -> O>,
@@ -137,6 +139,7 @@ impl<O> RunRequest<O> {
             settings: ModelSettings::default(),
             timeout: None,
             schema: None,
+            validators: Validators::default(),
             cancel: CancellationToken::new(),
             output: PhantomData,
         }
@@ -155,6 +158,16 @@ impl<O> RunRequest<O> {
         self
     }
 
+    /// Judges each answer to this prompt before it counts, as `Agent::validate` does, and after the agent's own
+    /// validators.
+    pub fn validate(
+        mut self,
+        judge: impl Fn(&ProposedAnswer) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.validators.push(judge);
+        self
+    }
+
     /// How long the reply may take, waiting included. After that the run is aborted, with what had come, and
     /// [`Error::TimedOut`] is the result.
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -170,7 +183,7 @@ impl<O> RunRequest<O> {
 
     /// Sends it. `own_run` is told which run it became, before the first event of that run is published.
     pub(crate) async fn send(self, own_run: Arc<OnceLock<RunId>>) -> Result<Reply> {
-        let Self { session, prompt, key, settings, timeout, schema, cancel, .. } = self;
+        let Self { session, prompt, key, settings, timeout, schema, validators, cancel, .. } = self;
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
             return Err(Error::EmptyPrompt);
         }
@@ -179,6 +192,7 @@ impl<O> RunRequest<O> {
             ticket: session.deps.ticket(),
             key,
             schema,
+            validators,
             settings,
             own_run: Arc::clone(&own_run),
             cancel: cancel.clone(),
@@ -212,10 +226,17 @@ impl<O> RunRequest<O> {
 }
 
 impl RunRequest<AsText> {
-    /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it. Awaits to
-    /// a [`Typed`]; [`Error::Output`] when the answer does not have that form.
+    /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it. One that
+    /// cannot be read is sent back with the reason, as by [`Self::validate`]. Awaits to a [`Typed`];
+    /// [`Error::Output`] when no answer had that form.
     pub fn output<T: DeserializeOwned + schemars::JsonSchema>(self) -> RunRequest<AsType<T>> {
         let schema = OutputSchema { name: type_name::<T>(), schema: greenroom_tools::schema_of::<T>() };
+        let mut validators = self.validators;
+        validators.push(|answer| {
+            let read: serde_json::Result<T> = serde_json::from_str(json_text(&answer.text));
+            read.map(drop)
+                .map_err(|error| format!("it is not the {} that was asked for: {error}", type_name::<T>()))
+        });
         RunRequest {
             session: self.session,
             prompt: self.prompt,
@@ -223,6 +244,7 @@ impl RunRequest<AsText> {
             settings: self.settings,
             timeout: self.timeout,
             schema: Some(Arc::new(schema)),
+            validators,
             cancel: self.cancel,
             output: PhantomData,
         }
@@ -239,9 +261,7 @@ impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
     /// As the stream of an untyped request, with the answer's value as far as it has come.
     pub fn stream(self) -> RunStream<Typed<T>> {
         let session = self.session.clone();
-        RunStream::new(&session, true, |own_run| {
-            async move { read_output(self.send(own_run).await?) }.boxed()
-        })
+        RunStream::new(&session, true, |own_run| async move { read_output(self.send(own_run).await) }.boxed())
     }
 }
 
@@ -259,7 +279,7 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
     type IntoFuture = BoxFuture<'static, Result<Typed<T>>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        async move { read_output(self.send(Arc::default()).await?) }.boxed()
+        async move { read_output(self.send(Arc::default()).await) }.boxed()
     }
 }
 
@@ -297,11 +317,19 @@ pub(crate) fn json_text(text: &str) -> &str {
     inner.strip_suffix("```").unwrap_or(inner).trim()
 }
 
-fn read_output<T: DeserializeOwned>(reply: Reply) -> Result<Typed<T>> {
-    match serde_json::from_str(json_text(&reply.text)) {
-        Ok(value) => Ok(Typed { value, reply }),
-        Err(error) => {
-            Err(Error::Output { wanted: type_name::<T>(), reason: error.to_string(), text: reply.text })
-        }
+fn read_output<T: DeserializeOwned>(ended: Result<Reply>) -> Result<Typed<T>> {
+    let unreadable = |text: String, reason: String| Error::Output { wanted: type_name::<T>(), reason, text };
+    let read = |text: &str| serde_json::from_str::<T>(json_text(text));
+    match ended {
+        Ok(reply) => match read(&reply.text) {
+            Ok(value) => Ok(Typed { value, reply }),
+            Err(error) => Err(unreadable(reply.text, error.to_string())),
+        },
+        // The last of several that could not be read; another validator's reason stays as it is.
+        Err(Error::Rejected { text, reason }) => match read(&text) {
+            Ok(_) => Err(Error::Rejected { text, reason }),
+            Err(error) => Err(unreadable(text, error.to_string())),
+        },
+        Err(error) => Err(error),
     }
 }

@@ -51,11 +51,13 @@ pub struct RunLimits {
     pub retries_max: u32,
     /// How often one run recovers from an overflow: once a rung.
     pub overflows_max: u32,
+    /// How often an answer that a validator rejects is asked for again.
+    pub rejections_max: u32,
 }
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { steps_max: 250, repeats_max: 8, retries_max: 5, overflows_max: 3 }
+        Self { steps_max: 250, repeats_max: 8, retries_max: 5, overflows_max: 3, rejections_max: 2 }
     }
 }
 
@@ -90,6 +92,8 @@ pub enum Input {
         /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
         jitter: u64,
     },
+    /// The answer to [`Effect::Validate`].
+    Validated(Verdict),
     /// The wait of an [`Effect::Wait`] is over.
     Waited,
     /// A call of [`Effect::RunTools`] ended.
@@ -103,6 +107,23 @@ pub enum Input {
     Abort {
         /// What of an answer had come.
         partial: Option<Box<AssistantMessage>>,
+    },
+}
+
+/// What the program's validators say of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the answer.
+    Accepted,
+    /// It is sent back.
+    Rejected {
+        /// Why, for the model.
+        reason: String,
+    },
+    /// A validator failed, so that nobody can tell.
+    Failed {
+        /// How.
+        reason: String,
     },
 }
 
@@ -146,6 +167,13 @@ pub enum Effect {
     },
     /// Run these tool calls.
     RunTools(Vec<ToolCall>),
+    /// Let the program judge an answer that calls no tool, before it is recorded; answer with [`Input::Validated`].
+    Validate {
+        /// The answer's text.
+        text: String,
+        /// How many answers were rejected before it.
+        rejections: u32,
+    },
     /// Wait, then try again.
     Wait {
         /// How long, in milliseconds.
@@ -191,6 +219,10 @@ enum Phase {
     },
     Asking,
     Waiting,
+    /// The program judges the answer.
+    Validating,
+    /// A rejected answer is on its way to the log, with what is wrong with it.
+    Rejecting,
     Tools,
     Ending,
     Over,
@@ -211,6 +243,7 @@ pub struct Run {
     open_step: Option<u32>,
     recovery: Recovery,
     calls: Calls,
+    validation: Validation,
     /// Whether an abort came while the last record was on its way.
     aborting: bool,
     /// How many records are on their way to the log.
@@ -236,6 +269,19 @@ struct Recovery {
     must_compact: bool,
     /// The failure that the compaction under way is to recover from.
     last_failure: Option<Failure>,
+}
+
+/// What the program's validators say of answers.
+#[derive(Debug, Clone, Default)]
+struct Validation {
+    /// Whether there are any.
+    is_on: bool,
+    /// The answer that is judged.
+    answer: Option<AssistantMessage>,
+    /// How many answers were rejected, one after another.
+    rejections: u32,
+    /// Why the last one was, where that ended the run.
+    ended_by: Option<String>,
 }
 
 /// The tool calls of the newest answer.
@@ -289,9 +335,22 @@ impl Run {
                 last_failure: None,
             },
             calls: Calls::default(),
+            validation: Validation::default(),
             aborting: false,
             records_pending: 0,
         }
+    }
+
+    /// The same run, whose answers are judged by [`Effect::Validate`] before they count.
+    #[must_use]
+    pub fn validated(mut self, is_on: bool) -> Self {
+        self.validation.is_on = is_on;
+        self
+    }
+
+    /// Why the last answer was rejected, where that ended the run.
+    pub fn rejected(&self) -> Option<&str> {
+        self.validation.ended_by.as_deref()
     }
 
     /// Whether it has ended.
@@ -317,6 +376,7 @@ impl Run {
                 self.failed(failure, wordless, jitter)
             }
             (Phase::Waiting, Input::Waited) => self.ask(),
+            (Phase::Validating, Input::Validated(verdict)) => self.judged(verdict),
             (Phase::Tools, Input::ToolEnded(result)) if self.calls.are_running => self.tool_ended(*result),
             // News of what the run no longer waits for.
             (
@@ -327,6 +387,7 @@ impl Run {
                 | Input::Answered { .. }
                 | Input::Failed { .. }
                 | Input::Waited
+                | Input::Validated(_)
                 | Input::ToolEnded(_)
                 | Input::Recorded { .. },
             ) => Vec::new(),
@@ -480,11 +541,15 @@ impl Run {
         }
         let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
         self.calls.cut = cut_call(&answer).cloned();
+        if calls.is_empty() && self.validation.is_on {
+            self.phase = Phase::Validating;
+            effects.push(Effect::Validate { text: answer.text(), rejections: self.validation.rejections });
+            self.validation.answer = Some(answer);
+            return effects;
+        }
         let message = Message::Assistant(answer);
         if calls.is_empty() {
-            self.phase = Phase::Ending;
-            self.records_pending += 1;
-            effects.push(Effect::Record { messages: vec![message], boundary: Boundary::End });
+            effects.extend(self.conclude(message));
             return effects;
         }
         if let Some(reason) = self.guard(&calls) {
@@ -500,6 +565,46 @@ impl Run {
         effects.push(Effect::Record { messages: vec![message], boundary: Boundary::None });
         // The calls run when the answer that asks for them is durable: see `recorded`.
         effects
+    }
+
+    /// Records the run's last answer.
+    fn conclude(&mut self, answer: Message) -> Vec<Effect> {
+        self.phase = Phase::Ending;
+        self.records_pending += 1;
+        vec![Effect::Record { messages: vec![answer], boundary: Boundary::End }]
+    }
+
+    /// The program judged the answer: it counts, or is sent back with what is wrong with it.
+    fn judged(&mut self, verdict: Verdict) -> Vec<Effect> {
+        let answer = self.validation.answer.take().expect("an answer is judged while it is held");
+        let answer = Message::Assistant(answer);
+        match verdict {
+            Verdict::Accepted => {
+                self.validation.rejections = 0;
+                self.conclude(answer)
+            }
+            Verdict::Failed { reason } => {
+                self.end(vec![answer], RunOutcome::Failed(Failure::new(FailureClass::Other, reason)))
+            }
+            Verdict::Rejected { reason } if self.steps >= self.limits.steps_max => {
+                self.validation.ended_by = Some(reason);
+                let reason = format!("the run reached its limit of {} steps", self.limits.steps_max);
+                self.end(vec![answer], RunOutcome::Stopped { reason })
+            }
+            Verdict::Rejected { reason } if self.validation.rejections >= self.limits.rejections_max => {
+                let times = self.validation.rejections + 1;
+                let stopped = format!("{times} answers were not accepted, the last one because: {reason}");
+                self.validation.ended_by = Some(reason);
+                self.end(vec![answer], RunOutcome::Stopped { reason: stopped })
+            }
+            Verdict::Rejected { reason } => {
+                self.validation.rejections += 1;
+                self.phase = Phase::Rejecting;
+                self.records_pending += 1;
+                let messages = vec![answer, Message::user(correction(&reason))];
+                vec![Effect::Record { messages, boundary: Boundary::Steps }]
+            }
+        }
     }
 
     /// Whether a guard ends the run instead of running these calls.
@@ -526,6 +631,7 @@ impl Run {
         match self.phase {
             Phase::Ending if delivered > 0 && self.aborting => self.end(Vec::new(), RunOutcome::Aborted),
             Phase::Ending if delivered > 0 => self.next_step(),
+            Phase::Rejecting => self.next_step(),
             // Nothing waited: the record ended the run.
             Phase::Ending => {
                 self.phase = Phase::Over;
@@ -560,6 +666,7 @@ impl Run {
             | Phase::Compacting { .. }
             | Phase::Asking
             | Phase::Waiting
+            | Phase::Validating
             | Phase::Over => Vec::new(),
         }
     }
@@ -682,6 +789,11 @@ impl Run {
                 messages.push(Message::Assistant(*partial));
             }
         }
+        if let Some(mut judged) = self.validation.answer.take() {
+            // Nobody accepted it: a run that is resumed answers anew.
+            judged.stop = StopReason::Aborted;
+            messages.push(Message::Assistant(judged));
+        }
         messages
             .extend(self.calls.open.values().map(|call| Message::ToolResult(ToolResult::interrupted(call))));
         let mut effects = vec![Effect::Cancel];
@@ -697,6 +809,11 @@ impl Run {
         effects.push(Effect::End { messages, outcome });
         effects
     }
+}
+
+/// What a model is told of an answer that was rejected.
+fn correction(reason: &str) -> String {
+    format!("Your answer was not accepted: {reason}\nAnswer again, in full.")
 }
 
 /// The call that the answer's end cut off: its arguments are not whole, or never began. What was meant is not

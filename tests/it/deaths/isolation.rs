@@ -306,7 +306,9 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
     // What is learned of the victim's model is no other's business.
     let [first, second] = ["Be brief.", "Be briefer."].map(|instructions| {
         let helper = Agent::new("victim").context_window(6_000);
-        let agent = tooled(Agent::new("victim").context_window(6_000).instructions(instructions));
+        let agent = tooled(
+            Agent::new("victim").context_window(6_000).instructions(instructions).validate(|_| Ok(())),
+        );
         Arc::new(agent.sub_agent("helper", "Helps.", helper))
     });
     let victim = victim(runtime.clone(), [first, second], strike.clone(), orders);

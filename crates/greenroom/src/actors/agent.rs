@@ -22,6 +22,7 @@ use crate::message::{
     TrackerMessage,
 };
 use crate::shared::SessionShared;
+use crate::validate::ProposedAnswer;
 
 mod model_task;
 mod tool_task;
@@ -153,6 +154,9 @@ impl AgentState {
                 }
                 self.abort_when_quiet(myself, stamp);
             }
+            AgentMessage::Validated { stamp, verdict } => {
+                self.input(myself, stamp, Input::Validated(verdict));
+            }
             AgentMessage::Waited { stamp, call } => {
                 if self.current(stamp).is_some_and(|running| running.call == call) {
                     self.input(myself, stamp, Input::Waited);
@@ -182,7 +186,13 @@ impl AgentState {
         // The limit that the provider would set must be known here, to be lowered.
         let of_provider = || self.deps.lane(&begin.agent)?.provider.output_tokens_max();
         let output_tokens_max = begin.settings.output_tokens_max.or_else(of_provider);
-        let run = Run::new(begin.agent.limits, begin.may_compact, output_tokens_max);
+        let run = Run::new(begin.agent.limits, begin.may_compact, output_tokens_max)
+            .validated(!begin.validators.is_empty());
+        let changed = begin.instructions_changed.map(|tokens| EventKind::InstructionsChanged {
+            run: stamp.run,
+            text: begin.instructions.to_string(),
+            tokens,
+        });
         self.running = Some(Box::new(Running {
             run,
             call: 0,
@@ -200,6 +210,9 @@ impl AgentState {
             begin,
         }));
         self.publish(EventKind::RunStart { run: stamp.run });
+        if let Some(changed) = changed {
+            self.publish(changed);
+        }
         self.input(myself, stamp, Input::Begin);
     }
 
@@ -269,6 +282,19 @@ impl AgentState {
             Effect::Wait { delay_ms, attempt, failure } => {
                 self.wait(myself, stamp, delay_ms, attempt, failure)
             }
+            Effect::Validate { text, rejections } => {
+                let session = Arc::clone(&self.shared.id);
+                let Some(running) = self.current(stamp) else { return };
+                let validators = running.begin.validators.clone();
+                let (agent, over) = (myself.clone(), running.over.clone());
+                tokio::spawn(async move {
+                    if !over.is_cancelled() {
+                        let answer = ProposedAnswer { session, run: stamp.run, text, rejections };
+                        let verdict = validators.judge(&answer);
+                        let _ = agent.cast(AgentMessage::Validated { stamp, verdict });
+                    }
+                });
+            }
             Effect::OverflowDetected => self.publish(EventKind::OverflowDetected { run: stamp.run }),
             Effect::Cancel => {
                 if let Some(running) = self.current(stamp) {
@@ -277,7 +303,9 @@ impl AgentState {
                 }
             }
             Effect::End { messages, outcome } => {
-                self.tell_session(SessionMessage::End { stamp, messages, outcome });
+                let rejected =
+                    self.current(stamp).and_then(|running| running.run.rejected().map(str::to_owned));
+                self.tell_session(SessionMessage::End { stamp, messages, outcome, rejected });
             }
         }
     }
@@ -336,7 +364,7 @@ impl AgentState {
         }
         let request = Request {
             model: begin.model.clone(),
-            system: Some(begin.agent.instructions.clone()).filter(|text| !text.is_empty()),
+            system: Some(begin.instructions.to_string()).filter(|text| !text.is_empty()),
             messages,
             tools: begin.tools.specs(),
             settings,

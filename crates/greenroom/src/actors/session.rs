@@ -70,6 +70,8 @@ pub(crate) struct SessionState {
     log: Log,
     inbox: Inbox,
     run: Option<OpenRun>,
+    /// The instructions of the newest run, since the session was opened.
+    instructions: Option<Arc<str>>,
     /// How many runs its agents began or went on with: the number of the newest attempt.
     attempts: u32,
     compaction: OpenCompaction,
@@ -208,7 +210,9 @@ impl SessionState {
             SessionMessage::Record { stamp, messages, boundary } => {
                 self.record(stamp, messages, boundary).await
             }
-            SessionMessage::End { stamp, messages, outcome } => self.end(stamp, messages, outcome).await,
+            SessionMessage::End { stamp, messages, outcome, rejected } => {
+                self.end(stamp, messages, outcome, rejected).await;
+            }
             SessionMessage::Project { stamp } => {
                 let messages = self.log.context();
                 self.tell_agent(AgentMessage::Context { stamp, messages });

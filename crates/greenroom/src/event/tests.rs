@@ -45,6 +45,7 @@ fn all() -> Vec<EventKind> {
     let said = MessageView { tool_calls: vec![call], ..MessageView::plain(Role::Assistant, "hi".into()) };
     let mut kinds = vec![
         EventKind::RunStart { run },
+        EventKind::InstructionsChanged { run, text: "Be brief.".into(), tokens: 3 },
         EventKind::StepStart { run, step: 1 },
         EventKind::StepEnd { run, step: 1 },
         EventKind::MessageStart { run },

@@ -104,6 +104,7 @@ fn words(effects: &[Effect]) -> String {
                 let ids: Vec<&str> = calls.iter().map(|call| call.id.as_str()).collect();
                 format!("run {}", ids.join(","))
             }
+            Effect::Validate { text, rejections } => format!("validate {text:?} {rejections}"),
             Effect::Wait { delay_ms, attempt, .. } => format!("wait {delay_ms} #{attempt}"),
             Effect::OverflowDetected => "overflow".into(),
             Effect::Cancel => "cancel".into(),
@@ -909,7 +910,7 @@ fn any_answer(random: &mut Random) -> AssistantMessage {
 }
 
 fn any_input(random: &mut Random) -> Input {
-    match random.below(9) {
+    match random.below(10) {
         0 => Input::Begin,
         1 | 2 => Input::Size(Size {
             tokens: random.below(1_200),
@@ -935,6 +936,7 @@ fn any_input(random: &mut Random) -> Input {
             jitter: random.below(2_000),
         },
         6 => Input::Waited,
+        8 => Input::Validated(any_verdict(random)),
         7 => Input::ToolEnded(Box::new(result(random.pick::<&str>(&["x", "y", "z", "w"]), "ok"))),
         _ if random.one_in(20) => {
             Input::Abort { partial: random.one_in(2).then(|| Box::new(any_answer(random))) }
@@ -960,6 +962,9 @@ struct Log {
 impl Log {
     fn message(&mut self, message: &Message, seed: u64) {
         match message {
+            Message::User(_) if message.text().starts_with("Your answer was not accepted: ") => {
+                assert!(self.open.is_empty(), "seed {seed}: between a call and its result");
+            }
             Message::User(_) => panic!("seed {seed}: a run says nothing as the user"),
             Message::Assistant(answer) => {
                 assert!(self.open.is_empty(), "seed {seed}: an answer while calls are open");
@@ -999,7 +1004,7 @@ impl Log {
                 }
             }
             Effect::Wait { delay_ms, .. } => assert!(*delay_ms <= BACKOFF_MS_MAX, "seed {seed}"),
-            Effect::Ask { .. } | Effect::Compact { .. } | Effect::Measure => {
+            Effect::Ask { .. } | Effect::Compact { .. } | Effect::Measure | Effect::Validate { .. } => {
                 assert!(self.open.is_empty(), "seed {seed}: calls are open");
             }
             Effect::StepStarted { step } => {
@@ -1012,7 +1017,10 @@ impl Log {
             }
             Effect::OverflowDetected | Effect::Cancel => {}
         }
-        if matches!(effect, Effect::Ask { .. } | Effect::Wait { .. } | Effect::RunTools(_)) {
+        if matches!(
+            effect,
+            Effect::Ask { .. } | Effect::Wait { .. } | Effect::RunTools(_) | Effect::Validate { .. }
+        ) {
             assert!(self.open_step.is_some(), "seed {seed}: {effect:?} outside a step");
         }
     }
@@ -1022,9 +1030,10 @@ impl Log {
 fn whatever_happens_a_run_ends_once_and_each_call_runs_and_is_answered_once() {
     for seed in 0..5_000 {
         let mut random = Random::new(seed);
-        let limits = RunLimits { steps_max: 6, repeats_max: 3, retries_max: 2, overflows_max: 2 };
+        let limits =
+            RunLimits { steps_max: 6, repeats_max: 3, retries_max: 2, overflows_max: 2, rejections_max: 1 };
         let max = random.one_in(2).then_some(900);
-        let mut run = Run::new(limits, !random.one_in(4), max);
+        let mut run = Run::new(limits, !random.one_in(4), max).validated(random.one_in(2));
         let mut log = Log::default();
         for _ in 0..200 {
             let input = any_input(&mut random);
@@ -1043,11 +1052,11 @@ fn whatever_happens_a_run_ends_once_and_each_call_runs_and_is_answered_once() {
 
 #[test]
 fn a_run_whose_effects_are_done_always_ends() {
-    let mut steps = 0;
+    let (mut steps, mut judged) = (0, 0);
     for seed in 0..5_000 {
         let mut random = Random::new(seed);
         let limits = RunLimits { steps_max: 9, ..RunLimits::default() };
-        let mut run = Run::new(limits, true, None);
+        let mut run = Run::new(limits, true, None).validated(random.one_in(2));
         let mut log = Log::default();
         let mut waiting = vec![Input::Begin];
         let mut inbox = 3u32;
@@ -1083,6 +1092,11 @@ fn a_run_whose_effects_are_done_always_ends() {
                             waiting.insert(0, ended(&call.id));
                         }
                     }
+                    Effect::Validate { rejections, .. } => {
+                        assert!(rejections <= limits.rejections_max, "seed {seed}: {rejections} rejections");
+                        judged += 1;
+                        waiting.push(Input::Validated(any_verdict(&mut random)));
+                    }
                     Effect::Wait { .. } => waiting.push(Input::Waited),
                     Effect::OverflowDetected
                     | Effect::Cancel
@@ -1097,6 +1111,7 @@ fn a_run_whose_effects_are_done_always_ends() {
         steps += log.steps;
     }
     assert!(steps > 10_000, "only {steps} steps");
+    assert!(judged > 500, "only {judged} answers were judged");
 }
 
 /// The steps that start and end, as `+1 -1`.
@@ -1109,6 +1124,7 @@ fn steps(effects: &[Effect]) -> String {
         | Effect::Ask { .. }
         | Effect::Record { .. }
         | Effect::RunTools(_)
+        | Effect::Validate { .. }
         | Effect::Wait { .. }
         | Effect::OverflowDetected
         | Effect::Cancel
@@ -1181,4 +1197,114 @@ fn a_run_that_ends_inside_a_step_ends_the_step_first() {
     // Between two steps there is none to end.
     check(vec![(tools(&["x"]), ""), (recorded(0), ""), (ended("x"), ""), (recorded(0), "-1"), (abort(), "")]);
     check_steps(vec![(Input::Begin, ""), (abort(), "")]);
+}
+
+fn validated() -> Run {
+    run().validated(true)
+}
+
+fn rejected(reason: &str) -> Input {
+    Input::Validated(Verdict::Rejected { reason: reason.into() })
+}
+
+fn any_verdict(random: &mut Random) -> Verdict {
+    match random.below(4) {
+        0 | 1 => Verdict::Accepted,
+        2 => Verdict::Rejected { reason: "no".into() },
+        _ => Verdict::Failed { reason: "it broke".into() },
+    }
+}
+
+#[test]
+fn an_answer_is_judged_before_it_is_recorded_and_one_that_calls_tools_is_not() {
+    check_run(
+        validated(),
+        vec![
+            (Input::Begin, "measure"),
+            (size(10), "ask"),
+            (tools(&["x"]), "record (c=x) none"),
+            (recorded(0), "run x"),
+            (ended("x"), "record (r=x) steps"),
+            (recorded(0), "measure"),
+            (size(20), "ask"),
+            (text(), "validate \"done\" 0"),
+            // News of anything else changes nothing.
+            (Input::Waited, ""),
+            (Input::Validated(Verdict::Accepted), "record (a) end"),
+            (Input::Validated(Verdict::Accepted), ""),
+            (recorded(0), ""),
+        ],
+    );
+}
+
+#[test]
+fn a_rejected_answer_is_recorded_with_what_is_wrong_with_it_and_asked_for_again() {
+    let mut run = validated();
+    for (input, expect) in [(Input::Begin, "measure"), (size(10), "ask"), (text(), "validate \"done\" 0")] {
+        assert_eq!(words(&run.on(input)), expect);
+    }
+    let effects = run.on(rejected("it names no city"));
+    let [Effect::Record { messages, boundary: Boundary::Steps }] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(messages[0].text(), "done");
+    assert_eq!(messages[1].text(), "Your answer was not accepted: it names no city\nAnswer again, in full.");
+    assert!(matches!(messages[1], Message::User(_)));
+    let run = check_run(
+        run,
+        vec![
+            (recorded(0), "measure"),
+            (size(20), "ask"),
+            (text(), "validate \"done\" 1"),
+            (rejected("no"), "record (a u) steps"),
+            (recorded(1), "measure"),
+            (size(30), "ask"),
+            (text(), "validate \"done\" 2"),
+            // Twice is enough by default.
+            (rejected("still none"), "end stopped (a)"),
+        ],
+    );
+    assert_eq!(run.rejected(), Some("still none"));
+    assert!(run.is_over());
+}
+
+#[test]
+fn an_accepted_answer_forgets_the_rejections_and_a_follow_up_is_judged_anew() {
+    check_run(
+        validated(),
+        vec![
+            (Input::Begin, "measure"),
+            (size(10), "ask"),
+            (text(), "validate \"done\" 0"),
+            (rejected("no"), "record (a u) steps"),
+            (recorded(0), "measure"),
+            (size(20), "ask"),
+            (text(), "validate \"done\" 1"),
+            (Input::Validated(Verdict::Accepted), "record (a) end"),
+            (recorded(1), "measure"),
+            (size(30), "ask"),
+            (text(), "validate \"done\" 0"),
+        ],
+    );
+}
+
+#[test]
+fn a_validator_that_fails_and_an_abort_while_it_judges_end_the_run_and_keep_the_answer() {
+    let judging = || vec![(Input::Begin, "measure"), (size(10), "ask"), (text(), "validate \"done\" 0")];
+    let mut run = check_run(validated(), judging());
+    assert_eq!(
+        words(&run.on(Input::Validated(Verdict::Failed { reason: "it panicked".into() }))),
+        "end failed other (a)"
+    );
+    assert_eq!(run.rejected(), None);
+    let mut run = check_run(validated(), judging());
+    let effects = run.on(abort());
+    assert_eq!(words(&effects), "cancel; end aborted (a)");
+    let Some(Effect::End { messages, .. }) = effects.last() else { panic!("{effects:?}") };
+    let Message::Assistant(answer) = &messages[0] else { panic!("{messages:?}") };
+    assert_eq!(answer.stop, StopReason::Aborted, "nobody accepted it: it is answered anew");
+    // In the last step that the run may take, nothing is sent back.
+    let limits = RunLimits { steps_max: 1, ..RunLimits::default() };
+    let run = check_run(Run::new(limits, true, None).validated(true), judging());
+    check_run(run, vec![(rejected("no"), "end stopped (a)")]);
 }

@@ -26,8 +26,12 @@ pub(super) struct Definition {
     pub(super) tools: Registry,
     pub(super) settings: Arc<CompactionSettings>,
     pub(super) window: Window,
-    /// The system prompt and the tools, in estimated tokens.
-    fixed_tokens: u64,
+    /// The instructions that hold now: of the newest run, or those that need no run.
+    instructions: Arc<str>,
+    /// The instructions, in estimated tokens.
+    instructions_tokens: u64,
+    /// The tools, in estimated tokens.
+    tools_tokens: u64,
 }
 
 /// What a session adds to its definition when its context is measured.
@@ -52,15 +56,37 @@ impl Definition {
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let tools = crate::sub_agent::tools_of(deps, &agent)?;
         let settings = deps.settings(&agent);
-        let fixed_tokens = fixed_tokens(&agent, &tools);
+        // What a function writes is known when a run begins.
+        let instructions = agent.instructions.fixed().cloned().unwrap_or_else(|| Arc::from(""));
+        let tools_tokens = tools_tokens(&tools);
+        let instructions_tokens = instructions_tokens(&instructions);
+        let fixed_tokens = instructions_tokens + tools_tokens;
         let window = deps.window(&agent, lane.provider.name(), &agent.model, &settings, fixed_tokens);
         if let Some(window) = window.tokens {
             settings.feasible(window, fixed_tokens + pinned_tokens)?;
         }
-        let definition = Self { agent, lane, tools, settings, window, fixed_tokens };
+        let definition =
+            Self { agent, lane, tools, settings, window, instructions, instructions_tokens, tools_tokens };
         definition.agent.settings_by_model.values().try_for_each(ModelSettings::check)?;
         definition.model_settings(deps, &ModelSettings::default())?;
         Ok(definition)
+    }
+
+    /// Takes over the instructions of a run that begins. Gives whether they are others.
+    ///
+    /// # Errors
+    /// They leave no room in the window.
+    pub(super) fn set_instructions(&mut self, text: &Arc<str>) -> Result<bool> {
+        if *text == self.instructions {
+            return Ok(false);
+        }
+        let tokens = instructions_tokens(text);
+        if let Some(window) = self.window.tokens {
+            self.settings.feasible(window, tokens + self.tools_tokens)?;
+        }
+        self.instructions_tokens = tokens;
+        self.instructions = Arc::clone(text);
+        Ok(true)
     }
 
     /// The name of the provider that is asked.
@@ -110,7 +136,7 @@ impl Definition {
 
     /// The fixed part of every request, in estimated tokens.
     pub(super) fn overhead(&self, pinned_tokens: u64) -> u64 {
-        self.fixed_tokens + pinned_tokens
+        self.instructions_tokens + self.tools_tokens + pinned_tokens
     }
 
     /// Looks the window up again: a limit was learned, or more is pinned.
@@ -169,13 +195,14 @@ impl Definition {
     }
 }
 
-/// The system prompt and the tools, in estimated tokens.
-fn fixed_tokens(agent: &Agent, tools: &Registry) -> u64 {
+/// The system prompt, in estimated tokens.
+pub(super) fn instructions_tokens(text: &str) -> u64 {
+    text_tokens(text, Estimator::Classes)
+}
+
+/// The tools, in estimated tokens.
+fn tools_tokens(tools: &Registry) -> u64 {
     let of = |text: &str| text_tokens(text, Estimator::Classes);
     let specs = tools.specs();
-    let specs = specs
-        .iter()
-        .map(|spec| of(&spec.name) + of(&spec.description) + of(&spec.parameters.to_string()))
-        .sum::<u64>();
-    of(&agent.instructions) + specs
+    specs.iter().map(|spec| of(&spec.name) + of(&spec.description) + of(&spec.parameters.to_string())).sum()
 }

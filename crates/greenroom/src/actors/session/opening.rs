@@ -71,6 +71,7 @@ impl SessionState {
             log,
             inbox: Inbox::default(),
             run: None,
+            instructions: None,
             attempts: 0,
             compaction: OpenCompaction::new(only_at_window),
             outgoing,

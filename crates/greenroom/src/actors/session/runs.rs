@@ -13,8 +13,10 @@ use greenroom_kernel::{EntryId, RunOutcome, Usage};
 use greenroom_store::SessionState as StoredState;
 
 use super::SessionState;
+use super::definition::instructions_tokens;
 use super::inbox::{Caller, tell_all};
-use crate::error::{Error, Result};
+use crate::error::{ConfigError, Error, Result};
+use crate::instructions::InstructionsContext;
 use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
 use crate::message::{
     AgentMessage, Answer, BeginRun, MeasureFor, Measurement, PromptOptions, ReplyTo, RunAttempt,
@@ -40,9 +42,21 @@ pub(super) struct OpenRun {
     /// How the model is to answer.
     settings: ModelSettings,
     reply: Option<ReplyTo<Reply>>,
+    /// The instructions of all its requests.
+    instructions: RunInstructions,
     told: Told,
+    /// Why the last answer was rejected, where that ended the run.
+    rejected: Option<String>,
     /// How the run ended, while its end is not yet recorded.
     closing: Option<RunOutcome>,
+}
+
+/// The instructions of one run.
+#[derive(Clone)]
+struct RunInstructions {
+    text: Arc<str>,
+    /// Their size in estimated tokens, where they are not those of the run before.
+    changed: Option<u64>,
 }
 
 /// What a run said so far: what its reply will tell.
@@ -224,12 +238,20 @@ impl SessionState {
     ) -> Result<()> {
         draft.head.open_run = Some(run);
         draft.head.state = StoredState::Working;
-        if let Err(error) = self.append(draft, options.key.clone()).await {
-            if let Some(reply) = reply {
-                self.refuse_prompt(reply, error.clone()).await;
+        let begun = match self.write_instructions(run) {
+            Ok(instructions) => self.append(draft, options.key.clone()).await.map(|()| instructions),
+            Err(error) => Err(error),
+        };
+        let instructions = match begun {
+            Ok(instructions) => instructions,
+            Err(error) => {
+                if let Some(reply) = reply {
+                    self.refuse_prompt(reply, error.clone()).await;
+                }
+                return Err(error);
             }
-            return Err(error);
-        }
+        };
+        self.instructions = Some(Arc::clone(&instructions.text));
         // Whatever changed since the prompt was said: settings that cannot be sent are refused by the provider.
         let settings = self.definition.model_settings(&self.deps, &options.settings);
         let settings = settings.unwrap_or_else(|_| options.settings.clone());
@@ -239,7 +261,16 @@ impl SessionState {
         let cancel = options.cancel.clone();
         self.shared.set_run(cancel);
         let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
-        self.run = Some(OpenRun { stamp, options, settings, reply, told: Told::default(), closing: None });
+        self.run = Some(OpenRun {
+            stamp,
+            options,
+            settings,
+            reply,
+            instructions,
+            told: Told::default(),
+            rejected: None,
+            closing: None,
+        });
         if gone {
             self.shared.cancel_run();
         }
@@ -250,6 +281,25 @@ impl SessionState {
         Ok(())
     }
 
+    /// Writes the instructions of a run that begins. Their size counts from now on.
+    fn write_instructions(&mut self, run: EntryId) -> Result<RunInstructions> {
+        let context = || InstructionsContext {
+            session: Arc::clone(&self.shared.id),
+            parent: self.shared.parent.clone(),
+            title: self.log.head().title.clone(),
+            run,
+            provider: self.definition.provider().to_owned(),
+            model: self.definition.model().to_owned(),
+        };
+        let written = self.definition.agent.instructions.render(context);
+        let text = written.map_err(|reason| ConfigError::Instructions { reason })?;
+        if self.definition.set_instructions(&text)? {
+            self.limits_changed();
+        }
+        let is_changed = self.instructions.as_ref().is_some_and(|before| *before != text);
+        Ok(RunInstructions { changed: is_changed.then(|| instructions_tokens(&text)), text })
+    }
+
     fn tell_agent_to_begin(&self) {
         let Some(run) = &self.run else { return };
         self.tell_agent(AgentMessage::Begin(Box::new(BeginRun {
@@ -258,7 +308,10 @@ impl SessionState {
             model: self.definition.model().to_owned(),
             tools: self.definition.tools.clone(),
             schema: run.options.schema.clone(),
+            validators: self.definition.agent.validators.and(&run.options.validators),
             settings: run.settings.clone(),
+            instructions: Arc::clone(&run.instructions.text),
+            instructions_changed: run.instructions.changed,
             cancel: run.options.cancel.clone(),
             tracker: self.tracker.clone(),
             may_compact: self.definition.settings.enabled,
@@ -280,6 +333,8 @@ impl SessionState {
         self.attempts += 1;
         if let Some(run) = &mut self.run {
             run.stamp.attempt = self.attempts;
+            // That they changed was said.
+            run.instructions.changed = None;
         }
         self.tell_agent_to_begin();
     }
@@ -320,8 +375,15 @@ impl SessionState {
         }
     }
 
-    pub(super) async fn end(&mut self, stamp: RunAttempt, messages: Vec<Message>, outcome: RunOutcome) {
+    pub(super) async fn end(
+        &mut self,
+        stamp: RunAttempt,
+        messages: Vec<Message>,
+        outcome: RunOutcome,
+        rejected: Option<String>,
+    ) {
         let Some(run) = self.current(stamp) else { return };
+        run.rejected = rejected;
         messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
@@ -370,7 +432,10 @@ impl SessionState {
             RunOutcome::Completed => Ok(run.told.reply(run.stamp.run, context)),
             RunOutcome::Aborted => Err(Error::Aborted),
             RunOutcome::Failed(failure) => Err(Error::Model(failure.clone())),
-            RunOutcome::Stopped { reason } => Err(Error::Stopped { reason: reason.clone() }),
+            RunOutcome::Stopped { reason } => Err(match run.rejected.take() {
+                Some(reason) => Error::Rejected { reason, text: std::mem::take(&mut run.told.text) },
+                None => Error::Stopped { reason: reason.clone() },
+            }),
             RunOutcome::Interrupted => Err(Error::Interrupted { session: self.shared.id.to_string() }),
         };
         let answer = run.reply.take().map(|to| Box::new(Answer { to, reply: result }));
