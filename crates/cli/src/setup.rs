@@ -283,8 +283,8 @@ impl Server {
             name: self.catalog_name(),
             base_url: self.base_url.clone(),
             api_key: api_key.map(Into::into),
-            first_event_timeout_ms: self.settings.first_event_timeout_s.saturating_mul(1_000),
-            idle_timeout_ms: self.settings.idle_timeout_s.saturating_mul(1_000),
+            first_event_timeout: Duration::from_secs(self.settings.first_event_timeout_s),
+            idle_timeout: Duration::from_secs(self.settings.idle_timeout_s),
             ..OpenAiOptions::default()
         };
         OpenAi::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))

@@ -86,13 +86,13 @@ pub struct OpenAiOptions {
     pub api_key: Option<ApiKey>,
     /// Additional headers. A header with the name of one of ours replaces it.
     pub headers: Vec<(String, String)>,
-    /// How long a connection may take, in milliseconds.
-    pub connect_timeout_ms: u64,
-    /// How long the first piece of an answer may take, in milliseconds from the start of the request. A server that
+    /// How long a connection may take.
+    pub connect_timeout: Duration,
+    /// How long the first piece of an answer may take, from the start of the request on. A server that
     /// queues requests, or a model whose reasoning is hidden, may send nothing for minutes.
-    pub first_event_timeout_ms: u64,
-    /// How long the next piece of an answer may take, in milliseconds. Comments and empty pieces are not progress.
-    pub idle_timeout_ms: u64,
+    pub first_event_timeout: Duration,
+    /// How long the next piece of an answer may take. Comments and empty pieces are not progress.
+    pub idle_timeout: Duration,
     /// The output limit of requests that name none, in tokens; `None` leaves the limit to the server.
     pub output_tokens_max: Option<u64>,
     /// The field of the output limit; `None` means `max_completion_tokens` at OpenAI and Azure, and `max_tokens`
@@ -115,9 +115,9 @@ impl Default for OpenAiOptions {
             base_url: OPENAI_BASE_URL.parse().expect("it is a constant, and a test parses it"),
             api_key: None,
             headers: Vec::new(),
-            connect_timeout_ms: 10_000,
-            first_event_timeout_ms: 300_000,
-            idle_timeout_ms: 120_000,
+            connect_timeout: Duration::from_secs(10),
+            first_event_timeout: Duration::from_secs(300),
+            idle_timeout: Duration::from_secs(120),
             output_tokens_max: None,
             max_tokens_field: None,
             resend_reasoning: ResendReasoning::Never,
@@ -136,9 +136,9 @@ impl fmt::Debug for OpenAiOptions {
             .field("base_url", &self.base_url)
             .field("api_key", &self.api_key)
             .field("header_names", &header_names)
-            .field("connect_timeout_ms", &self.connect_timeout_ms)
-            .field("first_event_timeout_ms", &self.first_event_timeout_ms)
-            .field("idle_timeout_ms", &self.idle_timeout_ms)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("first_event_timeout", &self.first_event_timeout)
+            .field("idle_timeout", &self.idle_timeout)
             .field("output_tokens_max", &self.output_tokens_max)
             .field("max_tokens_field", &self.max_tokens_field)
             .field("resend_reasoning", &self.resend_reasoning)
@@ -232,7 +232,7 @@ impl OpenAi {
         let mut client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
-            .connect_timeout(Duration::from_millis(options.connect_timeout_ms))
+            .connect_timeout(options.connect_timeout)
             .pool_max_idle_per_host(64)
             .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")));
         if !options.base_url.is_encrypted() {

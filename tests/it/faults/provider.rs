@@ -1,6 +1,7 @@
 //! Every kind of fault, in-process under a paused clock, and over HTTP through the real client.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use greenroom::prelude::*;
@@ -146,8 +147,8 @@ async fn every_kind_of_fault_is_survived_over_http() {
     let server = model.serve().await.unwrap();
     let options = OpenAiOptions {
         base_url: server.base_url(),
-        first_event_timeout_ms: 2 * IDLE_MS,
-        idle_timeout_ms: IDLE_MS,
+        first_event_timeout: Duration::from_millis(2 * IDLE_MS),
+        idle_timeout: Duration::from_millis(IDLE_MS),
         // The simulator tells sessions apart by it.
         prompt_cache_key: Some(true),
         ..OpenAiOptions::default()

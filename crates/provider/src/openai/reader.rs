@@ -21,8 +21,8 @@ use crate::classify::{classify, one_line};
 use crate::retry_after::retry_after_ms;
 use crate::{ModelSettings, ProviderError, ReplyEvent, ReplyStream, Request};
 
-/// How long to wait for usage after the finish reason, in milliseconds.
-const AFTER_FINISH_TIMEOUT_MS: u64 = 5_000;
+/// How long to wait for usage after the finish reason.
+const AFTER_FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The largest answer, in bytes of text, reasoning and arguments: several times what any model can generate.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -51,8 +51,8 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
         response_bytes_max: server.options.response_bytes_max,
     };
     let used_ids = call_ids(&request);
-    let limit_ms = server.options.first_event_timeout_ms;
-    let deadline = deadline_after(limit_ms);
+    let limit = server.options.first_event_timeout;
+    let deadline = deadline_after(limit);
     let client = Client::build(server.client.clone(), server.endpoint.clone()).with_http_service(transport);
     let chat = client.chat();
     let opened = {
@@ -69,7 +69,7 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
             return Err(timed_out(format!(
                 "no answer from {} within {}",
                 server.endpoint.base,
-                seconds(limit_ms)
+                seconds(limit)
             )));
         }
     };
@@ -149,12 +149,12 @@ impl Reader {
             return Some(too_large(&self.server.endpoint.base, &what));
         }
         if progress {
-            let wait_ms = if self.assembler.finish_reason().is_some() {
-                self.server.options.idle_timeout_ms.min(AFTER_FINISH_TIMEOUT_MS)
+            let wait = if self.assembler.finish_reason().is_some() {
+                self.server.options.idle_timeout.min(AFTER_FINISH_TIMEOUT)
             } else {
-                self.server.options.idle_timeout_ms
+                self.server.options.idle_timeout
             };
-            self.deadline = deadline_after(wait_ms);
+            self.deadline = deadline_after(wait);
         }
         None
     }
@@ -226,13 +226,13 @@ impl Reader {
             return timed_out(format!(
                 "the answer from {} stopped: nothing new for {}",
                 self.server.endpoint.base,
-                seconds(options.idle_timeout_ms)
+                seconds(options.idle_timeout)
             ));
         }
         timed_out(format!(
             "no answer from {} within {}",
             self.server.endpoint.base,
-            seconds(options.first_event_timeout_ms)
+            seconds(options.first_event_timeout)
         ))
     }
 
@@ -298,14 +298,15 @@ fn timed_out(message: String) -> ProviderError {
     ProviderError::new(Failure::new(FailureClass::Timeout, message), "")
 }
 
-/// The moment `ms` milliseconds from now, at most a century, so that the clock cannot overflow.
-fn deadline_after(ms: u64) -> Instant {
-    const CENTURY_MS: u64 = 100 * 365 * 86_400_000;
-    Instant::now() + Duration::from_millis(ms.min(CENTURY_MS))
+/// The moment so long from now, at most a century, so that the clock cannot overflow.
+fn deadline_after(wait: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+    Instant::now() + wait.min(CENTURY)
 }
 
 /// A duration for a message.
-fn seconds(ms: u64) -> String {
+fn seconds(duration: Duration) -> String {
+    let ms = duration.as_millis();
     if ms.is_multiple_of(1_000) { format!("{} s", ms / 1_000) } else { format!("{ms} ms") }
 }
 

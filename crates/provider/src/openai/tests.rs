@@ -145,8 +145,8 @@ fn options(base_url: &str) -> OpenAiOptions {
         name: "test".to_owned(),
         base_url: base_url.parse().expect("a base URL"),
         api_key: Some("secret-key-123".into()),
-        first_event_timeout_ms: 20_000,
-        idle_timeout_ms: 20_000,
+        first_event_timeout: Duration::from_millis(20_000),
+        idle_timeout: Duration::from_millis(20_000),
         ..OpenAiOptions::default()
     }
 }
@@ -246,7 +246,7 @@ async fn complete_answers() {
     // After the finish reason neither an error nor silence changes anything.
     let late = r#"{"error":{"message":"late"}}"#;
     assert_eq!(answer(stream_of(&lines(&[text, finish, late]))).await.text(), "hi");
-    let short = |options| OpenAiOptions { idle_timeout_ms: 60, ..options };
+    let short = |options| OpenAiOptions { idle_timeout: Duration::from_millis(60), ..options };
     let ((_, end), _) = play_with(Play::Hang(stream_of(&lines(&[text, finish]))), short).await;
     assert_eq!(end.expect("it is whole").text(), "hi");
     // Comments are ignored.
@@ -351,15 +351,17 @@ async fn incomplete_answers() {
 async fn stalls() {
     let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
     let nothing = r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#;
-    let first = |options| OpenAiOptions { first_event_timeout_ms: 60, ..options };
-    let idle = |options| OpenAiOptions { idle_timeout_ms: 60, ..options };
+    // Long enough for the request to arrive on a busy machine.
+    const WAIT: Duration = Duration::from_millis(300);
+    let first = |options| OpenAiOptions { first_event_timeout: WAIT, ..options };
+    let idle = |options| OpenAiOptions { idle_timeout: WAIT, ..options };
     let cases = [
         (Play::Hang(String::new()), "no answer from"),
         (Play::Hang(stream_of("")), "no answer from"),
         (Play::Ping(stream_of("")), "no answer from"),
         (Play::Hang(stream_of(&lines(&[nothing]))), "no answer from"),
-        (Play::Hang(stream_of(&lines(&[text]))), "nothing new for 60 ms"),
-        (Play::Ping(stream_of(&lines(&[text]))), "nothing new for 60 ms"),
+        (Play::Hang(stream_of(&lines(&[text]))), "nothing new for 300 ms"),
+        (Play::Ping(stream_of(&lines(&[text]))), "nothing new for 300 ms"),
     ];
     for (case, expected) in cases {
         let short = if expected.starts_with("no answer") { first } else { idle };
@@ -386,8 +388,8 @@ async fn dropping_the_stream_closes_the_connection() {
     let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
     let server = serve(Play::Hang(stream_of(&lines(&[text])))).await;
     let patient = OpenAiOptions {
-        idle_timeout_ms: 60_000,
-        first_event_timeout_ms: 60_000,
+        idle_timeout: Duration::from_millis(60_000),
+        first_event_timeout: Duration::from_millis(60_000),
         ..options(&server.base_url)
     };
     let mut stream = OpenAi::new(patient).expect("good options").stream(request()).await.expect("it opens");
