@@ -21,6 +21,8 @@ mod keys;
 mod lifecycle;
 /// Events that begin, and their ends.
 mod pairs;
+/// Every prompt that we write, as a provider gets it.
+mod prompts;
 /// A prompt as a request: typed, timed, streamed.
 mod requests;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.
