@@ -1,0 +1,58 @@
+//! A provider of one's own: any source of answers can be the model. This one answers with what was said, word by
+//! word, and refuses for its rate the first time that it is asked, so that the run waits and asks again.
+#![expect(clippy::print_stdout, reason = "an example shows its result")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, stream};
+use greenroom::kernel::message::{AssistantMessage, Part, StopReason};
+use greenroom::kernel::{Failure, FailureClass, Usage};
+use greenroom::prelude::*;
+use greenroom::provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request};
+
+#[derive(Default)]
+struct Parrot {
+    was_asked: AtomicBool,
+}
+
+impl Provider for Parrot {
+    fn name(&self) -> &str {
+        "parrot"
+    }
+
+    fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+        if !self.was_asked.swap(true, Ordering::SeqCst) {
+            let failure = Failure::new(FailureClass::RateLimited, "the parrot is asleep");
+            return async { Err(ProviderError::new(failure, "")) }.boxed();
+        }
+        let heard = request.messages.last().map(|message| message.text()).unwrap_or_default();
+        let words: Vec<_> =
+            heard.split_inclusive(' ').map(|word| Ok(ReplyEvent::Text(word.to_owned()))).collect();
+        let usage =
+            Usage { input_tokens: heard.len() as u64, output_tokens: heard.len() as u64, ..Usage::default() };
+        let whole = AssistantMessage {
+            content: vec![Part::Text(heard.clone())],
+            provider: "parrot".into(),
+            model: request.model,
+            usage: Some(usage),
+            stop: StopReason::Stop,
+            error: None,
+        };
+        let done = Ok(ReplyEvent::Done(Box::new(whole)));
+        async move { Ok(stream::iter(words).chain(stream::iter([done])).boxed()) }.boxed()
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let runtime = Runtime::builder().provider(Arc::new(Parrot::default())).in_memory().start().await?;
+    let session = runtime.open("cage", &Agent::new("grey").context_window(8_000)).await?;
+    let mut run = session.prompt("Polly wants a cracker.").stream();
+    while let Some(word) = run.next_text().await {
+        print!("{word}");
+    }
+    println!("\n{:?}", run.reply().await?.usage);
+    runtime.shutdown().await
+}
