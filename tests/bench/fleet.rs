@@ -21,7 +21,7 @@ const IN_FLIGHT: usize = 64;
 /// Looks something up.
 #[derive(Deserialize, JsonSchema)]
 struct Look {
-    /// What.
+    /// The text to work on.
     up: String,
 }
 

@@ -118,7 +118,7 @@ pub(crate) fn talker(tokens: usize) -> impl Script {
 /// Reads or changes a file.
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct File {
-    /// Which.
+    /// The file's path.
     path: String,
 }
 

@@ -201,7 +201,7 @@ async fn the_events_of_a_run_and_a_compaction() {
     /// Looks at a file.
     #[derive(Deserialize, JsonSchema)]
     struct Look {
-        /// Which.
+        /// The file's path.
         path: String,
     }
     let script = vec![

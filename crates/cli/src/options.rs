@@ -311,13 +311,13 @@ pub(crate) struct PlanArgs {
     pub(crate) json: bool,
 }
 
-/// Where to cut.
+/// Which messages a plan may cut at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cut {
     /// The first legal cut at or after the point where enough is kept
     Nearest,
-    /// A run's start near that point, if there is one
-    #[value(name = "turn_first", alias = "run-first")]
+    /// A turn's start near that point, if there is one
+    #[value(name = "turn_first", alias = "turn-first")]
     TurnFirst,
 }
 

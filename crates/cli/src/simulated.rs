@@ -53,7 +53,7 @@ impl Simulated {
         Ok(Arc::new(OpenAi::new(options)?))
     }
 
-    /// Where it listens.
+    /// The base URL of the simulated server.
     pub(crate) fn address(&self) -> String {
         self.server.base_url().to_string()
     }

@@ -54,7 +54,7 @@ impl Format {
     }
 }
 
-/// How to import.
+/// Options of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Whether tool calls and results are repaired, so that the session can continue: every call gets exactly one

@@ -42,7 +42,7 @@ pub enum Error {
     Busy {
         /// The session's id.
         session: String,
-        /// How many wait.
+        /// How many inputs wait already.
         waiting: usize,
     },
     /// What was asked for needs an idle session.
@@ -93,7 +93,7 @@ pub enum Error {
     /// The log has no such entry.
     #[error("there is no entry {entry}; the session has {entries}")]
     NoEntry {
-        /// Which was asked for.
+        /// The id that was asked for.
         entry: EntryId,
         /// How many there are; their ids count from 0.
         entries: u64,
@@ -119,7 +119,7 @@ pub enum Error {
     /// Agents called agents too deep.
     #[error("agents may call agents at most {depth_max} deep")]
     TooDeep {
-        /// How deep they may.
+        /// The deepest level at which an agent may call another.
         depth_max: usize,
     },
     /// The answer does not have the form that was asked for.
@@ -145,7 +145,7 @@ pub enum Error {
     SessionFailed {
         /// The session's id.
         session: String,
-        /// Why.
+        /// What the failure was.
         reason: String,
     },
     /// Reading or writing the store failed.
@@ -157,9 +157,9 @@ pub enum Error {
     /// The runtime itself failed: a bug, or a machine without threads or memory. Nothing acknowledged is lost.
     #[error("{what} failed inside the runtime: {reason}")]
     Internal {
-        /// What failed.
+        /// The part that failed.
         what: &'static str,
-        /// Why.
+        /// What the failure was.
         reason: String,
     },
     /// The runtime was shut down.
@@ -174,13 +174,13 @@ pub enum BranchPointError {
     /// It stands beside the path, as inbox items and ends of runs do.
     #[error("a branch must begin at an entry of a path; entry {entry} stands beside it")]
     BesidePath {
-        /// Which.
+        /// The entry's id.
         entry: EntryId,
     },
     /// The path needs an entry that is not there.
     #[error("the path has no entry {entry}; end it before that entry")]
     MissingParent {
-        /// Which is missing.
+        /// The id of the missing entry.
         entry: EntryId,
     },
     /// A tool call would lose its result.
@@ -195,7 +195,7 @@ pub enum PinError {
     /// It was compacted away, left with a branch, or never was.
     #[error("entry {entry} is not in the active context, so it cannot be pinned")]
     NotActive {
-        /// Which.
+        /// The entry's id.
         entry: EntryId,
     },
     /// It is a tool call, a tool's result, or no message.
@@ -203,7 +203,7 @@ pub enum PinError {
         "entry {entry} is not a message that can stand alone: only words can be pinned, not tool calls or their results"
     )]
     NotAlone {
-        /// Which.
+        /// The entry's id.
         entry: EntryId,
     },
     /// Too much would be pinned.
@@ -232,7 +232,7 @@ pub enum ConfigError {
     /// An agent names a provider that the runtime does not have.
     #[error("the runtime has no provider named {wanted:?}; it has {}", .known.join(", "))]
     UnknownProvider {
-        /// Which was asked for.
+        /// The name that was asked for.
         wanted: String,
         /// The names of those it has.
         known: Vec<String>,
@@ -245,7 +245,7 @@ pub enum ConfigError {
     /// A variable of the environment that cannot be used as it is.
     #[error("{name}: {reason}")]
     Variable {
-        /// Its name.
+        /// The variable's name.
         name: &'static str,
         /// What is wrong with it.
         reason: String,

@@ -90,7 +90,7 @@ pub enum EventKind {
     MessageDelta {
         /// The run.
         run: RunId,
-        /// What.
+        /// The new piece of the answer.
         delta: Delta,
     },
     /// The model call failed while the model was answering: what it said since `message_start` is void, joins no
@@ -103,7 +103,7 @@ pub enum EventKind {
     MessageEnd {
         /// Its entry.
         entry_id: EntryId,
-        /// What it is.
+        /// The message.
         message: MessageView,
     },
     /// A tool call begins.
@@ -130,7 +130,7 @@ pub enum EventKind {
         call_id: String,
         /// The tool.
         name: String,
-        /// How it went.
+        /// How the call ended.
         status: ToolStatus,
         /// How long it took, in milliseconds.
         duration_ms: u64,
@@ -161,7 +161,7 @@ pub enum EventKind {
     CompactionStart {
         /// Its number: what the end names as `started`.
         entry_id: EntryId,
-        /// Why.
+        /// Why the compaction began.
         trigger: Trigger,
         /// The context then, in tokens.
         tokens_before: u64,
@@ -179,32 +179,32 @@ pub enum EventKind {
     },
     /// A compaction no longer counts. Durable.
     CompactionUndone {
-        /// Which.
+        /// The compaction's entry.
         compaction: EntryId,
     },
     /// Input waits for the current run. Durable.
     InputQueued {
         /// Its entry.
         entry_id: EntryId,
-        /// When it will join.
+        /// When the input will join the conversation.
         delivery: Delivery,
     },
     /// A record of another kind. Durable.
     Recorded {
         /// Its entry.
         entry_id: EntryId,
-        /// Which kind.
+        /// The kind of record.
         kind: RecordKind,
     },
     /// A model call failed and is tried again.
     Retry {
         /// The run.
         run: RunId,
-        /// Which retry, from 1.
+        /// The number of the retry, from 1.
         attempt: u32,
         /// How long it waits first, in milliseconds.
         delay_ms: u64,
-        /// Why.
+        /// The failure that caused the retry.
         failure: Failure,
     },
     /// The provider cut the context without a word.
@@ -214,17 +214,17 @@ pub enum EventKind {
     },
     /// Something that the user should know.
     Warning {
-        /// What, in one line.
+        /// The warning, in one line.
         message: String,
     },
     /// The session's actor died and was restarted from the log.
     SessionRestarted {
-        /// Why it died.
+        /// What the actor's failure was.
         reason: String,
     },
     /// The session died too often and was given up. Open it again to resume it.
     SessionFailed {
-        /// Why.
+        /// What its last failure was.
         reason: String,
     },
 }
@@ -415,9 +415,9 @@ pub enum Delta {
 /// A message, as events show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MessageView {
-    /// Who says it.
+    /// Who the message is from.
     pub role: Role,
-    /// Its text.
+    /// The message's text.
     pub text: String,
     /// The tools it calls: id, name, arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

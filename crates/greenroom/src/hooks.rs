@@ -30,7 +30,7 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    /// Whether there is none.
+    /// Whether the runtime has no hooks.
     pub(crate) fn is_empty(&self) -> bool {
         self.before_compact.is_empty() && self.after_compact.is_empty() && self.compact_failed.is_empty()
     }

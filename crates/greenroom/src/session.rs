@@ -59,7 +59,7 @@ names! {
 /// How a session stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Its id.
+    /// The session's id.
     pub id: String,
     /// The model that answers.
     pub model: String,
@@ -76,7 +76,7 @@ pub struct State {
     pub total_tokens: u64,
     /// What they cost, in micro-dollars, as far as prices are known.
     pub cost_microdollars: u64,
-    /// What it is doing.
+    /// What the session is doing.
     pub status: Status,
     /// How many inputs wait.
     pub waiting: usize,
@@ -87,7 +87,7 @@ pub struct State {
 /// What the store knows of a session, whether it is live or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSummary {
-    /// Its id.
+    /// The session's id.
     pub id: String,
     /// The provider that answered last.
     pub provider: String,
@@ -150,7 +150,7 @@ impl SessionHandle {
         Self { shared, deps }
     }
 
-    /// Its id.
+    /// The session's id.
     pub fn id(&self) -> &str {
         &self.shared.id
     }
@@ -290,7 +290,7 @@ impl SessionHandle {
         self.ask(|reply| SessionMessage::Import { entries, leaf, reply }).await
     }
 
-    /// How it stands.
+    /// The session's state: its status, its context and what waits.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::SessionFailed`].

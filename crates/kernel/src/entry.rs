@@ -324,7 +324,7 @@ pub struct Compaction {
     pub truncated: bool,
     /// Whether a hook supplied it.
     pub from_hook: bool,
-    /// Whether the cut lies inside a run.
+    /// Whether the cut lies inside a turn.
     pub is_split_turn: bool,
     /// The context before, in tokens.
     pub tokens_before: u64,

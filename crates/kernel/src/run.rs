@@ -113,16 +113,16 @@ pub enum Input {
 /// What the program's validators say of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the answer.
+    /// The answer counts.
     Accepted,
-    /// It is sent back.
+    /// The answer is sent back to the model.
     Rejected {
-        /// Why, for the model.
+        /// The reason, for the model.
         reason: String,
     },
     /// A validator failed, so that nobody can tell.
     Failed {
-        /// How.
+        /// What the validator's failure was.
         reason: String,
     },
 }
@@ -274,7 +274,7 @@ struct Recovery {
 /// What the program's validators say of answers.
 #[derive(Debug, Clone, Default)]
 struct Validation {
-    /// Whether there are any.
+    /// Whether answers are judged at all.
     is_on: bool,
     /// The answer that is judged.
     answer: Option<AssistantMessage>,

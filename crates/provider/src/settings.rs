@@ -101,11 +101,11 @@ impl FromStr for ReasoningEffort {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum ToolChoice {
-    /// It decides.
+    /// The model decides whether to call a tool.
     Auto,
-    /// It calls none.
+    /// The model calls no tool.
     None,
-    /// It calls at least one.
+    /// The model calls at least one tool.
     Required,
     /// It calls this one.
     Tool(String),
@@ -150,9 +150,9 @@ impl fmt::Display for ToolChoice {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {reason}")]
 pub struct SettingError {
-    /// Which.
+    /// The setting, as users write it.
     pub setting: String,
-    /// What it must be.
+    /// What the value must be.
     pub reason: String,
 }
 

@@ -38,7 +38,7 @@ pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// What a client that came too often is asked to wait, in seconds.
 const RETRY_AFTER_SECONDS: u32 = 5;
 
-/// Where and for whom.
+/// Where the server listens, and who may use it.
 #[derive(Clone)]
 pub struct HttpOptions {
     /// Where it listens; port 0 takes a free one.

@@ -129,9 +129,9 @@ pub(crate) enum Tail {
 /// What becomes of the active segment when a new one is begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rotation {
-    /// It gets a footer.
+    /// The segment gets a footer.
     Seal,
-    /// It is left as it is, because its end cannot be trusted.
+    /// The segment is left as it is, because its end cannot be trusted.
     Abandon,
 }
 

@@ -167,7 +167,7 @@ fn talk(_: &SeenRequest, info: CallInfo) -> Said {
 /// Reads or changes a file.
 #[derive(Deserialize, JsonSchema)]
 struct File {
-    /// Which.
+    /// The file's path.
     path: String,
 }
 

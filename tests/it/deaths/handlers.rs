@@ -83,7 +83,7 @@ fn talk() -> impl greenroom_simulator::Script {
 /// Notes a text.
 #[derive(Deserialize, JsonSchema)]
 struct Note {
-    /// What.
+    /// The text to work on.
     text: String,
 }
 

@@ -69,7 +69,7 @@ fn points() -> BTreeSet<&'static str> {
 /// Notes a text.
 #[derive(Deserialize, JsonSchema)]
 struct Note {
-    /// What.
+    /// The text to work on.
     text: String,
 }
 

@@ -12,7 +12,7 @@ use crate::support::{agent, builder, drain, simulator};
 /// Takes a number.
 #[derive(Deserialize, JsonSchema)]
 struct Count {
-    /// Which.
+    /// The call's number.
     number: u64,
 }
 

@@ -19,7 +19,7 @@ struct Nothing {}
 /// Takes a text.
 #[derive(Deserialize, JsonSchema)]
 struct Note {
-    /// What.
+    /// The text to work on.
     text: String,
 }
 

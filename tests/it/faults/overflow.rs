@@ -109,7 +109,7 @@ async fn a_silent_overflow_is_seen_in_the_usage_and_compacted_before_the_next_ca
 /// Notes a text.
 #[derive(Deserialize, JsonSchema)]
 struct Note {
-    /// What.
+    /// The text to work on.
     text: String,
 }
 

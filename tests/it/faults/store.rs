@@ -16,7 +16,7 @@ use crate::support::{agent, simulator};
 /// Notes a text.
 #[derive(Deserialize, JsonSchema)]
 struct Note {
-    /// What.
+    /// The text to work on.
     text: String,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Logs {
     pub(crate) lives: u64,
 }
 
-/// Who is told.
+/// The subscriber that an event reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Staying,

@@ -39,7 +39,7 @@ pub(crate) struct Loaded {
     pub(crate) notes: Vec<String>,
 }
 
-/// Who wrote a file.
+/// The author of a configuration file, which decides what the file may set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Author {
     /// The user: their own file, or one that they named.

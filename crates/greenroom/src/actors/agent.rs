@@ -37,7 +37,7 @@ pub(crate) struct AgentArguments {
     pub(crate) session: ActorRef<SessionMail>,
 }
 
-/// What it owns.
+/// What the agent owns.
 pub(crate) struct AgentState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,

@@ -35,7 +35,7 @@ pub(crate) struct CompactorArguments {
     pub(crate) session: ActorRef<SessionMail>,
 }
 
-/// What it owns.
+/// What the compactor owns.
 pub(crate) struct CompactorState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,

@@ -56,7 +56,7 @@ pub(crate) struct SessionArguments {
     pub(crate) supervisor: ActorRef<SupervisorMessage>,
 }
 
-/// What it owns.
+/// What the session owns.
 pub(crate) struct SessionState {
     deps: Arc<Deps>,
     shared: Arc<SessionShared>,

@@ -21,7 +21,7 @@ use crate::shared::SessionShared;
 /// The supervisor actor.
 pub(crate) struct Supervisor;
 
-/// What it owns.
+/// What the supervisor owns.
 pub(crate) struct SupervisorState {
     deps: Arc<Deps>,
     sessions: HashMap<Arc<str>, Supervised>,
@@ -50,11 +50,11 @@ struct Supervised {
 enum Phase {
     /// It is being started.
     Starting(Wanted),
-    /// It runs.
+    /// The session's actors run.
     Live(ActorRef<SessionMail>),
-    /// It ends in order.
+    /// The session is ending in order.
     Closing(Wanted),
-    /// It died too often.
+    /// The session died too often and was given up.
     Failed(String),
 }
 

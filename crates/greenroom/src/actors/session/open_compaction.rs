@@ -97,7 +97,7 @@ impl OpenCompaction {
         Self { open: None, measurements: 0, requested: None, message_since: true, only_at_window }
     }
 
-    /// Whether none is open.
+    /// Whether no compaction is open.
     pub(super) fn is_idle(&self) -> bool {
         self.open.is_none()
     }
