@@ -1,4 +1,4 @@
-//! The event bus: every event to every subscriber that wants it, and a word where one missed some.
+//! The event bus: every event to every subscriber that wants it, and a notice where a subscriber missed some.
 //!
 //! Invariants: publishing never waits; a subscriber's queue holds at most [`QUEUE_BYTES`], and what does not
 //! fit becomes one explicit [`Delivery::Gap`] in its place; live events of one session arrive in the order in
@@ -142,7 +142,7 @@ impl Bus {
         };
         list.retain(|other| other.strong_count() > 0);
         list.push(Arc::downgrade(&queue));
-        // Now and then, forget the sessions that nobody watches any more.
+        // Now and then the sessions that nobody watches any more are forgotten.
         if subscribers.by_session.len() > 64 && subscribers.by_session.len().is_power_of_two() {
             subscribers.by_session.retain(|_, list| list.iter().any(|queue| queue.strong_count() > 0));
         }

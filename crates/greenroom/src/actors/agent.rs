@@ -359,7 +359,7 @@ impl AgentState {
         }
         let mut settings = ModelSettings { output_tokens_max, ..begin.settings.clone() };
         if running.step > 1 && settings.tool_choice.as_ref().is_some_and(ToolChoice::is_forced) {
-            // It did what it had to. A model that must call a tool in each step could never answer.
+            // The forced tool call was made. A model that had to call a tool in every step could never answer.
             settings.tool_choice = None;
         }
         let request = Request {

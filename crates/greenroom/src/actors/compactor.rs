@@ -212,7 +212,7 @@ impl CompactorState {
                 Effect::End(end) => {
                     let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
                     for child in running.children.values() {
-                        // Nobody waits for it any more; its call is dropped with it.
+                        // Nobody waits for this compaction any more. Its model calls are dropped with it.
                         child.actor.kill();
                     }
                     self.running = None;
@@ -250,7 +250,7 @@ impl CompactorState {
         let compaction = running.id;
         while running.children.len() < CHILDREN_MAX {
             let Some(question) = running.queue.pop_front() else { return };
-            // A model that failed at it is not asked again: the session's own is.
+            // A model that failed at a summary is not asked again; the session's own model is.
             let summariser = if question.attempt == 0 { &running.summariser } else { &running.fallback };
             let summariser = summariser.clone();
             let (id, tokens) = (question.id, question.tokens(running.ratio));
@@ -343,7 +343,7 @@ impl Actor for SummaryActor {
         let id = question.id;
         let answer = summary_call::ask(&state.summariser, &state.session, question.text, question.cap_tokens);
         let answer = Box::pin(answer).await.map_err(|error| {
-            // As in a run: who says nothing at all to what fills its window says that it is too large.
+            // As in a run, an empty answer to a request that fills the window means that the request is too large.
             let is_overflow = state.fills_window && error.is_overflow_candidate();
             let class = if is_overflow { FailureClass::ContextOverflow } else { error.failure.class };
             Failure { class, ..error.failure }

@@ -347,7 +347,7 @@ impl SessionState {
         let leaving =
             smaller.map(|(_, window)| Leaving { summariser: old.own_summariser(&self.deps), window });
         if is_switch || *new.settings != *old.settings {
-            // What failed three times may work now.
+            // A compaction that failed three times may work with the new definition.
             self.log.reset_failures();
         }
         self.limits_changed();
@@ -450,7 +450,7 @@ impl SessionState {
         }
     }
 
-    /// Looks again after a while whether anything happened.
+    /// Checks later whether anything has happened since.
     fn watch_idleness(&self) {
         let after = self.deps.idle_after_ms;
         if after > 0 {
@@ -462,7 +462,7 @@ impl SessionState {
     }
 
     fn idle_check(&self, activity: u64) {
-        // This look itself counts as one.
+        // This check itself counts as one message.
         let now = self.shared.activity.load(Ordering::Relaxed);
         if self.is_idle() && self.inbox.is_empty(&self.log) && now <= activity + 1 {
             let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });

@@ -1,6 +1,6 @@
 //! The supervisor: which sessions are live. It opens, restarts with backoff, puts to sleep and stops.
 //!
-//! Invariants: a session is active at most once; the supervisor waits for nothing in a handler: sessions are
+//! Invariants: a session is live at most once; the supervisor waits for nothing in a handler: sessions are
 //! started in tasks and report back; a session that dies harms no other.
 
 use std::collections::{HashMap, VecDeque};
@@ -48,7 +48,7 @@ struct Supervised {
 }
 
 enum Phase {
-    /// It is being started.
+    /// The session's actor is being started.
     Starting(Wanted),
     /// The session's actors run.
     Live(ActorRef<SessionMail>),
@@ -61,9 +61,9 @@ enum Phase {
 /// Who waits for a session.
 #[derive(Default)]
 struct Wanted {
-    /// They want it live.
+    /// The session is to be live.
     live: Vec<ReplyTo<Arc<SessionShared>>>,
-    /// They want it closed.
+    /// The session is to be closed.
     closed: Vec<oneshot::Sender<()>>,
 }
 
@@ -250,7 +250,7 @@ impl SupervisorState {
     ) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.generation == generation)
         else {
-            // Nobody knows of it: a session is active at most once.
+            // Nobody knows of this actor, and a session is live at most once.
             if let Ok(actor) = result {
                 actor.stop(Some("it came too late".to_owned()));
             }
@@ -269,7 +269,7 @@ impl SupervisorState {
                 for caller in wanted.live {
                     let _ = caller.send(Ok(Arc::clone(&session.shared)));
                 }
-                // The word of its death may have come before this one.
+                // The report of its death may have arrived before this message.
                 if actor.get_status() >= ActorStatus::Stopping {
                     let early = self.early_deaths.iter().find(|(early, _)| *early == actor.get_id());
                     let reason = early.map_or("it died as it began", |(_, reason)| reason).to_owned();
@@ -379,7 +379,7 @@ impl SupervisorState {
                 shared.set_actor(None);
                 let wanted = Wanted { live: Vec::new(), closed: done.into_iter().collect() };
                 if let Phase::Live(actor) = std::mem::replace(phase, Phase::Closing(wanted)) {
-                    // One that is dead already is closed by the word of its death.
+                    // A session that is dead already is closed when the report of its death arrives.
                     let _ = actor.cast(SessionMessage::Stop.into());
                 }
             }

@@ -99,7 +99,7 @@ impl SessionState {
         let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction(measurement)));
     }
 
-    /// The size came that a compaction waits for.
+    /// Handles the size that a compaction waits for.
     pub(super) async fn measured_for_compaction(&mut self, measurement: u64, measured: &Measurement) {
         let Some(request) = self.compaction.measured(measurement) else { return };
         // The run that asked may be over, and a switch may be to a window that is large enough.
@@ -119,7 +119,7 @@ impl SessionState {
         let (provider, model) = (self.definition.provider(), self.definition.model());
         let mut window = self.definition.window.tokens.unwrap_or(size.tokens.max(1));
         if request.trigger == Trigger::Overflow {
-            // Whatever was set: the provider says what fits.
+            // The provider says what fits, whatever the settings say.
             window = window.min(self.deps.learned.limit(provider, model).unwrap_or(window));
         }
         // The summariser's own window: that of the chosen model, of the one that is being left, or of ours; and what
@@ -171,7 +171,7 @@ impl SessionState {
             return;
         }
         let mut draft = self.log.draft(self.deps.now_ms());
-        // One whose end the store refused.
+        // A compaction whose end the store refused.
         draft.close_compaction(&self.log);
         let id = draft.push(EntryKind::CompactionStarted(CompactionStarted {
             trigger: request.trigger,

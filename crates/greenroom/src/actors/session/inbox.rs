@@ -85,7 +85,7 @@ impl Inbox {
         self.refused.push(item);
     }
 
-    /// No item that a caller waits for begins. Gives the callers, who must be told.
+    /// Refuses every item that a caller waits for. Returns the callers, who must be told.
     pub(super) fn refuse_all_callers(&mut self) -> Vec<ReplyTo<Reply>> {
         let callers = std::mem::take(&mut self.callers);
         self.refused.extend(callers.keys());

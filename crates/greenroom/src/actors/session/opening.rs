@@ -104,7 +104,7 @@ impl SessionState {
             self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
             self.tell_agent(AgentMessage::TrackerRestarted { tracker: self.tracker.clone() });
-            // Questions of our own that it took with it.
+            // Requests that the session had sent to the dead actor.
             if self.is_closing() {
                 let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
             }

@@ -59,7 +59,7 @@ struct RunInstructions {
     changed: Option<u64>,
 }
 
-/// What a run said so far: what its reply will tell.
+/// What a run has said so far, for its reply.
 #[derive(Default)]
 pub(super) struct Told {
     /// The text of the newest answer.
@@ -469,7 +469,7 @@ impl SessionState {
 }
 
 impl Told {
-    /// Remembers what the reply will tell.
+    /// Keeps what the reply will contain.
     pub(super) fn note(&mut self, message: &Message) {
         if let Message::Assistant(answer) = message {
             self.text = answer.text();
