@@ -1,8 +1,6 @@
 //! Whole bodies: overflows with their sizes, refusals that resemble overflows, messages, and the corpus where it is
 //! present.
 
-use std::path::PathBuf;
-
 use greenroom_kernel::FailureClass;
 use greenroom_kernel::FailureClass::{
     Auth, ContentFilter, ContextOverflow, Other, OutputLimit, Overloaded, PayloadTooLarge, Quota,
@@ -1004,20 +1002,13 @@ fn limits_of_small_fields_are_not_limits_of_the_payload() {
     )]);
 }
 
-/// The corpus holds real bodies of many providers. It is not part of the project, and without it the test is skipped.
+/// Real bodies of many providers: see `tests/data/README.md`.
 #[test]
-fn corpus_agrees_on_overflows() {
-    #[expect(clippy::disallowed_methods, reason = "tests alone are told where the corpus is")]
-    let corpus = std::env::var_os("GREENROOM_CORPUS")
-        .map(PathBuf::from)
-        .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/corpus")));
-    let Ok(lines) = std::fs::read_to_string(corpus.join("provider_errors.jsonl")) else {
-        skipped("no corpus");
-        return;
-    };
+fn refusals_of_real_servers_are_overflows_or_not() {
+    let lines = include_str!("../../../../tests/data/provider_errors.jsonl");
     let mut wrong = Vec::new();
     for line in lines.lines() {
-        let row: serde_json::Value = serde_json::from_str(line).expect("the corpus is JSON");
+        let row: serde_json::Value = serde_json::from_str(line).expect("each line is JSON");
         let status = row["status"].as_u64().and_then(|status| u16::try_from(status).ok());
         let body = row["body"].as_str().expect("a body is text");
         let failure = classify(status, body, None);
@@ -1025,12 +1016,8 @@ fn corpus_agrees_on_overflows() {
             wrong.push(format!("{} {status:?} {body}\n    is {}", row["provider"], failure.class));
         }
     }
+    assert_eq!(lines.lines().count(), 78);
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
-}
-
-#[expect(clippy::print_stderr, reason = "a skipped test says so")]
-fn skipped(why: &str) {
-    eprintln!("skipped: {why}");
 }
 
 #[test]
