@@ -39,3 +39,5 @@ mod structure;
 mod sub_agents;
 /// What the tests share: runtimes over a simulator.
 mod support;
+/// Windows that servers tell, and limits that they name.
+mod windows;

@@ -296,7 +296,9 @@ fn window(context: &ContextUsage) -> String {
     let source = match context.window_source {
         WindowSource::CompactionSetting | WindowSource::Setting => "as configured",
         WindowSource::Catalog => "from the model catalogue",
-        WindowSource::Learned => "as the provider said",
+        WindowSource::Learned => "as the provider said when it refused a larger request",
+        WindowSource::Server => "as the server says",
+        WindowSource::Trained => "as the server says of the model; it may take less",
         WindowSource::Assumed => "assumed: nothing knows this model; --window says it",
         WindowSource::Unknown => return UNKNOWN.to_owned(),
     };

@@ -78,6 +78,15 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Whether another process has the store open.
+pub(crate) fn is_store_in_use(error: &anyhow::Error) -> bool {
+    let in_use = |error: &StoreError| matches!(error, StoreError::InUse { .. });
+    error.chain().any(|cause| {
+        cause.downcast_ref::<StoreError>().is_some_and(in_use)
+            || matches!(cause.downcast_ref::<greenroom::Error>(), Some(greenroom::Error::Store(error)) if in_use(error))
+    })
+}
+
 /// The failure in one line, with what to do about it.
 pub(crate) fn line(error: &anyhow::Error) -> String {
     let text = error.chain().map(ToString::to_string).fold(String::new(), |mut text, cause| {

@@ -13,6 +13,7 @@ mod chat;
 mod demo;
 mod export;
 mod import;
+mod models;
 mod plan;
 mod rpc;
 mod run;
@@ -99,6 +100,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Rpc(args) => rpc::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
         Command::Store(command) => store::run(global, command).await,
+        Command::Models(args) => models::run(global, args).await,
         Command::Config(args) => config::show(global, args),
     }
 }

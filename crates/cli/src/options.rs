@@ -55,6 +55,11 @@ Examples:
 Ctrl-C interrupts the run and keeps what had come; at the prompt Ctrl-C and Ctrl-D leave. `/help` lists the
 commands.";
 
+const MODELS_HELP: &str = "\
+The window is the first that is known: your settings; what the server says that it takes; the model catalogue; what the
+server says that the model was made for; else an assumption. A limit that the server named when it refused a request
+lowers all but your settings. It is doubted when the server says more, and where the server says nothing after a day.";
+
 const PLAN_EXAMPLES: &str = "\
 Examples:
   greenroom plan session.jsonl                           a session file of another system
@@ -147,6 +152,9 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
     Rpc(RpcArgs),
+    /// List the provider's models with their windows, output limits and prices, and where each comes from
+    #[command(after_help = MODELS_HELP)]
+    Models(ModelsArgs),
     /// Show the configuration that holds here
     Config(ConfigArgs),
 }
@@ -169,7 +177,7 @@ pub(crate) struct DemoArgs {
 }
 
 /// Which model answers, and what it may do.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct ModelArgs {
     /// The model that answers [default: the configuration's, else gpt-5.5]
     #[arg(long, env = "GREENROOM_MODEL", value_name = "NAME")]
@@ -357,6 +365,28 @@ pub(crate) struct AcceptLossArgs {
     /// A damaged segment of which nobody knows what it held, as `greenroom store check` names it
     #[arg(long, value_name = "NUMBER")]
     pub(crate) segment: Option<u64>,
+}
+
+/// `models`.
+#[derive(Debug, Args)]
+pub(crate) struct ModelsArgs {
+    /// Only models whose name holds this text
+    pub(crate) filter: Option<String>,
+    /// Which of the configuration's providers to ask [default: the configuration's choice, else openai]
+    #[arg(long, value_name = "NAME", conflicts_with = "base_url")]
+    pub(crate) provider: Option<String>,
+    /// Where the API is, up to and without /chat/completions [default: OPENAI_BASE_URL, else the provider's]
+    #[arg(long, value_name = "URL")]
+    pub(crate) base_url: Option<String>,
+    /// The environment variable that holds the key [default: the provider's; with --base-url OPENAI_API_KEY]
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) api_key_env: Option<String>,
+    /// Forget the limit that the server named for this model when it refused a request
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["filter", "json"])]
+    pub(crate) forget: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `config`.

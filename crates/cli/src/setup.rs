@@ -20,7 +20,7 @@ use greenroom_simulator::Pace;
 use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable, load};
 use crate::errors::{self, harmless, usage};
 use crate::moment;
-use crate::options::{Global, ModelArgs};
+use crate::options::{Global, ModelArgs, ModelsArgs};
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::{Screen, variable};
 
@@ -108,6 +108,37 @@ pub(crate) async fn runtime(
     let runtime = builder.start().await?;
     tell(global, runtime.notices())?;
     Ok(runtime)
+}
+
+/// A runtime for looking at models, and the agent whose provider is looked at. What was learned comes from the store,
+/// if there is one and nobody else has it open.
+pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
+    let loaded = config(global)?;
+    let config = &loaded.config;
+    let chosen = ModelArgs {
+        provider: args.provider.clone(),
+        base_url: args.base_url.clone(),
+        api_key_env: args.api_key_env.clone(),
+        ..ModelArgs::default()
+    };
+    let server = Server::chosen(config, &chosen)?;
+    let provider = server.provider(&chosen)?;
+    let mut agent = Agent::new(config.model.as_str());
+    if let Some(window) = config.context_window {
+        agent = agent.context_window(window);
+    }
+    let dir = data_dir(global)?;
+    if dir.exists() {
+        match runtime(global, provider.clone(), &server.settings, &config.compaction).await {
+            Ok(runtime) => return Ok((runtime, agent)),
+            Err(error) if args.forget.is_none() && errors::is_store_in_use(&error) => {
+                warn(global, "the store is in use, so limits that were learned are not shown")?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let builder = Runtime::builder().provider(provider).in_memory().compaction(config.compaction.clone());
+    Ok((builder.start().await?, agent))
 }
 
 /// A name that no session has yet, such as `demo-20260102-030405`.

@@ -2,6 +2,7 @@
 //!
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
+//! - `models`: limits, prices and where they come from
 //! - `process`: asked to end; no file descriptors left
 //! - `refusals`: every way a provider refuses ends with its class
 //! - `run`: text, events, failures, interruptions
@@ -14,6 +15,7 @@
 mod cli {
     pub(crate) mod configuration;
     pub(crate) mod demo;
+    pub(crate) mod models;
     pub(crate) mod process;
     pub(crate) mod refusals;
     pub(crate) mod run;

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use greenroom_kernel::settings::CompactionSettings;
-use greenroom_kernel::usage::{KnownWindows, LimitEvidence, Ratio, Window, is_believable_limit};
+use greenroom_kernel::usage::{KnownWindows, Window};
 use greenroom_provider::ModelSettings;
 use greenroom_provider::catalog::{Catalog, ModelInfo};
 use greenroom_store::Store;
@@ -19,6 +19,7 @@ use crate::bus::Bus;
 use crate::error::{ConfigError, Error, Result};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
+use crate::learned::Learned;
 use crate::message::SupervisorMessage;
 
 /// What all actors of one runtime share.
@@ -67,23 +68,31 @@ impl Deps {
         }
     }
 
-    /// The window of a model, for this agent, whose requests have a fixed part of so many tokens. A learned limit in
-    /// which nothing could work locks no session: then it is the provider that refuses.
+    /// The window of a model of this lane, for this agent, whose requests have a fixed part of so many tokens. A learned
+    /// limit in which nothing could work locks no session: then it is the provider that refuses.
     pub(crate) fn window(
         &self,
         agent: &Agent,
-        provider: &str,
+        lane: &Lane,
         model: &str,
         settings: &CompactionSettings,
         fixed_tokens: u64,
     ) -> Window {
-        let learned = self.learned.limit(provider, model);
+        let served = lane.served.find(model).unwrap_or_default();
         let known = KnownWindows {
             setting: agent.context_window,
-            catalog: model_info(provider, model).and_then(|info| info.window_tokens()),
-            learned: learned.filter(|limit| settings.feasible(*limit, fixed_tokens).is_ok()),
+            served: served.window_tokens,
+            catalog: model_info(lane.provider.name(), model).and_then(|info| info.window_tokens()),
+            trained: served.trained_tokens,
+            learned: self.limit(lane, model).filter(|limit| settings.feasible(*limit, fixed_tokens).is_ok()),
         };
         Window::resolve(settings, known)
+    }
+
+    /// The limit that this lane's provider named for a model when it refused a request, if it still holds.
+    pub(crate) fn limit(&self, lane: &Lane, model: &str) -> Option<u64> {
+        let served = lane.served.find(model).and_then(|served| served.window_tokens);
+        self.learned.limit(lane.origin(), model, served, self.now_ms())
     }
 
     /// How this agent's model is to answer, prompts apart.
@@ -165,110 +174,4 @@ impl Clock {
     pub(crate) fn now_ms(&self) -> u64 {
         self.base_ms + u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
-}
-
-/// What was learned about models: limits that providers named, and token ratios. Kept in the store.
-pub(crate) struct Learned {
-    store: Store,
-    facts: Mutex<HashMap<String, Option<f64>>>,
-    /// What this process has seen of each model.
-    seen: Mutex<HashMap<String, SeenLimits>>,
-}
-
-/// What one process has seen of a model's limits.
-#[derive(Debug, Clone, Copy, Default)]
-struct SeenLimits {
-    /// The largest request that the provider accepted, in tokens.
-    accepted: u64,
-    /// The limit that it named last, believed or not.
-    named: Option<u64>,
-}
-
-impl Learned {
-    pub(crate) fn new(store: Store) -> Self {
-        Self { store, facts: Mutex::default(), seen: Mutex::default() }
-    }
-
-    /// The limit that a provider named last for this model, in tokens.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u64 below 2^52")]
-    pub(crate) fn limit(&self, provider: &str, model: &str) -> Option<u64> {
-        self.get(&key("limit", provider, model)).map(|limit| limit as u64).filter(|limit| *limit > 0)
-    }
-
-    /// Remembers a limit that a provider named when it refused `sent` tokens, if the limit is believable. Gives whether
-    /// the limit is a new one.
-    #[expect(clippy::cast_precision_loss, reason = "limits are far below 2^52 tokens")]
-    pub(crate) fn learn_limit(&self, provider: &str, model: &str, limit: u64, sent: u64) -> bool {
-        let key = key("limit", provider, model);
-        if self.limit(provider, model) == Some(limit) {
-            return false;
-        }
-        let evidence = {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let SeenLimits { accepted, named } = seen.entry(key.clone()).or_default();
-            LimitEvidence { sent, accepted: *accepted, named_before: named.replace(limit) }
-        };
-        if !is_believable_limit(limit, evidence) {
-            tracing::warn!(
-                provider,
-                model,
-                limit,
-                ?evidence,
-                "a limit that the provider named is not believed"
-            );
-            return false;
-        }
-        self.put(key, limit as f64);
-        true
-    }
-
-    /// The provider accepted a request of so many tokens, by a report that is trusted. A smaller limit no longer holds.
-    pub(crate) fn accepted(&self, provider: &str, model: &str, tokens: u64) {
-        let key = key("limit", provider, model);
-        {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let seen = seen.entry(key.clone()).or_default();
-            seen.accepted = tokens.max(seen.accepted);
-        }
-        if self.limit(provider, model).is_some_and(|limit| limit < tokens) {
-            self.put(key, 0.0);
-        }
-    }
-
-    pub(crate) fn ratio(&self, provider: &str, model: &str) -> Ratio {
-        self.get(&key("ratio", provider, model)).map(Ratio::new).unwrap_or_default()
-    }
-
-    /// Remembers a ratio if it moved by 0.01 or more.
-    pub(crate) fn learn_ratio(&self, provider: &str, model: &str, ratio: Ratio) {
-        let known = self.get(&key("ratio", provider, model)).unwrap_or(1.0);
-        if (known - ratio.value()).abs() >= 0.01 {
-            self.put(key("ratio", provider, model), ratio.value());
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<f64> {
-        let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(fact) = facts.get(key) {
-            return *fact;
-        }
-        let stored = self.store.learned_get(key).ok().flatten();
-        let fact = stored.and_then(|bytes| bytes.try_into().ok()).map(f64::from_le_bytes);
-        facts.insert(key.to_owned(), fact);
-        fact
-    }
-
-    fn put(&self, key: String, value: f64) {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), Some(value));
-        let store = self.store.clone();
-        tokio::spawn(async move {
-            if let Err(error) = store.learned_put(&key, &value.to_le_bytes()).await {
-                tracing::warn!(%error, key, "what was learned could not be stored; it will be learned again");
-            }
-        });
-    }
-}
-
-fn key(what: &str, provider: &str, model: &str) -> String {
-    format!("{what}/{provider}/{model}")
 }

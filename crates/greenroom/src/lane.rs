@@ -4,13 +4,17 @@
 //! summaries hold at most half of the places; a `Retry-After` holds the whole lane back, not one session; a model
 //! that says nothing for too long is given up, whatever its provider allows.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use greenroom_kernel::{Failure, FailureClass};
-use greenroom_provider::{Provider, Purpose};
+use greenroom_provider::{Provider, ProviderError, Purpose};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
+
+use crate::learned::Learned;
+use crate::served::ServedModels;
 
 /// One provider's lane.
 pub(crate) struct Lane {
@@ -19,6 +23,10 @@ pub(crate) struct Lane {
     summaries: Arc<Semaphore>,
     paused_until: Mutex<Option<Instant>>,
     silence_max: Duration,
+    /// What the server says of its models.
+    pub(crate) served: Arc<ServedModels>,
+    /// Whether the newest call did not reach the server.
+    is_unreachable: AtomicBool,
 }
 
 /// A place in a lane. Dropping it frees the place.
@@ -31,6 +39,8 @@ impl Lane {
     pub(crate) fn new(provider: Arc<dyn Provider>, in_flight_max: usize, silence_max: Duration) -> Self {
         let in_flight_max = in_flight_max.max(1);
         Self {
+            served: Arc::new(ServedModels::new(Arc::clone(&provider))),
+            is_unreachable: AtomicBool::new(false),
             provider,
             calls: Arc::new(Semaphore::new(in_flight_max)),
             summaries: Arc::new(Semaphore::new(in_flight_max.div_ceil(2))),
@@ -66,6 +76,27 @@ impl Lane {
             let message = format!("the model said nothing for {} s", self.silence_max.as_secs());
             Failure::new(FailureClass::Timeout, message)
         })
+    }
+
+    /// To what the facts belong that are learned of this lane's models: the server's address, else the provider's name.
+    pub(crate) fn origin(&self) -> &str {
+        self.provider.address().unwrap_or_else(|| self.provider.name())
+    }
+
+    /// A call ended: takes note of what that says of the server.
+    pub(crate) fn heard(&self, model: &str, failure: Option<&ProviderError>, learned: &Learned) {
+        match failure {
+            None if self.is_unreachable.swap(false, Ordering::Relaxed) => {
+                learned.reconnected(self.origin());
+                self.served.ask_again();
+            }
+            None if self.served.may_tell_more(model) => self.served.ask_again(),
+            None => {}
+            Some(error) if error.failure.class == FailureClass::Timeout && error.failure.status.is_none() => {
+                self.is_unreachable.store(true, Ordering::Relaxed);
+            }
+            Some(_) => {}
+        }
     }
 
     /// The provider asked everybody to wait.

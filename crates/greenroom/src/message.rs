@@ -151,7 +151,7 @@ pub(crate) enum SessionMessage {
     /// From the agent: everything was broadcast, and every prompt that was answered has its reply.
     EventsFlushed,
     /// From the agent or the compactor: a provider named a limit of a model when it refused `sent` tokens.
-    LimitLearned { provider: String, model: String, limit: u64, sent: u64 },
+    LimitLearned { lane: Arc<Lane>, model: String, limit: u64, sent: u64 },
 
     /// From the usage tracker: the size that was asked for before a compaction, a run's end or a state.
     Measured { purpose: MeasureFor, measured: Box<Measurement> },

@@ -22,12 +22,14 @@ use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
 use crate::compaction::{BeforeCompact, Compacted};
-use crate::deps::{Clock, Deps, Learned, blocking};
+use crate::deps::{Clock, Deps, blocking};
 use crate::error::{BranchPointError, ConfigError, Error, Result};
 use crate::event::{Event, durable};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
+use crate::learned::Learned;
 use crate::message::SupervisorMessage;
+use crate::models::{Models, models};
 use crate::session::{SessionHandle, SessionSummary, open};
 use crate::shared::REQUESTS_MAX;
 
@@ -464,6 +466,24 @@ impl Runtime {
         let (reply, done) = oneshot::channel();
         self.supervisor.cast(SupervisorMessage::Reconfigure(reply)).map_err(|_| Error::Closed)?;
         done.await.map_err(|_| Error::Closed)
+    }
+
+    /// The models of an agent's provider, with their windows, output limits and prices, and where each comes from. The
+    /// server is asked for its list; no model is.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an unknown provider; [`Error::Store`].
+    pub async fn models(&self, agent: &Agent) -> Result<Models> {
+        models(&self.deps, agent).await
+    }
+
+    /// Forgets the limit that a model's server named when it refused a request. Returns whether there was one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an unknown provider; [`Error::Store`].
+    pub async fn forget_limit(&self, agent: &Agent, model: &str) -> Result<bool> {
+        let lane = self.deps.lane(agent).ok_or_else(|| self.deps.unknown_provider(agent))?;
+        Ok(self.deps.learned.forget_limit(lane.origin(), model).await?)
     }
 
     /// What the store had to say when it was opened: repairs and losses.

@@ -383,6 +383,9 @@ pub(crate) async fn open(
     resume_failed: bool,
 ) -> Result<Arc<SessionShared>> {
     let _place = deps.opens.acquire().await.map_err(|_| Error::Closed)?;
+    if let Some(lane) = deps.lane(&agent) {
+        lane.served.ask_once().await;
+    }
     let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
     let (reply, answer) = oneshot::channel();
     let request = OpenRequest { id, agent, parent, resume_failed, reply };

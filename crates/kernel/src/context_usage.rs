@@ -43,6 +43,10 @@ pub enum WindowSource {
     Assumed,
     /// Nothing knows it, and nothing is assumed.
     Unknown,
+    /// The server says that it takes so much.
+    Server,
+    /// The server says that the model was made for so much; the server may take less.
+    Trained,
 }
 
 /// A model's window, and how it is known.

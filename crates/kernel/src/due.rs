@@ -82,7 +82,10 @@ impl ContextLimits {
             .cost_microdollars_max
             .filter(|limit| cost_microdollars >= *limit)
             .map(|limit| format!("the session reached its cost limit of ${:.2}", dollars(limit)));
-        let is_window_guessed = matches!(self.window.source, WindowSource::Learned | WindowSource::Assumed);
+        let is_window_guessed = matches!(
+            self.window.source,
+            WindowSource::Learned | WindowSource::Assumed | WindowSource::Trained
+        );
         Size { tokens, window, is_window_guessed, is_due, at_window, over_budget }
     }
 }

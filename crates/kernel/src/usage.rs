@@ -27,14 +27,19 @@ const SAMPLE_TOKENS: u64 = 400;
 pub struct KnownWindows {
     /// The configuration's or the agent's `context_window`.
     pub setting: Option<u64>,
+    /// What the server says that it takes, as it is set up now.
+    pub served: Option<u64>,
     /// The catalogue's limit: its input limit where it has one, else its context.
     pub catalog: Option<u64>,
+    /// What the server says that the model was made for. The server may take less.
+    pub trained: Option<u64>,
     /// A limit that the provider named in an error.
     pub learned: Option<u64>,
 }
 
 impl Window {
-    /// The first that is known: the settings, then the catalogue lowered by what was learned, then an assumption.
+    /// The first that is known: the settings; then what the server takes, the catalogue or what the model was made for,
+    /// lowered by what was learned; then an assumption.
     pub fn resolve(settings: &CompactionSettings, known: KnownWindows) -> Self {
         let found = |tokens, source| Self { tokens: Some(tokens), source };
         if let Some(tokens) = settings.context_window {
@@ -43,9 +48,15 @@ impl Window {
         if let Some(tokens) = known.setting {
             return found(tokens, WindowSource::Setting);
         }
-        match (known.catalog, known.learned) {
-            (Some(catalog), Some(learned)) if learned < catalog => found(learned, WindowSource::Learned),
-            (Some(catalog), _) => found(catalog, WindowSource::Catalog),
+        let told = [
+            (known.served, WindowSource::Server),
+            (known.catalog, WindowSource::Catalog),
+            (known.trained, WindowSource::Trained),
+        ];
+        let told = told.into_iter().find_map(|(tokens, source)| Some((tokens?, source)));
+        match (told, known.learned) {
+            (Some((told, _)), Some(learned)) if learned < told => found(learned, WindowSource::Learned),
+            (Some((told, source)), _) => found(told, source),
             (None, Some(learned)) => found(learned, WindowSource::Learned),
             (None, None) => match settings.unknown_window {
                 UnknownWindow::Assume(tokens) => found(tokens, WindowSource::Assumed),

@@ -15,6 +15,7 @@ pub mod catalog;
 pub mod classify;
 pub mod openai;
 pub mod retry_after;
+pub mod served;
 pub mod settings;
 
 use std::borrow::Cow;
@@ -24,8 +25,9 @@ pub use self::base_url::{BaseUrl, BaseUrlError};
 pub use self::catalog::{Catalog, ModelInfo};
 pub use self::classify::classify;
 pub use self::openai::{ApiKey, MaxTokensField, OpenAi, OpenAiOptions, OptionsError, ResendReasoning};
+pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, SettingError, ToolChoice};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;
 use greenroom_kernel::{AssistantMessage, Failure, Message, ToolSpec};
 
@@ -81,6 +83,20 @@ pub trait Provider: Send + Sync + 'static {
     /// # Errors
     /// Returns what the provider answered instead of a stream, classified. A later failure is an item of the stream.
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>>;
+
+    /// Where the provider's server is, as a URL without secrets. What is learned about a model belongs to it: the same
+    /// model at another address may be set up in another way. `None` where there is no server.
+    fn address(&self) -> Option<&str> {
+        None
+    }
+
+    /// Asks the server for the models that it serves, with their limits and prices. Empty where it has no list.
+    ///
+    /// # Errors
+    /// The server could not be reached, or refused. Calls to a model may work all the same.
+    fn served(&self) -> BoxFuture<'static, Result<Served, ProviderError>> {
+        async { Ok(Served::default()) }.boxed()
+    }
 
     /// Whether the reasoning of earlier answers is sent back to the model, and therefore counts as input again.
     fn resends_reasoning(&self) -> bool {

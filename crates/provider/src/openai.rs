@@ -6,6 +6,7 @@
 
 mod assemble;
 mod chunk;
+mod listing;
 mod reader;
 mod transport;
 mod wire;
@@ -21,7 +22,7 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
 
 pub(crate) use self::transport::ERROR_BODY_BYTES_MAX;
-use crate::{BaseUrl, Provider, ProviderError, ReplyStream, Request};
+use crate::{BaseUrl, Provider, ProviderError, ReplyStream, Request, Served};
 
 /// The base URL of OpenAI's own API.
 pub const OPENAI_BASE_URL: &str = "https://api.openai.com/v1";
@@ -270,6 +271,14 @@ impl Provider for OpenAi {
 
     fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
         reader::open(Arc::clone(&self.server), request).boxed()
+    }
+
+    fn address(&self) -> Option<&str> {
+        Some(&self.server.endpoint.base)
+    }
+
+    fn served(&self) -> BoxFuture<'static, Result<Served, ProviderError>> {
+        listing::served(Arc::clone(&self.server)).boxed()
     }
 
     fn resends_reasoning(&self) -> bool {

@@ -126,14 +126,17 @@ async fn handle(simulator: Simulator, request: Request<Incoming>) -> Result<Resp
     match (request.method(), request.uri().path()) {
         (&Method::POST, "/v1/chat/completions") => complete(simulator, request).await,
         (&Method::GET, "/v1/models") => {
-            let model = &simulator.options().model;
-            let entry = serde_json::json!({
-                "id": model, "object": "model", "created": 0, "owned_by": "greenroom",
-                "context_window": simulator.options().window,
-            });
-            Ok(json(200, serde_json::json!({ "object": "list", "data": [entry] }).to_string()))
+            let options = simulator.options();
+            Ok(match options.list.list(&options.model, options.window) {
+                Some(list) => json(200, list.to_string()),
+                None => json(404, wire::error_body("Not Found", "invalid_request_error", None)),
+            })
         }
         (method, path) => {
+            let options = simulator.options();
+            if let Some(page) = options.list.page(path, &options.model, options.window) {
+                return Ok(json(200, page.to_string()));
+            }
             let message = format!("Unknown request URL: {method} {path}.");
             Ok(json(404, wire::error_body(&message, "invalid_request_error", Some("unknown_url"))))
         }

@@ -15,6 +15,7 @@ use crate::answer::{self, Answer, ReplyFacts, StatusAnswer};
 use crate::check::{self, Broken, Violation};
 use crate::fault::{self, Fault, FaultPlan};
 use crate::in_process::InProcess;
+use crate::list::ListForm;
 use crate::model::{CallInfo, Reply, Script};
 use crate::overflow::{ErrorDialect, Refusal};
 use crate::seen::SeenRequest;
@@ -45,6 +46,8 @@ pub struct SimulatorOptions {
     pub refuses_output_overflow: bool,
     /// A plan of faults; `None`: only those that the script orders.
     pub faults: Option<FaultPlan>,
+    /// What the list of models says of the window, over HTTP.
+    pub list: ListForm,
     /// The key that HTTP requests must bear; others get 401.
     pub require_key: Option<String>,
     /// How many of the last requests are kept for [`Simulator::requests`].
@@ -65,6 +68,7 @@ impl SimulatorOptions {
             error_dialect: ErrorDialect::default(),
             refuses_output_overflow: false,
             faults: None,
+            list: ListForm::default(),
             require_key: None,
             log_capacity: 256,
             provider_name: "simulator".to_owned(),

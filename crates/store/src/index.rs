@@ -379,6 +379,13 @@ impl Index {
             .collect())
     }
 
+    /// The names of the learned facts that begin with `prefix`, in order.
+    pub(crate) fn learned_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let rows = self.range(b"l", b"m")?;
+        let name = |(key, _): Pair| key::split(&key).map(|(name, _)| name.to_owned());
+        Ok(rows.into_iter().filter_map(name).filter(|name| name.starts_with(prefix)).collect())
+    }
+
     /// A learned fact, and where it lies.
     pub(crate) fn learned(&self, name: &str) -> Result<Option<(Location, Vec<u8>)>, StoreError> {
         let value = self.get(&key::learned(name))?;

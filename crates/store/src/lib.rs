@@ -483,6 +483,17 @@ impl Store {
         }
     }
 
+    /// The names of all learned facts that begin with `prefix`, in order. This blocks on the disk, briefly.
+    ///
+    /// # Errors
+    /// [`StoreError::Index`], [`StoreError::Closed`].
+    pub fn learned_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => Ok(open_memory(memory)?.learned_keys(prefix)),
+            Inner::Disk(disk) => disk.index.learned_keys(prefix),
+        }
+    }
+
     /// Stores a learned fact durably. It replaces the old value of the same key.
     ///
     /// # Errors

@@ -89,6 +89,13 @@ impl Memory {
         self.learned.get(key).cloned()
     }
 
+    pub(crate) fn learned_keys(&self, prefix: &str) -> Vec<String> {
+        let mut keys: Vec<String> =
+            self.learned.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
+        keys.sort_unstable();
+        keys
+    }
+
     pub(crate) fn learned_put(&mut self, key: String, value: Vec<u8>) {
         self.learned.insert(key, value);
     }

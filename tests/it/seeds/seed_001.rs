@@ -35,7 +35,7 @@ fn the_settings_block_has_defaults_and_is_read_by_its_names() {
 fn the_window_is_the_compaction_setting_then_the_setting_then_the_registry_then_none() {
     let own = settings(|settings| settings.context_window = Some(1));
     let none = settings(|settings| settings.unknown_window = UnknownWindow::Disable);
-    let all = KnownWindows { setting: Some(2), catalog: Some(3), learned: None };
+    let all = KnownWindows { setting: Some(2), catalog: Some(3), ..KnownWindows::default() };
     let resolve = |settings, known| Window::resolve(settings, known).source;
     assert_eq!(resolve(&own, all), WindowSource::CompactionSetting);
     assert_eq!(resolve(&none, all), WindowSource::Setting);

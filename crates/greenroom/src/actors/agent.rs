@@ -427,9 +427,9 @@ impl AgentState {
             return;
         };
         let Some(lane) = deps.lane(agent) else { return };
-        let (provider, model) = (lane.provider.name().to_owned(), model.clone());
+        let (lane, model) = (Arc::clone(lane), model.clone());
         let sent = tokens + deps.output_tokens_max(agent).unwrap_or(0);
-        self.tell_session(SessionMessage::LimitLearned { provider, model, limit, sent });
+        self.tell_session(SessionMessage::LimitLearned { lane, model, limit, sent });
     }
 
     fn measure_anew(&mut self, myself: &ActorRef<AgentMessage>, tracker: ActorRef<TrackerMessage>) {

@@ -303,8 +303,8 @@ fn refused(session: &ActorRef<SessionMail>, child: &Child, failure: &Failure) {
         lane.pause_ms(wait_ms.min(BACKOFF_MS_MAX));
     }
     if let Some(limit) = failure.limit.filter(|_| failure.class == FailureClass::ContextOverflow) {
-        let (provider, model) = (lane.provider.name().to_owned(), model.clone());
-        let learned = SessionMessage::LimitLearned { provider, model, limit, sent: child.tokens };
+        let (lane, model) = (Arc::clone(lane), model.clone());
+        let learned = SessionMessage::LimitLearned { lane, model, limit, sent: child.tokens };
         let _ = session.cast(learned.into());
     }
 }

@@ -221,12 +221,15 @@ impl SessionState {
                 self.compact_for_run(stamp, trigger, at_window, failed_attempts, &measured).await;
             }
             SessionMessage::EventsFlushed => self.stop_now(),
-            SessionMessage::LimitLearned { provider, model, limit, sent } => {
-                if self.deps.learned.learn_limit(&provider, &model, limit, sent) {
-                    self.warn(format!(
-                        "the provider says that {model} takes {limit} tokens; this is remembered"
-                    ));
+            SessionMessage::LimitLearned { lane, model, limit, sent } => {
+                let served = lane.served.find(&model).and_then(|served| served.window_tokens);
+                let (origin, now_ms) = (lane.origin(), self.deps.now_ms());
+                if self.deps.learned.learn_limit(origin, &model, limit, sent, served, now_ms) {
+                    self.warn(format!("{origin} says that {model} takes {limit} tokens; this is remembered"));
                     self.limits_changed();
+                }
+                if served.is_some_and(|served| served != limit) {
+                    lane.served.ask_again();
                 }
             }
             SessionMessage::Measured { purpose, measured } => match purpose {
@@ -327,7 +330,7 @@ impl SessionState {
 
     /// Tells the tracker by what the context is measured from now on.
     fn limits_changed(&mut self) {
-        self.definition.refresh_window(&self.deps, self.log.pinned_tokens());
+        let _ = self.definition.refresh_window(&self.deps, self.log.pinned_tokens());
         let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.tracker_config())));
     }
 

@@ -20,7 +20,8 @@ use crate::shared::SessionShared;
 /// What the context of a session is measured with.
 #[derive(Debug, Clone)]
 pub(crate) struct TrackerConfig {
-    pub(crate) provider: String,
+    /// The server: what is learned of the model belongs to it.
+    pub(crate) origin: String,
     pub(crate) model: String,
     /// The fixed part of every request, in estimated tokens.
     pub(crate) overhead: u64,
@@ -64,9 +65,9 @@ impl TrackerState {
         match self.tracker.reported(message, entry.tokens, self.config.resends_reasoning) {
             Trust::Used => {
                 let learned = &self.deps.learned;
-                learned.learn_ratio(&self.config.provider, &self.config.model, self.tracker.ratio());
+                learned.learn_ratio(&self.config.origin, &self.config.model, self.tracker.ratio());
                 let input = answer.usage.map_or(0, |usage| usage.input_tokens);
-                learned.accepted(&self.config.provider, &self.config.model, input);
+                learned.accepted(&self.config.origin, &self.config.model, input);
             }
             Trust::Unusable => {}
             Trust::Distrusted { reported, estimated } => {
@@ -114,7 +115,7 @@ impl Actor for UsageTracker {
     ) -> Result<Self::State, ActorProcessingErr> {
         let TrackerArguments { deps, shared, session, config, path, bill } = *arguments;
         deps.probe(&shared.id, "usage_tracker/starts");
-        let ratio = deps.learned.ratio(&config.provider, &config.model);
+        let ratio = deps.learned.ratio(&config.origin, &config.model);
         let tracker = Tracker::open(&path, config.overhead, ratio);
         let state = TrackerState { deps, shared, session, config, tracker, bill };
         state.shared.set_context(state.context());
@@ -135,8 +136,8 @@ impl Actor for UsageTracker {
                 state.announce();
             }
             TrackerMessage::Configure(config) => {
-                if (&config.provider, &config.model) != (&state.config.provider, &state.config.model) {
-                    state.tracker.switch_model(state.deps.learned.ratio(&config.provider, &config.model));
+                if (&config.origin, &config.model) != (&state.config.origin, &state.config.model) {
+                    state.tracker.switch_model(state.deps.learned.ratio(&config.origin, &config.model));
                 }
                 state.tracker.set_overhead(config.overhead);
                 state.config = *config;

@@ -110,7 +110,7 @@ fn a_size_is_due_from_the_trigger_on_and_at_the_window_where_it_is_full() {
 
 #[test]
 fn a_window_is_guessed_where_nobody_said_it() {
-    use WindowSource::{Assumed, Catalog, CompactionSetting, Learned, Setting, Unknown};
+    use WindowSource::{Assumed, Catalog, CompactionSetting, Learned, Server, Setting, Trained, Unknown};
     for (source, guessed) in [
         (CompactionSetting, false),
         (Setting, false),
@@ -118,6 +118,8 @@ fn a_window_is_guessed_where_nobody_said_it() {
         (Learned, true),
         (Assumed, true),
         (Unknown, false),
+        (Server, false),
+        (Trained, true),
     ] {
         let size = limits(|limits| limits.window.source = source).size(1, 0);
         assert_eq!(size.is_window_guessed, guessed, "{source:?}");

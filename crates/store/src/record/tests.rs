@@ -274,6 +274,10 @@ fn kinds() -> Vec<EntryKind> {
         [Spender::SubAgent { session: "s".to_owned() }, Spender::BranchSummary]
             .map(|by| EntryKind::Spent(Spent { by, usage: usage(), cost_microdollars: Some(9) })),
     );
+    kinds.extend(
+        [WindowSource::Server, WindowSource::Trained]
+            .map(|source| run_ended_in(RunOutcome::Completed, source)),
+    );
     kinds
 }
 

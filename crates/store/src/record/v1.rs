@@ -262,6 +262,8 @@ stored_enum!(V1: WindowSource {
     3 = Learned,
     4 = Assumed,
     5 = Unknown,
+    6 = Server,
+    7 = Trained,
 });
 
 /// Stored as the sorted lists of files that were read and of files that were modified.

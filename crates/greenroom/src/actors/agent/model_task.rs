@@ -45,6 +45,10 @@ impl ModelTask {
                 outcome = work => Some(outcome),
             }
         };
+        if let Some(Ok(result)) = &outcome {
+            let failure = result.as_ref().err().map(|error| &**error);
+            self.lane.heard(&partial.model, failure, &self.deps.learned);
+        }
         let outcome = match outcome {
             None => ModelOutcome::Cancelled(Box::new(partial)),
             Some(Ok(Ok(answer))) => ModelOutcome::Answered(answer),

@@ -116,21 +116,21 @@ impl SessionState {
         measured: &Measurement,
     ) -> CompactionParams {
         let size = &measured.size;
-        let (provider, model) = (self.definition.provider(), self.definition.model());
         let mut window = self.definition.window.tokens.unwrap_or(size.tokens.max(1));
         if request.trigger == Trigger::Overflow {
             // The provider says what fits, whatever the settings say.
-            window = window.min(self.deps.learned.limit(provider, model).unwrap_or(window));
+            window =
+                window.min(self.deps.limit(&self.definition.lane, self.definition.model()).unwrap_or(window));
         }
         // The summariser's own window: that of the chosen model, of the one that is being left, or of ours; and what
         // its provider said of it, whatever was set.
         let (Summariser { lane, model, .. }, _) = self.summarisers(request);
         let summariser = if self.definition.settings.summary_model.is_some() {
             let settings = CompactionSettings::default();
-            self.deps.window(&Agent::new(model.clone()), provider, &model, &settings, 0).tokens
+            self.deps.window(&Agent::new(model.clone()), &lane, &model, &settings, 0).tokens
         } else {
             let own = request.leaving.as_ref().map_or(window, |leaving| leaving.window);
-            Some(self.deps.learned.limit(lane.provider.name(), &model).map_or(own, |limit| limit.min(own)))
+            Some(self.deps.limit(&lane, &model).map_or(own, |limit| limit.min(own)))
         };
         CompactionParams {
             path: self.log.path().to_vec(),

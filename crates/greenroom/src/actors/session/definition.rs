@@ -61,7 +61,7 @@ impl Definition {
         let tools_tokens = tools_tokens(&tools);
         let instructions_tokens = instructions_tokens(&instructions);
         let fixed_tokens = instructions_tokens + tools_tokens;
-        let window = deps.window(&agent, lane.provider.name(), &agent.model, &settings, fixed_tokens);
+        let window = deps.window(&agent, &lane, &agent.model, &settings, fixed_tokens);
         if let Some(window) = window.tokens {
             settings.feasible(window, fixed_tokens + pinned_tokens)?;
         }
@@ -139,16 +139,19 @@ impl Definition {
         self.instructions_tokens + self.tools_tokens + pinned_tokens
     }
 
-    /// Looks the window up again: a limit was learned, or more is pinned.
-    pub(super) fn refresh_window(&mut self, deps: &Deps, pinned_tokens: u64) {
+    /// Looks the window up again: a limit was learned or is doubted, the server says something else, or more is pinned.
+    /// Returns whether the window is another.
+    pub(super) fn refresh_window(&mut self, deps: &Deps, pinned_tokens: u64) -> bool {
         let overhead = self.overhead(pinned_tokens);
-        self.window = deps.window(&self.agent, self.provider(), self.model(), &self.settings, overhead);
+        let before = self.window;
+        self.window = deps.window(&self.agent, &self.lane, self.model(), &self.settings, overhead);
+        self.window != before
     }
 
     /// By what the session's context is measured.
     pub(super) fn tracker_config(&self, deps: &Deps, session: SessionLimits) -> TrackerConfig {
         TrackerConfig {
-            provider: self.provider().to_owned(),
+            origin: self.lane.origin().to_owned(),
             model: self.model().to_owned(),
             overhead: self.overhead(session.pinned_tokens),
             resends_reasoning: self.lane.provider.resends_reasoning(),
@@ -166,20 +169,26 @@ impl Definition {
 
     /// Warnings about an unknown window or price.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let (model, provider) = (self.model(), self.provider());
+        let (model, provider, origin) = (self.model(), self.provider(), self.lane.origin());
         let mut warnings = Vec::new();
         match (self.window.source, self.window.tokens) {
             (WindowSource::Assumed, Some(tokens)) => warnings.push(format!(
-                "nothing knows the window of {model} at {provider}: {tokens} tokens are assumed; set context_window to \
+                "nothing knows the window of {model} at {origin}: {tokens} tokens are assumed; set context_window to \
                  what it takes"
             )),
             (WindowSource::Unknown, _) | (WindowSource::Assumed, None) => warnings.push(format!(
-                "nothing knows the window of {model} at {provider}: nothing is compacted before the provider refuses; \
+                "nothing knows the window of {model} at {origin}: nothing is compacted before the provider refuses; \
                  set context_window to what it takes"
+            )),
+            (WindowSource::Trained, tokens) => warnings.push(format!(
+                "{origin} says that {model} was made for {} tokens, and not how many it takes; set context_window to \
+                 what it takes",
+                tokens.unwrap_or_default()
             )),
             (
                 WindowSource::CompactionSetting
                 | WindowSource::Setting
+                | WindowSource::Server
                 | WindowSource::Catalog
                 | WindowSource::Learned,
                 _,
@@ -188,7 +197,7 @@ impl Definition {
         let has_price = || model_info(provider, model).is_some_and(|info| info.prices.is_some());
         if self.agent.cost_microdollars_max.is_some() && !has_price() {
             warnings.push(format!(
-                "nothing knows the price of {model} at {provider}: its calls do not count towards the cost limit"
+                "nothing knows the price of {model} at {origin}: its calls do not count towards the cost limit"
             ));
         }
         warnings

@@ -101,7 +101,7 @@ impl SessionState {
 
     /// The size of a path that is not the session's yet.
     fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
-        let ratio = self.deps.learned.ratio(self.definition.provider(), self.definition.model());
+        let ratio = self.deps.learned.ratio(self.definition.lane.origin(), self.definition.model());
         greenroom_kernel::usage::measure(path, Estimator::Classes, self.overhead(), ratio)
     }
 

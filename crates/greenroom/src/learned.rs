@@ -1,0 +1,213 @@
+//! What was learned about models: limits that servers named when they refused a request, and token ratios.
+//!
+//! Invariants: a fact belongs to a server's address and a model, so two servers never share one; it is kept in the
+//! store; a limit that the server no longer confirms is doubted, and one request may then exceed it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use greenroom_kernel::usage::{LimitEvidence, Ratio, is_believable_limit};
+use greenroom_store::Store;
+
+/// After this time a limit is doubted where its server says nothing of its windows: it may have been set up anew.
+const DOUBT_AFTER_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// The facts of one runtime.
+pub(crate) struct Learned {
+    store: Store,
+    facts: Mutex<HashMap<String, Option<Vec<u8>>>>,
+    /// What this process has seen of each model.
+    seen: Mutex<HashMap<String, SeenLimits>>,
+}
+
+/// A limit that a server named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LearnedLimit {
+    tokens: u64,
+    /// When the server named it, in unix milliseconds.
+    at_ms: u64,
+    /// The window that the server's list gave then; `None` where it gave none.
+    served: Option<u64>,
+}
+
+/// What one process has seen of a model's limits.
+#[derive(Debug, Clone, Copy, Default)]
+struct SeenLimits {
+    /// The largest request that the server accepted, in tokens.
+    accepted: u64,
+    /// The limit that it named last, believed or not.
+    named: Option<u64>,
+    /// Whether the server went away and came back since it named the limit.
+    reconnected: bool,
+}
+
+impl Learned {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store, facts: Mutex::default(), seen: Mutex::default() }
+    }
+
+    /// The limit that a server named last for this model, in tokens; `None` while it is doubted. `served` is the window
+    /// that the server's list gives now.
+    pub(crate) fn limit(&self, origin: &str, model: &str, served: Option<u64>, now_ms: u64) -> Option<u64> {
+        let key = key("limit", origin, model);
+        let limit = self.stored_limit(&key)?;
+        let is_doubted = match served {
+            // The server takes more than when it refused.
+            Some(now) => now > limit.tokens && limit.served.is_none_or(|then| now > then),
+            None => now_ms.saturating_sub(limit.at_ms) >= DOUBT_AFTER_MS || self.seen(&key).reconnected,
+        };
+        (!is_doubted).then_some(limit.tokens)
+    }
+
+    /// Remembers a limit that a server named when it refused `sent` tokens, if the limit is believable. Returns whether
+    /// the limit did not hold before.
+    pub(crate) fn learn_limit(
+        &self,
+        origin: &str,
+        model: &str,
+        limit: u64,
+        sent: u64,
+        served: Option<u64>,
+        now_ms: u64,
+    ) -> bool {
+        if self.limit(origin, model, served, now_ms) == Some(limit) {
+            return false;
+        }
+        let key = key("limit", origin, model);
+        let is_known = self.stored_limit(&key).is_some_and(|known| known.tokens == limit);
+        let evidence = {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let SeenLimits { accepted, named, .. } = seen.entry(key.clone()).or_default();
+            LimitEvidence { sent, accepted: *accepted, named_before: named.replace(limit) }
+        };
+        if !(is_known || is_believable_limit(limit, evidence)) {
+            tracing::warn!(origin, model, limit, ?evidence, "a limit that the server named is not believed");
+            return false;
+        }
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(key.clone())
+            .or_default()
+            .reconnected = false;
+        self.put(key, LearnedLimit { tokens: limit, at_ms: now_ms, served }.to_bytes());
+        true
+    }
+
+    /// The server accepted a request of so many tokens, by a report that is trusted. A smaller limit no longer holds.
+    pub(crate) fn accepted(&self, origin: &str, model: &str, tokens: u64) {
+        let key = key("limit", origin, model);
+        {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let seen = seen.entry(key.clone()).or_default();
+            seen.accepted = tokens.max(seen.accepted);
+        }
+        if self.stored_limit(&key).is_some_and(|limit| limit.tokens < tokens) {
+            self.put(key, Vec::new());
+        }
+    }
+
+    /// The server went away and came back: it may have been set up anew.
+    pub(crate) fn reconnected(&self, origin: &str) {
+        let of_origin = key("limit", origin, "");
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, seen) in seen.iter_mut().filter(|(key, _)| key.starts_with(&of_origin)) {
+            seen.reconnected = true;
+        }
+    }
+
+    /// All limits of a server that are remembered, doubted or not, with their models.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(crate) fn limits(&self, origin: &str) -> Result<Vec<(String, u64)>, greenroom_store::StoreError> {
+        let of_origin = key("limit", origin, "");
+        let keys = self.store.learned_keys(&of_origin)?;
+        let limit = |key: String| Some((key[of_origin.len()..].to_owned(), self.stored_limit(&key)?.tokens));
+        Ok(keys.into_iter().filter_map(limit).collect())
+    }
+
+    /// Forgets the limit of a model. Returns whether there was one.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub(crate) async fn forget_limit(
+        &self,
+        origin: &str,
+        model: &str,
+    ) -> Result<bool, greenroom_store::StoreError> {
+        let key = key("limit", origin, model);
+        if self.stored_limit(&key).is_none() {
+            return Ok(false);
+        }
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), None);
+        self.store.learned_put(&key, &[]).await?;
+        Ok(true)
+    }
+
+    pub(crate) fn ratio(&self, origin: &str, model: &str) -> Ratio {
+        self.stored_ratio(&key("ratio", origin, model)).map(Ratio::new).unwrap_or_default()
+    }
+
+    /// Remembers a ratio if it moved by 0.01 or more.
+    pub(crate) fn learn_ratio(&self, origin: &str, model: &str, ratio: Ratio) {
+        let key = key("ratio", origin, model);
+        let known = self.stored_ratio(&key).unwrap_or(1.0);
+        if (known - ratio.value()).abs() >= 0.01 {
+            self.put(key, ratio.value().to_le_bytes().to_vec());
+        }
+    }
+
+    fn stored_limit(&self, key: &str) -> Option<LearnedLimit> {
+        LearnedLimit::from_bytes(&self.get(key)?)
+    }
+
+    fn stored_ratio(&self, key: &str) -> Option<f64> {
+        self.get(key)?.try_into().ok().map(f64::from_le_bytes)
+    }
+
+    fn seen(&self, key: &str) -> SeenLimits {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied().unwrap_or_default()
+    }
+
+    fn get(&self, key: &str) -> Option<Vec<u8>> {
+        let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fact) = facts.get(key) {
+            return fact.clone();
+        }
+        let fact = self.store.learned_get(key).ok().flatten().filter(|bytes| !bytes.is_empty());
+        facts.insert(key.to_owned(), fact.clone());
+        fact
+    }
+
+    fn put(&self, key: String, value: Vec<u8>) {
+        let fact = Some(value.clone()).filter(|value| !value.is_empty());
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), fact);
+        let store = self.store.clone();
+        tokio::spawn(async move {
+            if let Err(error) = store.learned_put(&key, &value).await {
+                tracing::warn!(%error, key, "what was learned could not be stored; it will be learned again");
+            }
+        });
+    }
+}
+
+impl LearnedLimit {
+    fn to_bytes(self) -> Vec<u8> {
+        [self.tokens, self.at_ms, self.served.unwrap_or(0)].into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: [u8; 24] = bytes.try_into().ok()?;
+        let number = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        Some(Self { tokens: number(0)?, at_ms: number(8)?, served: number(16).filter(|served| *served > 0) })
+    }
+}
+
+fn key(what: &str, origin: &str, model: &str) -> String {
+    // No address holds a blank.
+    format!("{what} {origin} {model}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! What a lane's server says of its models, as far as it was asked.
+//!
+//! Invariants: a server that does not answer, or has no list, is no failure: then nothing is known; nobody waits for it
+//! longer than [`FIRST_WAIT`], and it is asked again at most once in [`AGAIN_AFTER`].
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use greenroom_provider::{Provider, Served, ServedModel};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+/// The longest that opening a session waits for the list. A list that comes later is used from then on.
+const FIRST_WAIT: Duration = Duration::from_secs(3);
+/// The shortest time between two requests for the list.
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
+
+/// The models of one server.
+pub(crate) struct ServedModels {
+    provider: Arc<dyn Provider>,
+    first: OnceCell<()>,
+    known: RwLock<Served>,
+    asked_at: Mutex<Option<Instant>>,
+}
+
+impl ServedModels {
+    pub(crate) fn new(provider: Arc<dyn Provider>) -> Self {
+        Self { provider, first: OnceCell::new(), known: RwLock::default(), asked_at: Mutex::new(None) }
+    }
+
+    /// Asks the server the first time that this is called, and waits a moment for the answer.
+    pub(crate) async fn ask_once(self: &Arc<Self>) {
+        let asked = || async {
+            let served = Arc::clone(self);
+            *self.asked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            let answered = tokio::spawn(async move { served.ask().await });
+            let _ = tokio::time::timeout(FIRST_WAIT, answered).await;
+        };
+        self.first.get_or_init(asked).await;
+    }
+
+    /// Asks again in the background: the server may have changed its mind.
+    pub(crate) fn ask_again(self: &Arc<Self>) {
+        {
+            let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+            if asked_at.is_some_and(|at| at.elapsed() < AGAIN_AFTER) {
+                return;
+            }
+            *asked_at = Some(Instant::now());
+        }
+        let served = Arc::clone(self);
+        tokio::spawn(async move { served.ask().await });
+    }
+
+    /// Whether the server tells a model's window only after the model was loaded, and has not told it yet.
+    pub(crate) fn may_tell_more(&self, model: &str) -> bool {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.knows_loaded_only && known.find(model).is_none_or(|model| model.window_tokens.is_none())
+    }
+
+    /// What is known of a model.
+    pub(crate) fn find(&self, model: &str) -> Option<ServedModel> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).find(model).cloned()
+    }
+
+    async fn ask(&self) {
+        match self.provider.served().await {
+            Ok(served) => {
+                let told = served.models.iter().filter(|model| model.window_tokens.is_some()).count();
+                tracing::debug!(
+                    provider = self.provider.name(),
+                    models = served.models.len(),
+                    told,
+                    "the server listed its models"
+                );
+                *self.known.write().unwrap_or_else(PoisonError::into_inner) = served;
+            }
+            Err(error) => {
+                tracing::debug!(provider = self.provider.name(), %error, "the server does not list its models");
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The lists of models that servers give, each in its own form.
+
+use serde_json::{Value, json};
+
+/// How the simulated server's list of models speaks of the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ListForm {
+    /// The list has names only, as OpenAI's.
+    #[default]
+    Names,
+    /// There is no list.
+    Absent,
+    /// vLLM: the window.
+    Vllm,
+    /// llama-server: what the model was made for, and on another page the window of one slot.
+    LlamaServer {
+        /// What the model was made for, in tokens.
+        trained: u64,
+    },
+    /// LiteLLM: limits and prices of the models that it knows.
+    LiteLlm,
+    /// LM Studio: what the model was made for, and on another page the window that is loaded.
+    LmStudio {
+        /// What the model was made for, in tokens.
+        trained: u64,
+    },
+    /// A list that says more than the server takes.
+    Boasts {
+        /// What it says.
+        tokens: u64,
+    },
+}
+
+impl ListForm {
+    /// The page `/v1/models`.
+    pub(crate) fn list(self, model: &str, window: u64) -> Option<Value> {
+        let entry = match self {
+            Self::Absent => return None,
+            Self::Names => json!({"id": model, "object": "model", "created": 0, "owned_by": "greenroom"}),
+            Self::Vllm => {
+                json!({"id": model, "object": "model", "owned_by": "vllm", "max_model_len": window})
+            }
+            Self::LlamaServer { trained } => {
+                json!({"id": model, "object": "model", "owned_by": "llamacpp", "meta": {"n_ctx_train": trained}})
+            }
+            Self::LiteLlm => {
+                json!({"id": model, "object": "model", "owned_by": "openai", "max_input_tokens": window,
+                "max_output_tokens": window / 4, "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6})
+            }
+            Self::LmStudio { .. } => {
+                json!({"id": model, "object": "model", "owned_by": "organization_owner"})
+            }
+            Self::Boasts { tokens } => json!({"id": model, "object": "model", "max_model_len": tokens}),
+        };
+        Some(json!({ "object": "list", "data": [entry] }))
+    }
+
+    /// Another page on which such a server says more.
+    pub(crate) fn page(self, path: &str, model: &str, window: u64) -> Option<Value> {
+        match (self, path) {
+            (Self::LlamaServer { .. }, "/props") => {
+                Some(json!({"default_generation_settings": {"n_ctx": window}, "total_slots": 1}))
+            }
+            (Self::LmStudio { trained }, "/api/v0/models") => Some(json!({"data": [
+                {"id": model, "max_context_length": trained, "loaded_context_length": window, "state": "loaded"},
+            ]})),
+            (
+                Self::LlamaServer { .. }
+                | Self::LmStudio { .. }
+                | Self::Names
+                | Self::Absent
+                | Self::Vllm
+                | Self::LiteLlm
+                | Self::Boasts { .. },
+                _,
+            ) => None,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Windows that servers tell, and limits that they name: what sessions work with over HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use greenroom::kernel::usage::WindowSource;
+use greenroom::prelude::*;
+use greenroom::store::Store;
+use greenroom_provider::{OpenAi, OpenAiOptions};
+use greenroom_simulator::{Echo, ListForm, Simulator, SimulatorOptions, SimulatorServer};
+
+/// A model with a window of 8,192 tokens behind a server that lists it in this form.
+async fn served(list: ListForm) -> (Simulator, SimulatorServer) {
+    let options = SimulatorOptions { window: 8_192, list, ..SimulatorOptions::new(Echo) };
+    let model = Simulator::new(options);
+    let server = model.serve().await.unwrap();
+    (model, server)
+}
+
+async fn runtime(server: &SimulatorServer, store: &Store) -> Runtime {
+    let options = OpenAiOptions {
+        name: "rig".to_owned(),
+        base_url: server.base_url(),
+        prompt_cache_key: Some(true),
+        ..OpenAiOptions::default()
+    };
+    let provider = Arc::new(OpenAi::new(options).unwrap());
+    Runtime::builder().provider(provider).store(store.clone()).start().await.unwrap()
+}
+
+async fn window(session: &SessionHandle) -> (Option<u64>, WindowSource) {
+    let context = session.state().await.unwrap().context;
+    (context.window, context.window_source)
+}
+
+/// Opens a session at such a server: what its window is.
+async fn check(list: ListForm, agent: Agent, expected: (u64, WindowSource)) {
+    let (model, server) = served(list).await;
+    let runtime = runtime(&server, &Store::memory()).await;
+    let session = runtime.open("s", agent).await.unwrap();
+    assert_eq!(window(&session).await, (Some(expected.0), expected.1), "{list:?}");
+    session.prompt("hello").await.unwrap();
+    model.assert_clean();
+    runtime.shutdown().await.unwrap();
+}
+
+fn simulated() -> Agent {
+    Agent::new("simulated")
+}
+
+#[tokio::test]
+async fn a_server_is_asked_for_the_window() {
+    check(ListForm::Names, simulated(), (128_000, WindowSource::Assumed)).await;
+    check(ListForm::Absent, simulated(), (128_000, WindowSource::Assumed)).await;
+    check(ListForm::Vllm, simulated(), (8_192, WindowSource::Server)).await;
+    check(ListForm::LiteLlm, simulated(), (8_192, WindowSource::Server)).await;
+    check(ListForm::LlamaServer { trained: 131_072 }, simulated(), (8_192, WindowSource::Server)).await;
+    check(ListForm::LmStudio { trained: 131_072 }, simulated(), (8_192, WindowSource::Server)).await;
+    // llama-server answers under every name, and so it is not the catalogue's model.
+    let named = || Agent::new("gpt-4o");
+    check(ListForm::LlamaServer { trained: 131_072 }, named(), (8_192, WindowSource::Server)).await;
+    // What the user set stands above all.
+    check(ListForm::Vllm, simulated().context_window(6_000), (6_000, WindowSource::Setting)).await;
+}
+
+#[tokio::test]
+async fn a_known_window_is_compacted_before_the_server_refuses() {
+    let (model, server) = served(ListForm::Vllm).await;
+    let runtime = runtime(&server, &Store::memory()).await;
+    let session = runtime.open("s", simulated()).await.unwrap();
+    let mut compacted = 0;
+    let mut events = session.subscribe();
+    for number in 0..12 {
+        session.prompt(format!("question {number} {}", "thing ".repeat(700))).await.unwrap();
+    }
+    while let Some(greenroom::Delivery::Event(event)) = events.try_next() {
+        assert_ne!(event.kind.event_type(), EventType::OverflowDetected);
+        compacted += u32::from(event.kind.event_type() == EventType::SessionCompacted);
+    }
+    assert!(compacted >= 1, "{compacted} compactions");
+    model.assert_clean();
+    runtime.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_limit_belongs_to_its_server_and_is_doubted_when_the_list_says_more() {
+    let store = Store::memory();
+    let (_, boasting) = served(ListForm::Boasts { tokens: 32_768 }).await;
+    let first = runtime(&boasting, &store).await;
+    let session = first.open("s", simulated()).await.unwrap();
+    assert_eq!(window(&session).await, (Some(32_768), WindowSource::Server));
+    session.prompt("thing ".repeat(4_000)).await.unwrap();
+    session.prompt("thing ".repeat(4_000)).await.unwrap();
+    assert_eq!(window(&session).await, (Some(8_192), WindowSource::Learned));
+    drop((session, first));
+    // It is still true after a restart, since the list says what it said then.
+    let again = runtime(&boasting, &store).await;
+    assert_eq!(
+        window(&again.open("t", simulated()).await.unwrap()).await,
+        (Some(8_192), WindowSource::Learned)
+    );
+    let known = again.models(&simulated()).await.unwrap();
+    let only = &known.models[0];
+    assert_eq!((only.window.tokens, only.learned_tokens), (Some(8_192), Some(8_192)));
+    assert!(again.forget_limit(&simulated(), "simulated").await.unwrap());
+    assert_eq!(
+        window(&again.open("u", simulated()).await.unwrap()).await,
+        (Some(32_768), WindowSource::Server)
+    );
+    again.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_delays_nobody_for_long() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let options = OpenAiOptions {
+        base_url: format!("http://{address}/v1").parse().unwrap(),
+        ..OpenAiOptions::default()
+    };
+    let provider = Arc::new(OpenAi::new(options).unwrap());
+    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    let opened = tokio::time::timeout(Duration::from_secs(30), runtime.open("s", simulated())).await;
+    assert_eq!(window(&opened.unwrap().unwrap()).await, (Some(128_000), WindowSource::Assumed));
+    runtime.shutdown().await.unwrap();
+}
