@@ -1,5 +1,6 @@
 //! The binary, run as a user runs it, against simulated models over real HTTP:
 //!
+//! - `commands`: what a model's commands can read of us, and that none outlives us
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `process`: asked to end; no file descriptors left
@@ -12,6 +13,7 @@
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
 mod cli {
+    pub(crate) mod commands;
     pub(crate) mod configuration;
     pub(crate) mod demo;
     pub(crate) mod process;
