@@ -3,7 +3,7 @@
 //! Invariants: a flag wins over the environment, and that over the configuration; what is missing is said before
 //! anything is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -19,10 +19,13 @@ use greenroom::tools::{Workspace, builtin};
 use greenroom::{Agent, Runtime};
 use greenroom_simulator::Pace;
 
-use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable, load};
+use crate::config::{
+    Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable, load, users_places,
+};
 use crate::errors::{self, harmless, usage};
 use crate::moment;
 use crate::options::{Global, ModelArgs};
+use crate::serve::TOKEN_FILE;
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::{Screen, variable};
 
@@ -58,6 +61,16 @@ pub(crate) fn data_dir(global: &Global) -> Result<PathBuf> {
         Some(dir) => Ok(dir.clone()),
         None => Ok(greenroom::env::data_dir()?),
     }
+}
+
+/// A folder for file tools, without what is ours: the store with its token, and the user's configuration, which says
+/// where keys go and what a run may take.
+pub(crate) fn workspace(global: &Global, folder: &Path) -> Result<Workspace> {
+    let data_dir = data_dir(global)?;
+    // Each part too: it may be a link to another disk.
+    let parts = ["journal", "index", TOKEN_FILE].map(|part| data_dir.join(part));
+    let configuration = users_places(global.config.as_deref());
+    Ok(Workspace::open_without(folder, configuration.into_iter().chain(parts).chain([data_dir]))?)
 }
 
 /// The flag that makes another command find the same store: empty where none is needed.
@@ -151,7 +164,7 @@ impl Setup {
         let loaded = config(global)?;
         let config = &loaded.config;
         let server = Server::chosen(config, args)?;
-        let tools = if args.no_tools { None } else { Some(Workspace::open(&args.workspace)?) };
+        let tools = if args.no_tools { None } else { Some(workspace(global, &args.workspace)?) };
         let window = args.window.or(config.context_window);
         let simulated = if args.simulate {
             let pace = Pace { chunks: 12, first_ms: 80, between_ms: 15 };

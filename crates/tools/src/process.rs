@@ -22,7 +22,6 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 
 use tokio::process::{Child, ChildStdout, Command};
-use tokio::sync::oneshot;
 
 use crate::helper::{Helper, Role};
 
@@ -159,16 +158,17 @@ pub(crate) struct Running {
 const MARKER: &str = "GREENROOM_COMMAND_ID";
 
 impl Running {
-    /// Starts the command; its output, standard error included, comes from the stream.
-    pub(crate) async fn start(launch: Launch) -> std::io::Result<(Self, ChildStdout)> {
-        let (tell, told) = oneshot::channel();
+    /// Starts the command; its output, standard error included, comes from the stream. Blocks for about a millisecond,
+    /// so that a call that is dropped meanwhile ends after the command has begun, and can end it.
+    pub(crate) fn start(launch: Launch) -> std::io::Result<(Self, ChildStdout)> {
+        let (tell, told) = mpsc::sync_channel(1);
         let runtime = tokio::runtime::Handle::current();
         on_lasting_thread(Box::new(move || {
             let _context = runtime.enter();
-            // If nobody waits any more, the command is ended here.
+            // The other side waits for it.
             let _ = tell.send(Self::start_here(&launch));
         }))?;
-        told.await.unwrap_or_else(|_| Err(std::io::Error::other("the thread that starts commands failed")))
+        told.recv().unwrap_or_else(|_| Err(std::io::Error::other("the thread that starts commands failed")))
     }
 
     fn start_here(launch: &Launch) -> std::io::Result<(Self, ChildStdout)> {

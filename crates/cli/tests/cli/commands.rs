@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -195,6 +195,8 @@ fn a_hidden_proxy_is_used() {
     command.env("http_proxy", format!("http://user:CANARY@{address}"));
     let ran = ran(command.output().unwrap());
     assert_eq!(ran.code, Some(1), "{ran:?}");
+    // If nobody came, it waits no longer.
+    drop(TcpStream::connect(address));
     let head = proxy.join().unwrap().to_lowercase();
     assert!(head.starts_with("post http://model.invalid/v1/chat/completions"), "{head}");
     assert!(head.contains("proxy-authorization: basic dxnlcjpdqu5bulk="), "{head}");

@@ -116,7 +116,6 @@ async fn run(
         helper: options.helper.clone(),
     };
     let (mut running, mut output) = Running::start(launch)
-        .await
         .map_err(|error| ToolError::new(format!("cannot start the command: {error}")))?;
     let mut collector = Collector::new(&context.progress);
     let end = tokio::select! {
