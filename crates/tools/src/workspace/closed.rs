@@ -20,10 +20,6 @@ struct Id {
 
 impl Id {
     #[expect(clippy::useless_conversion, reason = "the fields have other types on other systems")]
-    #[expect(
-        clippy::unnecessary_fallible_conversions,
-        reason = "the fields have other types on other systems"
-    )]
     fn of(stat: &Stat) -> Self {
         Self { device: stat.st_dev.try_into().unwrap_or_default(), inode: stat.st_ino.into() }
     }
