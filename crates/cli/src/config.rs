@@ -14,7 +14,7 @@ use greenroom::kernel::settings::CompactionSettings;
 use greenroom::provider::{BaseUrl, Catalog};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub(crate) use self::layers::{Loaded, load};
+pub(crate) use self::layers::{Loaded, load, users_places};
 use crate::errors::usage;
 use crate::options::{ConfigArgs, Global};
 use crate::terminal::Screen;

@@ -50,7 +50,7 @@ const PROMPTS: [&str; 6] = [
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let workspace = Workspace::open(&args.workspace)?;
+    let workspace = setup::workspace(global, &args.workspace)?;
     let pace = if args.fast { Pace::default() } else { WATCHABLE };
     let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
     let compaction = Config::default().compaction;

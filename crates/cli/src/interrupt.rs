@@ -1,13 +1,13 @@
-//! Ctrl-C and the polite request to end.
+//! Ctrl-C and the requests to end: SIGTERM, the terminal that closes (SIGHUP), Ctrl-\ (SIGQUIT).
 //!
 //! Invariants: from the moment this exists, the first one is for the command to act on, and the second ends the
-//! process at once.
+//! process at once. A signal that was ignored when the program was started, as `nohup` does, stays ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::errors;
@@ -23,18 +23,24 @@ pub(crate) struct Interrupts {
 }
 
 impl Interrupts {
-    /// From now on, SIGINT and SIGTERM no longer end the process by themselves.
+    /// From now on, these signals no longer end the process by themselves.
     pub(crate) fn new() -> Result<Self> {
-        let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
-        let mut terminate = signal(SignalKind::terminate()).context("listen for the request to end")?;
+        let ignored = ignored_signals();
+        let mut interrupt = listen(SignalKind::interrupt(), ignored)?;
+        let mut terminate = listen(SignalKind::terminate(), ignored)?;
+        let mut hangup = listen(SignalKind::hangup(), ignored)?;
+        let mut quit = listen(SignalKind::quit(), ignored)?;
         let this = Self { came: Arc::default(), is_pending: Arc::default(), is_ending: Arc::default() };
         let listener = this.clone();
         tokio::spawn(async move {
             loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => listener.is_ending.store(true, Ordering::SeqCst),
-                }
+                let is_ending = tokio::select! {
+                    () = next(&mut interrupt) => false,
+                    () = next(&mut terminate) => true,
+                    () = next(&mut hangup) => true,
+                    () = next(&mut quit) => true,
+                };
+                listener.is_ending.fetch_or(is_ending, Ordering::SeqCst);
                 if listener.is_pending.swap(true, Ordering::SeqCst) {
                     std::process::exit(errors::INTERRUPTED.into());
                 }
@@ -63,4 +69,26 @@ impl Interrupts {
         }
         self.is_pending.store(false, Ordering::SeqCst);
     }
+}
+
+/// `None` for a signal that stays ignored.
+fn listen(kind: SignalKind, ignored: u64) -> Result<Option<Signal>> {
+    if ignored & (1 << (kind.as_raw_value() - 1)) != 0 {
+        return Ok(None);
+    }
+    signal(kind).map(Some).with_context(|| format!("listen for the signal {}", kind.as_raw_value()))
+}
+
+async fn next(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => _ = signal.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The signals that this process ignores, a bit each, from 1. None are known on systems that do not say it.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }

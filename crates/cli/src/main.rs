@@ -42,11 +42,21 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
+use greenroom::tools::{helper, privacy};
 use tracing_subscriber::EnvFilter;
 
 use crate::options::{Command, Global, Options};
 
 fn main() -> ExitCode {
+    if let Some(code) = helper::act_if_asked() {
+        return code;
+    }
+    // Before anything else: it may begin this program once more.
+    let hidden = match privacy::hide() {
+        Ok(hidden) => hidden,
+        Err(error) => return end(Err(error.into())),
+    };
+    setup::keep_in_mind(hidden);
     let options = Options::parse();
     start_log(&options.global);
     if let Err(error) = check_limits() {

@@ -18,7 +18,7 @@ use crate::setup::{self, Setup};
 use crate::terminal::Screen;
 
 /// The token's file in the store's directory.
-const TOKEN_FILE: &str = "token";
+pub(crate) const TOKEN_FILE: &str = "token";
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: u64 = 4 * 1024;
 

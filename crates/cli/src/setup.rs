@@ -3,24 +3,29 @@
 //! Invariants: a flag wins over the environment, and that over the configuration; what is missing is said before
 //! anything is opened.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::catalog::Prices;
-use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Provider};
+use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Provider, Proxies};
 use greenroom::store::{Notice, Store, StoreOptions};
+use greenroom::tools::builtin::bash::{self, Containment, Helper};
+use greenroom::tools::privacy::Hidden;
 use greenroom::tools::{Workspace, builtin};
 use greenroom::{Agent, Runtime};
 use greenroom_simulator::Pace;
 
-use crate::config::{Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable, load};
+use crate::config::{
+    Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable, load, users_places,
+};
 use crate::errors::{self, harmless, usage};
 use crate::moment;
 use crate::options::{Global, ModelArgs, ModelsArgs};
+use crate::serve::TOKEN_FILE;
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::{Screen, variable};
 
@@ -28,6 +33,14 @@ use crate::terminal::{Screen, variable};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The simulated model's window where none is asked for, in tokens.
 const SIMULATED_WINDOW: u64 = 24_000;
+
+/// Whether other processes can read this one's secrets.
+static HIDDEN: OnceLock<Hidden> = OnceLock::new();
+
+/// Keeps in mind whether other processes can read this one's secrets, for the day when it runs commands.
+pub(crate) fn keep_in_mind(hidden: Hidden) {
+    let _ = HIDDEN.set(hidden);
+}
 
 /// A runtime with a store, and the agent that was asked for.
 pub(crate) struct Setup {
@@ -48,6 +61,16 @@ pub(crate) fn data_dir(global: &Global) -> Result<PathBuf> {
         Some(dir) => Ok(dir.clone()),
         None => Ok(greenroom::env::data_dir()?),
     }
+}
+
+/// A folder for file tools, without what is ours: the store with its token, and the user's configuration, which says
+/// where keys go and what a run may take.
+pub(crate) fn workspace(global: &Global, folder: &Path) -> Result<Workspace> {
+    let data_dir = data_dir(global)?;
+    // Each part too: it may be a link to another disk.
+    let parts = ["journal", "index", TOKEN_FILE].map(|part| data_dir.join(part));
+    let configuration = users_places(global.config.as_deref());
+    Ok(Workspace::open_without(folder, configuration.into_iter().chain(parts).chain([data_dir]))?)
 }
 
 /// The flag that makes another command find the same store: empty where none is needed.
@@ -172,7 +195,7 @@ impl Setup {
         let loaded = config(global)?;
         let config = &loaded.config;
         let server = Server::chosen(config, args)?;
-        let tools = if args.no_tools { None } else { Some(Workspace::open(&args.workspace)?) };
+        let tools = if args.no_tools { None } else { Some(workspace(global, &args.workspace)?) };
         let window = args.window.or(config.context_window);
         let simulated = if args.simulate {
             let pace = Pace { chunks: 12, first_ms: 80, between_ms: 15 };
@@ -203,7 +226,7 @@ impl Setup {
             agent = agent.context_window(window);
         }
         if let Some(workspace) = tools {
-            agent = agent.tools(&registry(workspace, args));
+            agent = agent.tools(&registry(global, workspace, args).await?);
         }
         agent = agent.settings(config.model_settings.clone());
         for (model, settings) in &config.models {
@@ -227,10 +250,8 @@ impl Setup {
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the
     /// first call, which tries several times.
     pub(crate) async fn check_reachable(&self) -> Result<()> {
-        let is_proxied = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]
-            .iter()
-            .any(|name| variable(name).is_some());
-        if is_proxied {
+        let Proxies { http, https, all, no_proxy: _ } = proxies();
+        if http.or(https).or(all).is_some() {
             return Ok(());
         }
         let address = (self.base_url.host(), self.base_url.port());
@@ -314,11 +335,24 @@ impl Server {
             name: self.catalog_name(),
             base_url: self.base_url.clone(),
             api_key: api_key.map(Into::into),
+            proxies: Some(proxies()),
             first_event_timeout: Duration::from_secs(self.settings.first_event_timeout_s),
             idle_timeout: Duration::from_secs(self.settings.idle_timeout_s),
             ..OpenAiOptions::default()
         };
         OpenAi::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))
+    }
+}
+
+/// The proxies that the environment names. Libraries do not find them there: their addresses may hold passwords, so
+/// they are hidden.
+fn proxies() -> Proxies {
+    let either = |upper: &str| variable(upper).or_else(|| variable(&upper.to_lowercase()));
+    Proxies {
+        http: either("HTTP_PROXY"),
+        https: either("HTTPS_PROXY"),
+        all: either("ALL_PROXY"),
+        no_proxy: either("NO_PROXY"),
     }
 }
 
@@ -372,14 +406,44 @@ fn shown(prices: &Prices) -> String {
     format!("${:.2} and ${:.2}", prices.input as f64 / 1e6, prices.output as f64 / 1e6)
 }
 
-fn registry(workspace: Workspace, args: &ModelArgs) -> greenroom::tools::Registry {
+async fn registry(
+    global: &Global,
+    workspace: Workspace,
+    args: &ModelArgs,
+) -> Result<greenroom::tools::Registry> {
     if args.allow_shell {
-        builtin::files_and_shell(workspace, builtin::bash::Options::default())
+        Ok(builtin::files_and_shell(workspace, shell(global).await?))
     } else if args.allow_write {
-        builtin::files(workspace)
+        Ok(builtin::files(workspace))
     } else {
-        builtin::read_only(workspace)
+        Ok(builtin::read_only(workspace))
     }
+}
+
+/// How commands are run. What does not protect the user here is said on standard error.
+async fn shell(global: &Global) -> Result<bash::Options> {
+    if let Some(Hidden::NotAll(reason)) = HIDDEN.get() {
+        warn(
+            global,
+            &format!("commands can read the variables that greenroom was started with, keys too: {reason}"),
+        )?;
+    }
+    let helper = Helper::this_program();
+    if let Err(error) = &helper {
+        warn(
+            global,
+            &format!("commands keep all of your rights, and go on if greenroom is killed: {error}"),
+        )?;
+    }
+    let containment = tokio::task::spawn_blocking(Containment::detect).await?;
+    if containment == Containment::ProcessTree {
+        warn(
+            global,
+            "this system grants no PID namespace (`unshare --pid`), so commands see your other programs: they can end \
+             them, and read the variables that those were started with, keys too",
+        )?;
+    }
+    Ok(bash::Options { containment: Some(containment), helper: helper.ok(), ..bash::Options::default() })
 }
 
 fn instructions(workspace: Option<&Workspace>, args: &ModelArgs) -> String {

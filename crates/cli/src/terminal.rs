@@ -191,9 +191,9 @@ impl Screen {
 }
 
 /// A variable of the environment that is set and not empty.
-#[expect(clippy::disallowed_methods, reason = "the binary is where the environment is read")]
 pub(crate) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+    let value = greenroom::tools::privacy::variable(name)?.into_string().ok();
+    value.filter(|value| !value.trim().is_empty())
 }
 
 /// Text as one harmless line of at most `width` columns.

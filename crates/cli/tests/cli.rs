@@ -1,5 +1,7 @@
 //! The binary, run as a user runs it, against simulated models over real HTTP:
 //!
+//! - `closed`: the store, the token and the user's configuration are out of the file tools' reach
+//! - `commands`: what a model's commands can read of us, and that none outlives us
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `models`: limits, prices and where they come from
@@ -13,6 +15,8 @@
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
 mod cli {
+    pub(crate) mod closed;
+    pub(crate) mod commands;
     pub(crate) mod configuration;
     pub(crate) mod demo;
     pub(crate) mod models;

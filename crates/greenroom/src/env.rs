@@ -50,7 +50,7 @@ pub fn data_dir() -> Result<PathBuf> {
     Ok(base.map(|base| base.join("greenroom")).ok_or(ConfigError::NoDataDir)?)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place in this crate that reads the environment")]
 fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+    let value = greenroom_tools::privacy::variable(name)?.into_string().ok();
+    value.filter(|value| !value.trim().is_empty())
 }

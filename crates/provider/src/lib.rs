@@ -24,7 +24,9 @@ use std::sync::Arc;
 pub use self::base_url::{BaseUrl, BaseUrlError};
 pub use self::catalog::{Catalog, ModelInfo};
 pub use self::classify::classify;
-pub use self::openai::{ApiKey, MaxTokensField, OpenAi, OpenAiOptions, OptionsError, ResendReasoning};
+pub use self::openai::{
+    ApiKey, MaxTokensField, OpenAi, OpenAiOptions, OptionsError, Proxies, ResendReasoning,
+};
 pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, SettingError, ToolChoice};
 use futures_util::future::{BoxFuture, FutureExt};

@@ -76,6 +76,45 @@ pub enum ResendReasoning {
     AsReasoning,
 }
 
+/// Through which proxies servers are reached. An address may hold a user's name and password.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Proxies {
+    /// The proxy of servers that are reached by `http`.
+    pub http: Option<String>,
+    /// The proxy of servers that are reached by `https`.
+    pub https: Option<String>,
+    /// The proxy of those that have no proxy above.
+    pub all: Option<String>,
+    /// The hosts that are reached without a proxy, separated by commas.
+    pub no_proxy: Option<String>,
+}
+
+impl fmt::Debug for Proxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The addresses are left out because they may hold passwords.
+        f.debug_struct("Proxies").field("no_proxy", &self.no_proxy).finish_non_exhaustive()
+    }
+}
+
+impl Proxies {
+    fn client(&self, mut client: reqwest::ClientBuilder) -> Result<reqwest::ClientBuilder, OptionsError> {
+        type Make = fn(&str) -> reqwest::Result<reqwest::Proxy>;
+        let makes: [(&Option<String>, Make); 3] = [
+            (&self.http, |url| reqwest::Proxy::http(url)),
+            (&self.https, |url| reqwest::Proxy::https(url)),
+            (&self.all, |url| reqwest::Proxy::all(url)),
+        ];
+        client = client.no_proxy();
+        for (url, make) in makes {
+            let Some(url) = url else { continue };
+            let proxy = make(url).map_err(|_| OptionsError::Proxy)?;
+            let without = self.no_proxy.as_deref().and_then(reqwest::NoProxy::from_string);
+            client = client.proxy(proxy.no_proxy(without));
+        }
+        Ok(client)
+    }
+}
+
 /// How to reach a server, and which form of request it expects.
 #[derive(Clone)]
 pub struct OpenAiOptions {
@@ -85,6 +124,8 @@ pub struct OpenAiOptions {
     pub base_url: BaseUrl,
     /// The key, which is sent as a bearer token. Local servers usually need none.
     pub api_key: Option<ApiKey>,
+    /// The proxies; `None` means those that the environment names.
+    pub proxies: Option<Proxies>,
     /// Additional headers. A header with the name of one of ours replaces it.
     pub headers: Vec<(String, String)>,
     /// How long a connection may take.
@@ -115,6 +156,7 @@ impl Default for OpenAiOptions {
             name: "openai".to_owned(),
             base_url: OPENAI_BASE_URL.parse().expect("it is a constant, and a test parses it"),
             api_key: None,
+            proxies: None,
             headers: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             first_event_timeout: Duration::from_secs(300),
@@ -136,6 +178,7 @@ impl fmt::Debug for OpenAiOptions {
             .field("name", &self.name)
             .field("base_url", &self.base_url)
             .field("api_key", &self.api_key)
+            .field("proxies", &self.proxies)
             .field("header_names", &header_names)
             .field("connect_timeout", &self.connect_timeout)
             .field("first_event_timeout", &self.first_event_timeout)
@@ -161,6 +204,9 @@ pub enum OptionsError {
         /// The name of the header.
         name: String,
     },
+    /// The address of a proxy cannot be used. It is not shown because it may hold a password.
+    #[error("the address of the proxy is not one, as http://proxy.example:3128 is")]
+    Proxy,
     /// The HTTP client cannot be set up. The most frequent cause is that no certificates are installed.
     #[error("the HTTP client cannot be set up: {reason}")]
     Client {
@@ -239,6 +285,9 @@ impl OpenAi {
         if !options.base_url.is_encrypted() {
             // Without TLS no certificate is needed, so a machine that has none installed reaches a local server.
             client = client.tls_certs_only([]);
+        }
+        if let Some(proxies) = &options.proxies {
+            client = proxies.client(client)?;
         }
         let client =
             client.build().map_err(|error| OptionsError::Client { reason: transport::root_cause(&error) })?;

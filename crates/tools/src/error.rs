@@ -44,13 +44,19 @@ pub enum ToolsError {
         /// What it should be, with its article.
         wanted: &'static str,
     },
-    /// Git's state and the agent's own settings are not for tools to change.
+    /// Git's state and the project's settings are not for tools to change.
     #[error("`{path}` is read-only: `{part}` is protected")]
     Protected {
         /// The path, relative to the workspace.
         path: String,
         /// The component that is protected.
         part: String,
+    },
+    /// It belongs to the program that runs the agent.
+    #[error("`{path}` is closed to tools: it is, or would be, a part of the program that runs you")]
+    Closed {
+        /// The path, relative to the workspace.
+        path: String,
     },
     /// A tool that writes follows no symbolic links.
     #[error("`{path}` is, or goes through, a symbolic link; name the real path to change it")]

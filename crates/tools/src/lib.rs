@@ -7,7 +7,9 @@
 pub mod builtin;
 mod error;
 mod function;
+pub mod helper;
 mod output;
+pub mod privacy;
 mod process;
 mod registry;
 mod schema;

@@ -1,21 +1,35 @@
 //! Commands of which no process is left behind.
 //!
-//! Invariants: when a [`Running`] command has ended or was dropped, every process it started has been ended too.
+//! Invariants: when a [`Running`] command has ended or was dropped, every process it started has been ended too. All
+//! commands are started by one thread, which lasts as long as this process: a parent-death signal is sent when the
+//! *thread* ends that started the child.
 //!
 //! Ending the process group is not enough, as a child that calls `setsid` leaves it. So, best first:
 //! - a PID namespace, where the system grants one: when its first process dies, the kernel ends all others;
-//! - else the process tree: all descendants, all processes of the command's session, and all that inherited its
-//!   marker in their environment are looked up and ended until none is left. What this cannot find is a process
-//!   that did all three of leaving the session, outliving its parent and clearing its environment.
+//! - else the process tree. With a [`Helper`] all descendants stay descendants of the helper, which ends them. Without
+//!   one, all descendants, all processes of the command's session, and all that inherited its marker in their
+//!   environment are looked up and ended until none is left; what this cannot find is a process that did all three
+//!   of leaving the session, outliving its parent and clearing its environment.
+//!
+//! A helper also ties the command to this process, so that it ends with it even where this process is killed, and
+//! takes the command's privileges away.
 
 mod tree;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 
 use tokio::process::{Child, ChildStdout, Command};
+
+use crate::helper::{Helper, Role};
+
+/// Ends all descendants of this process: for the helper, whose descendants are those of a command.
+#[cfg(target_os = "linux")]
+pub(crate) fn end_descendants() {
+    tree::end_descendants();
+}
 
 /// How a command's processes are held together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +73,7 @@ impl Containment {
     }
 
     /// The best one that works here, found by trying; blocks for some milliseconds the first time.
-    pub(crate) fn detect() -> Self {
+    pub fn detect() -> Self {
         static BEST: OnceLock<Containment> = OnceLock::new();
         *BEST.get_or_init(|| {
             let best =
@@ -87,13 +101,44 @@ impl Containment {
 }
 
 /// A command to be started: what to run, where, and with which environment.
-pub(crate) struct Launch<'a> {
+pub(crate) struct Launch {
     /// The program and its arguments.
     pub(crate) argv: Vec<OsString>,
-    pub(crate) directory: &'a Path,
+    pub(crate) directory: PathBuf,
     /// All of the environment.
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) containment: Containment,
+    pub(crate) helper: Option<Helper>,
+}
+
+impl Launch {
+    /// The whole command line, and whether its first process leaves the terminal by itself.
+    fn command_line(&self) -> (Vec<OsString>, bool) {
+        let mut line: Vec<OsString> = Vec::new();
+        let prefix = self.containment.prefix().iter().map(OsString::from);
+        let leaves = match (&self.helper, self.containment.is_namespace()) {
+            (Some(_), true) => {
+                line.extend(Role::Lead.command_line(std::process::id()));
+                line.extend(prefix);
+                line.extend(Role::Confine.command_line(0));
+                true
+            }
+            (Some(_), false) => {
+                line.extend(Role::Guard.command_line(std::process::id()));
+                true
+            }
+            (None, _) => {
+                // In a session of its own it cannot ask questions on the user's terminal.
+                line.extend(setsid().map(|path| path.as_os_str().to_owned()));
+                let leaves = !line.is_empty();
+                line.extend(prefix);
+                leaves
+            }
+        };
+        line.extend(["/bin/sh", "-c", self.containment.script(), "greenroom"].map(OsString::from));
+        line.extend(self.argv.iter().cloned());
+        (line, leaves)
+    }
 }
 
 /// A running command. It has no input; standard output and standard error come as one stream.
@@ -103,7 +148,8 @@ pub(crate) struct Running {
     marker: String,
     /// When the root process started, in ticks since the system did.
     since: u64,
-    containment: Containment,
+    /// Whether the root ends by itself after all others have ended.
+    root_is_guard: bool,
     /// Whether all of its processes are known to have ended.
     ended: bool,
 }
@@ -112,21 +158,28 @@ pub(crate) struct Running {
 const MARKER: &str = "GREENROOM_COMMAND_ID";
 
 impl Running {
-    /// Starts the command; its output, standard error included, comes from the stream.
-    pub(crate) fn start(launch: Launch<'_>) -> std::io::Result<(Self, ChildStdout)> {
+    /// Starts the command; its output, standard error included, comes from the stream. Blocks for about a millisecond,
+    /// so that a call that is dropped meanwhile ends after the command has begun, and can end it.
+    pub(crate) fn start(launch: Launch) -> std::io::Result<(Self, ChildStdout)> {
+        let (tell, told) = mpsc::sync_channel(1);
+        let runtime = tokio::runtime::Handle::current();
+        on_lasting_thread(Box::new(move || {
+            let _context = runtime.enter();
+            // The other side waits for it.
+            let _ = tell.send(Self::start_here(&launch));
+        }))?;
+        told.recv().unwrap_or_else(|_| Err(std::io::Error::other("the thread that starts commands failed")))
+    }
+
+    fn start_here(launch: &Launch) -> std::io::Result<(Self, ChildStdout)> {
         let id = command_id();
-        // In a session of its own it cannot ask questions on the user's terminal.
-        let own_session = setsid().map(|path| path.as_os_str().to_owned());
-        let in_session = own_session.is_some();
-        let mut argv: Vec<OsString> = own_session.into_iter().collect();
-        argv.extend(launch.containment.prefix().iter().map(OsString::from));
-        argv.extend(["/bin/sh", "-c", launch.containment.script(), "greenroom"].map(OsString::from));
-        argv.extend(launch.argv);
+        let (argv, leaves_terminal) = launch.command_line();
         let mut command = Command::new(&argv[0]);
-        command.args(&argv[1..]).current_dir(launch.directory).env_clear().envs(launch.environment);
-        command.env(MARKER, &id).kill_on_drop(true);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        if !in_session {
+        command.args(&argv[1..]).current_dir(&launch.directory).env_clear();
+        command.envs(launch.environment.iter().cloned()).env(MARKER, &id).kill_on_drop(true);
+        let input = launch.helper.as_ref().map_or_else(|| Ok(Stdio::null()), Helper::input)?;
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::null());
+        if !leaves_terminal {
             command.process_group(0);
         }
         let mut child = command.spawn()?;
@@ -136,15 +189,16 @@ impl Running {
         let marker = format!("{MARKER}={id}");
         // It has not been waited for, so it is in the process table even if it has ended; then nothing is older.
         let since = tree::started(root);
-        Ok((Self { child, root, marker, since, containment: launch.containment, ended: false }, output))
+        let root_is_guard = launch.helper.is_some() || launch.containment.is_namespace();
+        Ok((Self { child, root, marker, since, root_is_guard, ended: false }, output))
     }
 
     /// Waits until the command itself has ended; processes it started may go on.
     pub(crate) async fn wait(&mut self) -> std::io::Result<ExitStatus> {
         let status = self.child.wait().await?;
-        // `unshare` reports the end of the namespace's first process, after which the kernel has ended the others;
-        // unless `unshare` was killed itself.
-        self.ended = self.containment.is_namespace() && status.code().is_some();
+        // `unshare` reports the end of the namespace's first process, after which the kernel has ended the others, and
+        // the helper ends them itself; unless they were killed.
+        self.ended = self.root_is_guard && status.code().is_some();
         Ok(status)
     }
 
@@ -159,9 +213,32 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.ended {
-            tree::end_all(self.root, self.since, &self.marker, self.containment.is_namespace());
+            tree::end_all(self.root, self.since, &self.marker, self.root_is_guard);
         }
     }
+}
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// Runs it on the thread that starts commands. Threads of a runtime may end at any time.
+fn on_lasting_thread(task: Task) -> std::io::Result<()> {
+    static TASKS: Mutex<Option<mpsc::Sender<Task>>> = Mutex::new(None);
+    let mut tasks = TASKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let sender = match &*tasks {
+        Some(sender) => sender,
+        None => {
+            let (sender, receiver) = mpsc::channel::<Task>();
+            let run = move || receiver.into_iter().for_each(|task| task());
+            std::thread::Builder::new().name("commands".to_owned()).spawn(run)?;
+            tasks.insert(sender)
+        }
+    };
+    let sent = sender.send(task);
+    if sent.is_err() {
+        // It panicked; the next command gets another.
+        *tasks = None;
+    }
+    sent.map_err(|_| std::io::Error::other("the thread that starts commands has ended"))
 }
 
 /// Never the same twice, in any process.

@@ -4,13 +4,16 @@
 //! (`openat2` with `RESOLVE_BENEATH`), never by checking a path first and opening it later, so that a path swapped
 //! for a symbolic link in between leads nowhere else. Where the system has no such lookup, component by component
 //! and without following any link. Only regular files are opened. What writes follows no links at all, and changes
-//! nothing in the protected places.
+//! nothing that is protected. Nothing that is closed is read or changed, by whatever path.
 
+mod closed;
 mod walk;
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,11 +23,14 @@ use rustix::io::Errno;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use self::closed::{Closed, Now};
 use crate::{ToolError, ToolOutput, ToolsError, similar};
 
-/// Components that tools may read and not change, wherever they are in a path: git's state and the agent's own
-/// settings, through which commands could be run later.
-const PROTECTED: [&str; 3] = [".git", ".greenroom", "greenroom.yaml"];
+/// Components that tools may read and not change, wherever they are in a path: git's state, through which commands
+/// could be run later, and the project's settings, which hold for the agent itself.
+const PROTECTED: [&str; 2] = [".git", "greenroom.yaml"];
+/// How many symbolic links may lead from one to the next.
+const LINKS_MAX: usize = 40;
 
 /// How many file operations of one workspace run at once; the others wait.
 const BLOCKING_MAX: usize = 8;
@@ -39,6 +45,7 @@ struct Inner {
     /// The root as it was given, before links in it were resolved: models are told either.
     given: PathBuf,
     directory: OwnedFd,
+    closed: Closed,
     /// Whether the kernel has `openat2`.
     confined_lookup: bool,
     permits: Arc<Semaphore>,
@@ -51,6 +58,11 @@ pub(crate) struct Inside(String);
 impl Inside {
     /// As people and models are shown it.
     pub(crate) fn shown(&self) -> &str {
+        self.here()
+    }
+
+    /// As the system is told it.
+    fn here(&self) -> &str {
         if self.0.is_empty() { "." } else { &self.0 }
     }
 
@@ -99,18 +111,36 @@ impl Workspace {
     /// # Errors
     /// [`ToolsError::Workspace`] if it does not exist or is no folder that can be read.
     pub fn open(root: impl AsRef<Path>) -> Result<Self, ToolsError> {
-        Self::open_with(root.as_ref(), true)
+        Self::open_with(root.as_ref(), Vec::new(), true)
     }
 
-    fn open_with(given: &Path, confined_lookup: bool) -> Result<Self, ToolsError> {
+    /// As [`Self::open`], without some files and folders in it: tools neither read nor change what is at these paths
+    /// or below them, by whatever other path it could be reached, and make none of them that is not there. For what
+    /// belongs to the program that runs the agent: its store, its keys, its configuration.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; and if the workspace itself is in one of these places.
+    pub fn open_without(
+        root: impl AsRef<Path>,
+        closed: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<Self, ToolsError> {
+        Self::open_with(root.as_ref(), closed.into_iter().collect(), true)
+    }
+
+    fn open_with(given: &Path, closed: Vec<PathBuf>, confined_lookup: bool) -> Result<Self, ToolsError> {
         let wrong = |source: std::io::Error| ToolsError::Workspace { root: given.to_owned(), source };
         let root = given.canonicalize().map_err(wrong)?;
         let directory =
             rustix::fs::open(&root, directory_flags(), Mode::empty()).map_err(|error| wrong(error.into()))?;
         let given = std::path::absolute(given).map_err(wrong)?;
         let confined_lookup = confined_lookup && beneath(&directory, ".", directory_flags()).is_ok();
+        let closed = Closed::new(&directory, closed).map_err(wrong)?;
+        if let Some(place) = closed.around(&root) {
+            let text = format!("{} is closed to tools", place.display());
+            return Err(wrong(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text)));
+        }
         let permits = Arc::new(Semaphore::new(BLOCKING_MAX));
-        Ok(Self(Arc::new(Inner { root, given, directory, confined_lookup, permits })))
+        Ok(Self(Arc::new(Inner { root, given, directory, closed, confined_lookup, permits })))
     }
 
     /// The folder's absolute path, links resolved.
@@ -148,45 +178,70 @@ impl Workspace {
 
     /// Opens a regular file for reading.
     pub(crate) fn open_file(&self, path: &Inside) -> Result<(File, Version), ToolsError> {
-        let Some((parent, name)) = path.split() else {
-            return Err(wrong_kind(path, FileType::Directory));
-        };
+        let closed = self.0.closed.now();
+        let (directory, name) = self.place_of(path, &closed)?;
         // Opening a pipe waits and opening a device acts: look first, and look again at what was opened.
-        let looked = if self.0.confined_lookup {
-            let peeked = beneath(&self.0.directory, path.as_str(), peek_flags());
-            rustix::fs::fstat(peeked.map_err(|error| self.explain(path, error))?)
-        } else {
-            let parent = self.open_directory(&parent)?;
-            rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
-        };
+        let looked = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW);
         regular(path, &looked.map_err(|error| self.explain(path, error))?)?;
-        let opened = if self.0.confined_lookup {
-            beneath(&self.0.directory, path.as_str(), file_flags())
-        } else {
-            rustix::fs::openat(
-                self.open_directory(&parent)?,
-                name,
-                file_flags() | OFlags::NOFOLLOW,
-                Mode::empty(),
-            )
-        };
+        let flags = file_flags() | OFlags::NOFOLLOW;
+        let opened = rustix::fs::openat(&directory, &name, flags, Mode::empty());
         let file = opened.map_err(|error| self.explain(path, error))?;
         let stat = rustix::fs::fstat(&file).map_err(|error| self.explain(path, error))?;
         regular(path, &stat)?;
+        if closed.is(&stat) {
+            return Err(is_closed(path));
+        }
         Ok((File::from(file), Version::of(&stat)))
+    }
+
+    /// The folder that a file is in, and its name there; links were followed to it as far as the lookup can do that
+    /// without leaving the workspace. The name may be that of a link where it cannot.
+    fn place_of(&self, path: &Inside, closed: &Now) -> Result<(OwnedFd, OsString), ToolsError> {
+        let Some((parent, name)) = path.split() else {
+            return Err(wrong_kind(path, FileType::Directory));
+        };
+        if !self.0.confined_lookup {
+            return Ok((self.open_directory(&parent)?, name.into()));
+        }
+        let explain = |error| self.explain(path, error);
+        let mut path_now = PathBuf::from(path.as_str());
+        for _ in 0..LINKS_MAX {
+            // It ends in `..`, as only the target of a link can.
+            let name = path_now.file_name().ok_or_else(|| wrong_kind(path, FileType::Directory))?.to_owned();
+            let parent = path_now.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
+            let directory = beneath(&self.0.directory, parent, directory_flags()).map_err(explain)?;
+            // Before anything in it is looked at: not even what is missing there is told.
+            if closed.holds(&directory) {
+                return Err(is_closed(path));
+            }
+            match rustix::fs::readlinkat(&directory, &name, Vec::new()) {
+                Ok(target) => {
+                    let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+                    if target.is_absolute() {
+                        return Err(explain(Errno::XDEV));
+                    }
+                    path_now = parent.join(target);
+                }
+                // It is no link.
+                Err(Errno::INVAL) => return Ok((directory, name)),
+                Err(error) => return Err(explain(error)),
+            }
+        }
+        Err(explain(Errno::LOOP))
     }
 
     /// Opens a folder for reading its entries.
     pub(crate) fn open_directory(&self, path: &Inside) -> Result<OwnedFd, ToolsError> {
-        if self.0.confined_lookup {
-            let here = if path.as_str().is_empty() { "." } else { path.as_str() };
-            let opened = beneath(&self.0.directory, here, directory_flags());
-            return opened.map_err(|error| match error {
+        if !self.0.confined_lookup {
+            return self.open_directory_plainly(path, false);
+        }
+        let opened =
+            beneath(&self.0.directory, path.here(), directory_flags()).map_err(|error| match error {
                 Errno::NOTDIR => not_a_folder(path),
                 other => self.explain(path, other),
-            });
-        }
-        self.open_directory_plainly(path, false)
+            })?;
+        if self.0.closed.now().holds(&opened) { Err(is_closed(path)) } else { Ok(opened) }
     }
 
     /// Whether it is a folder, as opposed to a regular file.
@@ -202,8 +257,12 @@ impl Workspace {
     fn open_directory_plainly(&self, path: &Inside, create: bool) -> Result<OwnedFd, ToolsError> {
         let root = rustix::fs::openat(&self.0.directory, ".", directory_flags(), Mode::empty());
         let mut directory = root.map_err(|error| self.explain(path, error))?;
+        let closed = self.0.closed.now();
         for part in path.components() {
             if create {
+                if closed.would_be(&directory, part) {
+                    return Err(is_closed(path));
+                }
                 match rustix::fs::mkdirat(&directory, part, Mode::from_raw_mode(0o777)) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(ToolsError::io(path.shown(), error)),
@@ -217,6 +276,10 @@ impl Workspace {
                     Ok(_) | Err(_) => self.explain(path, error),
                 }
             })?;
+            let stat = rustix::fs::fstat(&directory).map_err(|error| self.explain(path, error))?;
+            if closed.is(&stat) {
+                return Err(is_closed(path));
+            }
         }
         Ok(directory)
     }
@@ -236,7 +299,12 @@ impl Workspace {
         };
         let io = |error: Errno| ToolsError::io(path.shown(), error);
         let directory = self.open_directory_plainly(&parent, expected.is_none())?;
+        let closed = self.0.closed.now();
+        if closed.would_be(&directory, name) {
+            return Err(is_closed(path));
+        }
         let before = match rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if closed.is(&stat) => return Err(is_closed(path)),
             Ok(stat) => {
                 regular(path, &stat)?;
                 Some(stat)
@@ -310,6 +378,9 @@ impl Workspace {
 
     /// An error of the system in the model's terms.
     fn explain(&self, path: &Inside, error: Errno) -> ToolsError {
+        if self.lies_in_closed(path) {
+            return is_closed(path);
+        }
         let shown = path.shown().to_owned();
         match error {
             Errno::XDEV => ToolsError::Outside { path: shown },
@@ -319,10 +390,32 @@ impl Workspace {
         }
     }
 
+    /// Whether the nearest folder above the path that is there is closed: what is missing in it is not told either.
+    fn lies_in_closed(&self, path: &Inside) -> bool {
+        let closed = self.0.closed.now();
+        // The plain lookup meets each folder on the way, and says so itself.
+        if closed.is_empty() || !self.0.confined_lookup {
+            return false;
+        }
+        let above =
+            Path::new(path.as_str()).ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+        let mut opened = above.filter_map(|above| beneath(&self.0.directory, above, directory_flags()).ok());
+        opened.next().is_some_and(|folder| closed.holds(&folder))
+    }
+
+    /// A folder, if it can be opened.
+    fn folder(&self, path: &Inside) -> Option<OwnedFd> {
+        if !self.0.confined_lookup {
+            return self.open_directory_plainly(path, false).ok();
+        }
+        let opened = beneath(&self.0.directory, path.here(), directory_flags()).ok()?;
+        (!self.0.closed.now().holds(&opened)).then_some(opened)
+    }
+
     /// What is in the folder of a missing path and looks like it.
     fn nearest(&self, path: &Inside) -> Vec<String> {
         let Some((parent, name)) = path.split() else { return Vec::new() };
-        let Ok(directory) = self.open_directory(&parent) else { return Vec::new() };
+        let Some(directory) = self.folder(&parent) else { return Vec::new() };
         let Ok(entries) = Dir::read_from(directory) else { return Vec::new() };
         let names: Vec<String> = entries
             .take(10_000)
@@ -351,30 +444,19 @@ fn file_flags() -> OFlags {
     OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC
 }
 
-/// For looking at something without opening it.
-#[cfg(target_os = "linux")]
-fn peek_flags() -> OFlags {
-    OFlags::PATH | OFlags::CLOEXEC
-}
-
-#[cfg(not(target_os = "linux"))]
-fn peek_flags() -> OFlags {
-    file_flags()
-}
-
 /// Other systems have no confined lookup.
 #[cfg(not(target_os = "linux"))]
-fn beneath(_directory: &OwnedFd, _path: &str, _flags: OFlags) -> Result<OwnedFd, Errno> {
+fn beneath(_directory: &OwnedFd, _path: impl AsRef<Path>, _flags: OFlags) -> Result<OwnedFd, Errno> {
     Err(Errno::NOSYS)
 }
 
 /// The kernel's confined lookup.
 #[cfg(target_os = "linux")]
-fn beneath(directory: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn beneath(directory: &OwnedFd, path: impl AsRef<Path>, flags: OFlags) -> Result<OwnedFd, Errno> {
     use rustix::fs::ResolveFlags;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     for _ in 0..64 {
-        match rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve) {
+        match rustix::fs::openat2(directory, path.as_ref(), flags, Mode::empty(), resolve) {
             // Something was renamed while `..` in a link was looked up: the kernel wants us to ask again.
             Err(Errno::AGAIN | Errno::INTR) => {}
             opened => return opened,
@@ -397,6 +479,10 @@ fn regular(path: &Inside, stat: &Stat) -> Result<(), ToolsError> {
     } else {
         Err(wrong_kind(path, kind))
     }
+}
+
+fn is_closed(path: &Inside) -> ToolsError {
+    ToolsError::Closed { path: path.shown().to_owned() }
 }
 
 fn wrong_kind(path: &Inside, found: FileType) -> ToolsError {

@@ -161,6 +161,13 @@ pub(crate) fn load(explicit: Option<&Path>) -> Result<Loaded> {
     Ok(Loaded { config, own: own_config, files, warnings, notes })
 }
 
+/// Where the user's configuration is, or would be: the file that they named, their own file, and its folder.
+pub(crate) fn users_places(explicit: Option<&Path>) -> Vec<PathBuf> {
+    let own = own_file();
+    let folder = own.as_deref().and_then(Path::parent).map(Path::to_owned);
+    own.into_iter().chain(folder).chain(explicit.map(Path::to_owned)).collect()
+}
+
 /// A file that the user named.
 fn user_source(path: &Path) -> Result<Source> {
     let read = || text(files::open(path, true)?.0);

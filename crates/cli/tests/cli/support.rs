@@ -79,7 +79,12 @@ impl Place {
 
     /// The binary with these arguments, in the workspace, with nothing from the outer environment.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
+        self.command_of(env!("CARGO_BIN_EXE_greenroom").into(), arguments)
+    }
+
+    /// As [`Self::command`], of another program.
+    pub(crate) fn command_of(&self, program: PathBuf, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command
             .args(arguments)
             .current_dir(self.work())
@@ -125,11 +130,7 @@ impl Place {
 
     /// Starts it, with its output to be read as it comes, and with an input that stays open.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
-        let mut command = self.command(arguments);
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Running { child, output: Some(output) }
+        Running::start(self.command(arguments).stdin(Stdio::piped()))
     }
 
     /// As [`Self::start`], without an input.
@@ -164,6 +165,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Starts it, with its output to be read as it comes.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output: Some(output) }
+    }
+
     /// Reads its output until a line holds `text`, and gives that line.
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
         let output = self.output.as_mut().unwrap();

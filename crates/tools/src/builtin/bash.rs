@@ -18,7 +18,9 @@ use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio::process::ChildStdout;
 
+pub use crate::helper::Helper;
 use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX, Clip, cap_line};
+use crate::privacy::variable;
 pub use crate::process::Containment;
 use crate::process::{Launch, Running};
 use crate::{FunctionTool, Progress, ToolContext, ToolError, ToolOutput, ToolsError, Workspace, typed_with};
@@ -43,6 +45,9 @@ pub struct Options {
     pub sandbox: Vec<OsString>,
     /// How the command's processes are held together. `None`: in the best way that works here.
     pub containment: Option<Containment>,
+    /// The program that starts commands, takes their privileges away and ends them with this process. `None`: they
+    /// keep the privileges of this process, and go on when it is killed.
+    pub helper: Option<Helper>,
 }
 
 impl Default for Options {
@@ -52,6 +57,7 @@ impl Default for Options {
             environment: Vec::new(),
             sandbox: Vec::new(),
             containment: None,
+            helper: None,
         }
     }
 }
@@ -104,9 +110,10 @@ async fn run(
     };
     let launch = Launch {
         argv: argv(options, &arguments.command),
-        directory: workspace.root(),
+        directory: workspace.root().to_owned(),
         environment: environment(options),
         containment,
+        helper: options.helper.clone(),
     };
     let (mut running, mut output) = Running::start(launch)
         .map_err(|error| ToolError::new(format!("cannot start the command: {error}")))?;
@@ -150,8 +157,8 @@ fn argv(options: &Options, command: &str) -> Vec<OsString> {
 
 fn environment(options: &Options) -> Vec<(OsString, OsString)> {
     let mut environment = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
-    #[expect(clippy::disallowed_methods, reason = "a command gets these variables of ours, and no others")]
-    let inherited = INHERITED.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
+    // A command gets these variables of ours, and no others.
+    let inherited = INHERITED.iter().filter_map(|name| Some((OsString::from(name), variable(name)?)));
     environment.extend(inherited);
     environment.extend(options.environment.iter().map(|(name, value)| (name.into(), value.into())));
     environment

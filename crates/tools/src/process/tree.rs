@@ -4,7 +4,7 @@
 //! number that was given anew meanwhile hits nobody else.
 
 #[cfg(target_os = "linux")]
-pub(super) use linux::{end_all, started};
+pub(super) use linux::{end_all, end_descendants, started};
 
 /// Without `/proc` the process group has to do.
 #[cfg(not(target_os = "linux"))]
@@ -64,6 +64,16 @@ mod linux {
     /// None of them started before `since`. With `root_is_guard` the root waits for the first process of a namespace
     /// and ends by itself after it: as long as there are others it is spared, so that its end means the end of all.
     pub(in super::super) fn end_all(root: i32, since: u64, marker: &str, root_is_guard: bool) {
+        end(root, since, Some(marker), root_is_guard);
+    }
+
+    /// Ends all descendants of this process, which is their subreaper, again and again until none is left.
+    pub(in super::super) fn end_descendants() {
+        let own = i32::try_from(std::process::id()).expect("process ids fit");
+        end(own, started(own), None, false);
+    }
+
+    fn end(root: i32, since: u64, marker: Option<&str>, root_is_guard: bool) {
         let deadline = Instant::now() + LIMIT;
         let (mut clear, mut unclear) = (0, 0);
         let mut pause = Duration::from_micros(200);
@@ -121,15 +131,16 @@ mod linux {
         }
     }
 
-    fn look(root: i32, since: u64, marker: &str) -> Look {
+    fn look(root: i32, since: u64, marker: Option<&str>) -> Look {
         let own = i32::try_from(std::process::id()).unwrap_or_default();
         let mut all: Vec<Process> = pids().filter(|pid| *pid != own && *pid > 1).filter_map(read).collect();
         all.retain(|process| process.started >= since);
         let mut unclear = false;
-        let mut ours = HashSet::new();
+        // The root is this process itself, or among the others.
+        let mut ours = HashSet::from([root]);
         for process in &all {
-            let related = process.pid == root || process.session == root || process.group == root;
-            if related || has_marker(process.pid, marker, &mut unclear) {
+            let related = process.session == root || process.group == root;
+            if related || marker.is_some_and(|marker| has_marker(process.pid, marker, &mut unclear)) {
                 ours.insert(process.pid);
             }
         }

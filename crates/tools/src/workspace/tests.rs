@@ -23,7 +23,8 @@ fn fixture() -> (TempDir, [Workspace; 2]) {
     }
     std::fs::write(inside.join("real/file"), "ours").expect("written");
     std::fs::write(folder.path().join("outside/file"), "secret").expect("written");
-    let workspaces = [true, false].map(|lookup| Workspace::open_with(&inside, lookup).expect("it exists"));
+    let workspaces =
+        [true, false].map(|lookup| Workspace::open_with(&inside, Vec::new(), lookup).expect("it exists"));
     (folder, workspaces)
 }
 
@@ -251,4 +252,112 @@ fn fixture_with_swaps() -> impl Iterator<Item = (TempDir, Workspace, Swapping)> 
 fn outside_is_untouched_but_for_the_canary(folder: &Path) {
     std::fs::remove_file(folder.join("outside/canary")).expect("it is there");
     outside_is_untouched(folder);
+}
+
+/// With both lookups, the places that are closed are not read, not changed, not told of and not made; the others are.
+#[test]
+fn what_is_closed_is_closed_by_whatever_path() {
+    for lookup in [true, false] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let inside = folder.path().join("inside");
+        for made in ["store/journal", "real", "config"] {
+            std::fs::create_dir_all(inside.join(made)).expect("folders are made");
+        }
+        for (path, content) in [
+            ("store/token", "secret"),
+            ("store/journal/1", "secret"),
+            ("real/file", "ours"),
+            ("named", "secret"),
+        ] {
+            std::fs::write(inside.join(path), content).expect("written");
+        }
+        for (target, name) in [
+            ("../store", "real/link"),
+            ("link/token", "real/token"),
+            ("./../real/./token", "real/again"),
+            ("file", "real/friend"),
+            ("real/../store/journal", "journal"),
+        ] {
+            symlink(target, inside.join(name)).expect("a link is made");
+        }
+        std::fs::hard_link(inside.join("named"), inside.join("real/hard")).expect("a link is made");
+        let closed =
+            ["store", "named", "config/later/file", "real/link/nothing/yet"].map(|name| inside.join(name));
+        let workspace = Workspace::open_with(&inside, closed.to_vec(), lookup).expect("it exists");
+        let paths = [
+            "store/token",
+            "store/journal/1",
+            "store/nothing",
+            "store/nothing/at/all",
+            "real/link/token",
+            "real/link/nothing",
+            "real/token",
+            "real/again",
+            "journal/1",
+            "named",
+            "real/hard",
+        ];
+        let is_refused = |path: &str, found: Result<String, ToolsError>| match found {
+            Err(ToolsError::Closed { .. }) => {}
+            // Without the kernel's lookup no link is followed at all.
+            Err(ToolsError::Link { .. }) if !lookup && !path.starts_with("store") => {}
+            found => panic!("{lookup} {path}: {found:?}"),
+        };
+        for path in paths {
+            is_refused(path, read(&workspace, path));
+            match write(&workspace, path) {
+                Err(ToolsError::Closed { .. } | ToolsError::Link { .. }) => {}
+                found => panic!("{lookup} {path}: {found:?}"),
+            }
+        }
+        for path in ["config/later", "config/later/file", "config/LATER/file"] {
+            match write(&workspace, path) {
+                Err(ToolsError::Closed { .. }) => {}
+                found => panic!("{lookup} {path}: {found:?}"),
+            }
+        }
+        assert_eq!(std::fs::read_dir(inside.join("config")).expect("it exists").count(), 0);
+        // Under another name it is closed as before, and so is what is now at its place.
+        std::fs::rename(inside.join("store"), inside.join("moved")).expect("renamed");
+        is_refused("store", read(&workspace, "moved/token"));
+        std::fs::create_dir(inside.join("store")).expect("made");
+        std::fs::write(inside.join("store/token"), "secret").expect("written");
+        is_refused("store", read(&workspace, "store/token"));
+        let mut met = Vec::new();
+        let start = workspace.locate("").expect("the workspace");
+        let cancel = CancellationToken::new();
+        let walked = workspace.walk(&start, 9, &cancel, &mut |found| {
+            met.push(found.path.as_str().to_owned());
+            Ok(std::ops::ControlFlow::Continue(()))
+        });
+        walked.expect("it can be walked");
+        assert_eq!(
+            met,
+            [
+                "config",
+                "journal",
+                "real",
+                "real/again",
+                "real/file",
+                "real/friend",
+                "real/link",
+                "real/token"
+            ]
+        );
+        assert_eq!(read(&workspace, "real/file").expect("it is open"), "ours");
+        if lookup {
+            assert_eq!(read(&workspace, "real/friend").expect("it is open"), "ours");
+        }
+        assert!(!write(&workspace, "config/other").expect("it may be made"));
+    }
+}
+
+#[test]
+fn no_workspace_is_in_a_closed_place() {
+    let (folder, [workspace, _]) = fixture();
+    for closed in [workspace.root().to_owned(), folder.path().to_owned()] {
+        let error = Workspace::open_without(workspace.root(), [closed]).expect_err("it is closed");
+        assert!(error.to_string().contains("closed to tools"), "{error}");
+    }
+    Workspace::open_without(workspace.root(), [folder.path().join("outside")]).expect("it is beside");
 }

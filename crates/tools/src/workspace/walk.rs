@@ -1,7 +1,7 @@
 //! Going through a workspace's folders in the order of names, leaving out what `.gitignore` files name.
 //!
 //! Invariants: each folder is opened relative to the one above it and no link is followed, so that the walk never
-//! leaves the workspace, whatever is swapped meanwhile. `.git` is never entered.
+//! leaves the workspace, whatever is swapped meanwhile. `.git` is never entered, and what is closed is not met.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -12,7 +12,8 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use tokio_util::sync::CancellationToken;
 
-use super::{Inside, Version, Workspace, file_flags, join, open_child_directory, regular};
+use super::closed::Now;
+use super::{Inside, Version, Workspace, file_flags, is_closed, join, open_child_directory, regular};
 use crate::ToolsError;
 
 /// Folders deeper than this below the start are not entered: each level holds a file descriptor.
@@ -28,6 +29,7 @@ pub(crate) struct Found<'a> {
     pub(crate) kind: FileType,
     directory: &'a OwnedFd,
     name: &'a str,
+    closed: &'a Now,
 }
 
 impl Found<'_> {
@@ -38,6 +40,9 @@ impl Found<'_> {
         let file = rustix::fs::openat(self.directory, self.name, flags, Mode::empty()).map_err(wrong)?;
         let stat = rustix::fs::fstat(&file).map_err(wrong)?;
         regular(self.path, &stat)?;
+        if self.closed.is(&stat) {
+            return Err(is_closed(self.path));
+        }
         Ok((File::from(file), Version::of(&stat)))
     }
 }
@@ -64,7 +69,8 @@ impl Workspace {
             );
             above = join(&above, part);
         }
-        let mut walk = Walk { ignores, cancel, visit };
+        let closed = self.0.closed.now();
+        let mut walk = Walk { ignores, closed: &closed, cancel, visit };
         walk.folder(&directory, start, depth_max.min(DEPTH_MAX)).map(|_| ())
     }
 
@@ -79,6 +85,7 @@ impl Workspace {
 struct Walk<'a, 'v> {
     /// From the outermost folder inwards.
     ignores: Vec<Gitignore>,
+    closed: &'a Now,
     cancel: &'a CancellationToken,
     visit: &'a mut Visit<'v>,
 }
@@ -122,13 +129,20 @@ impl Walk<'_, '_> {
             if self.ignored(&child, kind == FileType::Directory) {
                 continue;
             }
-            let found = Found { path: &child, kind, directory, name: &name };
+            if self.is_closed(directory, &name) {
+                continue;
+            }
+            let found = Found { path: &child, kind, directory, name: &name, closed: self.closed };
             if (self.visit)(&found)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             if kind == FileType::Directory && depth > 1 {
                 // Gone, swapped or not permitted: the walk goes on without it.
                 let Ok(inner) = open_child_directory(directory, &name) else { continue };
+                // It may have been swapped for a closed one.
+                if rustix::fs::fstat(&inner).is_ok_and(|stat| self.closed.is(&stat)) {
+                    continue;
+                }
                 if self.folder(&inner, &child, depth - 1)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
@@ -136,6 +150,12 @@ impl Walk<'_, '_> {
         }
         self.ignores.pop();
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Links are met: where they lead is looked at when they are followed.
+    fn is_closed(&self, directory: &OwnedFd, name: &str) -> bool {
+        let stat = || rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        !self.closed.is_empty() && stat().is_ok_and(|stat| self.closed.is(&stat))
     }
 
     /// The innermost rule that speaks of it decides.

@@ -139,8 +139,8 @@ async fn write() {
         ("x/../.git/config", "`.git` is protected"),
         ("vendor/.GIT/config", "`.GIT` is protected"),
         (".git", "`.git` is protected"),
-        (".greenroom/hooks.yaml", "`.greenroom` is protected"),
         ("greenroom.yaml", "`greenroom.yaml` is protected"),
+        ("x/Greenroom.yaml", "`Greenroom.yaml` is protected"),
         ("a\0b", "no NUL bytes"),
     ] {
         fixture.check_error("write", json!({"path": path, "content": "evil"}), expect).await;

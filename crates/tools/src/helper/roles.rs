@@ -1,0 +1,171 @@
+//! What the helper does in each of its roles.
+//!
+//! Invariants: each role is performed before there is a second thread, except for the guard's watch over its parent.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper,
+    set_parent_process_death_signal, setsid,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+use super::Role;
+use crate::process::end_descendants;
+
+/// What `root` keeps as a command: what the files and users of a system are managed with. Everything else concerns
+/// other processes, devices, or the system as a whole. Other users have no privileges anyway.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID);
+
+/// Performs a role; gives the exit code of a command that has ended.
+pub(super) fn act(role: Role, parent: i32, command: &[OsString]) -> Result<u8> {
+    let never = match role {
+        Role::Guard => return guard(parent, command),
+        Role::Lead => lead(parent, command),
+        Role::Confine => confine(parent, command),
+    };
+    never.map(|never| match never {})
+}
+
+fn lead(parent: i32, command: &[OsString]) -> Result<Infallible> {
+    setsid()?;
+    end_with(parent)?;
+    execute(command)
+}
+
+fn confine(parent: i32, command: &[OsString]) -> Result<Infallible> {
+    end_with(parent)?;
+    close_files()?;
+    give_up_privileges()?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    execute(command)
+}
+
+/// Orphans among the command's descendants become children of this process, so that none is ever out of sight.
+fn guard(parent: i32, command: &[OsString]) -> Result<u8> {
+    setsid()?;
+    set_child_subreaper(Some(getpid()))?;
+    match parent_descriptor(parent)? {
+        Some(descriptor) => {
+            std::thread::Builder::new().spawn(move || {
+                wait_for_end(&descriptor);
+                end_descendants();
+                std::process::exit(128 + Signal::KILL.as_raw());
+            })?;
+        }
+        // An old system: the command's first process ends with this one, and this one with its parent.
+        None => end_with(parent)?,
+    }
+    let [program, arguments @ ..] = Role::Confine.command_line(std::process::id());
+    // In a group of its own, where signals that a command sends to its group do not reach this process.
+    let child = Command::new(program).args(arguments).args(command).process_group(0).spawn()?;
+    let child = Pid::from_child(&child);
+    let status = loop {
+        match rustix::process::wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid == child => break ExitStatus::from_raw(status.as_raw()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    end_descendants();
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+}
+
+/// From now on this process is ended when its parent dies; at once, if that has happened already.
+fn end_with(parent: i32) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    check_parent(parent)
+}
+
+fn check_parent(parent: i32) -> Result<()> {
+    if Pid::as_raw(getppid()) == parent {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::NotFound, "the process that asked for it has ended"))
+    }
+}
+
+/// `None` where the system has no such descriptors.
+fn parent_descriptor(parent: i32) -> Result<Option<OwnedFd>> {
+    let descriptor = match Pid::from_raw(parent).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        Some(Ok(descriptor)) => Some(descriptor),
+        Some(Err(Errno::NOSYS | Errno::PERM)) => None,
+        Some(Err(error)) => return Err(error.into()),
+        None => return Err(ErrorKind::InvalidInput.into()),
+    };
+    // The number was its own when the descriptor was opened only if it still is.
+    check_parent(parent)?;
+    Ok(descriptor)
+}
+
+fn wait_for_end(process: &OwnedFd) {
+    loop {
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], None) {
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+/// Closes what this process has inherited, apart from its input and its outputs: who started the program that runs
+/// agents may have left files open that are not meant for commands.
+fn close_files() -> Result<()> {
+    let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| Ok(entry?.file_name()));
+    let names: Vec<OsString> = names.collect::<Result<_>>()?;
+    for number in names.iter().filter_map(|name| name.to_str()?.parse::<RawFd>().ok()) {
+        if number > 2 {
+            // The descriptor of the list itself is closed already.
+            let _ = nix::unistd::close(number);
+        }
+    }
+    Ok(())
+}
+
+/// The order matters: without a privilege no set of them can be changed.
+fn give_up_privileges() -> Result<()> {
+    // No program that the command executes gets more than this process has, not even one that is set-user-ID.
+    set_no_new_privs(true)?;
+    for number in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if KEPT.contains(capability) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            // One that this system does not know; or none of ours to remove, and then none to gain either.
+            Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match clear_ambient_capability_set() {
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let kept = capabilities(None)?.permitted & KEPT;
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?;
+    Ok(())
+}
+
+fn execute(command: &[OsString]) -> Result<Infallible> {
+    let (program, arguments) = command.split_first().ok_or(ErrorKind::InvalidInput)?;
+    let error = Command::new(program).args(arguments).exec();
+    Err(Error::new(error.kind(), format!("{}: {error}", program.display())))
+}
