@@ -462,16 +462,13 @@ impl Run {
         self.ask()
     }
 
-    /// An overflow that no compaction could help: ends with what is incompressible where our own numbers show it,
-    /// else with what the provider said.
+    /// An overflow that no compaction could help: ends with what is incompressible where our own count shows it, else
+    /// with what the provider said.
     fn unrecovered(&mut self, floor: Option<Failure>) -> Vec<Effect> {
-        let is_shown = |floor: &Failure| {
-            floor.requested.zip(floor.limit).is_none_or(|(requested, limit)| is_full(requested, limit))
-        };
         let said = self.recovery.last_failure.take();
         let is_about_bytes =
             said.as_ref().is_some_and(|failure| failure.class == FailureClass::PayloadTooLarge);
-        let failure = match (floor.filter(|floor| is_shown(floor) && !is_about_bytes), said) {
+        let failure = match (floor.filter(|_| !is_about_bytes), said) {
             (Some(floor), _) => floor,
             (None, Some(mut said)) => {
                 said.message.push_str("; there is nothing left to compact");
@@ -485,11 +482,10 @@ impl Run {
     }
 
     fn answered(&mut self, answer: AssistantMessage, jitter: u64) -> Vec<Effect> {
-        // A count that our own belies says nothing here. If the next one says the same, the size that is measured
-        // then says it too.
+        // A count that our own contradicts says nothing here either.
         let reported = answer.usage.map(|usage| usage.input_tokens);
         let input_tokens =
-            reported.filter(|tokens| usage::is_plausible(*tokens, self.size.tokens)).unwrap_or(0);
+            reported.filter(|tokens| usage::is_believable(*tokens, self.size.counted)).unwrap_or(0);
         let window = self.size.window.unwrap_or(u64::MAX);
         let is_full = self.is_full() || is_full(input_tokens, window);
         // Not a single token came, not even of reasoning: there was no room for one.

@@ -8,7 +8,7 @@ use crate::message::Part;
 use crate::notation::{Random, assistant, calls, drawn, result, says, usage};
 
 fn size(tokens: u64) -> Input {
-    Input::Size(Size { tokens, window: Some(1_000), ..Size::default() })
+    Input::Size(Size { tokens, counted: tokens, window: Some(1_000), ..Size::default() })
 }
 
 fn due(at_window: bool) -> Input {
@@ -560,8 +560,15 @@ fn a_report_above_the_window_says_that_the_context_was_cut() {
     };
     check_at(1_000, "record (a) end");
     check_at(1_001, "overflow; record (a) end");
-    // One that our own count belies says nothing.
-    check_at(1_700, "record (a) end");
+    check_at(2_700, "overflow; record (a) end");
+    // One that our own count contradicts says nothing, whatever was measured by reports before.
+    check_at(2_701, "record (a) end");
+    let believed = Size { tokens: 2_700, counted: 900, window: Some(1_000), ..Size::default() };
+    check(vec![
+        (Input::Begin, "measure"),
+        (Input::Size(believed), "ask"),
+        (reported(2_701), "record (a) end"),
+    ]);
 }
 
 #[test]
@@ -589,28 +596,11 @@ fn a_payload_too_large_is_sent_with_less_media_before_anything_is_compacted() {
         (refused(), "ask newest"),
         (refused(), "ask bare"),
         (refused(), "compact overflow window 0"),
-        (floor(19, 128_000), "end failed payload_too_large ()"),
+        (
+            Input::Compacted { installed: false, floor: Some(failure(FailureClass::ContextFloor)) },
+            "end failed payload_too_large ()",
+        ),
     ]);
-}
-
-#[test]
-fn an_overflow_that_cannot_be_helped_ends_with_what_our_numbers_show() {
-    let refused = || failed(FailureClass::ContextOverflow);
-    check_asked(vec![
-        (refused(), "compact overflow window 0"),
-        (floor(19, 128_000), "end failed context_overflow ()"),
-    ]);
-    check_asked(vec![
-        (refused(), "compact overflow window 0"),
-        (floor(130_000, 128_000), "end failed context_floor ()"),
-    ]);
-}
-
-fn floor(requested: u64, limit: u64) -> Input {
-    let mut floor = Failure::new(FailureClass::ContextFloor, "it does not fit");
-    floor.requested = Some(requested);
-    floor.limit = Some(limit);
-    Input::Compacted { installed: false, floor: Some(floor) }
 }
 
 #[test]
@@ -638,7 +628,7 @@ fn an_answer_that_says_nothing_is_none() {
         (compacted(true), "measure"),
         (size(10), "ask"),
     ]);
-    // By the provider's count, too, where ours does not belie it.
+    // By the provider's count, too, where ours does not contradict it.
     let counted = |input_tokens| {
         let mut thought = assistant(vec![Part::Reasoning("hm".into())]);
         thought.stop = StopReason::Length;
@@ -914,6 +904,7 @@ fn any_input(random: &mut Random) -> Input {
         0 => Input::Begin,
         1 | 2 => Input::Size(Size {
             tokens: random.below(1_200),
+            counted: random.below(1_200),
             is_window_guessed: random.one_in(3),
             window: (!random.one_in(5)).then_some(1_000),
             is_due: random.one_in(3),
@@ -1069,6 +1060,7 @@ fn a_run_whose_effects_are_done_always_ends() {
                 match effect {
                     Effect::Measure => waiting.push(Input::Size(Size {
                         tokens: random.below(1_200),
+                        counted: random.below(1_200),
                         window: Some(1_000),
                         is_due: random.one_in(3),
                         ..Size::default()
