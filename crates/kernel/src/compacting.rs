@@ -15,7 +15,7 @@ use crate::due::answer_room_max;
 use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, EntryKind, Trigger};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Message, Usage};
-use crate::path::is_message;
+use crate::path::{ActivePath, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
 use crate::render::summary_text;
 use crate::run::is_full;
@@ -606,10 +606,13 @@ impl Compacting {
     /// provider that must refuse, whatever it reported before.
     fn floor(&mut self) -> Vec<Effect> {
         let CompactionParams { window, overhead, .. } = self.params;
-        let is_kept = |entry: &&Arc<Entry>| {
-            self.plan.as_ref().is_none_or(|plan| entry.id >= plan.first_kept && is_message(&entry.kind))
+        let newest: u64 = match &self.plan {
+            Some(plan) => {
+                let is_kept = |entry: &&Arc<Entry>| entry.id >= plan.first_kept && is_message(&entry.kind);
+                self.params.path.iter().filter(is_kept).map(|entry| entry.tokens).sum()
+            }
+            None => active_tokens(&self.params.path),
         };
-        let newest: u64 = self.params.path.iter().filter(is_kept).map(|entry| entry.tokens).sum();
         let requested = overhead.saturating_add(newest);
         if !is_full(requested, window) {
             let reason = format!(
@@ -636,4 +639,12 @@ impl Compacting {
         self.summaries.clear();
         vec![Effect::End(End { outcome, floor, usage: self.summaries.usage() })]
     }
+}
+
+/// The active messages and the summary before them, in tokens by our own count.
+fn active_tokens(path: &[Arc<Entry>]) -> u64 {
+    let active = ActivePath::of(path);
+    let summary = active.compaction.map_or(0, |index| path[index].tokens);
+    let messages = active.entries().iter().filter(|entry| is_message(&entry.kind));
+    messages.map(|entry| entry.tokens).sum::<u64>() + summary
 }

@@ -151,12 +151,28 @@ fn size_after(usage: &Usage, not_resent: u64, answer: u64, ratio: Ratio) -> u64 
     usage.input_tokens.saturating_add(output)
 }
 
-/// Measures a path as it was recorded: the last usable and believable usage after the newest compaction, and the
-/// estimate of what follows it. For sessions that are read; those that are at work are followed by a [`Tracker`].
-pub fn measure(path: &[Arc<Entry>], estimator: Estimator, overhead: u64, ratio: Ratio) -> Measured {
+/// Which recorded reports count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reports {
+    /// Those that our own count does not contradict: for sessions of ours.
+    Believed,
+    /// All: for comparisons with other systems, which take them as they are.
+    AsRecorded,
+}
+
+/// Measures a path as it was recorded: the last usable usage after the newest compaction, and the estimate of what
+/// follows it. For sessions that are read; those that are at work are followed by a [`Tracker`].
+pub fn measure(
+    path: &[Arc<Entry>],
+    estimator: Estimator,
+    overhead: u64,
+    ratio: Ratio,
+    reports: Reports,
+) -> Measured {
     let active = ActivePath::of(path);
     let fresh = fresh_from(path, &active);
     let mut counted = active.compaction.map_or(0, |index| stored_tokens(&path[index], estimator));
+    // The tokens of the last report, and what was counted with its answer.
     let mut report: Option<(u64, u64)> = None;
     for (index, entry) in path.iter().enumerate().skip(active.start) {
         if !is_message(&entry.kind) {
@@ -165,14 +181,17 @@ pub fn measure(path: &[Arc<Entry>], estimator: Estimator, overhead: u64, ratio: 
         let tokens = stored_tokens(entry, estimator);
         let usage =
             entry.kind.as_message().filter(|_| index >= fresh).and_then(|message| usable_usage(message));
-        if let Some(usage) = usage.filter(|usage| is_believable(usage.input_tokens, overhead + counted)) {
-            report = Some((size_after(usage, 0, tokens, ratio), counted + tokens));
-        }
+        let size = usage.and_then(|usage| match reports {
+            Reports::AsRecorded => Some(usage.total_tokens()),
+            Reports::Believed => is_believable(usage.input_tokens, overhead.saturating_add(counted))
+                .then(|| size_after(usage, 0, tokens, ratio)),
+        });
         counted += tokens;
+        report = size.map(|size| (size, counted)).or(report);
     }
     match report {
         Some((usage_tokens, then)) => Measured { usage_tokens, trailing_tokens: ratio.apply(counted - then) },
-        None => Measured { usage_tokens: 0, trailing_tokens: overhead + ratio.apply(counted) },
+        None => Measured { usage_tokens: 0, trailing_tokens: overhead.saturating_add(ratio.apply(counted)) },
     }
 }
 
@@ -186,7 +205,7 @@ pub struct Tracker {
     /// The last report that was used.
     report: Option<Report>,
     ratio: Ratio,
-    /// A report of this model was contradicted by our own count before.
+    /// A report of this model was beyond our own count before.
     contradicted: bool,
     /// The input of that report: the ratio is learned from what was added to it.
     sample_base: Option<Sample>,
@@ -223,7 +242,8 @@ pub enum Trust {
         reported: u64,
         /// The same input by our own count, in tokens.
         counted: u64,
-        /// Whether it is the first of this model's in this session: the user is told once.
+        /// Whether it is the first of this model's in this session that is too large: the user is told once. Of one
+        /// that is too small nothing need be said, since our count of images is a guess.
         is_first: bool,
     },
 }
@@ -265,7 +285,8 @@ impl Tracker {
         let input_estimate = self.estimate.saturating_sub(answer_tokens);
         let counted = self.overhead.saturating_add(input_estimate);
         if !is_believable(usage.input_tokens, counted) {
-            let is_first = !std::mem::replace(&mut self.contradicted, true);
+            let is_too_large = usage.input_tokens > counted;
+            let is_first = is_too_large && !std::mem::replace(&mut self.contradicted, true);
             return Trust::Contradicted { reported: usage.input_tokens, counted, is_first };
         }
         let tokens = size_after(usage, not_resent, answer_tokens, self.ratio);

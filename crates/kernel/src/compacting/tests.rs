@@ -806,10 +806,11 @@ fn only_our_own_count_shows_a_floor() {
         (14, 1.0, 1_364_156, false),
         (14, 3.0, u64::MAX, false),
         (4_000, 3.0, 12_000, false),
-        (8_400, 1.0, 8_400, false),
-        (8_400, 1.5, 12_600, false),
-        (8_500, 1.0, 8_500, true),
-        (8_500, 0.5, 8_500, true),
+        // With the fixed part of 500 tokens, 85 % of the window begin at 8,000.
+        (7_999, 1.0, 8_499, false),
+        (7_999, 1.5, 12_600, false),
+        (8_000, 1.0, 8_500, true),
+        (8_000, 0.5, 8_500, true),
         (30_000, 1.0, 30_000, true),
     ];
     for (newest, ratio, tokens_before, is_floor) in table {

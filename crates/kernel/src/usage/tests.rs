@@ -24,7 +24,7 @@ fn change_answer(path: &mut [Arc<Entry>], id: u64, change: impl FnOnce(&mut crat
 }
 
 fn measured(path: &[Arc<Entry>], overhead: u64) -> (u64, u64) {
-    let measured = measure(path, Estimator::Classes, overhead, Ratio::default());
+    let measured = measure(path, Estimator::Classes, overhead, Ratio::default(), Reports::Believed);
     (measured.usage_tokens, measured.trailing_tokens)
 }
 
@@ -56,6 +56,17 @@ fn the_size_is_the_last_report_and_what_came_since() {
     check("u:10 a:5 u:7 a:3 C@2:20 u:4 a:2 u:1", &[(3, 210, 50), (6, 300, 8)], (308, 1));
     check("u:10 a:5 u:7 a:3 C@2:20 U@4", &[(3, 210, 50)], (0, 125));
     check("u:10 a:5 C@9:20 u:1", &[(1, 210, 50)], (0, 121));
+}
+
+#[test]
+fn a_comparison_takes_reports_as_they_were_recorded() {
+    for (input, output) in [(100, 50), (1_364_156, 5), (u64::MAX, 50), (1, u64::MAX)] {
+        let path = reporting("u:10 a:5 u:7", &[(1, input, output)]);
+        let measured = measure(&path, Estimator::Classes, 100, Ratio::default(), Reports::AsRecorded);
+        let usage_tokens = input.saturating_add(output);
+        assert_eq!(measured, Measured { usage_tokens, trailing_tokens: 7 });
+        assert_eq!(measured.tokens(), usage_tokens.saturating_add(7));
+    }
 }
 
 #[test]
@@ -214,11 +225,11 @@ fn a_report_that_our_count_contradicts_is_never_used_however_often_it_comes() {
             assert!(matches!(again, Trust::Contradicted { is_first: true, .. }), "{again:?}");
         }
     }
-    // Too low is as wrong as too high.
+    // Too low is as wrong as too high, and no matter for the user.
     let mut tracker = tracker(1_000);
     tracker.appended(99_000);
     let low = tracker.reported(&answer(49_999, 10, 0), 0, false);
-    assert_eq!(low, Trust::Contradicted { reported: 49_999, counted: 100_000, is_first: true });
+    assert_eq!(low, Trust::Contradicted { reported: 49_999, counted: 100_000, is_first: false });
     // What was learned widens no range: by our own count, the tenfold is the tenfold.
     for _ in 0..40 {
         assert_eq!(tracker.reported(&answer(300_000, 10, 0), 0, false), Trust::Used);
@@ -305,7 +316,7 @@ fn a_tracker_that_opens_a_session_is_where_one_that_lived_through_it_is() {
         }
         let opened = Tracker::open(&sketch.path, overhead, active.ratio());
         assert_eq!(opened.measured(), active.measured(), "seed {seed}");
-        let whole = measure(&sketch.path, Estimator::Classes, overhead, active.ratio());
+        let whole = measure(&sketch.path, Estimator::Classes, overhead, active.ratio(), Reports::Believed);
         assert_eq!(whole, active.measured(), "seed {seed}");
     }
 }
