@@ -17,5 +17,7 @@ mod provider;
 mod retries;
 /// Disks that are full or broken.
 mod store;
+/// Reports of usage that cannot be true.
+mod usage;
 /// Disks that fail while input waits.
 mod waiting;

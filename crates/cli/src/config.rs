@@ -8,10 +8,10 @@ mod layers;
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use greenroom::ModelSettings;
 use greenroom::kernel::run::RunLimits;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::provider::{BaseUrl, Catalog};
+use greenroom::{Agent, ModelSettings};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::layers::{Loaded, load, users_places};
@@ -153,14 +153,30 @@ pub(crate) struct LimitsConfig {
     pub(crate) retries_max: u32,
     /// The most one session may cost, in US dollars, as far as prices are known.
     pub(crate) cost_usd_max: Option<f64>,
+    /// The most tool calls of one answer that are run.
+    pub(crate) calls_max: u32,
+    /// The most bytes that those calls have together.
+    pub(crate) call_bytes_max: u64,
     /// How long one tool call may take, in seconds.
     pub(crate) tool_timeout_s: Option<u64>,
+    /// How long one run may take, in seconds.
+    pub(crate) run_timeout_s: Option<u64>,
 }
 
 impl Default for LimitsConfig {
     fn default() -> Self {
-        let RunLimits { steps_max, repeats_max, retries_max, .. } = RunLimits::default();
-        Self { steps_max, repeats_max, retries_max, cost_usd_max: None, tool_timeout_s: None }
+        let RunLimits { steps_max, repeats_max, retries_max, calls_max, call_bytes_max, .. } =
+            RunLimits::default();
+        Self {
+            steps_max,
+            repeats_max,
+            retries_max,
+            cost_usd_max: None,
+            calls_max,
+            call_bytes_max,
+            tool_timeout_s: None,
+            run_timeout_s: Some(Agent::RUN_TIMEOUT.as_secs()),
+        }
     }
 }
 
@@ -171,6 +187,8 @@ impl LimitsConfig {
             steps_max: self.steps_max,
             repeats_max: self.repeats_max,
             retries_max: self.retries_max,
+            calls_max: self.calls_max,
+            call_bytes_max: self.call_bytes_max,
             ..RunLimits::default()
         }
     }
@@ -246,7 +264,10 @@ fn check(config: &Config) -> Result<(), (String, String)> {
     for (key, value) in [
         ("steps_max", config.limits.steps_max.into()),
         ("repeats_max", config.limits.repeats_max.into()),
+        ("calls_max", config.limits.calls_max.into()),
+        ("call_bytes_max", config.limits.call_bytes_max),
         ("tool_timeout_s", config.limits.tool_timeout_s.unwrap_or(1)),
+        ("run_timeout_s", config.limits.run_timeout_s.unwrap_or(1)),
     ] {
         if value == 0 {
             return wrong(key, "must be at least 1");

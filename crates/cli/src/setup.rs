@@ -243,6 +243,7 @@ impl Setup {
         if let Some(seconds) = config.limits.tool_timeout_s {
             agent = agent.tool_timeout(Duration::from_secs(seconds));
         }
+        agent = agent.run_timeout(config.limits.run_timeout_s.map(Duration::from_secs));
         let runtime = runtime(global, provider, &server.settings, &config.compaction).await?;
         Ok(Self { runtime, agent, compaction: loaded.config.compaction, simulated, base_url })
     }

@@ -11,7 +11,7 @@ use greenroom::event::{EventKind, durable};
 use greenroom::kernel::entry::{CompactionOutcome, Entry, EntryId, EntryKind};
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::size::Estimator;
-use greenroom::kernel::usage::{ContextUsage, Measured, Ratio, Window, WindowSource, measure};
+use greenroom::kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
 use greenroom::kernel::{AssistantMessage, Message, Part, RunOutcome, StopReason, ToolResult, ToolStatus};
 use greenroom::store::{Head, Store, StoreError};
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ impl Stored {
 
     fn context(&self) -> ContextUsage {
         let tokens = self.head.context_tokens;
-        let measured = measure(&self.path(), Estimator::Classes, 0, Ratio::default());
+        let measured = measure(&self.path(), Estimator::Classes, 0, Ratio::default(), Reports::Believed);
         let usage_tokens = measured.usage_tokens.min(tokens);
         // Where the window came from was recorded with the last run.
         let source = self.entries.iter().rev().find_map(|entry| {

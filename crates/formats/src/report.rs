@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::entry::{Entry, EntryId};
 use greenroom_kernel::plan::{Plan, PlanOptions, plan};
-use greenroom_kernel::usage::{Measured, Ratio, measure};
+use greenroom_kernel::usage::{Measured, Ratio, Reports, measure};
 use serde::Serialize;
 
 #[cfg(test)]
@@ -80,7 +80,8 @@ impl PlanReport {
     /// Plans a path that was read from a file, whose size is measured from the recorded usage. `name` gives an entry
     /// its name.
     pub fn of_recorded(path: &[Arc<Entry>], options: &PlanOptions, name: impl Fn(EntryId) -> String) -> Self {
-        let measured = measure(path, options.estimator, options.overhead, Ratio::default());
+        let reports = if options.as_read { Reports::AsRecorded } else { Reports::Believed };
+        let measured = measure(path, options.estimator, options.overhead, Ratio::default(), reports);
         Self::new(path, options, measured, name)
     }
 }

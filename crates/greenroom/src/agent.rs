@@ -32,6 +32,7 @@ pub struct Agent {
     pub(crate) limits: RunLimits,
     pub(crate) cost_microdollars_max: Option<u64>,
     pub(crate) tool_timeout: Option<Duration>,
+    pub(crate) run_timeout: Option<Duration>,
     /// What is wrong with the definition; told when a session is opened with it.
     pub(crate) problems: Vec<ConfigError>,
 }
@@ -51,6 +52,9 @@ impl From<&Agent> for Arc<Agent> {
 }
 
 impl Agent {
+    /// How long a run may take where nothing else is said: four hours.
+    pub const RUN_TIMEOUT: Duration = Duration::from_secs(4 * 60 * 60);
+
     /// An agent that answers with this model, without instructions or tools.
     pub fn new(model: impl Into<String>) -> Self {
         Self {
@@ -67,6 +71,7 @@ impl Agent {
             limits: RunLimits::default(),
             cost_microdollars_max: None,
             tool_timeout: None,
+            run_timeout: Some(Self::RUN_TIMEOUT),
             problems: Vec::new(),
         }
     }
@@ -227,6 +232,14 @@ impl Agent {
     #[must_use]
     pub fn tool_timeout(mut self, timeout: Duration) -> Self {
         self.tool_timeout = Some(timeout);
+        self
+    }
+
+    /// How long one run may take, its model calls, tools and compactions together; `None`: as long as it wants.
+    /// [`Self::RUN_TIMEOUT`] where this is not called. A run that takes longer ends as stopped; what had come is kept.
+    #[must_use]
+    pub fn run_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.run_timeout = timeout;
         self
     }
 }

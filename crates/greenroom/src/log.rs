@@ -14,7 +14,7 @@ use greenroom_kernel::entry::{
 use greenroom_kernel::message::{Block, Message, ToolResult};
 use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
 use greenroom_kernel::size::{Estimator, entry_tokens};
-use greenroom_kernel::usage::{ContextUsage, usable_usage};
+use greenroom_kernel::usage::{ContextUsage, is_believable, usable_usage};
 use greenroom_store::{Head, SessionState};
 
 use crate::deps::model_info;
@@ -389,10 +389,13 @@ impl Draft {
     fn follow(&mut self, entry: &Entry) {
         let head = &mut self.head;
         match &entry.kind {
-            EntryKind::Message { message, .. } => match usable_usage(message) {
-                Some(usage) => head.context_tokens = usage.total_tokens(),
-                None => head.context_tokens += entry.tokens,
-            },
+            EntryKind::Message { message, .. } => {
+                let counted = head.context_tokens.saturating_add(entry.tokens);
+                let reported = usable_usage(message).map(Usage::total_tokens);
+                // A foreign or mistaken report is judged as the tracker judges it.
+                head.context_tokens =
+                    reported.filter(|tokens| is_believable(*tokens, counted)).unwrap_or(counted);
+            }
             EntryKind::Compaction(compaction) => {
                 head.active_compaction = Some(entry.id);
                 head.last_compaction = Some(entry.id);
@@ -429,7 +432,9 @@ impl Draft {
                 head.context_tokens = context.tokens;
                 head.window = context.window;
             }
-            kind if is_message(kind) => head.context_tokens += entry.tokens,
+            kind if is_message(kind) => {
+                head.context_tokens = head.context_tokens.saturating_add(entry.tokens);
+            }
             EntryKind::LeafMoved { to } => head.leaf = *to,
             EntryKind::Shell(_)
             | EntryKind::Custom(_)

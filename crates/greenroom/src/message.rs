@@ -10,7 +10,7 @@ use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, Segmen
 use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
-use greenroom_kernel::run::{Boundary, Size, Verdict};
+use greenroom_kernel::run::{AbortCause, Boundary, Size, Verdict};
 use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
@@ -274,8 +274,8 @@ pub(crate) enum AgentMessage {
     Sized { stamp: RunAttempt, measured: Box<Measurement> },
     /// From the session: the usage tracker is a new one; ask again.
     TrackerRestarted { tracker: ractor::ActorRef<TrackerMessage> },
-    /// From the run's watcher: it is cancelled.
-    Abort { stamp: RunAttempt },
+    /// From the run's watcher: it is cancelled, or out of time.
+    Abort { stamp: RunAttempt, cause: AbortCause },
     /// From the model task: the call is over.
     ModelOver { stamp: RunAttempt, call: u64, outcome: ModelOutcome },
     /// From the tool task: a call is over.

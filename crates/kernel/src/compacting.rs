@@ -15,9 +15,10 @@ use crate::due::answer_room_max;
 use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, EntryKind, Trigger};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Message, Usage};
-use crate::path::is_message;
+use crate::path::{ActivePath, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
 use crate::render::summary_text;
+use crate::run::is_full;
 use crate::settings::{CompactionSettings, CutRule, Occasion, Strategy, share};
 use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, Style, SummaryKind};
@@ -193,7 +194,7 @@ pub enum Input {
 pub struct End {
     /// The outcome, as it is recorded.
     pub outcome: CompactionOutcome,
-    /// What is incompressible, where even the last rung was not enough.
+    /// What is incompressible, where even the last rung was not enough and our own count shows it.
     pub floor: Option<Failure>,
     /// What all its model calls used.
     pub usage: Usage,
@@ -601,21 +602,33 @@ impl Compacting {
         }
     }
 
-    /// Even the smallest context is too large: says what is in it.
+    /// Even the smallest context is too large. Where our own count shows it, says what is in it; else it is the
+    /// provider that must refuse, whatever it reported before.
     fn floor(&mut self) -> Vec<Effect> {
-        let newest: u64 = self.plan.as_ref().map_or_else(
-            || self.params.ratio.apply(self.params.path.iter().map(|entry| entry.tokens).sum()),
-            |plan| self.tokens_after(plan, 0).saturating_sub(self.params.overhead),
-        );
+        let CompactionParams { window, overhead, .. } = self.params;
+        let newest: u64 = match &self.plan {
+            Some(plan) => {
+                let is_kept = |entry: &&Arc<Entry>| entry.id >= plan.first_kept && is_message(&entry.kind);
+                self.params.path.iter().filter(is_kept).map(|entry| entry.tokens).sum()
+            }
+            None => active_tokens(&self.params.path),
+        };
+        let requested = overhead.saturating_add(newest);
+        if !is_full(requested, window) {
+            let reason = format!(
+                "nothing is left to compact: by our own count, what is kept has {requested} tokens in a window of \
+                 {window}"
+            );
+            return self.end(CompactionOutcome::Failed { reason }, None);
+        }
         let message = format!(
-            "the context cannot be made small enough for the window of {} tokens: the system prompt, tools and \
-             instructions have {} tokens and the newest messages, which are kept, {newest}; shorten them, or use a \
-             model with a larger window",
-            self.params.window, self.params.overhead
+            "the context cannot be made small enough for the window of {window} tokens: the system prompt, tools and \
+             instructions have {overhead} tokens and the newest messages, which are kept, {newest}; shorten them, or \
+             use a model with a larger window"
         );
         let mut failure = Failure::new(FailureClass::ContextFloor, message.clone());
-        failure.limit = Some(self.params.window);
-        failure.requested = Some(self.params.overhead + newest);
+        failure.limit = Some(window);
+        failure.requested = Some(requested);
         self.end(CompactionOutcome::Failed { reason: message }, Some(failure))
     }
 
@@ -626,4 +639,12 @@ impl Compacting {
         self.summaries.clear();
         vec![Effect::End(End { outcome, floor, usage: self.summaries.usage() })]
     }
+}
+
+/// The active messages and the summary before them, in tokens by our own count.
+fn active_tokens(path: &[Arc<Entry>]) -> u64 {
+    let active = ActivePath::of(path);
+    let summary = active.compaction.map_or(0, |index| path[index].tokens);
+    let messages = active.entries().iter().filter(|entry| is_message(&entry.kind));
+    messages.map(|entry| entry.tokens).sum::<u64>() + summary
 }

@@ -23,8 +23,10 @@ const ANSWER_SHARE: u64 = 16;
 /// The context's size before a model call, and what follows from it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Size {
-    /// The context's size in tokens.
+    /// The context's size in tokens, as far as the provider's reports are believed.
     pub tokens: u64,
+    /// The context's size by our own count alone, in estimated tokens: what a report is judged by.
+    pub counted: u64,
     /// The model's window in tokens; `None` where nothing knows it.
     pub window: Option<u64>,
     /// Whether the window was assumed, or read out of an error: a larger request may be taken all the same.
@@ -65,8 +67,9 @@ impl ContextLimits {
         Some(window.saturating_sub(answer))
     }
 
-    /// What a context of `tokens` tokens means, in a session that has cost `cost_microdollars` so far.
-    pub fn size(&self, tokens: u64, cost_microdollars: u64) -> Size {
+    /// What a context of `tokens` tokens means, which by our own count alone has `counted`, in a session that has cost
+    /// `cost_microdollars` so far.
+    pub fn size(&self, tokens: u64, counted: u64, cost_microdollars: u64) -> Size {
         let window = self.window.tokens;
         let at_window = self.full_at().is_some_and(|full| tokens >= full);
         let trigger = window.and_then(|window| {
@@ -86,7 +89,7 @@ impl ContextLimits {
             self.window.source,
             WindowSource::Learned | WindowSource::Assumed | WindowSource::Trained
         );
-        Size { tokens, window, is_window_guessed, is_due, at_window, over_budget }
+        Size { tokens, counted, window, is_window_guessed, is_due, at_window, over_budget }
     }
 }
 

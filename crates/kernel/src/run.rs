@@ -40,6 +40,11 @@ const OUTPUT_TOKENS_MIN: u64 = 256;
 const CUT_OFF: &str = "the answer ended in the middle of it, before its arguments were whole; send it again in full, in \
                        smaller parts if they are long";
 
+/// A refused call's name is recorded up to this length, in bytes.
+const REFUSED_NAME_BYTES_MAX: usize = 64;
+/// So many answers in a row may call more tools than one answer may.
+const EXCESSES_MAX: u32 = 3;
+
 /// What a run may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimits {
@@ -53,11 +58,23 @@ pub struct RunLimits {
     pub overflows_max: u32,
     /// How often an answer that a validator rejects is asked for again.
     pub rejections_max: u32,
+    /// The most tool calls of one answer that are run; the model is told of the others.
+    pub calls_max: u32,
+    /// The most bytes that the names and arguments of those calls have together.
+    pub call_bytes_max: u64,
 }
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { steps_max: 250, repeats_max: 8, retries_max: 5, overflows_max: 3, rejections_max: 2 }
+        Self {
+            steps_max: 250,
+            repeats_max: 8,
+            retries_max: 5,
+            overflows_max: 3,
+            rejections_max: 2,
+            calls_max: 128,
+            call_bytes_max: 1024 * 1024,
+        }
     }
 }
 
@@ -103,11 +120,37 @@ pub enum Input {
         /// How many inbox items joined the path with it.
         delivered: u32,
     },
-    /// The user or the program interrupts.
+    /// The run is to end now.
     Abort {
         /// What of an answer had come.
         partial: Option<Box<AssistantMessage>>,
+        /// Who ends it.
+        cause: AbortCause,
     },
+}
+
+/// Who ends a run before its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbortCause {
+    /// The user or the program.
+    Asked,
+    /// The clock.
+    OutOfTime {
+        /// How long it was allowed to take, in milliseconds.
+        limit_ms: u64,
+    },
+}
+
+impl AbortCause {
+    fn outcome(self) -> RunOutcome {
+        match self {
+            Self::Asked => RunOutcome::Aborted,
+            Self::OutOfTime { limit_ms } => {
+                let reason = format!("the run reached its time limit of {} s", limit_ms.div_ceil(1_000));
+                RunOutcome::Stopped { reason }
+            }
+        }
+    }
 }
 
 /// What the program's validators say of an answer.
@@ -244,8 +287,8 @@ pub struct Run {
     recovery: Recovery,
     calls: Calls,
     validation: Validation,
-    /// Whether an abort came while the last record was on its way.
-    aborting: bool,
+    /// The abort that came while the last record was on its way.
+    aborting: Option<AbortCause>,
     /// How many records are on their way to the log.
     records_pending: u32,
 }
@@ -291,8 +334,10 @@ struct Calls {
     open: BTreeMap<usize, ToolCall>,
     /// Whether the open calls were handed out to run.
     are_running: bool,
-    /// The open call that the answer's end cut off: it is not run.
-    cut: Option<ToolCall>,
+    /// The last open call, where it is not run, and why.
+    refused: Option<(ToolCall, String)>,
+    /// How many answers in a row called more tools than one answer may.
+    excesses: u32,
     /// What the newest answer called, in order.
     last: Vec<CallSignature>,
     /// How many answers in a row called exactly that.
@@ -336,7 +381,7 @@ impl Run {
             },
             calls: Calls::default(),
             validation: Validation::default(),
-            aborting: false,
+            aborting: None,
             records_pending: 0,
         }
     }
@@ -364,7 +409,7 @@ impl Run {
             return Vec::new();
         }
         match (self.phase, input) {
-            (_, Input::Abort { partial }) => self.abort(partial),
+            (_, Input::Abort { partial, cause }) => self.abort(partial, cause),
             (_, Input::Recorded { delivered }) if self.records_pending > 0 => self.recorded(delivered),
             (Phase::New, Input::Begin) => self.measure(false),
             (Phase::Measuring { compacted }, Input::Size(size)) => self.measured(size, compacted),
@@ -462,16 +507,13 @@ impl Run {
         self.ask()
     }
 
-    /// An overflow that no compaction could help: ends with what is incompressible where our own numbers show it,
-    /// else with what the provider said.
+    /// An overflow that no compaction could help: ends with what is incompressible where our own count shows it, else
+    /// with what the provider said.
     fn unrecovered(&mut self, floor: Option<Failure>) -> Vec<Effect> {
-        let is_shown = |floor: &Failure| {
-            floor.requested.zip(floor.limit).is_none_or(|(requested, limit)| is_full(requested, limit))
-        };
         let said = self.recovery.last_failure.take();
         let is_about_bytes =
             said.as_ref().is_some_and(|failure| failure.class == FailureClass::PayloadTooLarge);
-        let failure = match (floor.filter(|floor| is_shown(floor) && !is_about_bytes), said) {
+        let failure = match (floor.filter(|_| !is_about_bytes), said) {
             (Some(floor), _) => floor,
             (None, Some(mut said)) => {
                 said.message.push_str("; there is nothing left to compact");
@@ -485,11 +527,10 @@ impl Run {
     }
 
     fn answered(&mut self, answer: AssistantMessage, jitter: u64) -> Vec<Effect> {
-        // A count that our own belies says nothing here. If the next one says the same, the size that is measured
-        // then says it too.
+        // A count that our own contradicts says nothing here either.
         let reported = answer.usage.map(|usage| usage.input_tokens);
         let input_tokens =
-            reported.filter(|tokens| usage::is_plausible(*tokens, self.size.tokens)).unwrap_or(0);
+            reported.filter(|tokens| usage::is_believable(*tokens, self.size.counted)).unwrap_or(0);
         let window = self.size.window.unwrap_or(u64::MAX);
         let is_full = self.is_full() || is_full(input_tokens, window);
         // Not a single token came, not even of reasoning: there was no room for one.
@@ -539,8 +580,11 @@ impl Run {
             self.recovery.must_compact = true;
             effects.push(Effect::OverflowDetected);
         }
+        let (answer, excess) = self.limits.within(answer);
         let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
-        self.calls.cut = cut_call(&answer).cloned();
+        self.calls.excesses = if excess.is_some() { self.calls.excesses + 1 } else { 0 };
+        let cut = || cut_call(&answer).map(|call| (call.clone(), CUT_OFF.to_owned()));
+        self.calls.refused = excess.or_else(cut);
         if calls.is_empty() && self.validation.is_on {
             self.phase = Phase::Validating;
             effects.push(Effect::Validate { text: answer.text(), rejections: self.validation.rejections });
@@ -622,6 +666,10 @@ impl Run {
             let name = &calls[0].name;
             return Some(format!("the same call of `{name}` came {} times in a row", self.calls.repeats));
         }
+        if self.calls.excesses > EXCESSES_MAX {
+            let times = self.calls.excesses;
+            return Some(format!("{times} answers in a row called more tools than one answer may"));
+        }
         (self.steps >= self.limits.steps_max)
             .then(|| format!("the run reached its limit of {} steps", self.limits.steps_max))
     }
@@ -629,8 +677,10 @@ impl Run {
     fn recorded(&mut self, delivered: u32) -> Vec<Effect> {
         self.records_pending -= 1;
         match self.phase {
-            Phase::Ending if delivered > 0 && self.aborting => self.end(Vec::new(), RunOutcome::Aborted),
-            Phase::Ending if delivered > 0 => self.next_step(),
+            Phase::Ending if delivered > 0 => match self.aborting {
+                Some(cause) => self.end(Vec::new(), cause.outcome()),
+                None => self.next_step(),
+            },
             Phase::Rejecting => self.next_step(),
             // Nothing waited: the record ended the run.
             Phase::Ending => {
@@ -648,16 +698,16 @@ impl Run {
                 assert!(self.open_step.is_some(), "calls run within a step");
                 self.calls.are_running = true;
                 let mut calls: Vec<ToolCall> = self.calls.open.values().cloned().collect();
-                let cut = self.calls.cut.take().map(|call| {
+                let refused = self.calls.refused.take().map(|(call, reason)| {
                     // It is the last.
                     calls.pop();
-                    ToolResult::not_run(&call, CUT_OFF)
+                    ToolResult::not_run(&call, &reason)
                 });
                 let mut effects = Vec::new();
                 if !calls.is_empty() {
                     effects.push(Effect::RunTools(calls));
                 }
-                effects.extend(cut.map(|result| self.tool_ended(result)).unwrap_or_default());
+                effects.extend(refused.map(|result| self.tool_ended(result)).unwrap_or_default());
                 effects
             }
             Phase::Tools
@@ -774,10 +824,10 @@ impl Run {
         vec![Effect::Compact { trigger: Trigger::Overflow, at_window: true, failed_attempts }]
     }
 
-    fn abort(&mut self, partial: Option<Box<AssistantMessage>>) -> Vec<Effect> {
+    fn abort(&mut self, partial: Option<Box<AssistantMessage>>, cause: AbortCause) -> Vec<Effect> {
         if self.phase == Phase::Ending {
             // The answer is complete and on its way to the log, which may end the run with it.
-            self.aborting = true;
+            self.aborting = Some(cause);
             return Vec::new();
         }
         let mut messages = Vec::new();
@@ -797,7 +847,7 @@ impl Run {
         messages
             .extend(self.calls.open.values().map(|call| Message::ToolResult(ToolResult::interrupted(call))));
         let mut effects = vec![Effect::Cancel];
-        effects.extend(self.end(messages, RunOutcome::Aborted));
+        effects.extend(self.end(messages, cause.outcome()));
         effects
     }
 
@@ -808,6 +858,46 @@ impl Run {
         let mut effects = self.end_step();
         effects.push(Effect::End { messages, outcome });
         effects
+    }
+}
+
+impl RunLimits {
+    /// The answer with no more calls than may be run, and one more that is refused with a reason for the model, if
+    /// there were more: a clause without a full stop. The calls after that one are left out, so that neither the log
+    /// nor the next request grows with what a model can write down.
+    fn within(self, mut answer: AssistantMessage) -> (AssistantMessage, Option<(ToolCall, String)>) {
+        let size = |call: &ToolCall| (call.name.len() + call.arguments.len()) as u64;
+        let (mut taken, mut bytes) = (0_u32, 0_u64);
+        let fits = |call: &&ToolCall| {
+            (taken, bytes) = (taken + 1, bytes.saturating_add(size(call)));
+            taken <= self.calls_max && bytes <= self.call_bytes_max
+        };
+        let kept = answer.tool_calls().take_while(fits).count();
+        let calls = answer.tool_calls().count();
+        if kept == calls {
+            return (answer, None);
+        }
+        let bytes: u64 = answer.tool_calls().map(size).sum();
+        let (calls_max, bytes_max, more) = (self.calls_max, self.call_bytes_max, calls - kept - 1);
+        let reason = format!(
+            "one answer may call at most {calls_max} tools, with at most {bytes_max} bytes of arguments together, and \
+             this one had {calls} calls with {bytes} bytes; this call and {more} after it were left out, so make them \
+             again, fewer at a time"
+        );
+        let mut position = 0;
+        let mut refused = None;
+        answer.content.retain_mut(|part| {
+            let Part::ToolCall(call) = part else { return true };
+            position += 1;
+            if position == kept + 1 {
+                // Its arguments may be what is too large, and nothing is done with them.
+                call.name.truncate(call.name.floor_char_boundary(REFUSED_NAME_BYTES_MAX));
+                call.arguments = "{}".to_owned();
+                refused = Some(call.clone());
+            }
+            position <= kept + 1
+        });
+        (answer, refused.map(|call| (call, reason)))
     }
 }
 

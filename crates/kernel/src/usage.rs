@@ -1,7 +1,8 @@
 //! How large the context is: the provider's last report and our estimate of what came since.
 //!
-//! Invariants: a report from before a compaction is never used again; reports of summary calls never come
-//! here; and everything is O(1) per message, whatever the history.
+//! Invariants: a report is believed only within [`is_believable`]'s range of our own count, however often it is
+//! repeated and wherever it was recorded; a report from before a compaction is never used again; reports of summary
+//! calls never come here; and everything is O(1) per message, whatever the history.
 
 use std::sync::Arc;
 
@@ -17,9 +18,11 @@ use crate::size::{Estimator, stored_tokens};
 #[cfg(test)]
 mod tests;
 
-/// A report this many times away from our own estimate is distrusted once.
-const DISTRUST_FACTOR: f64 = 1.8;
-/// Below this many estimated tokens a sample says nothing about the ratio, nor a report about its trust.
+/// The fewest tokens that a provider may count for each one that we estimate.
+const FACTOR_MIN: f64 = 0.5;
+/// The most tokens that a provider may count for each one that we estimate.
+const FACTOR_MAX: f64 = 3.0;
+/// Below this many tokens a sample says nothing about the ratio, and a report needs no belief.
 const SAMPLE_TOKENS: u64 = 400;
 
 /// What is known of a model's window, besides the settings.
@@ -103,9 +106,9 @@ impl Default for Ratio {
 }
 
 impl Ratio {
-    /// A ratio, clamped to 0.5–3. What is not a number becomes 1.
+    /// A ratio, clamped to the range in which reports are believed: 0.5–3. What is not a number becomes 1.
     pub fn new(value: f64) -> Self {
-        if value.is_finite() { Self(value.clamp(0.5, 3.0)) } else { Self::default() }
+        if value.is_finite() { Self(value.clamp(FACTOR_MIN, FACTOR_MAX)) } else { Self::default() }
     }
 
     /// How many of the provider's tokens one of ours is.
@@ -139,32 +142,67 @@ pub fn usable_usage(message: &Message) -> Option<&Usage> {
     }
 }
 
-/// Measures a path as it was recorded: the last usable usage after the newest compaction, and the estimate of
-/// what follows it. For sessions that are read; those that are at work are followed by a [`Tracker`].
-pub fn measure(path: &[Arc<Entry>], estimator: Estimator, overhead: u64, ratio: Ratio) -> Measured {
+/// Whether a provider's count may be true of what we count, in tokens of each: the one rule for all reports.
+///
+/// The range is 0.5–3 times our own count without any learned ratio, so that no series of reports widens it. What
+/// lies outside is a mistake of the server (a sum over several requests, a part of one, another unit) or something
+/// that we cannot know of; either way it is no measure of the context, and our own count is used.
+pub fn is_believable(reported: u64, counted: u64) -> bool {
+    let factor = to_f64(reported) / to_f64(counted.max(1));
+    reported.max(counted) < SAMPLE_TOKENS || (FACTOR_MIN..=FACTOR_MAX).contains(&factor)
+}
+
+/// The context's size that an answer's report stands for: its believed input, and its output.
+///
+/// `answer` is our count of the answer, in tokens. Output beyond belief is reasoning that nobody shows us, which is
+/// not sent again: then our count of the answer stands.
+fn size_after(usage: &Usage, not_resent: u64, answer: u64, ratio: Ratio) -> u64 {
+    let output = usage.output_tokens.saturating_sub(not_resent);
+    let output = if is_believable(output, answer) { output } else { ratio.apply(answer) };
+    usage.input_tokens.saturating_add(output)
+}
+
+/// Which recorded reports count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reports {
+    /// Those that our own count does not contradict: for sessions of ours.
+    Believed,
+    /// All: for comparisons with other systems, which take them as they are.
+    AsRecorded,
+}
+
+/// Measures a path as it was recorded: the last usable usage after the newest compaction, and the estimate of what
+/// follows it. For sessions that are read; those that are at work are followed by a [`Tracker`].
+pub fn measure(
+    path: &[Arc<Entry>],
+    estimator: Estimator,
+    overhead: u64,
+    ratio: Ratio,
+    reports: Reports,
+) -> Measured {
     let active = ActivePath::of(path);
-    let reported = (fresh_from(path, &active)..path.len()).rev().find_map(|index| {
-        let usage = usable_usage(path[index].kind.as_message()?)?;
-        Some((index, usage.total_tokens()))
-    });
-    let estimate = |entries: &[Arc<Entry>]| -> u64 {
-        entries
-            .iter()
-            .filter(|entry| is_message(&entry.kind))
-            .map(|entry| stored_tokens(entry, estimator))
-            .sum()
-    };
-    match reported {
-        Some((index, tokens)) => {
-            Measured { usage_tokens: tokens, trailing_tokens: ratio.apply(estimate(&path[index + 1..])) }
+    let fresh = fresh_from(path, &active);
+    let mut counted = active.compaction.map_or(0, |index| stored_tokens(&path[index], estimator));
+    // The tokens of the last report, and what was counted with its answer.
+    let mut report: Option<(u64, u64)> = None;
+    for (index, entry) in path.iter().enumerate().skip(active.start) {
+        if !is_message(&entry.kind) {
+            continue;
         }
-        None => {
-            let summary = active.compaction.map_or(0, |index| stored_tokens(&path[index], estimator));
-            Measured {
-                usage_tokens: 0,
-                trailing_tokens: overhead + ratio.apply(summary + estimate(active.entries())),
-            }
-        }
+        let tokens = stored_tokens(entry, estimator);
+        let usage =
+            entry.kind.as_message().filter(|_| index >= fresh).and_then(|message| usable_usage(message));
+        let size = usage.and_then(|usage| match reports {
+            Reports::AsRecorded => Some(usage.total_tokens()),
+            Reports::Believed => is_believable(usage.input_tokens, overhead.saturating_add(counted))
+                .then(|| size_after(usage, 0, tokens, ratio)),
+        });
+        counted += tokens;
+        report = size.map(|size| (size, counted)).or(report);
+    }
+    match report {
+        Some((usage_tokens, then)) => Measured { usage_tokens, trailing_tokens: ratio.apply(counted - then) },
+        None => Measured { usage_tokens: 0, trailing_tokens: overhead.saturating_add(ratio.apply(counted)) },
     }
 }
 
@@ -178,8 +216,8 @@ pub struct Tracker {
     /// The last report that was used.
     report: Option<Report>,
     ratio: Ratio,
-    /// A report was distrusted, and none has come near our own estimate since: what is said twice is believed.
-    distrusted: bool,
+    /// A report of this model was beyond our own count before.
+    contradicted: bool,
     /// The input of that report: the ratio is learned from what was added to it.
     sample_base: Option<Sample>,
 }
@@ -202,13 +240,6 @@ struct Sample {
     estimated: u64,
 }
 
-/// Whether a provider's count may be true of what we estimate. One that is not is believed only when the next
-/// says the same: see [`Trust`].
-pub fn is_plausible(reported: u64, estimated: u64) -> bool {
-    let factor = to_f64(reported.max(1)) / to_f64(estimated.max(1));
-    (1.0 / DISTRUST_FACTOR..=DISTRUST_FACTOR).contains(&factor)
-}
-
 /// What a report was worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
@@ -216,22 +247,25 @@ pub enum Trust {
     Used,
     /// It was zero, of a failed or interrupted answer, or missing.
     Unusable,
-    /// It is too far from our own estimate (both in tokens); the next one will be believed.
-    Distrusted {
-        /// What the provider reported, in its tokens.
+    /// Our own count contradicts it: see [`is_believable`].
+    Contradicted {
+        /// The input that the provider reported, in its tokens.
         reported: u64,
-        /// What we estimate, in its tokens.
-        estimated: u64,
+        /// The same input by our own count, in tokens.
+        counted: u64,
+        /// Whether it is the first of this model's in this session that is too large: the user is told once. Of one
+        /// that is too small nothing need be said, since our count of images is a guess.
+        is_first: bool,
     },
 }
 
 impl Tracker {
-    /// Starts from a path as it was recorded, and takes its reports for what they were worth then.
+    /// Starts from a path as it was recorded, and judges its reports as when they came.
     pub fn open(path: &[Arc<Entry>], overhead: u64, ratio: Ratio) -> Self {
         let active = ActivePath::of(path);
         let summary = active.compaction.map_or(0, |index| path[index].tokens);
         let mut tracker =
-            Self { overhead, estimate: summary, report: None, ratio, distrusted: false, sample_base: None };
+            Self { overhead, estimate: summary, report: None, ratio, contradicted: false, sample_base: None };
         let fresh = fresh_from(path, &active);
         for (index, entry) in path.iter().enumerate().skip(active.start) {
             if !is_message(&entry.kind) {
@@ -259,15 +293,14 @@ impl Tracker {
     pub fn reported(&mut self, answer: &Message, answer_tokens: u64, resends_reasoning: bool) -> Trust {
         let Some(usage) = usable_usage(answer) else { return Trust::Unusable };
         let not_resent = if resends_reasoning { 0 } else { usage.reasoning_tokens.min(usage.output_tokens) };
-        let tokens = usage.total_tokens() - not_resent;
         let input_estimate = self.estimate.saturating_sub(answer_tokens);
-        let estimated = self.overhead + self.ratio.apply(input_estimate);
-        let far = !is_plausible(usage.input_tokens, estimated);
-        if far && !self.distrusted && estimated.max(usage.input_tokens) >= SAMPLE_TOKENS {
-            self.distrusted = true;
-            return Trust::Distrusted { reported: usage.input_tokens, estimated };
+        let counted = self.overhead.saturating_add(input_estimate);
+        if !is_believable(usage.input_tokens, counted) {
+            let is_too_large = usage.input_tokens > counted;
+            let is_first = is_too_large && !std::mem::replace(&mut self.contradicted, true);
+            return Trust::Contradicted { reported: usage.input_tokens, counted, is_first };
         }
-        self.distrusted &= far;
+        let tokens = size_after(usage, not_resent, answer_tokens, self.ratio);
         let base = self.sample_base.unwrap_or(Sample { reported: self.overhead, estimated: 0 });
         let sample = Sample { reported: usage.input_tokens, estimated: input_estimate };
         if sample.reported > base.reported && sample.estimated > base.estimated {
@@ -281,7 +314,7 @@ impl Tracker {
     /// The context was rewritten (compaction, undo, branch): from here on `path` counts, and no earlier report.
     pub fn rewritten(&mut self, path: &[Arc<Entry>]) {
         // Another branch, or an import, has reports of its own; a compacted path has none yet.
-        *self = Self { distrusted: self.distrusted, ..Self::open(path, self.overhead, self.ratio) };
+        *self = Self { contradicted: self.contradicted, ..Self::open(path, self.overhead, self.ratio) };
     }
 
     /// The fixed part changed.
@@ -298,7 +331,13 @@ impl Tracker {
     pub fn switch_model(&mut self, ratio: Ratio) {
         self.ratio = ratio;
         self.report = None;
+        self.contradicted = false;
         self.sample_base = None;
+    }
+
+    /// The context's size by our own count alone, in estimated tokens: no report and no learned ratio is in it.
+    pub fn counted(&self) -> u64 {
+        self.overhead.saturating_add(self.estimate)
     }
 
     /// The context's size now.
@@ -308,9 +347,10 @@ impl Tracker {
                 usage_tokens: report.tokens,
                 trailing_tokens: self.ratio.apply(self.estimate.saturating_sub(report.estimate)),
             },
-            None => {
-                Measured { usage_tokens: 0, trailing_tokens: self.overhead + self.ratio.apply(self.estimate) }
-            }
+            None => Measured {
+                usage_tokens: 0,
+                trailing_tokens: self.overhead.saturating_add(self.ratio.apply(self.estimate)),
+            },
         }
     }
 

@@ -183,18 +183,23 @@ impl ModelInfo {
     }
 
     /// What a call costs, rounded to the nearest microdollar; `None` if the prices are not known.
+    ///
+    /// Tokens beyond the model's window are a mistake of the report, and cost nothing: a budget would be used up by
+    /// them at once.
     pub fn cost_microdollars(&self, usage: &Usage) -> Option<u64> {
-        let tier = self.tiers.iter().rev().find(|tier| usage.input_tokens > tier.above_tokens);
+        let possible = self.context_tokens.into_iter().chain(self.input_tokens).max().unwrap_or(u64::MAX);
+        let (input, output) = (usage.input_tokens.min(possible), usage.output_tokens.min(possible));
+        let tier = self.tiers.iter().rev().find(|tier| input > tier.above_tokens);
         let prices = tier.map(|tier| tier.prices).or(self.prices)?;
-        let cached = usage.cached_tokens.min(usage.input_tokens);
-        let written = usage.cache_write_tokens.min(usage.input_tokens.saturating_sub(cached));
-        let fresh = usage.input_tokens.saturating_sub(cached).saturating_sub(written);
-        let reasoning = usage.reasoning_tokens.min(usage.output_tokens);
+        let cached = usage.cached_tokens.min(input);
+        let written = usage.cache_write_tokens.min(input.saturating_sub(cached));
+        let fresh = input.saturating_sub(cached).saturating_sub(written);
+        let reasoning = usage.reasoning_tokens.min(output);
         let parts = [
             (fresh, prices.input),
             (cached, prices.cache_read.unwrap_or(prices.input)),
             (written, prices.cache_write.unwrap_or(prices.input)),
-            (usage.output_tokens.saturating_sub(reasoning), prices.output),
+            (output.saturating_sub(reasoning), prices.output),
             (reasoning, prices.reasoning.unwrap_or(prices.output)),
         ];
         let total: u128 = parts.iter().map(|(tokens, price)| u128::from(*tokens) * u128::from(*price)).sum();

@@ -1,10 +1,17 @@
-//! Guards: the same call again and again, too many steps, too much money. Each is a typed end with an event, and
-//! the session goes on; a guard that cannot hold says so.
+//! Guards: the same call again and again, too many steps, too many calls at once, too much time, too much money. Each
+//! is a typed end with an event, and the session goes on; a guard that cannot hold says so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use greenroom::prelude::*;
+use greenroom_kernel::message::{Message, ToolStatus};
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::UnknownWindow;
-use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
+use greenroom_simulator::{
+    CallInfo, Fault, Function, Point, Reply as Said, SeenRequest, Simulator, SimulatorOptions,
+};
 use serde_json::json;
 
 use crate::support::{agent, builder, drain, simulator};
@@ -66,6 +73,127 @@ async fn too_many_steps_are_stopped_and_the_session_goes_on() {
     assert_eq!(model.calls(), 6);
     assert_eq!(session.prompt("stop it").await.unwrap().text, "stopped");
     model.assert_clean();
+}
+
+/// An answer of so many calls, each of which notes `text`.
+fn calling(count: usize, text: &str) -> Said {
+    (0..count).fold(Said::default(), |said, number| {
+        said.and_call("count", &json!({ "number": number, "text": text }))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_too_many_calls_the_first_are_run_and_the_model_is_told_of_the_others() {
+    for (calls, text, limits, run) in [
+        (128, String::new(), RunLimits::default(), 128),
+        (129, String::new(), RunLimits::default(), 128),
+        (900, String::new(), RunLimits::default(), 128),
+        (20, String::new(), RunLimits { calls_max: 7, ..RunLimits::default() }, 7),
+        (40, "x".repeat(1_000), RunLimits { call_bytes_max: 10_500, ..RunLimits::default() }, 10),
+    ] {
+        let script = Function(move |request: &SeenRequest, info: CallInfo| match info.session_call {
+            0 if request.last_user_text() == "go" => calling(calls, &text),
+            _ => Said::text("done"),
+        });
+        let model = simulator(script, 2_000_000);
+        let runtime = builder(&model).start().await.unwrap();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&ran);
+        let tool = move |count: Count| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async move { Ok(count.number.to_string()) }
+        };
+        let agent = agent(2_000_000).tool("count", tool).limits(limits);
+        let session = runtime.open("many", &agent).await.unwrap();
+        assert_eq!(session.prompt("go").await.unwrap().text, "done", "{calls}");
+        assert_eq!(ran.load(Ordering::SeqCst), run, "{calls}");
+        let context = session.context().await.unwrap();
+        let refused: Vec<String> = context
+            .iter()
+            .filter(|message| {
+                matches!(&***message, Message::ToolResult(result) if result.status == ToolStatus::Error)
+            })
+            .map(|message| message.text())
+            .collect();
+        assert_eq!(refused.len(), usize::from(calls > run), "{calls}: {refused:?}");
+        if let Some(told) = refused.first() {
+            let left_out = format!("this call and {} after it were left out", calls - run - 1);
+            assert!(told.contains(&left_out), "{calls}: {told}");
+        }
+        // Prompt, answer, a result for each call that is on the record, the last answer.
+        let recorded = run + usize::from(calls > run);
+        assert_eq!(context.len(), recorded + 3, "{calls}");
+        assert!(session.state().await.unwrap().context.tokens < 500_000, "{calls}");
+        model.assert_clean();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_goes_on_calling_too_many_tools_is_stopped() {
+    let script = Function(|request: &SeenRequest, info: CallInfo| {
+        if request.last_user_text() == "stop it" {
+            return Said::text("stopped");
+        }
+        calling(9, &format!("step {}", info.session_call))
+    });
+    let model = simulator(script, 50_000);
+    let limits = RunLimits { calls_max: 2, ..RunLimits::default() };
+    let calls =
+        stopped(&model, &counting(50_000).limits(limits), "called more tools than one answer may").await;
+    assert_eq!(calls, 4);
+    model.assert_clean();
+}
+
+/// A provider that says a little now and then, for ever: no guard of a stream sees it.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_takes_too_long_is_stopped_and_what_had_come_is_kept() {
+    // In a model call, in a tool, in a wait between two calls.
+    let drip = || {
+        Said::text("a b c d e f").with_fault(Fault::Stall {
+            at: Point::MidStream,
+            ping_every_ms: Some(1_000),
+            for_ms: None,
+        })
+    };
+    let slow = || Said::call("count", &json!({ "number": 7 }));
+    let failing = || Said::text("").with_fault(Fault::ServerError(503));
+    for (what, first) in [("model", drip()), ("tool", slow()), ("wait", failing())] {
+        let script =
+            Function(
+                move |request: &SeenRequest, _: CallInfo| {
+                    if request.last_user_text() == "go" { first.clone() } else { Said::text("on") }
+                },
+            );
+        let model = simulator(script, 50_000);
+        let runtime = builder(&model).start().await.unwrap();
+        let agent = agent(50_000)
+            .tool("count", |count: Count| async move {
+                tokio::time::sleep(Duration::from_secs(1_000_000)).await;
+                Ok(count.number.to_string())
+            })
+            .run_timeout(Some(Duration::from_secs(9)));
+        let session = runtime.open("slow", &agent).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let error = session.prompt("go").await.unwrap_err();
+        assert!(
+            matches!(&error, Error::Stopped { reason } if reason == "the run reached its time limit of 9 s"),
+            "{what}: {error:?}"
+        );
+        // Time is paused: this is the limit, and what a tool's grace adds.
+        assert!((9..30).contains(&began.elapsed().as_secs()), "{what}: {:?}", began.elapsed());
+        let context = session.context().await.unwrap();
+        match what {
+            "model" => assert_eq!(context.last().unwrap().text().trim(), "a b c", "what had come is kept"),
+            "tool" => assert!(
+                matches!(&**context.last().unwrap(), Message::ToolResult(result) if result.status == ToolStatus::Interrupted)
+            ),
+            _ => assert_eq!(context.len(), 1, "{context:?}"),
+        }
+        let state = session.state().await.unwrap();
+        assert_eq!((state.status, state.waiting), (Status::Idle, 0), "{what}");
+        assert_eq!(session.prompt("next").await.unwrap().text, "on", "{what}");
+        model.assert_clean();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,10 +6,11 @@
 //! tasks are cancelled with it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom_kernel::failure::Failure;
 use greenroom_kernel::path::Media;
-use greenroom_kernel::run::{Effect, Input, Run};
+use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
 use greenroom_kernel::{AssistantMessage, Message};
 use greenroom_provider::{ModelSettings, Purpose, Request, ToolChoice};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -64,8 +65,8 @@ struct Running {
     model: Option<DropGuard>,
     /// Cancels the task of the tool calls under way.
     tools: Option<DropGuard>,
-    /// The user aborts the run; the machine is told when the tasks have ended.
-    aborting: bool,
+    /// Who ends the run now; the machine is told when the tasks have ended.
+    aborting: Option<AbortCause>,
     /// The part of an answer that was there when it was cancelled.
     partial: Option<Box<AssistantMessage>>,
     /// Cancelled when the run is over: it ends the abort's watcher and the waits.
@@ -145,7 +146,7 @@ impl AgentState {
             }
             AgentMessage::Context { stamp, messages } => self.ask(myself, stamp, messages),
             AgentMessage::TrackerRestarted { tracker } => self.measure_anew(myself, tracker),
-            AgentMessage::Abort { stamp } => self.abort(myself, stamp),
+            AgentMessage::Abort { stamp, cause } => self.abort(myself, stamp, cause),
             AgentMessage::ModelOver { stamp, call, outcome } => self.model_over(myself, stamp, call, outcome),
             AgentMessage::ToolOver { stamp, result } => self.input(myself, stamp, Input::ToolEnded(result)),
             AgentMessage::ToolsOver { stamp } => {
@@ -182,7 +183,7 @@ impl AgentState {
     fn begin(&mut self, myself: &ActorRef<AgentMessage>, begin: BeginRun) {
         let stamp = begin.stamp;
         let over = CancellationToken::new();
-        watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), over.clone());
+        watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), begin.agent.run_timeout, over.clone());
         // The limit that the provider would set must be known here, to be lowered.
         let of_provider = || self.deps.lane(&begin.agent)?.provider.output_tokens_max();
         let output_tokens_max = begin.settings.output_tokens_max.or_else(of_provider);
@@ -203,7 +204,7 @@ impl AgentState {
             measured: None,
             model: None,
             tools: None,
-            aborting: false,
+            aborting: None,
             partial: None,
             _cancels_over: over.clone().drop_guard(),
             over,
@@ -330,7 +331,7 @@ impl AgentState {
         running.call += 1;
         let (call, over, agent) = (running.call, running.over.clone(), myself.clone());
         tokio::spawn(async move {
-            let delay = tokio::time::sleep(std::time::Duration::from_millis(delay_ms));
+            let delay = tokio::time::sleep(Duration::from_millis(delay_ms));
             tokio::select! {
                 biased;
                 () = delay => { let _ = agent.cast(AgentMessage::Waited { stamp, call }); }
@@ -391,7 +392,7 @@ impl AgentState {
         let Some(running) = self.current(stamp).filter(|running| running.call == call) else { return };
         running.model = None;
         match outcome {
-            ModelOutcome::Answered(_) | ModelOutcome::Failed(_) if running.aborting => {
+            ModelOutcome::Answered(_) | ModelOutcome::Failed(_) if running.aborting.is_some() => {
                 if let ModelOutcome::Answered(answer) = outcome {
                     running.partial = Some(answer);
                 }
@@ -442,35 +443,51 @@ impl AgentState {
     }
 
     /// The run is cancelled: first its tasks end, then the run hears of it.
-    fn abort(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt) {
+    fn abort(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt, cause: AbortCause) {
         let Some(running) = self.current(stamp) else { return };
-        running.aborting = true;
+        running.aborting = Some(cause);
+        running.begin.cancel.cancel();
         self.abort_when_quiet(myself, stamp);
     }
 
     fn abort_when_quiet(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt) {
         let Some(running) = self.current(stamp) else { return };
-        if running.aborting && running.model.is_none() && running.tools.is_none() {
+        if let Some(cause) = running.aborting
+            && running.model.is_none()
+            && running.tools.is_none()
+        {
             running.next_request = None;
             let partial = running.partial.take();
-            self.input(myself, stamp, Input::Abort { partial });
+            self.input(myself, stamp, Input::Abort { partial, cause });
         }
     }
 }
 
-/// Tells the agent when the run is cancelled, until it is over.
+/// Tells the agent when the run is cancelled or has taken too long, until it is over.
 fn watch_for_abort(
     agent: ActorRef<AgentMessage>,
     stamp: RunAttempt,
     cancel: CancellationToken,
+    time_limit: Option<Duration>,
     over: CancellationToken,
 ) {
     tokio::spawn(async move {
-        tokio::select! {
+        let time_is_up = async {
+            match time_limit {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        let cause = tokio::select! {
             biased;
-            () = cancel.cancelled() => { let _ = agent.cast(AgentMessage::Abort { stamp }); }
-            () = over.cancelled() => {}
-        }
+            () = cancel.cancelled() => AbortCause::Asked,
+            () = over.cancelled() => return,
+            () = time_is_up => {
+                let limit_ms = time_limit.unwrap_or_default().as_millis();
+                AbortCause::OutOfTime { limit_ms: u64::try_from(limit_ms).unwrap_or(u64::MAX) }
+            }
+        };
+        let _ = agent.cast(AgentMessage::Abort { stamp, cause });
     });
 }
 

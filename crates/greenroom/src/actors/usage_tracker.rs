@@ -70,21 +70,30 @@ impl TrackerState {
                 learned.accepted(&self.config.origin, &self.config.model, input);
             }
             Trust::Unusable => {}
-            Trust::Distrusted { reported, estimated } => {
-                tracing::warn!(
-                    session = %self.shared.id,
-                    reported,
-                    estimated,
-                    "the provider's report is far from the estimate; it is ignored once"
-                );
+            Trust::Contradicted { reported, counted, is_first } => {
+                let session = &self.shared.id;
+                tracing::debug!(%session, reported, counted, "a report of usage was not believed");
+                if is_first {
+                    self.warn(reported, counted);
+                }
             }
         }
         self.announce();
     }
 
+    /// Tells the user, once, that the provider's reports are no measure of the context.
+    fn warn(&self, reported: u64, counted: u64) {
+        let TrackerConfig { provider, model, .. } = &self.config;
+        let message = format!(
+            "{provider} reports {reported} input tokens for a request to {model} in which about {counted} are counted; \
+             such reports are not believed, and the context's size is estimated"
+        );
+        self.shared.publish(&self.deps.bus, EventKind::Warning { message });
+    }
+
     fn measurement(&self) -> Box<Measurement> {
         let usage = self.context();
-        let size = self.config.limits.size(usage.tokens, self.bill.cost_microdollars);
+        let size = self.config.limits.size(usage.tokens, self.tracker.counted(), self.bill.cost_microdollars);
         Box::new(Measurement { size, usage, ratio: self.tracker.ratio() })
     }
 

@@ -312,14 +312,16 @@ fn assert_end(params: &CompactionParams, end: &End, installed: Option<&Segment>)
             }
         }
         None => {
-            assert_eq!(end.floor.is_some(), params.at_window && end.outcome.as_str() == "failed", "{end:?}");
+            assert!(end.floor.is_none() || (params.at_window && end.outcome.as_str() == "failed"), "{end:?}");
         }
     }
     if end.outcome == CompactionOutcome::Truncated {
         assert!(params.at_window || params.settings.strategy == Strategy::Truncate);
     }
     if let Some(floor) = &end.floor {
-        assert_eq!(floor.class, FailureClass::ContextFloor);
+        assert_eq!((floor.class, floor.limit), (FailureClass::ContextFloor, Some(params.window)));
+        // By our own count alone, whatever the provider reports and whatever was learned of it.
+        assert!(floor.requested.is_some_and(|own| is_full(own, params.window)), "{end:?}");
     }
 }
 
@@ -785,7 +787,8 @@ fn a_path_that_cannot_be_cut_is_nothing_or_the_floor() {
         params.trigger = Trigger::Overflow;
         params.at_window = true;
         let ran = run(&params, Model::Obedient);
-        assert!(ran.end.floor.is_some(), "{drawing}: {:?}", ran.end);
+        assert_eq!(ran.outcome(), "failed", "{drawing}");
+        assert_eq!(ran.end.floor.is_some(), drawing == "u:9000", "{drawing}: {:?}", ran.end);
     }
     // A preserve that is too large gives way at the window only.
     let mut params = params(path(&turns(20)), Trigger::Threshold);
@@ -793,6 +796,30 @@ fn a_path_that_cannot_be_cut_is_nothing_or_the_floor() {
     assert_eq!(run(&params, Model::Obedient).outcome(), "nothing");
     params.at_window = true;
     assert_eq!(run(&params, Model::Obedient).outcome(), "truncated");
+}
+
+/// What was reported, and what was learned from reports, may ask for a compaction; it proves no floor.
+#[test]
+fn only_our_own_count_shows_a_floor() {
+    // The newest message, the learned ratio, the size as it was reported; and whether it is a floor.
+    let table = [
+        (14, 1.0, 1_364_156, false),
+        (14, 3.0, u64::MAX, false),
+        (4_000, 3.0, 12_000, false),
+        // With the fixed part of 500 tokens, 85 % of the window begin at 8,000.
+        (7_999, 1.0, 8_499, false),
+        (7_999, 1.5, 12_600, false),
+        (8_000, 1.0, 8_500, true),
+        (8_000, 0.5, 8_500, true),
+        (30_000, 1.0, 30_000, true),
+    ];
+    for (newest, ratio, tokens_before, is_floor) in table {
+        let mut params = params(path(&format!("u:{newest}")), Trigger::Threshold);
+        (params.at_window, params.ratio, params.tokens_before) = (true, Ratio::new(ratio), tokens_before);
+        let ran = run(&params, Model::Obedient);
+        assert_eq!(ran.outcome(), "failed", "{newest} at {ratio}: {:?}", ran.end);
+        assert_eq!(ran.end.floor.is_some(), is_floor, "{newest} at {ratio}: {:?}", ran.end);
+    }
 }
 
 #[test]
@@ -812,7 +839,8 @@ fn each_overflow_in_a_row_goes_a_rung_down() {
     // Nothing is left to be cut.
     let mut params = params(path, Trigger::Overflow);
     params.failed_attempts = 3;
-    assert!(run(&params, Model::Lossy).end.floor.is_some());
+    let end = run(&params, Model::Lossy).end;
+    assert_eq!((end.outcome.as_str(), end.floor), ("failed", None), "our own count shows no floor");
 }
 
 #[test]

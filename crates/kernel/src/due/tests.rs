@@ -101,9 +101,13 @@ fn a_size_is_due_from_the_trigger_on_and_at_the_window_where_it_is_full() {
     for (name, change, sizes) in table {
         let limits = limits(change);
         for (tokens, is_due, at_window) in sizes {
-            let size = limits.size(*tokens, 0);
+            let size = limits.size(*tokens, 7, 0);
             assert_eq!((size.is_due, size.at_window), (*is_due, *at_window), "{name}, {tokens} tokens");
-            assert_eq!((size.tokens, size.window), (*tokens, limits.window.tokens), "{name}");
+            assert_eq!(
+                (size.tokens, size.counted, size.window),
+                (*tokens, 7, limits.window.tokens),
+                "{name}"
+            );
         }
     }
 }
@@ -121,7 +125,7 @@ fn a_window_is_guessed_where_nobody_said_it() {
         (Server, false),
         (Trained, true),
     ] {
-        let size = limits(|limits| limits.window.source = source).size(1, 0);
+        let size = limits(|limits| limits.window.source = source).size(1, 1, 0);
         assert_eq!(size.is_window_guessed, guessed, "{source:?}");
     }
 }
@@ -129,10 +133,10 @@ fn a_window_is_guessed_where_nobody_said_it() {
 #[test]
 fn a_budget_is_used_up_when_it_is_reached() {
     let limits = limits(|limits| limits.cost_microdollars_max = Some(1_234_567));
-    assert_eq!(limits.size(1, 1_234_566).over_budget, None);
+    assert_eq!(limits.size(1, 1, 1_234_566).over_budget, None);
     let said = "the session reached its cost limit of $1.23";
-    assert_eq!(limits.size(1, 1_234_567).over_budget.as_deref(), Some(said));
-    assert_eq!(limits.size(1, u64::MAX).over_budget.as_deref(), Some(said));
+    assert_eq!(limits.size(1, 1, 1_234_567).over_budget.as_deref(), Some(said));
+    assert_eq!(limits.size(1, 1, u64::MAX).over_budget.as_deref(), Some(said));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::message::Part;
 use crate::notation::{Random, assistant, calls, drawn, result, says, usage};
 
 fn size(tokens: u64) -> Input {
-    Input::Size(Size { tokens, window: Some(1_000), ..Size::default() })
+    Input::Size(Size { tokens, counted: tokens, window: Some(1_000), ..Size::default() })
 }
 
 fn due(at_window: bool) -> Input {
@@ -63,7 +63,7 @@ fn limited(class: FailureClass, limit: u64) -> Input {
 }
 
 fn abort() -> Input {
-    Input::Abort { partial: None }
+    Input::Abort { partial: None, cause: AbortCause::Asked }
 }
 
 /// Effects as words: `measure`, `compact overflow window 1`, `ask out=512 newest`, `ask bare`, `record (c=x) none`, `run x,y`,
@@ -560,8 +560,15 @@ fn a_report_above_the_window_says_that_the_context_was_cut() {
     };
     check_at(1_000, "record (a) end");
     check_at(1_001, "overflow; record (a) end");
-    // One that our own count belies says nothing.
-    check_at(1_700, "record (a) end");
+    check_at(2_700, "overflow; record (a) end");
+    // One that our own count contradicts says nothing, whatever was measured by reports before.
+    check_at(2_701, "record (a) end");
+    let believed = Size { tokens: 2_700, counted: 900, window: Some(1_000), ..Size::default() };
+    check(vec![
+        (Input::Begin, "measure"),
+        (Input::Size(believed), "ask"),
+        (reported(2_701), "record (a) end"),
+    ]);
 }
 
 #[test]
@@ -589,28 +596,11 @@ fn a_payload_too_large_is_sent_with_less_media_before_anything_is_compacted() {
         (refused(), "ask newest"),
         (refused(), "ask bare"),
         (refused(), "compact overflow window 0"),
-        (floor(19, 128_000), "end failed payload_too_large ()"),
+        (
+            Input::Compacted { installed: false, floor: Some(failure(FailureClass::ContextFloor)) },
+            "end failed payload_too_large ()",
+        ),
     ]);
-}
-
-#[test]
-fn an_overflow_that_cannot_be_helped_ends_with_what_our_numbers_show() {
-    let refused = || failed(FailureClass::ContextOverflow);
-    check_asked(vec![
-        (refused(), "compact overflow window 0"),
-        (floor(19, 128_000), "end failed context_overflow ()"),
-    ]);
-    check_asked(vec![
-        (refused(), "compact overflow window 0"),
-        (floor(130_000, 128_000), "end failed context_floor ()"),
-    ]);
-}
-
-fn floor(requested: u64, limit: u64) -> Input {
-    let mut floor = Failure::new(FailureClass::ContextFloor, "it does not fit");
-    floor.requested = Some(requested);
-    floor.limit = Some(limit);
-    Input::Compacted { installed: false, floor: Some(floor) }
 }
 
 #[test]
@@ -638,7 +628,7 @@ fn an_answer_that_says_nothing_is_none() {
         (compacted(true), "measure"),
         (size(10), "ask"),
     ]);
-    // By the provider's count, too, where ours does not belie it.
+    // By the provider's count, too, where ours does not contradict it.
     let counted = |input_tokens| {
         let mut thought = assistant(vec![Part::Reasoning("hm".into())]);
         thought.stop = StopReason::Length;
@@ -711,6 +701,135 @@ fn a_call_that_the_answers_end_cut_off_is_answered_and_not_run() {
     assert_eq!(words(&run.on(recorded(0))), "run x");
 }
 
+/// An answer of so many calls, each with so many bytes of arguments.
+fn many(count: usize, bytes: usize) -> AssistantMessage {
+    let ids: Vec<String> = (1..=count).map(|id| id.to_string()).collect();
+    let mut answer = calls(&ids.iter().map(String::as_str).collect::<Vec<_>>());
+    for part in &mut answer.content {
+        if let Part::ToolCall(call) = part {
+            call.name = "t".into();
+            call.arguments = "x".repeat(bytes);
+        }
+    }
+    answer
+}
+
+fn of_few_calls() -> Run {
+    Run::new(
+        RunLimits { calls_max: 3, call_bytes_max: 100, repeats_max: 9, ..RunLimits::default() },
+        true,
+        None,
+    )
+}
+
+#[test]
+fn more_calls_than_one_answer_may_have_are_left_out_and_the_model_is_told() {
+    // Calls, bytes of each one's arguments; what is recorded and what is run.
+    for (count, bytes, record, after) in [
+        (3, 1, "record (c=1,2,3) none", "run 1,2,3"),
+        (3, 32, "record (c=1,2,3) none", "run 1,2,3"),
+        (4, 1, "record (c=1,2,3,4) none", "run 1,2,3; record (r=4) none"),
+        (9, 1, "record (c=1,2,3,4) none", "run 1,2,3; record (r=4) none"),
+        (100_000, 1, "record (c=1,2,3,4) none", "run 1,2,3; record (r=4) none"),
+        (3, 33, "record (c=1,2,3) none", "run 1,2; record (r=3) none"),
+        (3, 60, "record (c=1,2) none", "run 1; record (r=2) none"),
+        (1, 99, "record (c=1) none", "run 1"),
+        (1, 100, "record (c=1) none", "record (r=1) steps"),
+        (2, 4_000_000, "record (c=1) none", "record (r=1) steps"),
+    ] {
+        let run = check_run(
+            of_few_calls(),
+            begun(vec![(answered(many(count, bytes)), record), (recorded(0), after)]),
+        );
+        assert!(!run.is_over(), "{count} of {bytes}");
+    }
+    // What it is told, and what is recorded of the call.
+    let mut run = check_run(of_few_calls(), begun(Vec::new()));
+    let mut wordy = many(5, 2_000_000);
+    wordy.content.insert(0, Part::Text("now I".into()));
+    wordy.content.push(Part::Text("so I".into()));
+    let effects = run.on(answered(wordy));
+    let Some(Effect::Record { messages, .. }) = effects.first() else { panic!("{effects:?}") };
+    let Message::Assistant(answer) = &messages[0] else { panic!("{messages:?}") };
+    assert_eq!(answer.text(), "now Iso I");
+    let recorded_calls: Vec<&ToolCall> = answer.tool_calls().collect();
+    assert_eq!((recorded_calls.len(), recorded_calls[0].arguments.as_str()), (1, "{}"));
+    let effects = run.on(recorded(0));
+    let Some(Effect::Record { messages, .. }) = effects.first() else { panic!("{effects:?}") };
+    let told = messages[0].text();
+    for words in
+        ["was not run", "at most 3 tools", "at most 100 bytes", "5 calls with 10000005 bytes", "4 after it"]
+    {
+        assert!(told.contains(words), "{told}");
+    }
+    // An answer that was cut off and has too many calls besides is told of the second.
+    let mut both = many(9, 1);
+    both.stop = StopReason::Length;
+    let mut run = check_run(of_few_calls(), begun(vec![(answered(both), "record (c=1,2,3,4) none")]));
+    let effects = run.on(recorded(0));
+    assert_eq!(words(&effects), "run 1,2,3; record (r=4) none");
+}
+
+#[test]
+fn a_model_that_goes_on_calling_too_many_tools_is_stopped() {
+    let end = |id: &str, boundary: &str| (ended(id), format!("record (r={id}) {boundary}"));
+    let mut run = check_run(of_few_calls(), begun(Vec::new()));
+    for round in 0..3 {
+        // Others each time: it is no repetition.
+        assert_eq!(words(&run.on(answered(many(9, 2 + round)))), "record (c=1,2,3,4) none");
+        assert_eq!(words(&run.on(recorded(0))), "run 1,2,3; record (r=4) none");
+        run.on(recorded(0));
+        for (input, expect) in [end("1", "none"), end("2", "none"), end("3", "steps")] {
+            assert_eq!(words(&run.on(input)), expect);
+        }
+        run.on(recorded(0));
+        run.on(recorded(0));
+        assert_eq!(words(&run.on(recorded(0))), "measure");
+        assert_eq!(words(&run.on(size(10))), "ask");
+    }
+    let effects = run.on(answered(many(9, 9)));
+    assert_eq!(words(&effects), "end stopped (c=1,2,3,4 r=1 r=2 r=3 r=4)");
+    let Some(Effect::End { outcome: RunOutcome::Stopped { reason }, .. }) = effects.last() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(reason, "4 answers in a row called more tools than one answer may");
+    // One answer within the limit makes a new beginning.
+    let mut run = check_run(of_few_calls(), begun(Vec::new()));
+    for round in 0..20 {
+        let count = if round % 4 == 3 { 1 } else { 9 };
+        run.on(answered(many(count, 2 + round)));
+        run.on(recorded(0));
+        for id in ["1", "2", "3"].into_iter().take(count) {
+            run.on(ended(id));
+        }
+        for _ in 0..4 {
+            run.on(recorded(0));
+        }
+        run.on(size(10));
+        assert!(!run.is_over(), "round {round}");
+    }
+}
+
+#[test]
+fn a_run_that_is_out_of_time_is_stopped_as_an_abort_and_says_why() {
+    let late = |partial| Input::Abort { partial, cause: AbortCause::OutOfTime { limit_ms: 90_000 } };
+    check(vec![(late(None), "cancel; end stopped ()")]);
+    check_asked(vec![(late(Some(Box::new(says("half")))), "cancel; end stopped (a)")]);
+    check_asked(vec![
+        (tools(&["x", "y"]), "record (c=x,y) none"),
+        (recorded(0), "run x,y"),
+        (ended("x"), "record (r=x) none"),
+        (late(None), "cancel; end stopped (r=y!)"),
+    ]);
+    check_asked(vec![(text(), "record (a) end"), (late(None), ""), (recorded(0), "")]);
+    check_asked(vec![(text(), "record (a) end"), (late(None), ""), (recorded(1), "end stopped ()")]);
+    let effects = check_asked(Vec::new()).on(late(None));
+    let Some(Effect::End { outcome: RunOutcome::Stopped { reason }, .. }) = effects.last() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(reason, "the run reached its time limit of 90 s");
+}
+
 #[test]
 fn a_silent_overflow_is_compacted_before_the_next_call() {
     let over = |mut answer: AssistantMessage| {
@@ -722,8 +841,8 @@ fn a_silent_overflow_is_compacted_before_the_next_call() {
         whole.extend(rest);
         whole
     };
-    // Our own estimate may be moderately low.
-    for tokens in [990, 700] {
+    // Our own estimate may be low.
+    for tokens in [990, 700, 400] {
         check(at(
             tokens,
             vec![
@@ -747,8 +866,8 @@ fn a_silent_overflow_is_compacted_before_the_next_call() {
         vec![(over(says("done")), "overflow; record (a) end"), (recorded(1), "measure"), (size(10), "ask")],
     );
     check_run(Run::new(RunLimits::default(), false, None), table);
-    // One report that our own estimate belies compacts nothing: if the next says the same, the measured size does.
-    for tokens in [10, 150, 660] {
+    // A report that our own count contradicts compacts nothing.
+    for tokens in [10, 150, 399] {
         check(at(
             tokens,
             vec![
@@ -824,7 +943,7 @@ fn an_abort_ends_the_turn_in_any_phase() {
         (Input::Waited, ""),
     ]);
     // What had come of an answer is kept, without calls that were still being written.
-    let partial = |answer| Input::Abort { partial: Some(Box::new(answer)) };
+    let partial = |answer| Input::Abort { partial: Some(Box::new(answer)), cause: AbortCause::Asked };
     check_asked(vec![(partial(says("half")), "cancel; end aborted (a)")]);
     check_asked(vec![(partial(calls(&["x"])), aborted)]);
     check_asked(vec![(partial(assistant(vec![Part::Reasoning("hm".into())])), aborted)]);
@@ -914,6 +1033,7 @@ fn any_input(random: &mut Random) -> Input {
         0 => Input::Begin,
         1 | 2 => Input::Size(Size {
             tokens: random.below(1_200),
+            counted: random.below(1_200),
             is_window_guessed: random.one_in(3),
             window: (!random.one_in(5)).then_some(1_000),
             is_due: random.one_in(3),
@@ -939,7 +1059,9 @@ fn any_input(random: &mut Random) -> Input {
         8 => Input::Validated(any_verdict(random)),
         7 => Input::ToolEnded(Box::new(result(random.pick::<&str>(&["x", "y", "z", "w"]), "ok"))),
         _ if random.one_in(20) => {
-            Input::Abort { partial: random.one_in(2).then(|| Box::new(any_answer(random))) }
+            let partial = random.one_in(2).then(|| Box::new(any_answer(random)));
+            let out_of_time = AbortCause::OutOfTime { limit_ms: 1_000 };
+            Input::Abort { partial, cause: if random.one_in(3) { out_of_time } else { AbortCause::Asked } }
         }
         _ => Input::Recorded { delivered: u32::from(random.one_in(4)) },
     }
@@ -1030,8 +1152,15 @@ impl Log {
 fn whatever_happens_a_run_ends_once_and_each_call_runs_and_is_answered_once() {
     for seed in 0..5_000 {
         let mut random = Random::new(seed);
-        let limits =
-            RunLimits { steps_max: 6, repeats_max: 3, retries_max: 2, overflows_max: 2, rejections_max: 1 };
+        let limits = RunLimits {
+            steps_max: 6,
+            repeats_max: 3,
+            retries_max: 2,
+            overflows_max: 2,
+            rejections_max: 1,
+            calls_max: 2,
+            call_bytes_max: 60,
+        };
         let max = random.one_in(2).then_some(900);
         let mut run = Run::new(limits, !random.one_in(4), max).validated(random.one_in(2));
         let mut log = Log::default();
@@ -1069,6 +1198,7 @@ fn a_run_whose_effects_are_done_always_ends() {
                 match effect {
                     Effect::Measure => waiting.push(Input::Size(Size {
                         tokens: random.below(1_200),
+                        counted: random.below(1_200),
                         window: Some(1_000),
                         is_due: random.one_in(3),
                         ..Size::default()

@@ -24,7 +24,7 @@ fn change_answer(path: &mut [Arc<Entry>], id: u64, change: impl FnOnce(&mut crat
 }
 
 fn measured(path: &[Arc<Entry>], overhead: u64) -> (u64, u64) {
-    let measured = measure(path, Estimator::Classes, overhead, Ratio::default());
+    let measured = measure(path, Estimator::Classes, overhead, Ratio::default(), Reports::Believed);
     (measured.usage_tokens, measured.trailing_tokens)
 }
 
@@ -37,25 +37,44 @@ fn the_size_is_the_last_report_and_what_came_since() {
     check("", &[], (0, 100));
     check("u:10 a:5 l s:3", &[], (0, 118));
     // The completion is in the next prompt.
-    check("u:10 a:5 u:7", &[(1, 1_000, 50)], (1_050, 7));
-    check("u:10 a:5 u:7 a:1 u:2", &[(1, 1_000, 50), (3, 1_100, 9)], (1_109, 2));
-    check("u:10 c:5 r:30 r:4", &[(1, 1_000, 50)], (1_050, 34));
+    check("u:10 a:5 u:7", &[(1, 100, 50)], (150, 7));
+    check("u:10 a:5 u:7 a:1 u:2", &[(1, 100, 50), (3, 210, 9)], (219, 2));
+    check("u:10 c:5 r:30 r:4", &[(1, 100, 50)], (150, 34));
     // Zero is no report.
-    check("u:10 a:5 u:7 a:3", &[(1, 1_000, 50), (3, 0, 0)], (1_050, 10));
+    check("u:10 a:5 u:7 a:3", &[(1, 100, 50), (3, 0, 0)], (150, 10));
+    // Nor is one that our own count contradicts, as another harness or a gateway may have recorded it.
+    check("u:10 a:5 u:7 a:3", &[(1, 100, 50), (3, 1_100, 50)], (150, 10));
+    check("u:10 a:5 u:7 a:3", &[(1, 1_000, 50), (3, u64::MAX, 50)], (0, 125));
+    check("u:2000 a:500 u:7", &[(1, 6_300, 50)], (6_800, 7));
+    check("u:2000 a:500 u:7", &[(1, 6_301, 50)], (0, 2_607));
+    check("u:2000 a:500 u:7", &[(1, 1_050, 501)], (1_551, 7));
+    check("u:2000 a:500 u:7", &[(1, 1_049, 501)], (0, 2_607));
+    check("u:2000 a:500 u:7", &[(1, 2_100, u64::MAX)], (2_600, 7));
     // Never one from before the newest compaction, kept or not, nor from before an undo.
-    check("u:10 a:5 u:7 a:3 C@2:20", &[(1, 1_000, 50), (3, 1_100, 50)], (0, 130));
-    check("u:10 a:5 u:7 a:3 C@2:20 u:4", &[(3, 1_100, 50)], (0, 134));
-    check("u:10 a:5 u:7 a:3 C@2:20 u:4 a:2 u:1", &[(3, 1_100, 50), (6, 300, 8)], (308, 1));
-    check("u:10 a:5 u:7 a:3 C@2:20 U@4", &[(3, 1_100, 50)], (0, 125));
-    check("u:10 a:5 C@9:20 u:1", &[(1, 1_100, 50)], (0, 121));
+    check("u:10 a:5 u:7 a:3 C@2:20", &[(1, 100, 50), (3, 210, 50)], (0, 130));
+    check("u:10 a:5 u:7 a:3 C@2:20 u:4", &[(3, 210, 50)], (0, 134));
+    check("u:10 a:5 u:7 a:3 C@2:20 u:4 a:2 u:1", &[(3, 210, 50), (6, 300, 8)], (308, 1));
+    check("u:10 a:5 u:7 a:3 C@2:20 U@4", &[(3, 210, 50)], (0, 125));
+    check("u:10 a:5 C@9:20 u:1", &[(1, 210, 50)], (0, 121));
+}
+
+#[test]
+fn a_comparison_takes_reports_as_they_were_recorded() {
+    for (input, output) in [(100, 50), (1_364_156, 5), (u64::MAX, 50), (1, u64::MAX)] {
+        let path = reporting("u:10 a:5 u:7", &[(1, input, output)]);
+        let measured = measure(&path, Estimator::Classes, 100, Ratio::default(), Reports::AsRecorded);
+        let usage_tokens = input.saturating_add(output);
+        assert_eq!(measured, Measured { usage_tokens, trailing_tokens: 7 });
+        assert_eq!(measured.tokens(), usage_tokens.saturating_add(7));
+    }
 }
 
 #[test]
 fn a_report_of_a_failed_or_interrupted_answer_is_not_used() {
     for stop in [StopReason::Aborted, StopReason::Error] {
-        let mut path = reporting("u:10 a:5 u:7 a:3", &[(1, 1_000, 50), (3, 5, 5)]);
+        let mut path = reporting("u:10 a:5 u:7 a:3", &[(1, 100, 50), (3, 5, 5)]);
         change_answer(&mut path, 3, |answer| answer.stop = stop);
-        assert_eq!(measured(&path, 100), (1_050, 10), "{stop:?}");
+        assert_eq!(measured(&path, 100), (150, 10), "{stop:?}");
     }
 }
 
@@ -164,28 +183,87 @@ fn reasoning_counts_only_where_it_is_sent_back() {
 }
 
 #[test]
-fn a_report_far_from_the_estimate_is_distrusted_once() {
+fn a_report_is_believed_within_half_and_three_times_our_count() {
+    // Reported, counted, believed. The first rows are the numbers that brought sessions down.
+    let mut table = vec![
+        (682_078, 682_078, true),
+        // Counted twice, as on a window of a million; and as by a gateway on what has 14 tokens.
+        (1_364_156, 682_078, true),
+        (1_364_156, 14, false),
+        (1_364_156, 100_000, false),
+        (100, 200, true),
+        (0, 399, true),
+        (399, 0, true),
+        (400, 0, false),
+        (400, 14, false),
+        (0, 400, false),
+        (600, 200, true),
+        (601, 200, false),
+        (500, 1_000, true),
+        (499, 1_000, false),
+        (3_000, 1_000, true),
+        (3_001, 1_000, false),
+        (u64::MAX, u64::MAX, true),
+    ];
+    for lie in [950_000, 1_364_156, 2_000_000, 1_000_000_000, 1_000_000_000_000, u64::MAX] {
+        table.extend([(lie, 14, false), (14, lie, false), (lie, lie, true)]);
+    }
+    for (reported, counted, expect) in table {
+        assert_eq!(is_believable(reported, counted), expect, "{reported} reported, {counted} counted");
+    }
+}
+
+#[test]
+fn a_report_that_our_count_contradicts_is_never_used_however_often_it_comes() {
+    for lie in [950_000, 1_364_156, 2_000_000, 1_000_000_000, 1_000_000_000_000, u64::MAX] {
+        for output in [10, lie] {
+            let mut tracker = tracker(4);
+            tracker.appended(10);
+            for time in 0..50 {
+                tracker.appended(3);
+                let counted = tracker.counted() - 3;
+                let expect = Trust::Contradicted { reported: lie, counted, is_first: time == 0 };
+                assert_eq!(tracker.reported(&answer(lie, output, 0), 3, false), expect);
+                let measured = Measured { usage_tokens: 0, trailing_tokens: counted + 3 };
+                assert_eq!(tracker.measured(), measured, "{lie}");
+                assert_eq!(tracker.ratio(), Ratio::default(), "{lie}: nothing is learned from it");
+            }
+            // A sane one is used at once, and the next lie does not replace it.
+            assert_eq!(tracker.reported(&answer(100, 5, 0), 3, false), Trust::Used);
+            tracker.appended(20);
+            let again = tracker.reported(&answer(lie, output, 0), 20, false);
+            assert!(matches!(again, Trust::Contradicted { is_first: false, .. }), "{again:?}");
+            assert_eq!(tracker.measured(), Measured { usage_tokens: 105, trailing_tokens: 20 });
+            // Another model is another matter.
+            tracker.switch_model(Ratio::default());
+            let again = tracker.reported(&answer(lie, output, 0), 20, false);
+            assert!(matches!(again, Trust::Contradicted { is_first: true, .. }), "{again:?}");
+        }
+    }
+    // Too low is as wrong as too high, and no matter for the user.
     let mut tracker = tracker(1_000);
     tracker.appended(99_000);
-    // Counted twice over: not believed, and the estimate stands.
-    let trust = tracker.reported(&answer(1_364_156, 10, 0), 0, false);
-    assert_eq!(trust, Trust::Distrusted { reported: 1_364_156, estimated: 100_000 });
-    assert_eq!(tracker.measured().tokens(), 100_000);
-    // The next one is right again.
-    assert_eq!(tracker.reported(&answer(101_000, 10, 0), 0, false), Trust::Used);
-    assert_eq!(tracker.measured().tokens(), 101_010);
-    // Said again and again, it is believed, and not doubted every other time.
-    for expect in [false, true, true, true] {
-        let trust = tracker.reported(&answer(500_000, 10, 0), 0, false);
-        assert_eq!(trust == Trust::Used, expect, "{trust:?}");
+    let low = tracker.reported(&answer(49_999, 10, 0), 0, false);
+    assert_eq!(low, Trust::Contradicted { reported: 49_999, counted: 100_000, is_first: false });
+    // What was learned widens no range: by our own count, the tenfold is the tenfold.
+    for _ in 0..40 {
+        assert_eq!(tracker.reported(&answer(300_000, 10, 0), 0, false), Trust::Used);
     }
-    // Too low is as far off as too high.
-    let mut tracker = self::tracker(1_000);
-    tracker.appended(99_000);
-    assert!(matches!(tracker.reported(&answer(50_000, 10, 0), 0, false), Trust::Distrusted { .. }));
+    assert!(matches!(tracker.reported(&answer(300_001, 10, 0), 0, false), Trust::Contradicted { .. }));
     // Small contexts are not worth a doubt.
     let mut tracker = self::tracker(10);
     assert_eq!(tracker.reported(&answer(300, 10, 0), 0, false), Trust::Used);
+}
+
+#[test]
+fn output_that_nobody_showed_us_is_not_in_the_context() {
+    let mut tracker = tracker(1_000);
+    tracker.appended(200);
+    // Reasoning that was not reported as such.
+    assert_eq!(tracker.reported(&answer(1_000, 50_000, 0), 200, false), Trust::Used);
+    assert_eq!(tracker.measured(), Measured { usage_tokens: 1_200, trailing_tokens: 0 });
+    assert_eq!(tracker.reported(&answer(1_000, 600, 0), 200, false), Trust::Used);
+    assert_eq!(tracker.measured(), Measured { usage_tokens: 1_600, trailing_tokens: 0 });
 }
 
 #[test]
@@ -253,7 +331,7 @@ fn a_tracker_that_opens_a_session_is_where_one_that_lived_through_it_is() {
         }
         let opened = Tracker::open(&sketch.path, overhead, active.ratio());
         assert_eq!(opened.measured(), active.measured(), "seed {seed}");
-        let whole = measure(&sketch.path, Estimator::Classes, overhead, active.ratio());
+        let whole = measure(&sketch.path, Estimator::Classes, overhead, active.ratio(), Reports::Believed);
         assert_eq!(whole, active.measured(), "seed {seed}");
     }
 }
@@ -298,14 +376,18 @@ fn a_limit_is_believed_where_nothing_speaks_against_it() {
 
 /// A report beyond belief is recorded with its answer; whoever opens the session later believes it as little.
 #[test]
-fn a_report_that_was_distrusted_is_so_after_opening_too() {
+fn a_report_that_was_contradicted_is_so_after_opening_too() {
     let mut sketch = Sketch::default();
     sketch.add_all("u:3000 a:200");
     change_answer(&mut sketch.path, 1, |answer| answer.usage = usage(3_000_000, 200));
-    let open = |sketch: &Sketch| Tracker::open(&sketch.path, 500, Ratio::default()).measured();
-    assert_eq!(open(&sketch), Measured { usage_tokens: 0, trailing_tokens: 3_700 });
-    // Said twice, it is believed.
+    let open = |sketch: &Sketch| Tracker::open(&sketch.path, 500, Ratio::default());
+    let expect = Measured { usage_tokens: 0, trailing_tokens: 3_700 };
+    assert_eq!(open(&sketch).measured(), expect);
+    // Said twice, it is not true either, and the user was told.
     sketch.add_all("u:100 a:200");
     change_answer(&mut sketch.path, 3, |answer| answer.usage = usage(3_000_300, 200));
-    assert_eq!(open(&sketch), Measured { usage_tokens: 3_000_500, trailing_tokens: 0 });
+    let mut opened = open(&sketch);
+    assert_eq!(opened.measured(), Measured { trailing_tokens: 4_000, ..expect });
+    let again = opened.reported(&answer(3_000_600, 200, 0), 0, false);
+    assert!(matches!(again, Trust::Contradicted { is_first: false, .. }), "{again:?}");
 }

@@ -57,10 +57,10 @@ fn costs() {
     let cost = |model: &str, usage: Usage| {
         Catalog::bundled().find("openai", model).and_then(|info| info.cost_microdollars(&usage))
     };
-    let usage = Usage { input_tokens: 1_000_000, output_tokens: 100_000, ..Usage::default() };
-    assert_eq!(cost("gpt-4o", usage), Some(2_500_000 + 1_000_000));
-    let cached = Usage { cached_tokens: 400_000, ..usage };
-    assert_eq!(cost("gpt-4o", cached), Some(1_500_000 + 500_000 + 1_000_000));
+    let usage = Usage { input_tokens: 100_000, output_tokens: 10_000, ..Usage::default() };
+    assert_eq!(cost("gpt-4o", usage), Some(250_000 + 100_000));
+    let cached = Usage { cached_tokens: 40_000, ..usage };
+    assert_eq!(cost("gpt-4o", cached), Some(150_000 + 50_000 + 100_000));
     // Above 272,000 tokens of input the second tier applies.
     let small = Usage { input_tokens: 272_000, output_tokens: 1_000, ..Usage::default() };
     let large = Usage { input_tokens: 272_001, ..small };
@@ -72,4 +72,11 @@ fn costs() {
     // Counts that contradict each other must not overflow.
     let absurd = Usage { cached_tokens: u64::MAX, cache_write_tokens: u64::MAX, ..usage };
     assert!(cost("gpt-4o", absurd).is_some());
+    // Nor does a call cost what it cannot have used: 128,000 tokens are the model's window.
+    for lie in [128_000, 128_001, 1_000_000_000_000, u64::MAX] {
+        let input = Usage { input_tokens: lie, output_tokens: 0, ..Usage::default() };
+        assert_eq!(cost("gpt-4o", input), Some(320_000), "{lie} of input");
+        let output = Usage { input_tokens: 0, output_tokens: lie, ..Usage::default() };
+        assert_eq!(cost("gpt-4o", output), Some(1_280_000), "{lie} of output");
+    }
 }

@@ -3,7 +3,7 @@
 //! Invariants: the finished answer holds exactly what was emitted as events, and every tool call in it has an id that
 //! no other call in the conversation has.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,6 +17,10 @@ use crate::ReplyEvent;
 pub(super) struct Assembler {
     pieces: Vec<Piece>,
     calls: Vec<CallInProgress>,
+    /// The newest call of each index, by its position in `calls`: an answer may have very many.
+    by_index: HashMap<u64, usize>,
+    /// The newest call of each id, likewise.
+    by_id: HashMap<String, usize>,
     finish: Option<String>,
     usage: Option<Usage>,
     output_bytes: usize,
@@ -35,7 +39,6 @@ enum Piece {
 
 #[derive(Debug, Default)]
 struct CallInProgress {
-    index: Option<u64>,
     id: String,
     name: String,
     arguments: String,
@@ -130,11 +133,17 @@ impl Assembler {
         let found = self.find_call(delta.index, &id, &name, &delta.function.arguments);
         let position = found.unwrap_or_else(|| {
             self.pieces.push(Piece::Call(self.calls.len()));
-            self.calls.push(CallInProgress { index: delta.index, ..CallInProgress::default() });
-            self.calls.len() - 1
+            self.calls.push(CallInProgress::default());
+            let position = self.calls.len() - 1;
+            if let Some(index) = delta.index {
+                self.by_index.insert(index, position);
+            }
+            position
         });
         let call = &mut self.calls[position];
-        if call.id.is_empty() {
+        if call.id.is_empty() && !id.is_empty() {
+            self.output_bytes += id.len();
+            self.by_id.insert(id.clone(), position);
             call.id = id;
         }
         // A name may come in pieces, or whole again with every fragment.
@@ -156,8 +165,8 @@ impl Assembler {
     /// The position of the call that a fragment belongs to; `None` if the fragment begins a new call.
     fn find_call(&self, index: Option<u64>, id: &str, name: &str, arguments: &str) -> Option<usize> {
         let position = match index {
-            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
-            None if !id.is_empty() => self.calls.iter().rposition(|call| call.id == id),
+            Some(index) => self.by_index.get(&index).copied(),
+            None if !id.is_empty() => self.by_id.get(id).copied(),
             None => self.calls.len().checked_sub(1),
         }?;
         let call = &self.calls[position];
@@ -185,7 +194,7 @@ impl Assembler {
         !self.pieces.is_empty()
     }
 
-    /// How much text, reasoning and arguments have arrived, in bytes.
+    /// How much text, reasoning, ids and arguments have arrived, in bytes.
     pub(super) fn output_bytes(&self) -> usize {
         self.output_bytes
     }

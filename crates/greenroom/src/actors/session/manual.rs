@@ -13,7 +13,7 @@ use greenroom_kernel::message::Message;
 use greenroom_kernel::path::ActivePath;
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::size::Estimator;
-use greenroom_kernel::usage::{ContextUsage, Measured, Ratio};
+use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Reports, measure};
 
 use super::SessionState;
 use super::open_compaction::CompactionRequest;
@@ -102,7 +102,7 @@ impl SessionState {
     /// The size of a path that is not the session's yet.
     fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
         let ratio = self.deps.learned.ratio(self.definition.lane.origin(), self.definition.model());
-        greenroom_kernel::usage::measure(path, Estimator::Classes, self.overhead(), ratio)
+        measure(path, Estimator::Classes, self.overhead(), ratio, Reports::Believed)
     }
 
     /// The context is another path's from now on.
