@@ -1,7 +1,6 @@
 //! Compactions driven by scripted summarisers, from plan to end.
 
-use std::collections::HashSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use super::summaries::CALLS_MAX;
 use super::*;
@@ -919,6 +918,7 @@ fn files_are_listed_beside_a_summary_that_fits_with_them() {
 
 #[test]
 fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for seed in 0..150 {
         let mut random = Random::new(seed);
         let length = 2 + random.below(70);
@@ -965,9 +965,35 @@ fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
                 let model = if random.one_in(luck) { Model::Obedient } else { *random.pick(&WRONG) };
                 model.answer(request)
             });
+            let facts = [
+                (ran.outcome(), true),
+                ("asked for a summary", !ran.requests.is_empty()),
+                ("asked again", ran.requests.iter().any(|request| request.attempt > 0)),
+                ("merged parts", ran.requests.iter().any(|request| request.text.contains("<part number="))),
+                ("split a turn", ran.plan.as_ref().is_some_and(|plan| plan.is_split_turn)),
+                ("found a floor", ran.end.floor.is_some()),
+            ];
+            for (fact, _) in facts.into_iter().filter(|(_, holds)| *holds) {
+                *seen.entry(fact).or_default() += 1;
+            }
             let Some(segment) = ran.installed else { continue };
             entries = install(&entries, &segment);
         }
+    }
+    for (fact, least) in [
+        ("completed", 25),
+        ("truncated", 40),
+        ("failed", 80),
+        ("nothing", 60),
+        ("cancelled", 18),
+        ("asked for a summary", 45),
+        ("asked again", 20),
+        ("merged parts", 6),
+        ("split a turn", 20),
+        ("found a floor", 30),
+    ] {
+        let count = seen.get(fact).copied().unwrap_or(0);
+        assert!(count >= least, "{fact}: {count} times, {seen:?}");
     }
 }
 
