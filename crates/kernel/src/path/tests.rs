@@ -97,6 +97,10 @@ fn empty_messages_are_not_sent() {
     let user = |text: &str| Arc::new(Message::user(text));
     let empty = Arc::new(Message::User(Vec::new()));
     assert_eq!(pair(&[user(""), user(" \n"), empty, user("a")]), vec![user("a")]);
+    // Nor do they part a call from its result.
+    let call = Arc::new(Message::Assistant(crate::notation::calls(&["x"])));
+    let answer = Arc::new(Message::ToolResult(result("x", "ok")));
+    assert_eq!(pair(&[call.clone(), user(" "), answer.clone()]), [call, answer]);
     // An empty result stays: its call must be answered.
     let messages = vec![
         Arc::new(Message::Assistant(crate::notation::calls(&["x"]))),
@@ -155,6 +159,8 @@ fn a_path_follows_parents_and_never_turns_in_a_circle() {
     assert_eq!(path_to(&path, None), Ok(Vec::new()));
     let mut circle = path.clone();
     circle[1] = Arc::new(Entry { parent: Some(EntryId(3)), ..(*circle[1]).clone() });
+    assert_eq!(path_to(&circle, Some(EntryId(3))).map(|path| path.len()), Ok(3));
+    circle[1] = Arc::new(Entry { parent: Some(EntryId(1)), ..(*circle[1]).clone() });
     assert_eq!(path_to(&circle, Some(EntryId(3))).map(|path| path.len()), Ok(3));
 }
 
