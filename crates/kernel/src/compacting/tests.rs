@@ -1124,6 +1124,8 @@ fn supplied(params: &CompactionParams, words: usize) -> (&'static str, u64) {
 fn a_summary_must_be_smaller_than_what_it_replaces_to_the_token() {
     let mut params = params(path(&turns(6)), Trigger::Manual);
     params.keep_recent = Some(1_900);
+    // The provider counts more than we estimate, and that alone is no gain.
+    params.tokens_before += 100;
     let replaced: u64 =
         params.path.iter().take_while(|entry| entry.id < EntryId(4)).map(|entry| entry.tokens).sum();
     let mut sizes = HashSet::new();

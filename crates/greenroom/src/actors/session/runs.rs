@@ -293,7 +293,7 @@ impl SessionState {
         };
         let written = self.definition.agent.instructions.render(context);
         let text = written.map_err(|reason| ConfigError::Instructions { reason })?;
-        if self.definition.set_instructions(&text)? {
+        if self.definition.set_instructions(&text, self.log.pinned_tokens())? {
             self.limits_changed();
         }
         let is_changed = self.instructions.as_ref().is_some_and(|before| *before != text);
