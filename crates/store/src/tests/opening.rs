@@ -440,3 +440,32 @@ fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
         assert_eq!(store.salvage("two").unwrap().lost, [(EntryId(3), EntryId(4))]);
     }
 }
+
+#[test]
+fn what_is_accepted_of_an_unknown_loss_does_not_hide_who_is_known_to_have_lost_something() {
+    let world = alternating();
+    let damaged = frame_of(&world, "one", 1).start;
+    world.memory.damage(&world.segment(1), |bytes| bytes[damaged + 20] ^= 1).unwrap();
+    world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+    let opened = || {
+        lose_index(&world);
+        let (store, mut notices) = world.open();
+        notices.retain(|notice| !matches!(notice, Notice::IndexRebuilt { .. }));
+        (store, notices)
+    };
+    let offset = damaged as u64;
+    let said = |others_possible| {
+        let sessions = vec!["one".to_owned()];
+        [Notice::Damaged { segment: 1, offset, sessions, others_possible }]
+    };
+    let (store, notices) = opened();
+    assert_eq!(notices, said(true));
+    assert!(wait(store.accept_unknown_loss(1)).unwrap());
+    drop(store);
+    // That there may be others is accepted. The session is still to be looked after.
+    let (store, notices) = opened();
+    assert_eq!(notices, said(false));
+    wait(store.accept_loss("one")).unwrap();
+    drop(store);
+    assert_eq!(opened().1, []);
+}
