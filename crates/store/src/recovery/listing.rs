@@ -302,7 +302,10 @@ impl Recovery<'_> {
             (scanned.end, length, legible)
         });
         let ranges: Vec<(u64, u64, Vec<Frame>)> = bad.chain(cut).collect();
-        let record = if ranges.is_empty() || footer.is_some() { None } else { self.record_of(listed) };
+        if ranges.is_empty() {
+            return;
+        }
+        let record = if footer.is_none() { self.record_of(listed) } else { None };
         for (from, until, legible) in ranges {
             let is_known =
                 |range: &LostRange| range.segment == listed.id && range.from <= from && range.until >= until;

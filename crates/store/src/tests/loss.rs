@@ -360,3 +360,21 @@ fn a_lost_tail_names_those_that_lost_entries_before_and_those_that_lost_their_ne
         assert_eq!(notices, expected);
     }
 }
+
+#[test]
+fn a_segment_that_is_put_back_takes_its_own_unknown_loss_with_it_and_no_other() {
+    let (world, ids, _) = filled();
+    let [first, second] = [ids[1], ids[2]];
+    let mut backup = Vec::new();
+    world.memory.damage(&world.segment(first), |bytes| backup.clone_from(bytes)).unwrap();
+    for id in [first, second] {
+        world.memory.lose(&record(&world, id));
+        world.memory.lose(&world.segment(id));
+    }
+    lose_index(&world);
+    assert_eq!(world.open().0.unknown_losses(), [first, second]);
+    world.memory.open(&world.segment(first), OpenMode::Create).unwrap();
+    world.memory.damage(&world.segment(first), |bytes| *bytes = backup).unwrap();
+    let (store, notices) = world.open();
+    assert_eq!((unknown_in(&notices), store.unknown_losses()), (vec![second], vec![second]), "{notices:?}");
+}

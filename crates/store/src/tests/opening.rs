@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use greenroom_kernel::EntryId;
 
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
-use crate::faults::Fault;
+use crate::faults::{EIO, Fault};
 use crate::journal::manifest::{Manifest, State};
 use crate::journal::sessions::SegmentSessions;
 use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
@@ -468,4 +468,62 @@ fn what_is_accepted_of_an_unknown_loss_does_not_hide_who_is_known_to_have_lost_s
     wait(store.accept_loss("one")).unwrap();
     drop(store);
     assert_eq!(opened().1, []);
+}
+
+/// What was damaged: where it begins, who lost entries there, and whether others may have.
+fn damages(notices: &[Notice]) -> Vec<(u64, Vec<String>, bool)> {
+    let damage = |notice: &Notice| match notice {
+        Notice::Damaged { offset, sessions, others_possible, .. } => {
+            Some((*offset, sessions.clone(), *others_possible))
+        }
+        Notice::TailLost { .. }
+        | Notice::TailCut { .. }
+        | Notice::IndexRebuilt { .. }
+        | Notice::IndexInMemory { .. }
+        | Notice::ManifestRebuilt { .. } => None,
+    };
+    notices.iter().filter_map(damage).collect()
+}
+
+#[test]
+fn the_footer_of_a_sealed_segment_tells_who_lost_what_where() {
+    let world = World { segment_bytes: 2_500, ..World::new() };
+    let store = world.open_quiet();
+    for id in 0..20 {
+        append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+        append(&store, "two", batch(id, &[&format!("two {id}")])).unwrap();
+    }
+    drop(store);
+    assert!(world.memory.paths().contains(&world.segment(2)));
+    // The headers are gone, too, and the record of the segment's sessions.
+    let (one, two) = (frame_of(&world, "one", 1).start, frame_of(&world, "two", 3).start);
+    world.memory.damage(&world.segment(1), |bytes| [one, two].iter().for_each(|at| bytes[at + 20] ^= 1)).unwrap();
+    world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+    lose_index(&world);
+    let (store, notices) = world.open();
+    let expected =
+        [(one as u64, vec!["one".to_owned()], false), (two as u64, vec!["two".to_owned()], false)];
+    assert_eq!(damages(&notices), expected);
+    assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
+    assert_eq!(store.salvage("two").unwrap().lost, [(EntryId(3), EntryId(4))]);
+}
+
+#[test]
+fn the_record_of_a_segments_sessions_tells_all_up_to_its_own_end() {
+    for (session, sequence, is_noted) in [("two", 5, true), ("two", 6, false)] {
+        let world = alternating();
+        let store = world.open_quiet();
+        append(&store, "two", batch(6, &["two 6"])).unwrap();
+        append(&store, "one", batch(6, &["one 6"])).unwrap();
+        // The process is killed, so what was written since the store was opened is not noted.
+        world.files.set(Fault::FailFrom { at: 1, errno: EIO });
+        drop(store);
+        world.files.set(Fault::None);
+        let damaged = frame_of(&world, session, sequence).start;
+        world.memory.damage(&world.segment(1), |bytes| bytes[damaged + 20] ^= 1).unwrap();
+        lose_index(&world);
+        let (_store, notices) = world.open();
+        let sessions = if is_noted { vec!["two".to_owned()] } else { Vec::new() };
+        assert_eq!(damages(&notices), [(damaged as u64, sessions, !is_noted)], "{session} {sequence}");
+    }
 }
