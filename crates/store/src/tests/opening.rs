@@ -527,3 +527,27 @@ fn the_record_of_a_segments_sessions_tells_all_up_to_its_own_end() {
         assert_eq!(damages(&notices), [(damaged as u64, sessions, !is_noted)], "{session} {sequence}");
     }
 }
+
+#[test]
+fn an_index_that_holds_nothing_is_filled_and_only_missed_where_there_were_entries() {
+    for has_entries in [false, true] {
+        for is_empty in [false, true] {
+            let world = if has_entries { alternating() } else { World::new() };
+            drop(world.open_quiet());
+            lose_index(&world);
+            if is_empty {
+                std::fs::create_dir(world.index()).unwrap();
+            }
+            let (store, notices) = world.open();
+            let missed = Notice::IndexRebuilt { reason: "it was not there".to_owned() };
+            assert_eq!(notices, if has_entries { vec![missed] } else { Vec::new() });
+            let found = texts(&store, "one", 0).unwrap_or_default();
+            assert_eq!(found, expected("one", if has_entries { 6 } else { 0 }));
+            drop(store);
+            drop(world.open_quiet());
+            let names = std::fs::read_dir(world.dir.path()).unwrap();
+            let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            assert!(!names.any(|name| name.starts_with("index.damaged")), "nothing was set aside");
+        }
+    }
+}
