@@ -595,8 +595,9 @@ impl Compacting {
                 self.start_rung()
             }
             Rung::Halve | Rung::Truncate if self.params.at_window => self.last_resort(),
-            Rung::LastResort if self.params.at_window => self.floor(),
-            Rung::Summarise | Rung::Halve | Rung::Truncate | Rung::LastResort => {
+            // It is tried at the window only.
+            Rung::LastResort => self.floor(),
+            Rung::Summarise | Rung::Halve | Rung::Truncate => {
                 self.end(CompactionOutcome::Failed { reason: format!("it would not help: {why}") }, None)
             }
         }

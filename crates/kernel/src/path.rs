@@ -151,7 +151,7 @@ pub fn entry_message(kind: &EntryKind) -> Option<Cow<'_, Arc<Message>>> {
 /// `pinned` are the entries pinned before the active part, in order.
 pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> {
     let active = ActivePath::of(path);
-    let mut messages: Vec<Arc<Message>> = Vec::with_capacity(active.entries().len() + 1 + pinned.len());
+    let mut messages: Vec<Arc<Message>> = Vec::new();
     let first_active = active.entries().first().map(|entry| entry.id);
     if let Some(compaction) = active.compaction() {
         let before_active = |entry: &&Arc<Entry>| first_active.is_none_or(|first| entry.id < first);

@@ -95,7 +95,7 @@ pub fn request_text(
     style: &Style,
     cap_tokens: u64,
 ) -> String {
-    let mut text = String::with_capacity(transcript.len() + 4_096);
+    let mut text = String::new();
     let conversation = format!("<conversation>\n{transcript}\n</conversation>");
     let previous = previous
         .map(|summary| format!("<previous-summary>\n{}\n</previous-summary>", escape_tags(summary)))
@@ -261,16 +261,16 @@ fn split_at_tokens(text: &str, budget_tokens: u64) -> (&str, &str) {
     // Twelve bytes a token are more than text has, so this much decides without counting all of a long one.
     let probe =
         text.floor_char_boundary(usize::try_from(budget_tokens.saturating_mul(12)).unwrap_or(usize::MAX));
-    let fits = |text: &str| (text.len() as u64) < budget_tokens || classes::tokens(text) < budget_tokens;
+    let fits = |text: &str| classes::tokens(text) <= budget_tokens;
     if fits(&text[..probe]) && (probe == text.len() || fits(text)) {
         return (text, "");
     }
-    // One byte is at most about one token, so this many bytes always fit; grow while they do.
+    // No byte is two tokens, so this many bytes always fit; grow while they do.
     let mut end = text.floor_char_boundary(usize::try_from(budget_tokens / 2).unwrap_or(usize::MAX).max(4));
     let mut step = end;
     while step > 8 {
         let next = text.floor_char_boundary(end.saturating_add(step));
-        if next < text.len() && classes::tokens(&text[..next]) < budget_tokens {
+        if next < text.len() && fits(&text[..next]) {
             end = next;
         } else {
             step /= 2;

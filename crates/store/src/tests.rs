@@ -1,7 +1,7 @@
 //! The store as its callers see it: when nothing goes wrong (`basics`, `model`), when the disk fails (`failing`), when
 //! a batch takes several frames (`parts`), when the power fails (`power`), when the process ends (`crash`), when bytes
-//! are damaged or lost (`damage`, `loss`), what opening a damaged store decides (`opening`), and when
-//! sessions are deleted (`deletion`). The helpers are in `world`.
+//! are damaged or lost (`damage`, `loss`), what opening a damaged store decides (`opening`), which segments
+//! count (`listing`), and when sessions are deleted (`deletion`). The helpers are in `world`.
 //!
 //! Invariants: a random test names its seed when it fails, and fails if too few of its cases tested anything.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -11,6 +11,7 @@ mod crash;
 mod damage;
 mod deletion;
 mod failing;
+mod listing;
 mod loss;
 mod model;
 mod opening;

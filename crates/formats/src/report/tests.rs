@@ -9,8 +9,8 @@ use crate::{ImportOptions, import};
 /// Fields that the comparison cases do not have.
 const OURS_ALONE: [&str; 1] = ["tokens_after_estimate"];
 
-/// Checks one case: a session without its header, and the expected report.
-fn check(case: &Value) -> Result<(), String> {
+/// Checks one case: a session without its header, and the expected report. Gives the plan, `null` if there is none.
+fn check(case: &Value) -> Result<Value, String> {
     let mut lines = vec![json!({"type": "session", "version": 3, "id": "case"}).to_string()];
     lines.extend(case["entries"].as_array().expect("entries").iter().map(Value::to_string));
     let imported = import(&lines.join("\n"), ImportOptions { repair: false }).expect("pi");
@@ -32,7 +32,7 @@ fn check(case: &Value) -> Result<(), String> {
     let mut expected = case["expected"].clone();
     expected.as_object_mut().expect("an object").remove("context_roles");
     if actual == expected {
-        Ok(())
+        Ok(actual["plan"].take())
     } else {
         Err(format!("{}\n  is  {actual}\n  not {expected}", case["name"]))
     }
@@ -42,9 +42,26 @@ fn check(case: &Value) -> Result<(), String> {
 fn comparison_mode_gives_the_plans_that_are_expected() {
     let text = include_str!("../../../../tests/data/cut_cases.jsonl");
     let cases: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("a case")).collect();
-    let wrong: Vec<String> = cases.iter().filter_map(|case| check(case).err()).collect();
+    let (plans, wrong): (Vec<_>, Vec<_>) = cases.iter().map(check).partition(Result::is_ok);
+    let wrong: Vec<String> = wrong.into_iter().filter_map(Result::err).collect();
     assert_eq!(cases.len(), 150);
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    let plans: Vec<Value> = plans.into_iter().flatten().collect();
+    let has_files = |plan: &Value| {
+        ["read_files", "modified_files"].iter().any(|key| plan[key].as_array().is_some_and(|it| !it.is_empty()))
+    };
+    type Is<'a> = &'a dyn Fn(&Value) -> bool;
+    let kinds: [(&str, usize, Is<'_>); 5] = [
+        ("have nothing to compact", 20, &Value::is_null),
+        ("have a plan", 120, &Value::is_object),
+        ("split a turn", 60, &|plan| plan["is_split_turn"] == true),
+        ("merge an earlier summary", 40, &|plan| plan["has_previous_summary"] == true),
+        ("list files", 90, &has_files),
+    ];
+    for (what, least, is) in kinds {
+        let count = plans.iter().filter(|plan| is(plan)).count();
+        assert!(count >= least, "only {count} of {} cases {what}", plans.len());
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Compactions driven by scripted summarisers, from plan to end.
 
-use std::collections::HashSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use super::summaries::CALLS_MAX;
 use super::*;
@@ -762,7 +761,8 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
         "{}",
         floor.message
     );
-    assert!(floor.requested > floor.limit && floor.limit == Some(WINDOW));
+    // The fixed part and what is kept: the call and its result.
+    assert_eq!((floor.requested, floor.limit), (Some(5_000 + 5_650), Some(WINDOW)));
 }
 
 /// However small the reserve: a sixteenth of the window is left, or the very next request would be at it again.
@@ -947,6 +947,7 @@ fn files_are_listed_beside_a_summary_that_fits_with_them() {
 
 #[test]
 fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for seed in 0..150 {
         let mut random = Random::new(seed);
         let length = 2 + random.below(70);
@@ -993,9 +994,35 @@ fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
                 let model = if random.one_in(luck) { Model::Obedient } else { *random.pick(&WRONG) };
                 model.answer(request)
             });
+            let facts = [
+                (ran.outcome(), true),
+                ("asked for a summary", !ran.requests.is_empty()),
+                ("asked again", ran.requests.iter().any(|request| request.attempt > 0)),
+                ("merged parts", ran.requests.iter().any(|request| request.text.contains("<part number="))),
+                ("split a turn", ran.plan.as_ref().is_some_and(|plan| plan.is_split_turn)),
+                ("found a floor", ran.end.floor.is_some()),
+            ];
+            for (fact, _) in facts.into_iter().filter(|(_, holds)| *holds) {
+                *seen.entry(fact).or_default() += 1;
+            }
             let Some(segment) = ran.installed else { continue };
             entries = install(&entries, &segment);
         }
+    }
+    for (fact, least) in [
+        ("completed", 25),
+        ("truncated", 40),
+        ("failed", 80),
+        ("nothing", 60),
+        ("cancelled", 18),
+        ("asked for a summary", 45),
+        ("asked again", 20),
+        ("merged parts", 6),
+        ("split a turn", 20),
+        ("found a floor", 30),
+    ] {
+        let count = seen.get(fact).copied().unwrap_or(0);
+        assert!(count >= least, "{fact}: {count} times, {seen:?}");
     }
 }
 
@@ -1032,4 +1059,155 @@ fn the_second_rung_keeps_half_as_much() {
     assert_eq!(keep(&params), Some(1_000));
     params.failed_attempts = 2;
     assert_eq!(keep(&params), Some(1));
+}
+
+/// What the first rung asks for: the halves and their caps in tokens; nothing where what is kept is too large.
+fn first_asked(params: &CompactionParams) -> (Plan, Vec<(SummaryKind, u64)>) {
+    let (mut machine, _) = Compacting::begin(params.clone());
+    let plan = machine.plan().cloned().expect("there is something to compact");
+    let effects = machine.on(Input::Hooks(HookDecision::Continue));
+    if machine.rung != Rung::Summarise {
+        return (plan, Vec::new());
+    }
+    let asked = effects.iter().filter_map(|effect| match effect {
+        Effect::Ask(request) => Some((request.kind, request.cap_tokens)),
+        Effect::Consult(_) | Effect::Withdraw(_) | Effect::Install(_) | Effect::End(_) => None,
+    });
+    let asked = asked.collect();
+    (plan, asked)
+}
+
+/// The context after is 70 % of the trigger at most, and frees a tenth of the window; a sixteenth of what that leaves
+/// beside what is kept is for escapes. Each half has a cap of its own, and both share the room where it is less.
+#[test]
+fn the_halves_of_a_summary_share_the_room_that_is_left_and_need_64_tokens_each() {
+    // The trigger is at 7,501 of 10,000; the caps are 0.8 and 0.5 of the reserve of 2,500.
+    let (history, prefix) = ((SummaryKind::History, 2_000), (SummaryKind::TurnPrefix, 1_250));
+    let one_turn = format!("u:60 {}", "c:50 r:450 ".repeat(14));
+    for (drawing, wanted) in
+        [(turns(20), vec![history]), (long_turn(), vec![history, prefix]), (one_turn, vec![prefix])]
+    {
+        let sum: u64 = wanted.iter().map(|(_, cap)| cap).sum();
+        let with = |overhead: u64| {
+            let mut params = params(path(&drawing), Trigger::Threshold);
+            params.tokens_before = params.tokens_before - OVERHEAD + overhead;
+            params.overhead = overhead;
+            params
+        };
+        let room = |params: &CompactionParams, plan: &Plan| {
+            let kept: u64 = params.path.iter().filter(|e| e.id >= plan.first_kept).map(|e| e.tokens).sum();
+            let half = |kind| wanted.iter().any(|(wanted, _)| *wanted == kind).then_some("");
+            let empty = summary::assemble(plan, half(SummaryKind::History), half(SummaryKind::TurnPrefix));
+            let frame = EntryKind::message(Message::user(summary_text(&empty)));
+            let beside = params.overhead + kept + entry_tokens(&frame, Estimator::Classes);
+            (5_250.min(params.tokens_before - 1_000)).saturating_sub(beside)
+        };
+        let most = room(&with(0), &first_asked(&with(0)).0);
+        let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
+        let near_nothing = most.saturating_sub(200)..=most;
+        for overhead in (0..most).step_by(61).chain(near_nothing) {
+            let params = with(overhead);
+            let (plan, asked) = first_asked(&params);
+            let room = room(&params, &plan);
+            let room = room - room / 16;
+            let expect: Vec<_> = if room < 64 * wanted.len() as u64 {
+                Vec::new()
+            } else {
+                wanted.iter().map(|(kind, cap)| (*kind, (*cap).min(cap * room / sum).max(64))).collect()
+            };
+            assert_eq!(asked, expect, "room {room} of {drawing}");
+            *seen.entry(room).or_default() += 1;
+        }
+        let halves = wanted.len() as u64;
+        for boundary in [64 * halves, 64 * halves - 1] {
+            assert!(seen.contains_key(&boundary), "{boundary} is not among {seen:?}");
+        }
+        assert!(seen.len() > 100 && seen.keys().any(|room| *room > 1_000), "{seen:?}");
+    }
+}
+
+/// A tenth of the window would be more than a context at such a trigger has.
+#[test]
+fn a_trigger_far_below_the_window_can_be_reached_again() {
+    let mut params = params(path(&turns(5)), Trigger::Threshold);
+    params.window = 40_000;
+    params.settings.auto_compact_token_limit = Some(2_000);
+    params.settings.keep_recent_tokens = Some(500);
+    let ran = run(&params, Model::Lossy);
+    assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
+    assert!(ran.tokens_after() <= 1_400, "{}", ran.tokens_after());
+}
+
+/// The outcome of a manual compaction to which a hook supplies a summary of `words` words, and its size in tokens.
+fn supplied(params: &CompactionParams, words: usize) -> (&'static str, u64) {
+    let summary = format!("All went well.{}", " word".repeat(words));
+    let word = HookDecision::Supply(Supplied { summary: summary.clone(), first_kept: None });
+    let ran = run_with(params, &word, |request| panic!("nobody should be asked: {request:?}"));
+    let plan = ran.plan.as_ref().expect("hooks were asked");
+    let compaction = crate::notation::compaction(None, &summary::supplied(plan, &summary));
+    (ran.outcome(), entry_tokens(&EntryKind::Compaction(Box::new(compaction)), Estimator::Classes))
+}
+
+#[test]
+fn a_summary_must_be_smaller_than_what_it_replaces_to_the_token() {
+    let mut params = params(path(&turns(6)), Trigger::Manual);
+    params.keep_recent = Some(1_900);
+    // The provider counts more than we estimate, and that alone is no gain.
+    params.tokens_before += 100;
+    let replaced: u64 =
+        params.path.iter().take_while(|entry| entry.id < EntryId(4)).map(|entry| entry.tokens).sum();
+    let mut sizes = HashSet::new();
+    for words in 300..420 {
+        let (outcome, tokens) = supplied(&params, words);
+        assert_eq!(outcome, if tokens < replaced { "completed" } else { "failed" }, "{tokens} for {replaced}");
+        sizes.insert(tokens);
+    }
+    assert!(sizes.contains(&(replaced - 1)) && sizes.contains(&replaced), "{sizes:?}");
+    // And the context smaller than what was measured.
+    let after = run(&params, Model::Lossy).tokens_after();
+    for (measured, outcome) in [(after + 1, "completed"), (after, "failed")] {
+        params.tokens_before = measured;
+        assert_eq!(run(&params, Model::Lossy).outcome(), outcome, "{after} after {measured}");
+    }
+}
+
+/// Half of the reserve, where that is more than a sixteenth of the window.
+#[test]
+fn the_last_resort_leaves_half_of_the_reserve_to_the_token() {
+    let mut largest = 0;
+    for newest in 7_950..8_150 {
+        let path = path(&format!("{}u:50 c:50 r:{newest}", turns(2)));
+        let mut params = params(path, Trigger::Threshold);
+        (params.at_window, params.settings.reserve_tokens) = (true, Some(3_000));
+        let ran = run(&params, Model::Obedient);
+        // The reserve counts as a quarter of the window at most: 2,500.
+        let room = WINDOW - ran.installed.as_ref().map_or(0, |segment| segment.compaction.tokens_after);
+        assert_eq!(ran.outcome(), if room > 1_250 && room < WINDOW { "truncated" } else { "failed" }, "{newest}");
+        largest = largest.max(WINDOW - room);
+    }
+    assert_eq!(largest, 8_749);
+}
+
+/// Who asks for a compaction says how much is to be kept, so that is not halved; an automatic one may keep less.
+#[test]
+fn only_an_automatic_compaction_keeps_half_where_the_settings_keep_too_much() {
+    // A turn of 3,400 before the newest one of 1,000: beside the former no summary has room.
+    let drawing = format!("{}u:20 a:3380 u:500 a:500", turns(10));
+    let mut automatic = params(path(&drawing), Trigger::Threshold);
+    automatic.settings.keep_recent_tokens = Some(1_500);
+    automatic.settings.cut = CutRule::Nearest;
+    automatic.overhead = 1_000;
+    automatic.tokens_before += 500;
+    let ran = run(&automatic, Model::Obedient);
+    let planned = ran.plan.as_ref().expect("hooks were asked").first_kept;
+    assert_eq!((ran.outcome(), planned), ("completed", EntryId(41)), "{:?}", ran.end);
+    assert_eq!(ran.installed.map(|segment| segment.first_kept), Some(EntryId(42)));
+    // The summary of what is before the long answer is not smaller than it; one of all would be.
+    let manual = params(path("u:20 a:5 u:20 a:3380 u:500 a:500"), Trigger::Manual);
+    let mut manual = CompactionParams { keep_recent: Some(1_500), ..manual };
+    manual.settings.cut = CutRule::Nearest;
+    let ran = run(&manual, Model::Wordy);
+    assert_eq!((ran.outcome(), ran.installed.is_some()), ("failed", false), "{:?}", ran.end);
+    let reason = ran.end.outcome.reason().unwrap_or_default();
+    assert!(reason.starts_with("it would not help: "), "{reason}");
 }

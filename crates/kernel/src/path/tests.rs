@@ -97,6 +97,10 @@ fn empty_messages_are_not_sent() {
     let user = |text: &str| Arc::new(Message::user(text));
     let empty = Arc::new(Message::User(Vec::new()));
     assert_eq!(pair(&[user(""), user(" \n"), empty, user("a")]), vec![user("a")]);
+    // Nor do they part a call from its result.
+    let call = Arc::new(Message::Assistant(crate::notation::calls(&["x"])));
+    let answer = Arc::new(Message::ToolResult(result("x", "ok")));
+    assert_eq!(pair(&[call.clone(), user(" "), answer.clone()]), [call, answer]);
     // An empty result stays: its call must be answered.
     let messages = vec![
         Arc::new(Message::Assistant(crate::notation::calls(&["x"]))),
@@ -156,6 +160,8 @@ fn a_path_follows_parents_and_never_turns_in_a_circle() {
     let mut circle = path.clone();
     circle[1] = Arc::new(Entry { parent: Some(EntryId(3)), ..(*circle[1]).clone() });
     assert_eq!(path_to(&circle, Some(EntryId(3))).map(|path| path.len()), Ok(3));
+    circle[1] = Arc::new(Entry { parent: Some(EntryId(1)), ..(*circle[1]).clone() });
+    assert_eq!(path_to(&circle, Some(EntryId(3))).map(|path| path.len()), Ok(3));
 }
 
 #[test]
@@ -194,6 +200,7 @@ fn assert_paired(messages: &[Arc<Message>], seed: u64) {
 
 #[test]
 fn whatever_was_recorded_each_call_in_a_request_has_exactly_one_result() {
+    let (mut calls, mut orphans, mut interrupted, mut pinned, mut found) = (0, 0, 0, 0, 0);
     for seed in 0..2_000 {
         let mut random = Random::new(seed);
         let length = 5 + random.below(60);
@@ -202,15 +209,34 @@ fn whatever_was_recorded_each_call_in_a_request_has_exactly_one_result() {
         let messages = project(&path, &pins);
         assert_paired(&messages, seed);
         assert_eq!(pair(&messages), messages, "seed {seed}: pairing twice changes nothing");
+        let is_result = |message: &Message| matches!(message, Message::ToolResult(_));
+        let results = messages.iter().filter(|message| is_result(message)).count();
+        calls += messages.iter().map(|message| message.tool_calls().count()).sum::<usize>();
+        let active = ActivePath::of(&path);
+        let recorded = active.entries().iter().filter_map(|entry| entry_message(&entry.kind));
+        let recorded = recorded.filter(|message| is_result(message)).count();
+        orphans += usize::from(recorded > results);
+        interrupted += usize::from(drawn(&messages).contains('!'));
+        pinned += usize::from(project(&path, &[]) != messages);
         // Every active text that is not a result is sent, once.
         let text: String = messages.iter().map(|message| message.text() + "\n").collect();
-        for entry in ActivePath::of(&path).entries() {
+        for entry in active.entries() {
             let Some(message) = entry_message(&entry.kind) else { continue };
             let mark = format!("m{}.", entry.id);
-            if !matches!(**message, Message::ToolResult(_)) && message.text().contains(&mark) {
+            if !is_result(&message) && message.text().contains(&mark) {
                 assert_eq!(text.matches(&mark).count(), 1, "seed {seed}: {mark} of {}", drawn(&messages));
+                found += 1;
             }
         }
+    }
+    for (what, count, least) in [
+        ("calls that were sent", calls, 8000),
+        ("paths with results that were not sent", orphans, 400),
+        ("paths with calls that were interrupted", interrupted, 800),
+        ("paths with pins before the summary", pinned, 300),
+        ("active texts", found, 16_000),
+    ] {
+        assert!(count >= least, "only {count} {what}");
     }
 }
 

@@ -84,7 +84,8 @@ fn values_outside_their_range_are_named() {
     check(CompactionSettings { context_window: Some(0), ..defaults() }, "context_window");
     check(CompactionSettings { keep_recent_tokens: Some(0), ..defaults() }, "keep_recent_tokens");
     check(CompactionSettings { unknown_window: UnknownWindow::Assume(0), ..defaults() }, "unknown_window");
-    check(CompactionSettings { max_request_bytes: 1, ..defaults() }, "max_request_bytes");
+    check(CompactionSettings { max_request_bytes: 1_023, ..defaults() }, "max_request_bytes");
+    assert_eq!(CompactionSettings { max_request_bytes: 1_024, ..defaults() }.check(), Ok(()));
     check(CompactionSettings { compact_prompt: Some(" ".into()), ..defaults() }, "compact_prompt");
 }
 

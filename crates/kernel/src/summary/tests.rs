@@ -88,6 +88,9 @@ fn a_transcript_shows_who_said_what() {
     }
     assert!(!text.contains("m6."), "what the model must not see is in {text}");
     assert_eq!(transcript(&entries).len(), 8);
+    // Images are counted where there are some.
+    let shown = message_transcript(&Message::ToolResult(crate::notation::result("x", "all is well")));
+    assert_eq!(shown.as_deref(), Some("[Tool result] (read): all is well"));
 }
 
 #[test]
@@ -200,6 +203,11 @@ fn only_a_whole_answer_in_the_asked_for_form_is_accepted() {
     ] {
         assert_eq!(judge(&answer), Err(why), "{answer:?}");
     }
+    // The cap itself is allowed.
+    let tokens = classes::tokens(RECORD);
+    for (cap, is_accepted) in [(tokens, true), (tokens - 1, false)] {
+        assert_eq!(accept(&says(RECORD), SummaryKind::History, cap, true).is_ok(), is_accepted, "cap {cap}");
+    }
     let long = format!("{RECORD}\n{}", "word ".repeat(300));
     assert!(matches!(judge(&says(&long)), Err(Rejected::TooLong { cap: 100, tokens }) if tokens > 100));
     // Headings as models write them.
@@ -270,8 +278,11 @@ fn what_cannot_be_summarised_is_counted() {
         "{text}"
     );
     assert!(text.contains("\n\nm2. word"), "the previous summary is kept: {text}");
+    // Roles without a message are not listed.
+    let plan = made("u:9 a:9 | u:9 a:9", 15);
+    assert!(truncated(&plan, 1_000).starts_with("[Compacted 2 messages: 1 user, 1 assistant. No summary"));
     // Within its cap, and again without growing.
-    let mut again = plan.clone();
+    let mut again = plan;
     again.previous_summary = Some(format!("{RECORD}\n{}", "word ".repeat(5_000)));
     let text = truncated(&again, 200);
     assert!(classes::tokens(&text) < 260 && text.contains("[… cut …]") && text.contains("## Goal"), "{text}");
@@ -355,4 +366,59 @@ fn a_chunk_breaks_at_the_end_of_a_line_where_one_is_near() {
     assert!(chunks(&["word ".repeat(200_000)], 8_000).len() < 60);
     assert_eq!(chunks(&[], 64), [""; 0]);
     assert_eq!(chunks(&[String::new()], 64), [""; 0]);
+}
+
+/// A text of exactly so many tokens.
+fn words(tokens: u64) -> String {
+    let mut text = String::from("word");
+    while classes::tokens(&text) < tokens {
+        text.push_str(" word");
+    }
+    assert_eq!(classes::tokens(&text), tokens, "no text of words has so many tokens");
+    text
+}
+
+#[test]
+fn a_piece_that_fits_stays_whole_and_shares_its_text_where_both_fit() {
+    let check = |pieces: &[String], budget: u64, texts: usize| {
+        let chunks = chunks(pieces, budget);
+        assert_eq!(chunks.len(), texts, "{pieces:?} in {budget}: {chunks:?}");
+        assert!(texts > 1 || chunks == [pieces.join("\n\n")], "{pieces:?} in {budget}: {chunks:?}");
+    };
+    check(&[words(100)], 100, 1);
+    check(&[words(100)], 99, 2);
+    // White space hardly counts, however long it is.
+    check(&[" ".repeat(2_000)], 100, 1);
+    // The empty line between two pieces counts a token for each.
+    check(&[words(49), words(49)], 100, 1);
+    check(&[words(49), words(49)], 99, 2);
+    check(&[words(20), words(20), words(70), words(20)], 100, 2);
+    // Roles at the beginning of a piece are ours, and stay.
+    let pieces = ["[User]: hi".to_owned(), "[Assistant]: ho".to_owned()];
+    assert_eq!(chunks(&pieces, 64), ["[User]: hi\n\n[Assistant]: ho"]);
+}
+
+#[test]
+fn a_piece_that_is_too_large_is_split_into_texts_that_are_nearly_full() {
+    let check = |piece: &str, least: u64| {
+        let texts = chunks(&[piece.to_owned()], 100);
+        assert!(texts.len() > 1, "{texts:?}");
+        for (index, text) in texts.iter().enumerate() {
+            let tokens = classes::tokens(text);
+            let least = if index + 1 < texts.len() { least } else { 1 };
+            assert!((least..=100).contains(&tokens), "{tokens} tokens in text {index} of {texts:?}");
+        }
+    };
+    check(&words(1_000), 97);
+    // A line that ends early is no place to break.
+    check(&format!("a\n{}", words(1_000)), 97);
+    // More tokens than bytes, and a beginning that hardly counts before an end that does.
+    check(&"qxzjvqkxwz".repeat(100), 90);
+    check(&format!("{}{}", " ".repeat(1_300), words(200)), 90);
+}
+
+#[test]
+fn a_request_leaves_a_quarter_more_than_the_cap_for_the_answer() {
+    assert_eq!(output_tokens(1_000), 1_250);
+    assert_eq!(output_tokens(64), 80);
 }

@@ -37,14 +37,16 @@ impl Recovery<'_> {
             Some(manifest) => self.manifest = manifest,
             None => self.rebuild_manifest(&found, &records)?,
         }
+        // No number is used again, also of a segment that is removed or lost.
+        let listed = self.manifest.segments.iter().map(|listed| listed.id);
+        let highest = listed.chain(found.iter().chain(&records).copied()).max().unwrap_or(0);
+        self.manifest.next_id = self.manifest.next_id.max(highest + 1);
         for listed in &self.manifest.segments {
             found.remove(&listed.id);
         }
         for id in found {
             self.remove_leftover(id)?;
         }
-        let highest = self.manifest.segments.iter().map(|listed| listed.id).max().unwrap_or(0);
-        self.manifest.next_id = self.manifest.next_id.max(highest + 1);
         for id in records {
             if self.manifest.get(id).is_none() {
                 // If it cannot be removed now, the next start tries again.
@@ -102,7 +104,6 @@ impl Recovery<'_> {
         // sealed.
         let mut by_order: BTreeMap<u64, (SegmentHeader, Option<Trailer>, u64)> = BTreeMap::new();
         for &id in found {
-            self.manifest.next_id = self.manifest.next_id.max(id + 1);
             let Some(Ends { header, trailer, length }) = self.ends(id)? else { continue };
             let Some(header) = header.filter(|header| header.id == id) else {
                 let path = self.segments.path(id);
@@ -148,7 +149,6 @@ impl Recovery<'_> {
             .collect();
         for listed in lost {
             // It is found to be gone like any other listed segment.
-            self.manifest.next_id = self.manifest.next_id.max(listed.id + 1);
             self.manifest.segments.push(listed);
             self.is_manifest_changed = true;
         }
@@ -179,7 +179,6 @@ impl Recovery<'_> {
 
     /// Removes a segment that is not listed: a crash during a rotation or a reclaim left it behind.
     fn remove_leftover(&mut self, id: u64) -> Result<(), StoreError> {
-        self.manifest.next_id = self.manifest.next_id.max(id + 1);
         let highest = self.manifest.segments.iter().map(|listed| listed.order).max();
         let Some(Ends { header, length, .. }) = self.ends(id)? else { return Ok(()) };
         if let Some(header) = header
@@ -303,7 +302,10 @@ impl Recovery<'_> {
             (scanned.end, length, legible)
         });
         let ranges: Vec<(u64, u64, Vec<Frame>)> = bad.chain(cut).collect();
-        let record = if ranges.is_empty() || footer.is_some() { None } else { self.record_of(listed) };
+        if ranges.is_empty() {
+            return;
+        }
+        let record = if footer.is_none() { self.record_of(listed) } else { None };
         for (from, until, legible) in ranges {
             let is_known =
                 |range: &LostRange| range.segment == listed.id && range.from <= from && range.until >= until;

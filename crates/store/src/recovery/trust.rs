@@ -22,8 +22,6 @@ pub(super) struct TrustedIndex {
 impl Recovery<'_> {
     /// Opens the index, or sets it aside and begins a new one. `None` means that the whole journal has to be read.
     pub(super) fn open_index(&mut self) -> (Arc<Index>, Option<TrustedIndex>) {
-        let is_new = !self.options.dir.join("index").exists();
-        let has_frames = !self.manifest.segments.is_empty() || !self.lost.is_empty();
         let opened = if Index::is_suspect(&self.options.dir) {
             Err("it did not fit the journal".to_owned())
         } else {
@@ -33,9 +31,9 @@ impl Recovery<'_> {
             Err(reason) => (None, reason),
             Ok(index) => match self.trust(&index) {
                 Ok(trusted) => return (Arc::new(index), Some(trusted)),
-                Err(reason) if is_new || reason.is_empty() => {
-                    let holds = self.holds_frames();
-                    if has_frames && holds {
+                // It is new, or nothing was ever written to it.
+                Err(reason) if reason.is_empty() => {
+                    if self.holds_frames() {
                         self.notices.push(Notice::IndexRebuilt { reason: "it was not there".to_owned() });
                     }
                     return (Arc::new(index), None);
@@ -51,11 +49,10 @@ impl Recovery<'_> {
 
     /// Whether the journal holds any frame.
     fn holds_frames(&self) -> bool {
-        self.manifest.segments.len() > 1
-            || self.manifest.segments.iter().any(|listed| {
-                self.ends(listed.id)
-                    .is_ok_and(|ends| ends.is_some_and(|ends| ends.length > SEGMENT_HEADER_BYTES))
-            })
+        self.manifest.segments.iter().any(|listed| {
+            self.ends(listed.id)
+                .is_ok_and(|ends| ends.is_some_and(|ends| ends.length > SEGMENT_HEADER_BYTES))
+        })
     }
 
     /// Closes the index, sets it aside and begins a new one.

@@ -203,6 +203,7 @@ fn damage_that_nobody_can_name_is_said_again_after_its_segment_was_abandoned() {
     lose_index(&world);
     let (store, notices) = world.open();
     assert_eq!((unknown_in(&notices), store.unknown_losses()), (vec![], vec![]), "{notices:?}");
+    assert!(matches!(&notices[..], [Notice::IndexRebuilt { .. }]), "{notices:?}");
 }
 
 #[test]
@@ -325,4 +326,55 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
         }
         _ => bytes.truncate(at),
     }
+}
+
+/// A session whose loss is known already loses the record of it too, beside another's newest entry: both are named.
+#[test]
+fn a_lost_tail_names_those_that_lost_entries_before_and_those_that_lost_their_newest() {
+    let world = World { segment_bytes: 1 << 20, ..World::new() };
+    let store = world.open_quiet();
+    for id in 0..4 {
+        append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+        append(&store, "two", batch(id, &[&format!("two {id}")])).unwrap();
+    }
+    drop(store);
+    let damage = |bytes: &mut Vec<u8>| {
+        let at = bytes.windows(5).position(|found| found == b"one 1").unwrap();
+        bytes[at] ^= 1;
+    };
+    world.memory.damage(&world.segment(1), damage).unwrap();
+    for (segment, adds) in [(2, false), (3, true)] {
+        let (store, _) = world.open();
+        assert!(is_quarantined(&store, "one"));
+        if adds {
+            append(&store, "two", batch(4, &["more"])).unwrap();
+        }
+        drop(store);
+        world.memory.damage(&world.segment(segment), |bytes| bytes.truncate(40)).unwrap();
+        let (_store, notices) = world.open();
+        let sessions = vec!["one".to_owned()];
+        let mut expected = vec![Notice::Damaged { segment, offset: 40, sessions, others_possible: false }];
+        if adds {
+            expected.insert(0, Notice::TailLost { session: "two".to_owned(), from: EntryId(4) });
+        }
+        assert_eq!(notices, expected);
+    }
+}
+
+#[test]
+fn a_segment_that_is_put_back_takes_its_own_unknown_loss_with_it_and_no_other() {
+    let (world, ids, _) = filled();
+    let [first, second] = [ids[1], ids[2]];
+    let mut backup = Vec::new();
+    world.memory.damage(&world.segment(first), |bytes| backup.clone_from(bytes)).unwrap();
+    for id in [first, second] {
+        world.memory.lose(&record(&world, id));
+        world.memory.lose(&world.segment(id));
+    }
+    lose_index(&world);
+    assert_eq!(world.open().0.unknown_losses(), [first, second]);
+    world.memory.open(&world.segment(first), OpenMode::Create).unwrap();
+    world.memory.damage(&world.segment(first), |bytes| *bytes = backup).unwrap();
+    let (store, notices) = world.open();
+    assert_eq!((unknown_in(&notices), store.unknown_losses()), (vec![second], vec![second]), "{notices:?}");
 }

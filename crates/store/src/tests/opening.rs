@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use greenroom_kernel::EntryId;
 
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
-use crate::faults::Fault;
+use crate::faults::{EIO, Fault};
 use crate::journal::manifest::{Manifest, State};
 use crate::journal::sessions::SegmentSessions;
 use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
@@ -438,5 +438,116 @@ fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
         assert_eq!(found, [(starts[0], one.as_slice()), (starts[1], two.as_slice())], "header: {has_header}");
         assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
         assert_eq!(store.salvage("two").unwrap().lost, [(EntryId(3), EntryId(4))]);
+    }
+}
+
+#[test]
+fn what_is_accepted_of_an_unknown_loss_does_not_hide_who_is_known_to_have_lost_something() {
+    let world = alternating();
+    let damaged = frame_of(&world, "one", 1).start;
+    world.memory.damage(&world.segment(1), |bytes| bytes[damaged + 20] ^= 1).unwrap();
+    world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+    let opened = || {
+        lose_index(&world);
+        let (store, mut notices) = world.open();
+        notices.retain(|notice| !matches!(notice, Notice::IndexRebuilt { .. }));
+        (store, notices)
+    };
+    let offset = damaged as u64;
+    let said = |others_possible| {
+        let sessions = vec!["one".to_owned()];
+        [Notice::Damaged { segment: 1, offset, sessions, others_possible }]
+    };
+    let (store, notices) = opened();
+    assert_eq!(notices, said(true));
+    assert!(wait(store.accept_unknown_loss(1)).unwrap());
+    drop(store);
+    // That there may be others is accepted. The session is still to be looked after.
+    let (store, notices) = opened();
+    assert_eq!(notices, said(false));
+    wait(store.accept_loss("one")).unwrap();
+    drop(store);
+    assert_eq!(opened().1, []);
+}
+
+/// What was damaged: where it begins, who lost entries there, and whether others may have.
+fn damages(notices: &[Notice]) -> Vec<(u64, Vec<String>, bool)> {
+    let damage = |notice: &Notice| match notice {
+        Notice::Damaged { offset, sessions, others_possible, .. } => {
+            Some((*offset, sessions.clone(), *others_possible))
+        }
+        Notice::TailLost { .. }
+        | Notice::TailCut { .. }
+        | Notice::IndexRebuilt { .. }
+        | Notice::IndexInMemory { .. }
+        | Notice::ManifestRebuilt { .. } => None,
+    };
+    notices.iter().filter_map(damage).collect()
+}
+
+#[test]
+fn the_footer_of_a_sealed_segment_tells_who_lost_what_where() {
+    let world = World { segment_bytes: 2_500, ..World::new() };
+    let store = world.open_quiet();
+    for id in 0..20 {
+        append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+        append(&store, "two", batch(id, &[&format!("two {id}")])).unwrap();
+    }
+    drop(store);
+    assert!(world.memory.paths().contains(&world.segment(2)));
+    // The headers are gone, too, and the record of the segment's sessions.
+    let (one, two) = (frame_of(&world, "one", 1).start, frame_of(&world, "two", 3).start);
+    world.memory.damage(&world.segment(1), |bytes| [one, two].iter().for_each(|at| bytes[at + 20] ^= 1)).unwrap();
+    world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+    lose_index(&world);
+    let (store, notices) = world.open();
+    let expected =
+        [(one as u64, vec!["one".to_owned()], false), (two as u64, vec!["two".to_owned()], false)];
+    assert_eq!(damages(&notices), expected);
+    assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
+    assert_eq!(store.salvage("two").unwrap().lost, [(EntryId(3), EntryId(4))]);
+}
+
+#[test]
+fn the_record_of_a_segments_sessions_tells_all_up_to_its_own_end() {
+    for (session, sequence, is_noted) in [("two", 5, true), ("two", 6, false)] {
+        let world = alternating();
+        let store = world.open_quiet();
+        append(&store, "two", batch(6, &["two 6"])).unwrap();
+        append(&store, "one", batch(6, &["one 6"])).unwrap();
+        // The process is killed, so what was written since the store was opened is not noted.
+        world.files.set(Fault::FailFrom { at: 1, errno: EIO });
+        drop(store);
+        world.files.set(Fault::None);
+        let damaged = frame_of(&world, session, sequence).start;
+        world.memory.damage(&world.segment(1), |bytes| bytes[damaged + 20] ^= 1).unwrap();
+        lose_index(&world);
+        let (_store, notices) = world.open();
+        let sessions = if is_noted { vec!["two".to_owned()] } else { Vec::new() };
+        assert_eq!(damages(&notices), [(damaged as u64, sessions, !is_noted)], "{session} {sequence}");
+    }
+}
+
+#[test]
+fn an_index_that_holds_nothing_is_filled_and_only_missed_where_there_were_entries() {
+    for has_entries in [false, true] {
+        for is_empty in [false, true] {
+            let world = if has_entries { alternating() } else { World::new() };
+            drop(world.open_quiet());
+            lose_index(&world);
+            if is_empty {
+                std::fs::create_dir(world.index()).unwrap();
+            }
+            let (store, notices) = world.open();
+            let missed = Notice::IndexRebuilt { reason: "it was not there".to_owned() };
+            assert_eq!(notices, if has_entries { vec![missed] } else { Vec::new() });
+            let found = texts(&store, "one", 0).unwrap_or_default();
+            assert_eq!(found, expected("one", if has_entries { 6 } else { 0 }));
+            drop(store);
+            drop(world.open_quiet());
+            let names = std::fs::read_dir(world.dir.path()).unwrap();
+            let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            assert!(!names.any(|name| name.starts_with("index.damaged")), "nothing was set aside");
+        }
     }
 }

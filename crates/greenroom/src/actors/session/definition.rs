@@ -19,6 +19,9 @@ use crate::error::Result;
 use crate::lane::Lane;
 use crate::message::Summariser;
 
+#[cfg(test)]
+mod tests;
+
 /// A resolved definition.
 pub(super) struct Definition {
     pub(super) agent: Arc<Agent>,
@@ -75,14 +78,14 @@ impl Definition {
     /// Takes over the instructions of a run that begins. Gives whether they are others.
     ///
     /// # Errors
-    /// They leave no room in the window.
-    pub(super) fn set_instructions(&mut self, text: &Arc<str>) -> Result<bool> {
+    /// They leave no room in the window, beside the tools and what is pinned.
+    pub(super) fn set_instructions(&mut self, text: &Arc<str>, pinned_tokens: u64) -> Result<bool> {
         if *text == self.instructions {
             return Ok(false);
         }
         let tokens = instructions_tokens(text);
         if let Some(window) = self.window.tokens {
-            self.settings.feasible(window, tokens + self.tools_tokens)?;
+            self.settings.feasible(window, tokens + self.tools_tokens + pinned_tokens)?;
         }
         self.instructions_tokens = tokens;
         self.instructions = Arc::clone(text);

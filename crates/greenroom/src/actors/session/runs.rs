@@ -293,8 +293,9 @@ impl SessionState {
         };
         let written = self.definition.agent.instructions.render(context);
         let text = written.map_err(|reason| ConfigError::Instructions { reason })?;
-        let has_other_window = self.definition.refresh_window(&self.deps, self.log.pinned_tokens());
-        if self.definition.set_instructions(&text)? || has_other_window {
+        let pinned_tokens = self.log.pinned_tokens();
+        let has_other_window = self.definition.refresh_window(&self.deps, pinned_tokens);
+        if self.definition.set_instructions(&text, pinned_tokens)? || has_other_window {
             self.limits_changed();
         }
         let is_changed = self.instructions.as_ref().is_some_and(|before| *before != text);

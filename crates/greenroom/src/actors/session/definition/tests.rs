@@ -1,0 +1,282 @@
+//! What a session works with: the window, the fixed part of a request and the settings, and what is refused.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU64;
+use std::sync::{OnceLock, RwLock};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use greenroom_kernel::settings::UnknownWindow;
+use greenroom_provider::{Provider, ProviderError, ReplyStream, Request};
+use greenroom_store::Store;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::*;
+use crate::bus::Bus;
+use crate::deps::{Clock, Learned};
+use crate::hooks::Hooks;
+
+/// A provider that is never asked.
+struct Silent {
+    name: &'static str,
+    output_tokens_max: Option<u64>,
+}
+
+impl Provider for Silent {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn stream(&self, _: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+        std::future::pending().boxed()
+    }
+
+    fn resends_reasoning(&self) -> bool {
+        self.name == "other"
+    }
+
+    fn output_tokens_max(&self) -> Option<u64> {
+        self.output_tokens_max
+    }
+}
+
+/// A runtime's parts with the providers `openai` (the default one) and `other`.
+fn deps() -> Deps {
+    let store = Store::memory();
+    let lanes = [("openai", None), ("other", Some(500))].map(|(name, output_tokens_max)| {
+        let provider = Arc::new(Silent { name, output_tokens_max });
+        (name.to_owned(), Arc::new(Lane::new(provider, 1, Duration::ZERO)))
+    });
+    Deps {
+        learned: Learned::new(store.clone()),
+        store,
+        bus: Bus::default(),
+        lanes: HashMap::from(lanes),
+        default_provider: "openai".to_owned(),
+        compaction: RwLock::default(),
+        settings_by_model: BTreeMap::new(),
+        hooks: Hooks::default(),
+        clock: Clock::new(Some(0)),
+        idle_after_ms: 0,
+        supervisor: OnceLock::new(),
+        tickets: AtomicU64::new(0),
+        opens: tokio::sync::Semaphore::new(1),
+        probe: None,
+    }
+}
+
+fn resolve(deps: &Arc<Deps>, agent: &Agent) -> Result<Definition> {
+    Definition::resolve(deps, Arc::new(agent.clone()), 0)
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+fn looker(agent: Agent) -> Agent {
+    agent.tool("look", |_: Nothing| async move { Ok("it rains") })
+}
+
+/// Instructions of about so many tokens.
+fn words(tokens: usize) -> String {
+    "word ".repeat(tokens)
+}
+
+#[track_caller]
+fn check_refused(agent: &Agent, because: &str) {
+    let Err(error) = resolve(&Arc::new(deps()), agent) else { panic!("it was taken: {agent:?}") };
+    assert!(error.to_string().contains(because), "{error}");
+}
+
+#[tokio::test]
+async fn a_definition_in_which_nothing_could_work_is_refused() {
+    let agent = || Agent::new("gpt-4o");
+    check_refused(&agent().provider("nobody"), "named \"nobody\"; it has openai, other");
+    check_refused(&agent().instructions(words(110_000)), "no compaction can get below that");
+    check_refused(&agent().context_window(1_000).instructions(words(900)), "at 751 of 1000");
+    let named = |name| agent().tool(name, |_: Nothing| async move { Ok("it rains") });
+    check_refused(&named("two words"), "two words");
+    let zero = || ModelSettings { output_tokens_max: Some(0), ..ModelSettings::default() };
+    check_refused(&agent().settings(zero()), "output_tokens_max: must be at least 1");
+    check_refused(&agent().settings_for("another", zero()), "output_tokens_max: must be at least 1");
+    let forced = || ModelSettings::new().tool_choice(ToolChoice::Tool("look".into()));
+    check_refused(&agent().settings(forced()), "tool_choice: there is no tool \"look\"");
+    assert!(resolve(&Arc::new(deps()), &looker(agent()).settings(forced())).is_ok());
+    // What is pinned leaves less room for the rest.
+    let small = Arc::new(agent().context_window(1_000).instructions(words(500)));
+    for (pinned_tokens, fits) in [(0, true), (200, true), (300, false)] {
+        let resolved = Definition::resolve(&Arc::new(deps()), Arc::clone(&small), pinned_tokens);
+        assert_eq!(resolved.is_ok(), fits, "{pinned_tokens} tokens are pinned");
+    }
+    // Where nothing knows the window, nothing is too large.
+    let anything = CompactionSettings { unknown_window: UnknownWindow::Disable, ..Default::default() };
+    let unheard = Agent::new("unheard-of").compaction(anything).instructions(words(200_000));
+    assert!(resolve(&Arc::new(deps()), &unheard).is_ok());
+}
+
+#[track_caller]
+fn check_window(definition: &Definition, tokens: Option<u64>, source: WindowSource, warning: &str) {
+    assert_eq!(definition.window, Window { tokens, source });
+    let warnings = definition.warnings().join("; ");
+    assert!(warnings.contains(warning) && warning.is_empty() == warnings.is_empty(), "{warnings}");
+}
+
+#[tokio::test]
+async fn the_window_is_what_is_known_and_a_session_is_warned_of_a_guess() {
+    let deps = Arc::new(deps());
+    let resolved = |agent: &Agent| resolve(&deps, agent).unwrap();
+    let set = |change: fn(&mut CompactionSettings)| {
+        let mut settings = CompactionSettings::default();
+        change(&mut settings);
+        settings
+    };
+    let known = Agent::new("gpt-4o");
+    check_window(&resolved(&known), Some(128_000), WindowSource::Catalog, "");
+    check_window(&resolved(&known.clone().context_window(9_000)), Some(9_000), WindowSource::Setting, "");
+    let of_settings = known.clone().compaction(set(|settings| settings.context_window = Some(7_000)));
+    check_window(&resolved(&of_settings), Some(7_000), WindowSource::CompactionSetting, "");
+    let unknown = Agent::new("unheard-of");
+    let warning = "nothing knows the window of unheard-of at openai: 128000 tokens are assumed";
+    check_window(&resolved(&unknown), Some(128_000), WindowSource::Assumed, warning);
+    let off = unknown.compaction(set(|settings| settings.unknown_window = UnknownWindow::Disable));
+    let warning = "nothing is compacted before the provider refuses";
+    check_window(&resolved(&off), None, WindowSource::Unknown, warning);
+}
+
+#[tokio::test]
+async fn a_limit_that_was_learned_holds_while_something_could_work_in_it() {
+    let deps = Arc::new(deps());
+    assert!(deps.learned.learn_limit("openai", "gpt-4o", 10_000, 11_000));
+    let mut definition = resolve(&deps, &Agent::new("gpt-4o").instructions(words(5_000))).unwrap();
+    check_window(&definition, Some(10_000), WindowSource::Learned, "");
+    // With more pinned there is no room in it: then it is the provider that refuses.
+    definition.refresh_window(&deps, 4_000);
+    check_window(&definition, Some(128_000), WindowSource::Catalog, "");
+    definition.refresh_window(&deps, 1_000);
+    check_window(&definition, Some(10_000), WindowSource::Learned, "");
+    // Another provider's model of the same name is another model.
+    let other = resolve(&deps, &Agent::new("gpt-4o").provider("other")).unwrap();
+    assert_eq!(other.window.source, WindowSource::Assumed);
+    assert!(!other.is_same_model(&definition) && definition.is_same_model(&definition));
+    assert!(!resolve(&deps, &Agent::new("gpt-4.1")).unwrap().is_same_model(&definition));
+    assert_eq!((other.provider(), other.model()), ("other", "gpt-4o"));
+}
+
+#[tokio::test]
+async fn the_fixed_part_is_the_instructions_the_tools_and_what_is_pinned() {
+    let deps = Arc::new(deps());
+    let overhead = |agent: &Agent, pinned| resolve(&deps, agent).unwrap().overhead(pinned);
+    let bare = Agent::new("gpt-4o");
+    assert_eq!((overhead(&bare, 0), overhead(&bare, 30)), (0, 30));
+    let instructed = bare.clone().instructions(words(100));
+    let instructions = instructions_tokens(&words(100));
+    assert!((90..=110).contains(&instructions), "{instructions}");
+    assert_eq!(overhead(&instructed, 30), instructions + 30);
+    // A tool's name, description and schema, and a sub-agent is a tool.
+    let tool = overhead(&looker(bare.clone()), 0);
+    assert!((5..50).contains(&tool), "{tool}");
+    assert_eq!(overhead(&looker(instructed), 0), instructions + tool);
+    let called = bare.clone().sub_agent("helper", &words(300), bare.clone());
+    assert!((300..500).contains(&overhead(&called, 0)), "{}", overhead(&called, 0));
+    // What a function writes is known when a run begins.
+    assert_eq!(overhead(&bare.instructions_from(|_| words(100)), 0), 0);
+}
+
+#[tokio::test]
+async fn instructions_of_a_run_replace_those_before_where_they_have_room() {
+    let deps = Arc::new(deps());
+    let agent = Agent::new("gpt-4o").context_window(1_000).instructions_from(|_| unreachable!());
+    let mut definition = resolve(&deps, &agent).unwrap();
+    let set = |definition: &mut Definition, text: &str, pinned_tokens| {
+        let changed = definition.set_instructions(&Arc::from(text), pinned_tokens);
+        (changed.ok(), definition.overhead(0))
+    };
+    assert_eq!(set(&mut definition, "", 0), (Some(false), 0));
+    let short = words(100);
+    let tokens = instructions_tokens(&short);
+    assert_eq!(set(&mut definition, &short, 0), (Some(true), tokens));
+    assert_eq!(set(&mut definition, &short, 0), (Some(false), tokens), "the same text is no change");
+    // Too large by themselves, or beside what is pinned: those before stay.
+    assert_eq!(set(&mut definition, &words(900), 0), (None, tokens));
+    assert_eq!(set(&mut definition, &words(600), 300), (None, tokens));
+    assert_eq!(set(&mut definition, &short, 300), (Some(false), tokens));
+    assert_eq!(set(&mut definition, &words(600), 0).0, Some(true));
+}
+
+#[tokio::test]
+async fn a_prompts_settings_go_before_the_agents_and_summaries_take_what_suits_them() {
+    let mut deps = deps();
+    let of_runtime = ModelSettings::new().seed(1).top_p(0.5);
+    deps.settings_by_model.insert("gpt-4o".to_owned(), of_runtime);
+    deps.settings_by_model.insert("gpt-4o-mini".to_owned(), ModelSettings::new().temperature(0.7));
+    let deps = Arc::new(deps);
+    let of_agent = ModelSettings::new().temperature(0.1).seed(0).stop(["END"]);
+    let agent = looker(Agent::new("gpt-4o")).settings(of_agent);
+    let definition = resolve(&deps, &agent).unwrap();
+    let asked = |of_prompt: ModelSettings| definition.model_settings(&deps, &of_prompt);
+    let usual = ModelSettings::new().temperature(0.1).seed(1).top_p(0.5).stop(["END"]);
+    assert_eq!(asked(ModelSettings::default()).unwrap(), usual);
+    let of_prompt = ModelSettings::new().temperature(0.9).tool_choice(ToolChoice::Tool("look".into()));
+    let merged = usual.clone().merged(of_prompt.clone());
+    assert_eq!(asked(of_prompt).unwrap(), merged);
+    for (refused, why) in [
+        (ModelSettings::new().tool_choice(ToolChoice::Tool("lok".into())), "there is no tool \"lok\""),
+        (ModelSettings::new().temperature(3.0), "temperature: must be 0 to 2"),
+    ] {
+        let error = asked(refused).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    // A summary by the same model is asked for as its answers are, without what would break it; one by another model
+    // only as is said of that one.
+    let own = definition.own_summariser(&deps);
+    assert_eq!((own.model.as_str(), own.lane.provider.name()), ("gpt-4o", "openai"));
+    assert_eq!(own.settings, ModelSettings::new().temperature(0.1).top_p(0.5));
+    let chosen = definition.summariser(&deps, "gpt-4o-mini");
+    assert_eq!((chosen.model.as_str(), chosen.lane.provider.name()), ("gpt-4o-mini", "openai"));
+    assert_eq!(chosen.settings, ModelSettings::new().temperature(0.7));
+}
+
+#[tokio::test]
+async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
+    let deps = Arc::new(deps());
+    let agent = Agent::new("gpt-4o").instructions(words(100)).cost_microdollars_max(5);
+    for (agent, output_tokens_max, provider) in [
+        (agent.clone(), None, "openai"),
+        (agent.clone().output_tokens_max(90), Some(90), "openai"),
+        (agent.clone().provider("other"), Some(500), "other"),
+        (agent.provider("other").output_tokens_max(90), Some(90), "other"),
+    ] {
+        let definition = resolve(&deps, &agent).unwrap();
+        for flag in 0..3 {
+            let session = SessionLimits {
+                pinned_tokens: 30,
+                is_sub_agent: flag == 0,
+                is_paused: flag == 1,
+                only_at_window: flag == 2,
+            };
+            let config = definition.tracker_config(&deps, session);
+            assert_eq!((config.provider.as_str(), config.model.as_str()), (provider, "gpt-4o"));
+            assert_eq!(config.overhead, instructions_tokens(&words(100)) + 30);
+            assert_eq!(config.resends_reasoning, provider == "other");
+            let limits = config.limits;
+            assert_eq!((limits.window, limits.cost_microdollars_max), (definition.window, Some(5)));
+            assert_eq!(limits.output_tokens_max, output_tokens_max);
+            let flags = [limits.is_sub_agent, limits.is_paused, limits.only_at_window];
+            assert_eq!(flags, [flag == 0, flag == 1, flag == 2]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cost_limit_without_a_price_is_warned_of() {
+    let deps = Arc::new(deps());
+    let warnings = |agent: Agent| resolve(&deps, &agent).unwrap().warnings();
+    let unknown = || Agent::new("unheard-of").context_window(9_000);
+    assert_eq!(warnings(unknown()), [""; 0]);
+    assert_eq!(warnings(Agent::new("gpt-4o").cost_microdollars_max(5)), [""; 0]);
+    let [warning] = &warnings(unknown().cost_microdollars_max(5))[..] else { panic!("one warning") };
+    assert!(warning.starts_with("nothing knows the price of unheard-of at openai: "), "{warning}");
+}

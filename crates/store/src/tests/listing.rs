@@ -1,0 +1,313 @@
+//! Which segments count when a store is opened: the list of them is lost or old, a crash left files behind, or a file
+//! cannot be read.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use greenroom_kernel::EntryId;
+
+use super::world::{World, append, batch, texts, wait};
+use crate::faults::{EIO, Fault};
+use crate::files::{File, Files, OpenMode};
+use crate::journal::manifest::{Manifest, State};
+use crate::journal::{SEGMENT_HEADER_BYTES, SegmentHeader, read_footer};
+use crate::{Notice, Store, StoreError};
+
+fn text(id: u64) -> String {
+    format!("{id} {}", "x".repeat(300))
+}
+
+/// A closed store with a session of five entries, two in each of two sealed segments and the last in the active one.
+fn filled() -> World {
+    let world = World { segment_bytes: 1_000, ..World::new() };
+    let store = world.open_quiet();
+    add(&store, 0..5);
+    drop(store);
+    assert_eq!(segments(&world), [1, 2, 3]);
+    world
+}
+
+fn add(store: &Store, ids: std::ops::Range<u64>) {
+    for id in ids {
+        append(store, "one", batch(id, &[&text(id)])).unwrap();
+    }
+}
+
+/// Checks that all entries are there.
+#[track_caller]
+fn check(store: &Store, entries: u64) {
+    assert_eq!(texts(store, "one", 0).unwrap(), (0..entries).map(text).collect::<Vec<_>>());
+}
+
+/// The numbers of the segments whose files are there.
+fn segments(world: &World) -> Vec<u64> {
+    let paths = world.memory.paths();
+    let files = paths.iter().filter(|path| path.extension().is_some_and(|found| found == "seg"));
+    files.map(|path| path.file_stem().unwrap().to_str().unwrap().parse().unwrap()).collect()
+}
+
+fn manifest_path(world: &World) -> PathBuf {
+    world.dir.path().join("journal/manifest")
+}
+
+fn manifest(world: &World) -> Manifest {
+    Manifest::load(&world.memory, &world.dir.path().join("journal")).unwrap().unwrap()
+}
+
+fn bytes_of(world: &World, path: &Path) -> Vec<u8> {
+    let mut copy = Vec::new();
+    world.memory.damage(path, |bytes| copy.clone_from(bytes)).unwrap();
+    copy
+}
+
+fn put(world: &World, path: &Path, content: &[u8]) {
+    drop(world.memory.open(path, OpenMode::Create).unwrap());
+    world.memory.damage(path, |bytes| content.clone_into(bytes)).unwrap();
+}
+
+fn lose_index(world: &World) {
+    std::fs::remove_dir_all(world.index()).unwrap();
+}
+
+#[test]
+fn a_list_that_was_lost_is_made_again_once_and_the_same_segment_is_written_to() {
+    for loses_index in [false, true] {
+        let world = filled();
+        world.memory.lose(&manifest_path(&world));
+        if loses_index {
+            lose_index(&world);
+        }
+        let (store, notices) = world.open();
+        let is_said = |notice: &Notice| matches!(notice, Notice::ManifestRebuilt { .. });
+        assert_eq!(notices.iter().filter(|notice| is_said(notice)).count(), 1, "{notices:?}");
+        check(&store, 5);
+        // The process is killed: the new list was there from the beginning.
+        world.files.set(Fault::FailFrom { at: 1, errno: EIO });
+        drop(store);
+        world.files.set(Fault::None);
+        let store = world.open_quiet();
+        add(&store, 5..6);
+        assert_eq!(segments(&world), [1, 2, 3], "the last segment has room");
+        add(&store, 6..9);
+        assert_eq!(segments(&world), [1, 2, 3, 4, 5]);
+        drop(store);
+        check(&world.open_quiet(), 9);
+    }
+}
+
+#[test]
+fn a_list_of_a_store_without_entries_is_made_again_without_a_word() {
+    let world = World::new();
+    drop(world.open_quiet());
+    world.memory.lose(&manifest_path(&world));
+    drop(world.open_quiet());
+}
+
+/// Someone put an older copy of the list back: the segments that it does not know hold what was acknowledged since.
+#[test]
+fn an_older_list_loses_nothing() {
+    for loses_index in [false, true] {
+        let world = World { segment_bytes: 1_000, ..World::new() };
+        let store = world.open_quiet();
+        add(&store, 0..3);
+        drop(store);
+        let old = bytes_of(&world, &manifest_path(&world));
+        let store = world.open_quiet();
+        add(&store, 3..9);
+        drop(store);
+        let all = segments(&world);
+        assert!(all.len() >= 5, "{all:?}");
+        world.memory.damage(&manifest_path(&world), |bytes| *bytes = old).unwrap();
+        if loses_index {
+            lose_index(&world);
+        }
+        let (store, notices) = world.open();
+        check(&store, 9);
+        let is_said = |notice: &Notice| matches!(notice, Notice::ManifestRebuilt { .. });
+        assert!(notices.iter().any(is_said), "{notices:?}");
+        assert_eq!(segments(&world), all);
+        drop(store);
+        check(&world.open_quiet(), 9);
+    }
+}
+
+/// A crash during a rotation leaves a segment without frames, and one during a reclaim leaves one in the place of
+/// another. Both are removed, and their numbers are not used again.
+#[test]
+fn what_a_crash_left_behind_is_removed() {
+    let list = manifest(&filled());
+    let highest = list.segments.iter().map(|listed| listed.order).max().unwrap();
+    for (order, frames) in [(highest + 1, 0), (highest, 20), (highest - 1, 20), (highest - 2, 0)] {
+        let world = filled();
+        let header = SegmentHeader { id: 7, order, seed: 9 };
+        let content = [header.encode(), vec![1; frames]].concat();
+        put(&world, &world.segment(7), &content);
+        let store = world.open_quiet();
+        check(&store, 5);
+        assert_eq!(segments(&world), [1, 2, 3], "order {order} of {highest}");
+        add(&store, 5..7);
+        assert_eq!(segments(&world), [1, 2, 3, 8], "order {order} of {highest}");
+    }
+    // One that was begun with the list's number is no other segment.
+    let world = filled();
+    put(&world, &world.segment(7), b"GR");
+    check(&world.open_quiet(), 5);
+    assert_eq!(segments(&world), [1, 2, 3]);
+}
+
+/// Until the header is written, a segment of a store without a list holds nothing. Of a longer one the bytes are kept.
+#[test]
+fn a_segment_without_a_header_is_kept_if_it_may_hold_frames() {
+    for length in [0, 10, 40_usize] {
+        let world = World::new();
+        put(&world, &world.segment(1), &vec![7; length]);
+        let store = world.open_quiet();
+        add(&store, 0..1);
+        assert_eq!(segments(&world), [2], "{length} bytes");
+        assert!(!world.memory.paths().contains(&world.segment(1).with_extension("seg.damaged")));
+    }
+    let world = World::new();
+    put(&world, &world.segment(1), &[7; 41]);
+    let (store, notices) = world.open();
+    let others_possible = true;
+    let damaged = Notice::Damaged { segment: 1, offset: 0, sessions: Vec::new(), others_possible };
+    assert!(notices.contains(&damaged), "{notices:?}");
+    assert_eq!(bytes_of(&world, &world.segment(1).with_extension("seg.damaged")), [7; 41]);
+    add(&store, 0..1);
+    assert_eq!(segments(&world), [2]);
+}
+
+/// A reclaim was interrupted when the new segment was whole and the old one still there, and then the list was lost.
+#[test]
+fn of_two_segments_in_the_same_place_the_new_one_counts_if_it_is_whole() {
+    let (mut whole, mut begun) = (0, 0);
+    for at in 1.. {
+        let world = World { segment_bytes: 1_000, ..World::new() };
+        let store = world.open_quiet();
+        for id in 0..4 {
+            append(&store, "dead", batch(id, &["short"])).unwrap();
+            append(&store, "one", batch(id, &[&text(id)])).unwrap();
+        }
+        wait(store.delete("dead")).unwrap();
+        world.files.set(Fault::FailFrom { at, errno: EIO });
+        let reclaimed = wait(store.reclaim());
+        drop(store);
+        world.files.set(Fault::None);
+        let mut places: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for id in segments(&world) {
+            if let Some(header) = SegmentHeader::decode(&bytes_of(&world, &world.segment(id))).unwrap() {
+                places.entry(header.order).or_default().push(id);
+            }
+        }
+        let double = places.values().find(|ids| ids.len() > 1).cloned();
+        world.memory.lose(&manifest_path(&world));
+        lose_index(&world);
+        let (store, _) = world.open();
+        check(&store, 4);
+        assert_eq!(store.head("dead").unwrap(), None, "operation {at}");
+        if let Some(ids) = double {
+            let [old, new] = ids[..] else { panic!("{ids:?}") };
+            let is_whole = segments(&world).contains(&new);
+            assert_ne!(is_whole, segments(&world).contains(&old), "operation {at}: one is left");
+            if is_whole {
+                assert!(read_footer(&bytes_of(&world, &world.segment(new))).is_some(), "operation {at}");
+                whole += 1;
+            } else {
+                begun += 1;
+            }
+        }
+        if reclaimed.is_ok() {
+            break;
+        }
+    }
+    assert!(whole >= 1 && begun >= 1, "{whole} whole, {begun} begun");
+}
+
+#[test]
+fn a_damaged_footer_costs_no_entry_and_is_said_once() {
+    let world = filled();
+    let State::Sealed { length, .. } = manifest(&world).segments[0].state else { panic!("it is sealed") };
+    world.memory.damage(&world.segment(1), |bytes| *bytes.last_mut().unwrap() ^= 1).unwrap();
+    let (store, notices) = world.open();
+    let damaged =
+        |offset, sessions| Notice::Damaged { segment: 1, offset, sessions, others_possible: false };
+    assert_eq!(notices, [damaged(length, Vec::new())]);
+    check(&store, 5);
+    drop(store);
+    check(&world.open_quiet(), 5);
+    // With an entry, it is the entry that is told of.
+    let world = filled();
+    world
+        .memory
+        .damage(&world.segment(1), |bytes| {
+            *bytes.last_mut().unwrap() ^= 1;
+            bytes[usize::try_from(length).unwrap() - 1] ^= 1;
+        })
+        .unwrap();
+    let (store, notices) = world.open();
+    let [Notice::Damaged { offset, sessions, .. }] = &notices[..] else { panic!("{notices:?}") };
+    assert!(*offset > SEGMENT_HEADER_BYTES && *offset < length && *sessions == ["one"], "{notices:?}");
+    assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
+}
+
+/// Files of which one cannot be opened for reading.
+#[derive(Debug, Clone)]
+struct Unreadable {
+    inner: Arc<dyn Files>,
+    path: Arc<Mutex<Option<PathBuf>>>,
+}
+
+impl Files for Unreadable {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.inner.create_dir(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.inner.list(dir)
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        if mode == OpenMode::Read && self.path.lock().unwrap().as_deref() == Some(path) {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        self.inner.open(path, mode)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.inner.sync_dir(dir)
+    }
+}
+
+/// A file that cannot be read now is not gone: the store is not opened, and nothing is taken for lost.
+#[test]
+fn a_file_that_cannot_be_read_now_is_not_taken_for_lost() {
+    for id in 1..=3 {
+        for loses_index in [false, true] {
+            let world = filled();
+            if loses_index {
+                lose_index(&world);
+            }
+            let files = Unreadable { inner: Arc::new(world.files.clone()), path: Arc::default() };
+            *files.path.lock().unwrap() = Some(world.segment(id));
+            let mut options = world.options();
+            options.files = Arc::new(files);
+            let refused = Store::open(&options).map(|_| ());
+            assert!(matches!(refused, Err(StoreError::Io { .. })), "segment {id}: {refused:?}");
+            assert!(refused.unwrap_err().to_string().contains(&format!("{id:010}.seg")));
+            let (store, notices) = world.open();
+            let is_fine = |notice: &Notice| matches!(notice, Notice::IndexRebuilt { .. });
+            assert!(notices.iter().all(is_fine), "{notices:?}");
+            check(&store, 5);
+        }
+    }
+}
