@@ -18,6 +18,7 @@ use greenroom_store::{Head, Notice, Store, StoreOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
 
+use crate::actors::session::stored;
 use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
@@ -28,7 +29,7 @@ use crate::event::{Event, durable};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::message::SupervisorMessage;
-use crate::session::{SessionHandle, SessionSummary, open};
+use crate::session::{SessionHandle, SessionSummary, State, open};
 use crate::shared::REQUESTS_MAX;
 
 /// How many model calls one provider gets at a time, by default.
@@ -385,6 +386,34 @@ impl Runtime {
     /// [`Error::Store`].
     pub async fn summary(&self, id: &str) -> Result<Option<SessionSummary>> {
         Ok(self.head(id).await?.map(|head| SessionSummary::new(id.to_owned(), head)))
+    }
+
+    /// How a session stands, live or not; `None` where there is none. Nothing is started by looking: a session that is
+    /// not live is read from its log, and told as it would stand with `agent`. (`SessionHandle::state` wakes it, and
+    /// then what waits in it begins.)
+    ///
+    /// # Errors
+    /// [`Error::Store`]; [`Error::Config`] when the agent cannot work.
+    pub async fn state(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<Option<State>> {
+        if let Some(session) = self.find(id).await?
+            && let Some(state) = session.live_state().await
+        {
+            return Ok(Some(state));
+        }
+        stored::state(&self.deps, Arc::from(id), agent.into()).await
+    }
+
+    /// A session that is live. Nothing is started.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub async fn find(&self, id: &str) -> Result<Option<SessionHandle>> {
+        let (reply, found) = oneshot::channel();
+        let message = SupervisorMessage::Find { id: Arc::from(id), reply };
+        self.supervisor.cast(message).map_err(|_| Error::Closed)?;
+        let shared = found.await.map_err(|_| Error::Closed)?;
+        let session = shared.map(|shared| SessionHandle::new(shared, Arc::clone(&self.deps)));
+        Ok(session.filter(SessionHandle::is_live))
     }
 
     /// A session's entries from a position on.
