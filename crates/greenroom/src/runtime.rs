@@ -39,7 +39,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(600);
 /// How long a model may say nothing before its call is given up, by default.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// How long a shutdown waits for sessions to end in order.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A running runtime. Cheap to clone.
 #[derive(Clone)]

@@ -131,8 +131,9 @@ impl HttpServer {
             waiting: Arc::new(Semaphore::new(waiting_max.min(Semaphore::MAX_PERMITS))),
         });
         let no_such_route = async || problem(StatusCode::NOT_FOUND, "there is no such route", Value::Null);
-        let no_such_method =
-            async || problem(StatusCode::METHOD_NOT_ALLOWED, "the route does not take this method", Value::Null);
+        let no_such_method = async || {
+            problem(StatusCode::METHOD_NOT_ALLOWED, "the route does not take this method", Value::Null)
+        };
         let router = Router::new()
             .route("/healthz", get(async || "ok"))
             .route("/sessions", get(list).post(start))
@@ -341,7 +342,8 @@ fn no_session(id: &str) -> Refusal {
 fn place(shared: &Shared) -> Result<OwnedSemaphorePermit, Refusal> {
     Arc::clone(&shared.waiting).try_acquire_owned().map_err(|_| {
         let detail = "too many requests wait for a run or a compaction; try again when one of them has ended";
-        let mut response = problem(StatusCode::TOO_MANY_REQUESTS, detail, json!({ "class": "other", "retryable": true }));
+        let mut response =
+            problem(StatusCode::TOO_MANY_REQUESTS, detail, json!({ "class": "other", "retryable": true }));
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS.into());
         Refusal(Box::new(response))
     })

@@ -125,7 +125,11 @@ impl Place {
 
     /// Starts it, with its output to be read as it comes, and with an input that stays open.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
-        let mut command = self.command(arguments);
+        self.start_command(self.command(arguments))
+    }
+
+    /// As [`Self::start`], with a command of the test's own.
+    pub(crate) fn start_command(&self, mut command: Command) -> Running {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());

@@ -173,9 +173,8 @@ impl Connections {
             .iter()
             .filter_map(Weak::upgrade)
             .filter(|connection| !connection.is_working() && !connection.closed.is_cancelled());
-        let first = quiet.min_by_key(|connection| {
-            (connection.is_owners.load(Ordering::Relaxed), connection.accepted)
-        });
+        let first = quiet
+            .min_by_key(|connection| (connection.is_owners.load(Ordering::Relaxed), connection.accepted));
         if let Some(connection) = &first {
             connection.closed.cancel();
         }

@@ -108,7 +108,8 @@ impl Guard {
             // A name without a port stands for any: a proxy in front has its own.
             host == *name || host.rsplit_once(':').is_some_and(|(host, port)| host == name && is_port(port))
         };
-        let full = if self.port == 80 && !host.ends_with(":80") { format!("{host}:80") } else { host.clone() };
+        let full =
+            if self.port == 80 && !host.ends_with(":80") { format!("{host}:80") } else { host.clone() };
         full == local || self.hosts.contains(&full) || self.further.iter().any(is_further)
     }
 }

@@ -249,7 +249,8 @@ async fn slow_clients_are_closed_and_keep_nobody_out() {
 #[tokio::test(start_paused = true)]
 async fn a_body_must_come_in_time_too() {
     let (server, _model) = server_with(|_| {}).await;
-    let text = head(&server, "POST /sessions") + "content-type: application/json\r\ncontent-length: 20\r\n\r\n{";
+    let text =
+        head(&server, "POST /sessions") + "content-type: application/json\r\ncontent-length: 20\r\n\r\n{";
     let mut stream = sent(&server, &text).await;
     let begun = Instant::now();
     assert_eq!(status(&mut stream).await, 408);
@@ -366,7 +367,10 @@ async fn looking_at_a_session_starts_nothing() {
         call(&server, Method::GET, path, None).await;
     }
     let (status, state) = call(&server, Method::GET, "/sessions/a", None).await;
-    assert_eq!((status, &state["waiting"], &state["is_unanswered"]), (StatusCode::OK, &json!(1), &json!(true)));
+    assert_eq!(
+        (status, &state["waiting"], &state["is_unanswered"]),
+        (StatusCode::OK, &json!(1), &json!(true))
+    );
     let (status, _) = call(&server, Method::POST, "/sessions/a/abort", None).await;
     assert_eq!(status, StatusCode::OK, "nothing is under way, and nothing is woken to be told so");
     tokio::time::sleep(Duration::from_secs(60)).await;
