@@ -208,26 +208,13 @@ impl Server {
                 Message::Invalid { id, refusal } => replies.push((Some(id), Err(refusal))),
             }
         }
-        let out = self.out.clone();
-        tokio::spawn(async move {
-            let (mut answers, mut tasks) = (Vec::new(), JoinSet::new());
-            for (id, reply) in replies {
-                let result = match reply {
-                    Ok(Reply::Now(value)) => Ok(value),
-                    Err(refusal) => Err(refusal),
-                    Ok(Reply::Later(task)) => {
-                        let Outcome { result, then } = task.await;
-                        then.map(|then| tasks.spawn(then));
-                        result
-                    }
-                };
-                answers.extend(id.map(|id| wire::answer(&id, result)));
-            }
-            if !answers.is_empty() {
-                send(&out, format!("[{}]", answers.join(","))).await;
-            }
-            tasks.join_all().await;
-        });
+        let is_known = replies.iter().all(|(_, reply)| !matches!(reply, Ok(Reply::Later(_))));
+        let answering = answer_batch(self.out.clone(), replies);
+        if is_known {
+            answering.await;
+        } else {
+            tokio::spawn(answering);
+        }
     }
 
     async fn call(&mut self, call: Call) -> Result<Reply, Refusal> {
@@ -393,6 +380,28 @@ impl Server {
     async fn refuse(&self, refusal: Refusal) {
         send(&self.out, wire::answer(&Value::Null, Err(refusal))).await;
     }
+}
+
+/// Answers the requests of a batch together, when the last of their answers is known.
+async fn answer_batch(out: mpsc::Sender<String>, replies: Vec<(Option<Value>, Result<Reply, Refusal>)>) {
+    let (mut answers, mut tasks) = (Vec::new(), Vec::new());
+    for (id, reply) in replies {
+        let result = match reply {
+            Ok(Reply::Now(value)) => Ok(value),
+            Err(refusal) => Err(refusal),
+            Ok(Reply::Later(task)) => {
+                let Outcome { result, then } = task.await;
+                // It begins when the batch is answered: none of it is told before.
+                tasks.extend(then);
+                result
+            }
+        };
+        answers.extend(id.map(|id| wire::answer(&id, result)));
+    }
+    if !answers.is_empty() {
+        send(&out, format!("[{}]", answers.join(","))).await;
+    }
+    tasks.into_iter().collect::<JoinSet<()>>().join_all().await;
 }
 
 async fn send(out: &mpsc::Sender<String>, line: String) {

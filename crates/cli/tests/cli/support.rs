@@ -222,6 +222,11 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
+    /// Its input ends.
+    pub(crate) fn close_input(&mut self) {
+        self.child.stdin = None;
+    }
+
     /// Its output is read no more.
     pub(crate) fn close_output(&mut self) {
         self.output = None;
