@@ -448,7 +448,8 @@ impl Runtime {
         .await
     }
 
-    /// Deletes a session and all its entries. It is closed first.
+    /// Deletes a session and all its entries. It is closed first. Its bytes stay in the store's files until more than half
+    /// of a file is deleted; `runtime.store().reclaim()` removes them at once.
     ///
     /// # Errors
     /// [`Error::NoSession`]; [`Error::Store`].

@@ -5,6 +5,7 @@
 //! | `GET /healthz` | it answers |
 //! | `GET /sessions`, `POST /sessions` `{session_id}` | the stored ones; one is created or resumed |
 //! | `GET /sessions/{id}` | how it stands |
+//! | `DELETE /sessions/{id}` | it is gone, and so are its bytes |
 //! | `POST /sessions/{id}/prompt` `{text}` | the reply |
 //! | `POST /sessions/{id}/compact` `{focus?, keep_recent?, force?}` | how the compaction ended |
 //! | `POST /sessions/{id}/abort` | the current run is interrupted |
@@ -137,7 +138,7 @@ impl HttpServer {
         let router = Router::new()
             .route("/healthz", get(async || "ok"))
             .route("/sessions", get(list).post(start))
-            .route("/sessions/{id}", get(state))
+            .route("/sessions/{id}", get(state).delete(delete))
             .route("/sessions/{id}/prompt", post(prompt))
             .route("/sessions/{id}/compact", post(compact))
             .route("/sessions/{id}/abort", post(abort))
@@ -273,6 +274,13 @@ async fn start(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Byte
 async fn state(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
     let state = shared.runtime.state(&id, Arc::clone(&shared.agent)).await.map_err(refused)?;
     Ok(answer(&json!(state.ok_or_else(|| no_session(&id))?)))
+}
+
+async fn delete(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
+    shared.runtime.delete(&id).await.map_err(refused)?;
+    let erased = shared.runtime.store().reclaim().await;
+    erased.map_err(|error| refused(error.into()))?;
+    Ok(answer(&json!({ "session_id": id })))
 }
 
 async fn prompt(

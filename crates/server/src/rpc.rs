@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0 over two byte streams, one message a line.
 //!
 //! Methods: `session/start`, `session/prompt`, `session/compact`, `session/list`, `session/branch`,
-//! `agent/state`, `agent/abort`. A request for work is answered when the work is taken on (a prompt: when it is
+//! `session/delete`, `agent/state`, `agent/abort`. A request for work is answered when the work is taken on (a prompt: when it is
 //! durable); what comes of it arrives as notifications: `event` for every event of the started sessions,
 //! `session/prompt_result` and `session/compact_result`.
 //!
@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal, error_data};
@@ -153,10 +153,17 @@ struct Server {
     runtime: Runtime,
     agent: Arc<Agent>,
     /// Those that were started here.
-    sessions: HashMap<String, SessionHandle>,
+    sessions: HashMap<String, Started>,
     /// One a session: tells its events. They end with the server.
     tellers: JoinSet<()>,
     out: mpsc::Sender<String>,
+}
+
+/// A session that was started here.
+struct Started {
+    handle: SessionHandle,
+    /// Tells its events.
+    teller: AbortHandle,
 }
 
 impl Server {
@@ -230,6 +237,19 @@ impl Server {
                 let Branch { session_id, entry_id } = call.params()?;
                 self.known(&session_id).await?.branch(entry_id).await?;
                 json!({ "session_id": session_id })
+            }
+            "session/delete" => {
+                let Named { session_id } = call.params()?;
+                self.runtime.delete(&session_id).await?;
+                if let Some(started) = self.sessions.remove(&session_id) {
+                    started.teller.abort();
+                }
+                let runtime = self.runtime.clone();
+                return Ok(Reply::Later(Box::pin(async move {
+                    let erased = runtime.store().reclaim().await.map_err(Error::from);
+                    let result = erased.map(|_| json!({ "session_id": session_id }));
+                    Outcome { result: result.map_err(Refusal::from), then: None }
+                })));
             }
             "session/list" => {
                 let Nothing {} = call.params()?;
@@ -322,7 +342,7 @@ impl Server {
         }
         match self.sessions.get(&id) {
             // It was started, nothing was said in it, and it sleeps: nothing waits that could begin.
-            Some(session) => Ok(session.state().await?),
+            Some(session) => Ok(session.handle.state().await?),
             None => Err(Error::NoSession { session: id }.into()),
         }
     }
@@ -352,13 +372,13 @@ impl Server {
     /// The session, opened when it is first named; from then on its events are told.
     async fn session(&mut self, id: &str) -> Result<SessionHandle, Refusal> {
         if let Some(session) = self.sessions.get(id) {
-            return Ok(session.clone());
+            return Ok(session.handle.clone());
         }
         let mut events = self.runtime.subscribe(Filter::session(id));
         let session = self.runtime.open(id, Arc::clone(&self.agent)).await?;
         let out = self.out.clone();
         let session_id = id.to_owned();
-        self.tellers.spawn(async move {
+        let teller = self.tellers.spawn(async move {
             loop {
                 match events.next().await {
                     Some(Delivery::Event(event)) => {
@@ -373,7 +393,7 @@ impl Server {
                 }
             }
         });
-        self.sessions.insert(id.to_owned(), session.clone());
+        self.sessions.insert(id.to_owned(), Started { handle: session.clone(), teller });
         Ok(session)
     }
 

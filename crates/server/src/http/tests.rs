@@ -135,6 +135,7 @@ async fn bad_requests_are_problems() {
         (Method::GET, "/sessions/%ff", None, 400),
         (Method::GET, "/sessions/%2e%2e%2fa", None, 400),
         (Method::POST, "/sessions/none/abort", None, 404),
+        (Method::DELETE, "/sessions/none", None, 404),
     ];
     for (method, path, body, expected) in cases {
         let (status, problem) = call(&server, method.clone(), path, body).await;
@@ -377,4 +378,33 @@ async fn looking_at_a_session_starts_nothing() {
     assert_eq!((model.calls(), store.head("a").unwrap().unwrap().entries), (calls, entries));
     assert!(runtime.live().await.unwrap().is_empty());
     assert!(store.head("none").unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_deleted_session_is_gone_and_so_are_its_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Simulator::new(SimulatorOptions::new(Function(|_: &_, _| Reply::text("fine"))));
+    let start = Runtime::builder().provider(model.provider()).data_dir(dir.path()).start();
+    let server = serve(&start.await.unwrap(), |_| {}).await;
+    let held = || {
+        let segments = std::fs::read_dir(dir.path().join("journal")).unwrap();
+        let text =
+            |path: std::path::PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+        segments.filter(|segment| text(segment.as_ref().unwrap().path()).contains("a secret word")).count()
+    };
+    for id in ["kept", "gone"] {
+        let said =
+            if id == "gone" { "a secret word" } else { "nothing much, but more than the other one says" };
+        let (status, _) =
+            call(&server, Method::POST, &format!("/sessions/{id}/prompt"), Some(json!({ "text": said })))
+                .await;
+        assert_eq!(status, StatusCode::OK);
+    }
+    assert_eq!(held(), 1);
+    let (status, _) = call(&server, Method::DELETE, "/sessions/gone", None).await;
+    assert_eq!((status, held()), (StatusCode::OK, 0));
+    let (status, _) = call(&server, Method::GET, "/sessions/gone", None).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (_, list) = call(&server, Method::GET, "/sessions", None).await;
+    assert_eq!((list["sessions"].as_array().unwrap().len(), &list["sessions"][0]["id"]), (1, &json!("kept")));
 }

@@ -302,3 +302,21 @@ async fn the_end_of_the_input_interrupts_a_compaction() {
     let head = store.head("a").unwrap().unwrap();
     assert_eq!((head.compactions, head.open_compaction), (0, None));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_session_is_gone_and_can_be_begun_anew() {
+    let store = Store::memory();
+    let mut client = Client::start_with(store.clone(), SLOW).await;
+    let (prompt, named) = (json!({ "session_id": "a", "text": "x" }), json!({ "session_id": "a" }));
+    client.call(1, "session/prompt", prompt.clone()).await;
+    assert_eq!(client.call(2, "session/delete", named.clone()).await["result"], named);
+    assert!(store.head("a").unwrap().is_none());
+    for (id, method) in [(3, "session/delete"), (4, "agent/state"), (5, "agent/abort")] {
+        assert_eq!(client.call(id, method, named.clone()).await["error"]["code"], -32001, "{method}");
+    }
+    client.call(6, "session/prompt", prompt).await;
+    client.until(|message| message["params"]["type"] == "run_start").await;
+    let said = client.end().await;
+    let ends = said.iter().filter(|message| message["params"]["type"] == "run_end").count();
+    assert_eq!(ends, 1, "each event is told once: {said:?}");
+}
