@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use greenroom_server::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, TokenError, check_token};
+use greenroom_server::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, check_token};
 
 use crate::config::check_host_name;
 use crate::errors::usage;
@@ -141,10 +141,10 @@ fn check_token_file(path: &Path, metadata: &std::fs::Metadata, token: &str) -> R
              {path}` if you are sure that nobody looked"
         )));
     }
-    check_token(token).map_err(|error| match error {
-        TokenError::TooShort { .. } => usage(format!(
-            "{path} is not used: {error}; {renew}, or write at least {TOKEN_CHARS_MIN} random characters into it"
-        )),
-        _ => usage(format!("{path} is not used: {error}; {renew}")),
+    check_token(token).map_err(|error| {
+        usage(format!(
+            "{path} is not used: {error}; {renew}, or write one line of at least {TOKEN_CHARS_MIN} random characters \
+             into it"
+        ))
     })
 }

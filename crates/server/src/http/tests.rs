@@ -255,7 +255,8 @@ async fn a_body_must_come_in_time_too() {
     let mut stream = sent(&server, &text).await;
     let begun = Instant::now();
     assert_eq!(status(&mut stream).await, 408);
-    assert!(begun.elapsed() >= Duration::from_secs(30), "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(30)..Duration::from_secs(32)).contains(&took), "{took:?}");
     assert!(is_closed(&mut stream).await);
 }
 

@@ -119,16 +119,12 @@ impl Incoming {
     pub(super) fn read(line: &[u8]) -> Result<Self, Refusal> {
         let value = serde_json::from_slice(line)
             .map_err(|error| Refusal::new(Refusal::PARSE_ERROR, format!("not JSON: {error}")))?;
-        match value {
-            Value::Array(batch) if batch.is_empty() => {
-                Err(Refusal::new(Refusal::INVALID_REQUEST, "a batch must not be empty"))
-            }
-            Value::Array(batch) if batch.len() > BATCH_MAX => Err(Refusal::new(
-                Refusal::INVALID_REQUEST,
-                format!("a batch has at most {BATCH_MAX} messages, and this one has {}", batch.len()),
-            )),
-            Value::Array(batch) => Ok(Self::Batch(batch.into_iter().map(Message::read).collect())),
-            one => Ok(Self::One(Message::read(one))),
+        let Value::Array(batch) = value else { return Ok(Self::One(Message::read(value))) };
+        let refuse = |reason: String| Err(Refusal::new(Refusal::INVALID_REQUEST, reason));
+        match batch.len() {
+            0 => refuse("a batch must not be empty".to_owned()),
+            1..=BATCH_MAX => Ok(Self::Batch(batch.into_iter().map(Message::read).collect())),
+            more => refuse(format!("a batch has at most {BATCH_MAX} messages, and this one has {more}")),
         }
     }
 }
@@ -167,15 +163,12 @@ impl Message {
 impl Call {
     /// The parameters as a method wants them.
     pub(super) fn params<T: serde::de::DeserializeOwned>(self) -> Result<T, Refusal> {
-        let params = match self.params {
-            Value::Array(_) => {
-                let reason = "parameters are given by name: `params` must be an object";
-                return Err(Refusal::new(Refusal::INVALID_PARAMS, reason));
-            }
-            // What is missing is named, then.
-            Value::Null => json!({}),
-            params => params,
-        };
+        if self.params.is_array() {
+            let reason = "parameters are given by name: `params` must be an object";
+            return Err(Refusal::new(Refusal::INVALID_PARAMS, reason));
+        }
+        // Where there are none, the first one that is missing is named.
+        let params = if self.params.is_null() { json!({}) } else { self.params };
         serde_json::from_value(params)
             .map_err(|error| Refusal::new(Refusal::INVALID_PARAMS, error.to_string()))
     }
