@@ -27,7 +27,6 @@ const OWNED: &[(&str, &str)] = &[
     ("reqwest", "greenroom-provider"),
     ("ractor", "greenroom"),
     ("axum", "greenroom-server"),
-    ("hyper", "greenroom-server"),
     ("clap", "greenroom-cli"),
     ("tracing-subscriber", "greenroom-cli"),
 ];
