@@ -279,3 +279,90 @@ async fn an_answer_survives_the_agent_that_was_to_give_it() {
         model.assert_clean();
     }
 }
+
+/// A session that crashed in a run, with prompts that wait behind it.
+async fn crashed(model: &Simulator, store: &greenroom::store::Store) {
+    let runtime = builder(model).store(store.clone()).start().await.unwrap();
+    let session = runtime.open("crashed", &agent(WINDOW)).await.unwrap();
+    for text in ["one", "two", "three"] {
+        let mut submitted = session.prompt(text).submit().await.unwrap();
+        submitted.recorded().await.unwrap();
+        // A caller that went away would take its prompt along.
+        std::mem::forget(submitted);
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(model.calls(), 1, "the first one's run is open");
+}
+
+#[tokio::test(start_paused = true)]
+async fn looking_at_a_session_starts_nothing() {
+    let (model, store) = (slow(), greenroom::store::Store::memory());
+    crashed(&model, &store).await;
+    let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+    let entries = store.head("crashed").unwrap().unwrap().entries;
+    let calls = model.calls();
+    for _ in 0..3 {
+        let state = runtime.state("crashed", &agent(WINDOW)).await.unwrap().unwrap();
+        assert_eq!((state.status, state.waiting, state.is_unanswered), (Status::Idle, 2, true), "{state:?}");
+        assert!(runtime.state("nobody", &agent(WINDOW)).await.unwrap().is_none());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    assert!(runtime.live().await.unwrap().is_empty());
+    assert!(runtime.find("crashed").await.unwrap().is_none());
+    assert_eq!(store.head("crashed").unwrap().unwrap().entries, entries, "nothing is written");
+    assert!(store.head("nobody").unwrap().is_none());
+    assert_eq!(model.calls(), calls, "no model is asked");
+
+    // Opening it does begin what waits.
+    runtime.open("crashed", &agent(WINDOW)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1_000)).await;
+    assert_eq!(model.calls(), calls + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_sleeps_is_told_as_it_would_stand_awake() {
+    let model = simulator(ByPurpose::new(Echo, Summariser::Obedient), WINDOW);
+    let runtime = builder(&model).start().await.unwrap();
+    let agent = Arc::new(agent(WINDOW).instructions("Be brief."));
+    let session = runtime.open("a", Arc::clone(&agent)).await.unwrap();
+    assert!(runtime.state("a", Arc::clone(&agent)).await.unwrap().is_some(), "it is live, if empty");
+    for text in ["one", "two"] {
+        session.prompt(text.repeat(300)).await.unwrap();
+        let live = runtime.state("a", Arc::clone(&agent)).await.unwrap();
+        put_to_sleep(&runtime, "a", true).await;
+        let asleep = runtime.state("a", Arc::clone(&agent)).await.unwrap().unwrap();
+        assert!(runtime.live().await.unwrap().is_empty());
+        assert_eq!(Some(&asleep), live.as_ref());
+        assert_eq!(session.state().await.unwrap(), asleep, "and so it stands when it is woken");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn prompts_that_are_submitted_are_recorded_in_order_and_refused_at_once() {
+    let model = slow();
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("busy", &agent(WINDOW)).await.unwrap();
+    let mut submitted = Vec::new();
+    for number in 0..65 {
+        submitted.push(session.prompt(format!("prompt {number}")).submit().await.unwrap());
+    }
+    let mut newest = None;
+    for prompt in &mut submitted {
+        let entry = prompt.recorded().await.unwrap();
+        assert!(Some(entry) > newest, "{entry:?} after {newest:?}");
+        let stored = runtime.entries("busy", entry).await.unwrap();
+        assert_eq!(stored.first().map(|stored| stored.id), Some(entry), "it is in the log");
+        newest = Some(entry);
+    }
+    let mut refused = session.prompt("one too many").submit().await.unwrap();
+    assert!(matches!(refused.recorded().await, Err(Error::Busy { waiting: 64, .. })));
+    assert!(matches!(refused.reply().await, Err(Error::Busy { .. })), "the reply says the same");
+    assert!(matches!(session.prompt(" ").submit().await, Err(Error::EmptyPrompt)));
+
+    // Whoever lets go of it takes it back.
+    drop(submitted.pop());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(session.state().await.unwrap().waiting, 63);
+    let first = submitted.swap_remove(0);
+    assert!(first.reply().await.is_ok());
+}

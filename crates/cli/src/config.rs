@@ -6,12 +6,14 @@
 mod layers;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use anyhow::Result;
 use greenroom::kernel::run::RunLimits;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::provider::{BaseUrl, Catalog};
 use greenroom::{Agent, ModelSettings};
+use greenroom_server::HttpOptions;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::layers::{Loaded, load, users_places};
@@ -53,6 +55,9 @@ pub(crate) struct Config {
     /// When and how to compact.
     #[serde(deserialize_with = "or_default")]
     pub(crate) compaction: CompactionSettings,
+    /// How `serve` listens.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) serve: ServeConfig,
     /// Folders whose `greenroom.yaml` may put text before the model.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
@@ -74,6 +79,7 @@ impl Default for Config {
             models: BTreeMap::new(),
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
+            serve: ServeConfig::default(),
             trusted_folders: Vec::new(),
         }
     }
@@ -204,6 +210,47 @@ impl LimitsConfig {
     }
 }
 
+/// How `serve` listens, and whom it waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ServeConfig {
+    /// An address and a port.
+    pub(crate) listen: SocketAddr,
+    /// Further names under which it is reached.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) host_names: Vec<String>,
+    /// The most connections that are open at a time.
+    pub(crate) connections_max: usize,
+    /// How long a request may take to arrive, and a connection may be idle, in seconds.
+    pub(crate) request_timeout_s: u64,
+}
+
+impl Default for ServeConfig {
+    fn default() -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 7878));
+        let HttpOptions { connections_max, request_timeout, .. } = HttpOptions::new(listen, "");
+        Self { listen, host_names: Vec::new(), connections_max, request_timeout_s: request_timeout.as_secs() }
+    }
+}
+
+/// Whether a text can be a name under which `serve` is reached: a host, with or without a port.
+pub(crate) fn check_host_name(name: &str) -> Result<(), &'static str> {
+    let host = match name.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() => host,
+        Some(_) | None => name,
+    };
+    let is_name = host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
+    let is_address = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok());
+    if (is_name && !host.is_empty()) || is_address {
+        Ok(())
+    } else {
+        Err("must be a host's name, such as build.example or build.example:8443, without http:// and a path")
+    }
+}
+
 /// Whether a text can be an environment variable's name. Who writes the key itself there is told, and the key is not
 /// shown.
 pub(crate) fn check_variable(name: &str) -> Result<(), &'static str> {
@@ -275,6 +322,19 @@ fn check(config: &Config) -> Result<(), (String, String)> {
     }
     if config.limits.cost_usd_max.is_some_and(|dollars| !dollars.is_finite() || dollars < 0.0) {
         return wrong("cost_usd_max", "must be an amount of US dollars, or null");
+    }
+    for (key, value, min, reason) in [
+        ("connections_max", config.serve.connections_max as u64, 2, "must be at least 2"),
+        ("request_timeout_s", config.serve.request_timeout_s, 1, "must be at least 1"),
+    ] {
+        if value < min {
+            return wrong(key, reason);
+        }
+    }
+    if let Some(Err(reason)) =
+        config.serve.host_names.iter().map(|name| check_host_name(name)).find(Result::is_err)
+    {
+        return wrong("host_names", &format!("each {reason}"));
     }
     if config.trusted_folders.iter().any(|folder| layers::expanded(folder).is_none()) {
         return wrong("trusted_folders", "each must be an absolute path, or begin with ~/");

@@ -69,6 +69,15 @@ Examples:
 
 Nothing is changed. The exit code is 0 also when there is nothing to compact.";
 
+const SERVE_HELP: &str = "\
+Examples:
+  greenroom serve                                        for programs on this machine
+  greenroom serve --listen 0.0.0.0:7878 --host-name build.example
+
+Each request must bear the token, which is made at the first start and kept in `token` in the store's directory:
+  curl -H \"Authorization: Bearer $(cat ~/.local/share/greenroom/token)\" http://127.0.0.1:7878/sessions
+There is no TLS. Ctrl-C and SIGTERM interrupt what runs, and it ends within 10 seconds.";
+
 const STORE_HELP: &str = "\
 A session that lost entries with a damaged disk takes no prompts until its loss is accepted. Before that, put a backup
 of the whole store in its place, or keep what is left: `greenroom export ID`. Where the lost entries belong to the
@@ -149,6 +158,7 @@ pub(crate) enum Command {
     #[command(subcommand, after_help = STORE_HELP)]
     Store(StoreCommand),
     /// Serve other programs over HTTP, behind a token
+    #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
     /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
     Rpc(RpcArgs),
@@ -443,9 +453,13 @@ pub(crate) struct RpcArgs {
 /// `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Where to listen: an address and a port
-    #[arg(long, default_value = "127.0.0.1:7878", value_name = "ADDRESS")]
-    pub(crate) listen: std::net::SocketAddr,
+    /// Where to listen: an address and a port [default: the configuration's, else 127.0.0.1:7878]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<std::net::SocketAddr>,
+    /// A further name under which it is reached, as in the Host header: `build.example`, or with a port; may be given
+    /// several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host_name: Vec<String>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 }

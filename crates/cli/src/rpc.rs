@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::interrupt::Interrupts;
 use crate::options::{Global, RpcArgs};
-use crate::setup::Setup;
+use crate::setup::{self, Setup};
 
 /// Runs it, until standard input ends or it is interrupted.
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
@@ -22,7 +22,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         () = interrupts.next() => Ok(()),
         result = served => result,
     };
-    setup.runtime.shutdown().await?;
+    setup::end(setup.runtime, async {}).await?;
     result?;
     Ok(0)
 }

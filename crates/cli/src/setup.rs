@@ -20,7 +20,8 @@ use greenroom::{Agent, Runtime};
 use greenroom_simulator::Pace;
 
 use crate::config::{
-    Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, check_variable, load, users_places,
+    Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, ServeConfig, check_variable, load,
+    users_places,
 };
 use crate::errors::{self, harmless, usage};
 use crate::moment;
@@ -50,6 +51,8 @@ pub(crate) struct Setup {
     pub(crate) agent: Agent,
     /// How the agent's sessions are compacted.
     pub(crate) compaction: CompactionSettings,
+    /// How `serve` listens.
+    pub(crate) serve: ServeConfig,
     /// The simulated model, where there is one; it ends with this.
     pub(crate) simulated: Option<Simulated>,
     base_url: BaseUrl,
@@ -164,6 +167,21 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
     Ok((builder.start().await?, agent))
 }
 
+/// How long a program that was asked to end may take, whatever is open.
+pub(crate) const END_MAX: Duration = Duration::from_secs(10);
+
+/// Ends a runtime, and what serves it beside, within [`END_MAX`].
+pub(crate) async fn end(runtime: Runtime, beside: impl Future<Output = ()>) -> Result<()> {
+    let ending = async { tokio::join!(runtime.shutdown(), beside).0 };
+    match tokio::time::timeout(END_MAX, ending).await {
+        Ok(ended) => Ok(ended?),
+        Err(_) => Err(anyhow::anyhow!(
+            "not everything ended within {END_MAX:?}; what was acknowledged is kept, and the rest is closed at the next \
+             start"
+        )),
+    }
+}
+
 /// A name that no session has yet, such as `demo-20260102-030405`.
 pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String> {
     let name = format!("{kind}-{}", moment::stamp(moment::now_ms()));
@@ -185,7 +203,8 @@ pub(crate) fn config(global: &Global) -> Result<Loaded> {
     Ok(loaded)
 }
 
-fn warn(global: &Global, text: &str) -> Result<()> {
+/// One line on standard error that the user must see.
+pub(crate) fn warn(global: &Global, text: &str) -> Result<()> {
     Ok(Screen::stderr(global.color).line(&format!("greenroom: warning: {}", harmless(text)))?)
 }
 
@@ -245,7 +264,14 @@ impl Setup {
         }
         agent = agent.run_timeout(config.limits.run_timeout_s.map(Duration::from_secs));
         let runtime = runtime(global, provider, &server.settings, &config.compaction).await?;
-        Ok(Self { runtime, agent, compaction: loaded.config.compaction, simulated, base_url })
+        Ok(Self {
+            runtime,
+            agent,
+            compaction: loaded.config.compaction,
+            serve: loaded.config.serve,
+            simulated,
+            base_url,
+        })
     }
 
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the

@@ -8,6 +8,7 @@
 //! - `process`: asked to end; no file descriptors left
 //! - `refusals`: every way a provider refuses ends with its class
 //! - `run`: text, events, failures, interruptions
+//! - `serve`: clients that hold something open, tokens that others may know, a wide bind
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
 //! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
 //! - `usage`: what cannot work is said in one line, with its code
@@ -23,6 +24,7 @@ mod cli {
     pub(crate) mod process;
     pub(crate) mod refusals;
     pub(crate) mod run;
+    pub(crate) mod serve;
     pub(crate) mod stored;
     pub(crate) mod support;
     pub(crate) mod surfaces;

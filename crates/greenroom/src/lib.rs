@@ -47,7 +47,7 @@ pub use error::{ConfigError, Error, Result};
 pub use event::{Event, EventKind, EventType, RecordKind, Role};
 pub use instructions::InstructionsContext;
 pub use models::{FactSource, KnownModel, Models};
-pub use prompt::{Prompt, Reply, RunRequest, Typed};
+pub use prompt::{Prompt, Reply, RunRequest, Submitted, Typed};
 pub use run_stream::{RunItem, RunStream};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use session::{SessionHandle, SessionSummary, State, Status};

@@ -14,7 +14,7 @@ use greenroom_kernel::run::{AbortCause, Boundary, Size, Verdict};
 use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
@@ -226,6 +226,8 @@ pub(crate) struct PromptOptions {
     pub(crate) settings: ModelSettings,
     /// Told which run the prompt became, before the run's first event.
     pub(crate) own_run: Arc<OnceLock<RunId>>,
+    /// Set when the prompt is durable, to its entry: its message, or its place in the inbox.
+    pub(crate) recorded: Arc<SetOnce<EntryId>>,
     /// Cancels the run.
     pub(crate) cancel: CancellationToken,
 }

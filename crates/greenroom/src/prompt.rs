@@ -13,11 +13,12 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::Usage;
 use greenroom_kernel::context_usage::ContextUsage;
-use greenroom_kernel::entry::RunId;
+use greenroom_kernel::entry::{EntryId, RunId};
 use greenroom_kernel::message::{Block, Image};
 use greenroom_provider::{ModelSettings, OutputSchema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
@@ -181,8 +182,18 @@ impl<O> RunRequest<O> {
         self
     }
 
-    /// Sends it. `own_run` is told which run it became, before the first event of that run is published.
+    /// Sends it, and waits for its reply. `own_run` is told which run it became, before the first event of that run is
+    /// published.
     pub(crate) async fn send(self, own_run: Arc<OnceLock<RunId>>) -> Result<Reply> {
+        self.hand_over(own_run, Arc::default()).await?.await
+    }
+
+    /// Puts it into the session's mailbox, and gives what waits for the reply. `recorded` is set when it is durable.
+    async fn hand_over(
+        self,
+        own_run: Arc<OnceLock<RunId>>,
+        recorded: Arc<SetOnce<EntryId>>,
+    ) -> Result<BoxFuture<'static, Result<Reply>>> {
         let Self { session, prompt, key, settings, timeout, schema, validators, cancel, .. } = self;
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
             return Err(Error::EmptyPrompt);
@@ -195,33 +206,51 @@ impl<O> RunRequest<O> {
             validators,
             settings,
             own_run: Arc::clone(&own_run),
+            recorded,
             cancel: cancel.clone(),
         };
         let mut guard = WithdrawOnDrop { handle: Some(session.clone()), ticket: options.ticket };
-        let reply = session.ask(move |reply| match prompt {
+        let mut timer = timeout.map(|timeout| (timeout, Box::pin(tokio::time::sleep(timeout))));
+        let request = session.request(move |reply| match prompt {
             Some(prompt) => SessionMessage::Prompt { content: prompt.0, options, reply },
             None => SessionMessage::Resume { options, reply },
         });
-        let reply = match timeout {
-            None => reply.await,
-            Some(timeout) => {
-                tokio::pin!(reply);
-                match tokio::time::timeout(timeout, &mut reply).await {
-                    Ok(reply) => reply,
-                    // It still waits: it is withdrawn.
-                    Err(_) if own_run.get().is_none() => return Err(Error::TimedOut { timeout }),
-                    Err(_) => {
-                        cancel.cancel();
-                        match reply.await {
-                            Err(Error::Aborted) => Err(Error::TimedOut { timeout }),
-                            ended => ended,
+        let answer = match &mut timer {
+            None => request.await,
+            Some((timeout, timer)) => tokio::select! {
+                biased;
+                answer = request => answer,
+                () = timer => Err(Error::TimedOut { timeout: *timeout }),
+            },
+        };
+        let answer = answer.inspect_err(|_| guard.disarm())?;
+        let reply = async move {
+            let reply = session.answered(answer);
+            let reply = match timer {
+                None => reply.await,
+                Some((timeout, timer)) => {
+                    tokio::pin!(reply);
+                    tokio::select! {
+                        biased;
+                        reply = &mut reply => reply,
+                        () = timer => {
+                            if own_run.get().is_none() {
+                                // It still waits: it is withdrawn.
+                                return Err(Error::TimedOut { timeout });
+                            }
+                            cancel.cancel();
+                            match reply.await {
+                                Err(Error::Aborted) => Err(Error::TimedOut { timeout }),
+                                ended => ended,
+                            }
                         }
                     }
                 }
-            }
+            };
+            guard.disarm();
+            reply
         };
-        guard.handle = None;
-        reply
+        Ok(reply.boxed())
     }
 }
 
@@ -248,6 +277,18 @@ impl RunRequest<AsText> {
             cancel: self.cancel,
             output: PhantomData,
         }
+    }
+
+    /// Hands it to the session without waiting for the reply: [`Submitted::recorded`] says when it is durable, and
+    /// [`Submitted::reply`] gives the reply. What one caller submits to a session is said in that order.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`], [`Error::Busy`] when too many requests wait already, [`Error::Config`] with settings that
+    /// no model takes, [`Error::Store`] when a session that slept cannot be read.
+    pub async fn submit(self) -> Result<Submitted> {
+        let recorded = Arc::default();
+        let reply = self.hand_over(Arc::default(), Arc::clone(&recorded)).await?;
+        Ok(Submitted { recorded, reply: Waiting::Reply(reply) })
     }
 
     /// The run as it happens: its events, its text, and then its reply. Nothing is said before the stream is polled.
@@ -283,10 +324,74 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
     }
 }
 
+/// A prompt that was handed to its session. Dropping it cancels the run, or takes the prompt out of the inbox.
+#[must_use = "dropping it cancels the run"]
+pub struct Submitted {
+    recorded: Arc<SetOnce<EntryId>>,
+    reply: Waiting,
+}
+
+enum Waiting {
+    Reply(BoxFuture<'static, Result<Reply>>),
+    Over(Result<Reply>),
+}
+
+impl fmt::Debug for Submitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submitted").field("recorded", &self.recorded.get()).finish_non_exhaustive()
+    }
+}
+
+impl Submitted {
+    /// Waits until the prompt is durable: from then on no crash loses it, whether its run has begun or it waits in the
+    /// inbox. Gives its entry: its message, or its place in the inbox. A prompt that repeats an idempotency key gives
+    /// the first one's.
+    ///
+    /// # Errors
+    /// Those of the reply, where the prompt was refused: then nothing of it is kept.
+    pub async fn recorded(&mut self) -> Result<EntryId> {
+        let ended = match &mut self.reply {
+            Waiting::Over(ended) => ended.clone(),
+            Waiting::Reply(reply) => {
+                let ended = tokio::select! {
+                    biased;
+                    entry = self.recorded.wait() => return Ok(*entry),
+                    ended = reply => ended,
+                };
+                self.reply = Waiting::Over(ended.clone());
+                ended
+            }
+        };
+        match self.recorded.get() {
+            Some(entry) => Ok(*entry),
+            // One that was said before has the run of its first.
+            None => ended.map(|reply| reply.run),
+        }
+    }
+
+    /// Waits for the reply.
+    ///
+    /// # Errors
+    /// As the request, awaited.
+    pub async fn reply(self) -> Result<Reply> {
+        match self.reply {
+            Waiting::Reply(reply) => reply.await,
+            Waiting::Over(ended) => ended,
+        }
+    }
+}
+
 /// Cancels a prompt whose caller went away.
 struct WithdrawOnDrop {
     handle: Option<SessionHandle>,
     ticket: u64,
+}
+
+impl WithdrawOnDrop {
+    /// Nothing is left to cancel.
+    fn disarm(&mut self) {
+        self.handle = None;
+    }
 }
 
 impl Drop for WithdrawOnDrop {

@@ -18,6 +18,7 @@ use greenroom_store::{Head, Notice, Store, StoreOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
 
+use crate::actors::session::stored;
 use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
@@ -30,7 +31,7 @@ use crate::lane::Lane;
 use crate::learned::Learned;
 use crate::message::SupervisorMessage;
 use crate::models::{Models, models};
-use crate::session::{SessionHandle, SessionSummary, open};
+use crate::session::{SessionHandle, SessionSummary, State, open};
 use crate::shared::REQUESTS_MAX;
 
 /// How many model calls one provider gets at a time, by default.
@@ -40,7 +41,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(600);
 /// How long a model may say nothing before its call is given up, by default.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// How long a shutdown waits for sessions to end in order.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A running runtime. Cheap to clone.
 #[derive(Clone)]
@@ -389,6 +390,34 @@ impl Runtime {
         Ok(self.head(id).await?.map(|head| SessionSummary::new(id.to_owned(), head)))
     }
 
+    /// How a session stands, live or not; `None` where there is none. Nothing is started by looking: a session that is
+    /// not live is read from its log, and told as it would stand with `agent`. (`SessionHandle::state` wakes it, and
+    /// then what waits in it begins.)
+    ///
+    /// # Errors
+    /// [`Error::Store`]; [`Error::Config`] when the agent cannot work.
+    pub async fn state(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<Option<State>> {
+        if let Some(session) = self.find(id).await?
+            && let Some(state) = session.live_state().await
+        {
+            return Ok(Some(state));
+        }
+        stored::state(&self.deps, Arc::from(id), agent.into()).await
+    }
+
+    /// A session that is live. Nothing is started.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub async fn find(&self, id: &str) -> Result<Option<SessionHandle>> {
+        let (reply, found) = oneshot::channel();
+        let message = SupervisorMessage::Find { id: Arc::from(id), reply };
+        self.supervisor.cast(message).map_err(|_| Error::Closed)?;
+        let shared = found.await.map_err(|_| Error::Closed)?;
+        let session = shared.map(|shared| SessionHandle::new(shared, Arc::clone(&self.deps)));
+        Ok(session.filter(SessionHandle::is_live))
+    }
+
     /// A session's entries from a position on.
     ///
     /// # Errors
@@ -421,7 +450,8 @@ impl Runtime {
         .await
     }
 
-    /// Deletes a session and all its entries. It is closed first.
+    /// Deletes a session and all its entries. It is closed first. Its bytes stay in the store's files until more than half
+    /// of a file is deleted; `runtime.store().reclaim()` removes them at once.
     ///
     /// # Errors
     /// [`Error::NoSession`]; [`Error::Store`].

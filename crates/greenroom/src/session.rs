@@ -326,12 +326,40 @@ impl SessionHandle {
         }
     }
 
-    pub(crate) async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
+    async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
+        let answer = self.request(message).await?;
+        self.answered(answer).await
+    }
+
+    /// Puts a request into the mailbox. Requests of one caller are taken up in this order.
+    pub(crate) async fn request<T>(
+        &self,
+        message: impl FnOnce(ReplyTo<T>) -> SessionMessage,
+    ) -> Result<oneshot::Receiver<Result<T>>> {
         let place = self.place()?;
         let actor = self.actor().await?;
         let (reply, answer) = oneshot::channel();
         self.send(&actor, place, message(reply))?;
+        Ok(answer)
+    }
+
+    /// Waits for the answer to a request.
+    pub(crate) async fn answered<T>(&self, answer: oneshot::Receiver<Result<T>>) -> Result<T> {
         answer.await.map_err(|_| self.gone())?
+    }
+
+    /// How it stands, if it is live: it is not woken.
+    pub(crate) async fn live_state(&self) -> Option<State> {
+        let place = self.question().await.ok()?;
+        let actor = self.shared.actor()?;
+        let (reply, answer) = oneshot::channel();
+        self.send(&actor, place, SessionMessage::State(reply)).ok()?;
+        answer.await.ok()
+    }
+
+    /// Whether it has actors in memory.
+    pub(crate) fn is_live(&self) -> bool {
+        self.shared.actor().is_some()
     }
 
     /// A place in the mailbox, if there is one.

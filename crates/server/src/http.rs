@@ -5,20 +5,24 @@
 //! | `GET /healthz` | it answers |
 //! | `GET /sessions`, `POST /sessions` `{session_id}` | the stored ones; one is created or resumed |
 //! | `GET /sessions/{id}` | how it stands |
+//! | `DELETE /sessions/{id}` | it is gone, and so are its bytes |
 //! | `POST /sessions/{id}/prompt` `{text}` | the reply |
 //! | `POST /sessions/{id}/compact` `{focus?, keep_recent?, force?}` | how the compaction ended |
 //! | `POST /sessions/{id}/abort` | the current run is interrupted |
 //!
-//! Invariants: every route wants the bearer token, compared in constant time; the `Host` must be one of ours and
-//! a foreign `Origin` is refused, so that no web page reaches it; bodies are JSON and at most
-//! [`BODY_BYTES_MAX`]; errors are `application/problem+json`; a client that goes away does not cancel its run.
+//! Invariants: every route wants the bearer token, at one of our own names, and no web page is let in (`guard`); a
+//! looking request (GET) starts nothing; bodies are JSON and at most [`BODY_BYTES_MAX`]; errors are
+//! `application/problem+json`; a client that goes away does not cancel its run; slow and idle clients keep nobody out
+//! (`connections`).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -28,8 +32,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use self::connections::{Connection, Connections};
+use self::guard::Guard;
+pub use self::guard::{TOKEN_CHARS_MIN, TokenError, check_token};
+
+mod connections;
+mod guard;
 #[cfg(test)]
 mod tests;
 
@@ -40,11 +51,34 @@ const RETRY_AFTER_SECONDS: u32 = 5;
 
 /// Where the server listens, and who may use it.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct HttpOptions {
     /// Where it listens; port 0 takes a free one.
     pub address: SocketAddr,
-    /// The token that every request must bear.
+    /// The token that every request must bear: see [`check_token`].
     pub token: String,
+    /// Further names in the `Host` header that it answers to, besides its addresses and `localhost`; one without a port
+    /// stands for any port.
+    pub host_names: Vec<String>,
+    /// How many connections may be open, at least 2. Three quarters of them may wait for a run or a compaction. 512 by
+    /// default.
+    pub connections_max: usize,
+    /// How long a request may take to arrive, the head and the body each, and how long a connection may be idle. 30 s
+    /// by default.
+    pub request_timeout: Duration,
+}
+
+impl HttpOptions {
+    /// With the defaults.
+    pub fn new(address: SocketAddr, token: impl Into<String>) -> Self {
+        Self {
+            address,
+            token: token.into(),
+            host_names: Vec::new(),
+            connections_max: 512,
+            request_timeout: Duration::from_secs(30),
+        }
+    }
 }
 
 impl std::fmt::Debug for HttpOptions {
@@ -64,49 +98,57 @@ pub struct HttpServer {
 struct Shared {
     runtime: Runtime,
     agent: Arc<Agent>,
-    token: String,
-    hosts: Vec<String>,
+    guard: Guard,
+    request_timeout: Duration,
+    stop: CancellationToken,
+    /// Places for requests that wait for a run or a compaction: fewer than connections, so that one can always be
+    /// aborted.
+    waiting: Arc<Semaphore>,
 }
 
 impl HttpServer {
     /// Starts it. `agent` is what sessions are started with.
     ///
     /// # Errors
-    /// When the address cannot be listened on; [`std::io::ErrorKind::InvalidInput`] without a token.
+    /// When the address cannot be listened on; [`std::io::ErrorKind::InvalidInput`] with a token that
+    /// [`check_token`] refuses, with fewer than 2 connections, or without time for a request.
     pub async fn start(runtime: &Runtime, agent: Arc<Agent>, options: HttpOptions) -> std::io::Result<Self> {
-        if options.token.is_empty() {
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "a server needs a token"));
+        let HttpOptions { address, token, host_names, connections_max, request_timeout } = options;
+        let invalid = |reason: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, reason);
+        check_token(&token).map_err(|error| invalid(error.to_string()))?;
+        if connections_max < 2 || request_timeout.is_zero() {
+            return Err(invalid("a server needs at least 2 connections, and time for a request".to_owned()));
         }
-        let listener = TcpListener::bind(options.address).await?;
+        let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let port = address.port();
-        let hosts = vec![
-            address.to_string(),
-            format!("127.0.0.1:{port}"),
-            format!("localhost:{port}"),
-            format!("[::1]:{port}"),
-        ];
-        let shared = Arc::new(Shared { runtime: runtime.clone(), agent, token: options.token, hosts });
+        let stop = CancellationToken::new();
+        let waiting_max = connections_max - connections_max.div_ceil(4);
+        let shared = Arc::new(Shared {
+            runtime: runtime.clone(),
+            agent,
+            guard: Guard::new(token, address, &host_names),
+            request_timeout,
+            stop: stop.clone(),
+            waiting: Arc::new(Semaphore::new(waiting_max.min(Semaphore::MAX_PERMITS))),
+        });
+        let no_such_route = async || problem(StatusCode::NOT_FOUND, "there is no such route", Value::Null);
+        let no_such_method = async || {
+            problem(StatusCode::METHOD_NOT_ALLOWED, "the route does not take this method", Value::Null)
+        };
         let router = Router::new()
             .route("/healthz", get(async || "ok"))
             .route("/sessions", get(list).post(start))
-            .route("/sessions/{id}", get(state))
+            .route("/sessions/{id}", get(state).delete(delete))
             .route("/sessions/{id}/prompt", post(prompt))
             .route("/sessions/{id}/compact", post(compact))
             .route("/sessions/{id}/abort", post(abort))
-            .fallback(async || problem(StatusCode::NOT_FOUND, "there is no such route", Value::Null))
+            .fallback(no_such_route)
+            .method_not_allowed_fallback(no_such_method)
+            .layer(from_fn_with_state(Arc::clone(&shared), let_in))
             .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-            .layer(from_fn_with_state(Arc::clone(&shared), guard))
             .with_state(shared);
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let task = tokio::spawn(async move {
-            let served = axum::serve(listener, router)
-                .with_graceful_shutdown(async move { stopped.cancelled().await });
-            if let Err(error) = served.await {
-                tracing::error!(%error, "the HTTP server ended");
-            }
-        });
+        let connections = Connections::new(connections_max, request_timeout);
+        let task = tokio::spawn(connections.serve(listener, router, stop.clone()));
         Ok(Self { address, stop, task })
     }
 
@@ -115,7 +157,7 @@ impl HttpServer {
         self.address
     }
 
-    /// Takes no more requests, and waits for those under way.
+    /// Takes no more requests, and waits for those under way: at most 8 seconds.
     pub async fn stop(mut self) {
         self.stop.cancel();
         // A server that panicked has stopped too.
@@ -129,36 +171,36 @@ impl Drop for HttpServer {
     }
 }
 
-/// Lets nobody in who does not bear the token, and no request that a web page could have made.
-async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match turned_away(&shared, request.headers()) {
-        Some(refusal) => refusal,
-        None => next.run(request).await,
+/// Lets in who may come in, and reads the body.
+async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let Some(connection) = request.extensions().get::<Arc<Connection>>().map(Arc::clone) else {
+        return problem(StatusCode::INTERNAL_SERVER_ERROR, "the connection is not known", Value::Null);
+    };
+    let refusal = shared.guard.turned_away(request.uri(), request.headers(), connection.local);
+    if let Some(refusal) = refusal {
+        return refusal;
     }
-}
-
-fn turned_away(shared: &Shared, headers: &HeaderMap) -> Option<Response> {
-    let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    if !text(header::HOST).is_some_and(|host| shared.hosts.iter().any(|ours| ours == host)) {
-        let detail = "the Host header names another server";
-        return Some(problem(StatusCode::MISDIRECTED_REQUEST, detail, Value::Null));
-    }
-    if headers.contains_key(header::ORIGIN) {
-        return Some(problem(StatusCode::FORBIDDEN, "requests from web pages are refused", Value::Null));
-    }
-    let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-    if !bearer.is_some_and(|token| same(token.as_bytes(), shared.token.as_bytes())) {
-        let detail = "the bearer token is missing or wrong";
-        let mut refusal = problem(StatusCode::UNAUTHORIZED, detail, Value::Null);
-        refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        return Some(refusal);
-    }
-    None
-}
-
-/// Compares in a time that does not tell where the difference is.
-fn same(left: &[u8], right: &[u8]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+    let _work = connection.work();
+    let (parts, body) = request.into_parts();
+    let head = Request::from_parts(parts.clone(), Body::empty());
+    let body = Bytes::from_request(Request::from_parts(parts, body), &());
+    let (status, detail) = tokio::select! {
+        body = body => match body.map_err(|rejection| rejection.status()) {
+            Ok(body) => return next.run(head.map(|_| Body::from(body))).await,
+            Err(status @ StatusCode::PAYLOAD_TOO_LARGE) => {
+                (status, format!("the body has more than {BODY_BYTES_MAX} bytes"))
+            }
+            Err(status) => (status, "the body could not be read".to_owned()),
+        },
+        () = tokio::time::sleep(shared.request_timeout) => {
+            (StatusCode::REQUEST_TIMEOUT, format!("the body did not come within {:?}", shared.request_timeout))
+        }
+        () = shared.stop.cancelled() => (StatusCode::SERVICE_UNAVAILABLE, "the server is stopping".to_owned()),
+    };
+    let mut refusal = problem(status, &detail, Value::Null);
+    // What is left of the body cannot be told from the next request.
+    refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    refusal
 }
 
 type Answer = Result<Response, Refusal>;
@@ -204,6 +246,20 @@ struct Compact {
     force: bool,
 }
 
+/// A session's id in the path.
+struct SessionId(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for SessionId {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(id)) => Ok(Self(id)),
+            Err(rejection) => Err(Refusal::new(rejection.status(), &rejection.body_text())),
+        }
+    }
+}
+
 async fn list(State(shared): State<Arc<Shared>>) -> Answer {
     let sessions = shared.runtime.sessions().await.map_err(refused)?;
     Ok(answer(&json!({ "sessions": sessions })))
@@ -215,18 +271,26 @@ async fn start(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Byte
     Ok(answer(&json!(session.state().await.map_err(refused)?)))
 }
 
-async fn state(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Answer {
-    let session = known(&shared, &id).await?;
-    Ok(answer(&json!(session.state().await.map_err(refused)?)))
+async fn state(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
+    let state = shared.runtime.state(&id, Arc::clone(&shared.agent)).await.map_err(refused)?;
+    Ok(answer(&json!(state.ok_or_else(|| no_session(&id))?)))
+}
+
+async fn delete(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
+    shared.runtime.delete(&id).await.map_err(refused)?;
+    let erased = shared.runtime.store().reclaim().await;
+    erased.map_err(|error| refused(error.into()))?;
+    Ok(answer(&json!({ "session_id": id })))
 }
 
 async fn prompt(
     State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
+    SessionId(id): SessionId,
     headers: HeaderMap,
     body: Bytes,
 ) -> Answer {
     let Prompt { text, key, settings } = read(&headers, &body)?;
+    let _place = place(&shared)?;
     let session = open(&shared, &id).await?;
     // In a task of its own: a client that goes away does not cancel it.
     let mut prompt = session.prompt(text).settings(settings);
@@ -240,12 +304,13 @@ async fn prompt(
 
 async fn compact(
     State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
+    SessionId(id): SessionId,
     headers: HeaderMap,
     body: Bytes,
 ) -> Answer {
     let Compact { focus, keep_recent, force } =
         if body.is_empty() { Compact::default() } else { read(&headers, &body)? };
+    let _place = place(&shared)?;
     let session = known(&shared, &id).await?;
     let options = CompactOptions { focus, keep_recent, force };
     let compacted = tokio::spawn(async move { session.compact(options).await }).await;
@@ -253,8 +318,13 @@ async fn compact(
     Ok(answer(&json!(compacted)))
 }
 
-async fn abort(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Answer {
-    known(&shared, &id).await?.abort();
+async fn abort(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
+    match shared.runtime.find(&id).await.map_err(refused)? {
+        Some(session) => session.abort(),
+        // Where nothing is under way, nothing is woken to be told so.
+        None if is_stored(&shared, &id).await? => {}
+        None => return Err(no_session(&id)),
+    }
     Ok(answer(&json!({ "session_id": id })))
 }
 
@@ -264,11 +334,27 @@ async fn open(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
 
 /// A session that is there, live or stored.
 async fn known(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
-    let is_live = || async { shared.runtime.live().await.is_ok_and(|live| live.iter().any(|one| one == id)) };
-    if shared.runtime.summary(id).await.map_err(refused)?.is_none() && !is_live().await {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, &format!("there is no session {id:?}")));
-    }
-    open(shared, id).await
+    let is_live = shared.runtime.find(id).await.map_err(refused)?.is_some();
+    if is_live || is_stored(shared, id).await? { open(shared, id).await } else { Err(no_session(id)) }
+}
+
+async fn is_stored(shared: &Shared, id: &str) -> Result<bool, Refusal> {
+    Ok(shared.runtime.summary(id).await.map_err(refused)?.is_some())
+}
+
+fn no_session(id: &str) -> Refusal {
+    refused(Error::NoSession { session: id.to_owned() })
+}
+
+/// A place among the requests that wait for a run or a compaction.
+fn place(shared: &Shared) -> Result<OwnedSemaphorePermit, Refusal> {
+    Arc::clone(&shared.waiting).try_acquire_owned().map_err(|_| {
+        let detail = "too many requests wait for a run or a compaction; try again when one of them has ended";
+        let mut response =
+            problem(StatusCode::TOO_MANY_REQUESTS, detail, json!({ "class": "other", "retryable": true }));
+        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS.into());
+        Refusal(Box::new(response))
+    })
 }
 
 fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Refusal> {

@@ -7,5 +7,5 @@
 pub mod http;
 pub mod rpc;
 
-pub use http::{HttpOptions, HttpServer};
+pub use http::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, TokenError, check_token};
 pub use rpc::serve;

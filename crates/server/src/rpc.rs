@@ -1,49 +1,37 @@
 //! JSON-RPC 2.0 over two byte streams, one message a line.
 //!
 //! Methods: `session/start`, `session/prompt`, `session/compact`, `session/list`, `session/branch`,
-//! `agent/state`, `agent/abort`. A request for work answers at once; what comes of it arrives as notifications:
-//! `event` for every event of the started sessions, `session/prompt_result` and `session/compact_result`.
+//! `session/delete`, `agent/state`, `agent/abort`. A request for work is answered when the work is taken on (a prompt: when it is
+//! durable); what comes of it arrives as notifications: `event` for every event of the started sessions,
+//! `session/prompt_result` and `session/compact_result`.
 //!
-//! Invariants: every request has exactly one answer; one that cannot be understood gets an error and harms no
-//! other; a line has at most [`LINE_BYTES_MAX`]; when the input ends, running runs are interrupted in order.
+//! Invariants: every request has exactly one answer, and a notification none; what cannot be understood gets an error,
+//! ends nothing and harms no other; requests for one session are taken on in the order in which they came; looking at a
+//! session starts nothing; when the input ends, runs and compactions are interrupted in order.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use greenroom::kernel::EntryId;
 use greenroom::{
-    Agent, CompactOptions, Delivery, Error, Filter, ModelSettings, Runtime, SessionHandle, Status,
+    Agent, CompactOptions, Delivery, Error, Filter, ModelSettings, Runtime, SessionHandle, State, Status,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
+
+pub use self::wire::LINE_BYTES_MAX;
+use self::wire::{Call, Incoming, Line, Message, Refusal, error_data};
 
 #[cfg(test)]
 mod tests;
+mod wire;
 
-/// The longest line that is read.
-pub const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// How many lines may wait for a slow reader.
 const OUT_LINES_MAX: usize = 1_024;
-
-const PARSE_ERROR: i64 = -32_700;
-const INVALID_REQUEST: i64 = -32_600;
-const METHOD_NOT_FOUND: i64 = -32_601;
-const INVALID_PARAMS: i64 = -32_602;
-const SERVER_ERROR: i64 = -32_000;
-
-/// One request as it is read.
-#[derive(Deserialize)]
-struct Request {
-    jsonrpc: String,
-    #[serde(default)]
-    id: Option<Value>,
-    method: String,
-    #[serde(default)]
-    params: Value,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,29 +76,25 @@ struct Named {
     session_id: String,
 }
 
-/// A refused request: code, text, and what a program may want to know.
-struct Refusal {
-    code: i64,
-    message: String,
-    data: Option<Value>,
+/// No parameters.
+#[derive(Deserialize)]
+struct Nothing {}
+
+/// What a request is answered with.
+enum Reply {
+    /// It is known now.
+    Now(Value),
+    /// It is known later: other requests do not wait for it.
+    Later(Task<Outcome>),
 }
 
-impl Refusal {
-    fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None }
-    }
+/// The answer to a request for work, and what is told after it.
+struct Outcome {
+    result: Result<Value, Refusal>,
+    then: Option<Task<()>>,
 }
 
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        Self { code: SERVER_ERROR, message: error.to_string(), data: Some(error_data(&error)) }
-    }
-}
-
-fn error_data(error: &Error) -> Value {
-    let class = if let Error::Model(failure) = error { failure.class.as_str() } else { "other" };
-    json!({ "class": class, "message": error.to_string(), "retryable": error.is_retryable() })
-}
+type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Serves requests until the input ends. `agent` is what sessions are started with.
 ///
@@ -129,27 +113,24 @@ pub async fn serve(
     let mut input = BufReader::new(input);
     let mut line = Vec::new();
     loop {
-        line.clear();
-        let read = (&mut input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line).await?;
-        if read == 0 {
-            break;
-        }
-        if line.len() as u64 > LINE_BYTES_MAX {
-            server.refuse(Value::Null, Refusal::new(INVALID_REQUEST, "the line is longer than 4 MiB")).await;
-            // What is left of it cannot be told from the next request.
-            break;
-        }
-        if !line.trim_ascii().is_empty() {
-            server.line(&line).await;
+        match wire::next_line(&mut input, &mut line).await? {
+            Line::End => break,
+            Line::Read if line.trim_ascii().is_empty() => {}
+            Line::Read => server.line(&line).await,
+            Line::TooLong => {
+                let reason = format!("the line has more than {LINE_BYTES_MAX} bytes");
+                server.refuse(Refusal::new(Refusal::INVALID_REQUEST, reason)).await;
+            }
         }
     }
-    for session in server.sessions.values() {
-        session.abort();
-    }
+    // All at once: each interrupts its run or its compaction, and begins nothing that waits.
+    let mut closing = JoinSet::new();
     for id in server.sessions.keys() {
+        let (runtime, id) = (runtime.clone(), id.clone());
         // A session that is gone already needs no closing.
-        let _ = runtime.close(id).await;
+        closing.spawn(async move { drop(runtime.close(&id).await) });
     }
+    closing.join_all().await;
     drop(server);
     writer.await.unwrap_or(Ok(()))
 }
@@ -171,154 +152,279 @@ async fn write_lines(
 struct Server {
     runtime: Runtime,
     agent: Arc<Agent>,
-    sessions: HashMap<String, SessionHandle>,
+    /// Those that were started here.
+    sessions: HashMap<String, Started>,
     /// One a session: tells its events. They end with the server.
     tellers: JoinSet<()>,
     out: mpsc::Sender<String>,
 }
 
+/// A session that was started here.
+struct Started {
+    handle: SessionHandle,
+    /// Tells its events.
+    teller: AbortHandle,
+}
+
 impl Server {
     async fn line(&mut self, line: &[u8]) {
-        let value: Value = match serde_json::from_slice(line) {
-            Ok(value) => value,
-            Err(error) => {
-                return self
-                    .refuse(Value::Null, Refusal::new(PARSE_ERROR, format!("not JSON: {error}")))
-                    .await;
-            }
-        };
-        let id = value.get("id").cloned().unwrap_or(Value::Null);
-        let request = match Request::deserialize(value) {
-            Ok(request) if request.jsonrpc == "2.0" => request,
-            Ok(_) => {
-                return self.refuse(id, Refusal::new(INVALID_REQUEST, "`jsonrpc` must be \"2.0\"")).await;
-            }
-            Err(error) => return self.refuse(id, Refusal::new(INVALID_REQUEST, error.to_string())).await,
-        };
-        let is_notification = request.id.is_none();
-        match self.call(&request.method, request.params).await {
-            Ok(result) if !is_notification => {
-                self.send(json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
-            }
-            Ok(_) => {}
-            Err(refusal) => self.refuse(id, refusal).await,
+        match Incoming::read(line) {
+            Ok(Incoming::One(message)) => self.one(message).await,
+            Ok(Incoming::Batch(messages)) => self.batch(messages).await,
+            Err(refusal) => self.refuse(refusal).await,
         }
     }
 
-    async fn call(&mut self, method: &str, params: Value) -> Result<Value, Refusal> {
-        match method {
-            "session/start" => {
-                let Start { session_id } = read(params)?;
-                self.session(&session_id).await?;
-                Ok(json!({ "session_id": session_id }))
+    async fn one(&mut self, message: Message) {
+        let (id, call) = match message {
+            Message::Request { id, call } => (Some(id), call),
+            Message::Notification(call) => (None, call),
+            Message::Invalid { id, refusal } => {
+                return send(&self.out, wire::answer(&id, Err(refusal))).await;
             }
-            "session/prompt" => {
-                let Prompt { session_id, text, key, settings } = read(params)?;
-                settings.check().map_err(Error::from)?;
-                let session = self.session(&session_id).await?;
+        };
+        let result = match self.call(call).await {
+            Ok(Reply::Now(value)) => Ok(value),
+            Err(refusal) => Err(refusal),
+            Ok(Reply::Later(task)) => {
                 let out = self.out.clone();
                 tokio::spawn(async move {
-                    let mut prompt = session.prompt(text).settings(settings);
-                    if let Some(key) = key {
-                        prompt = prompt.once(key);
+                    let Outcome { result, then } = task.await;
+                    if let Some(id) = id {
+                        send(&out, wire::answer(&id, result)).await;
                     }
-                    let params = match prompt.await {
-                        Ok(reply) => {
-                            let mut told = json!(reply);
-                            told["session_id"] = session_id.into();
-                            told
-                        }
-                        Err(error) => json!({ "session_id": session_id, "error": error_data(&error) }),
-                    };
-                    notify(&out, "session/prompt_result", &params).await;
+                    if let Some(then) = then {
+                        then.await;
+                    }
                 });
-                Ok(json!({ "accepted": true }))
+                return;
             }
-            "session/compact" => {
-                let Compact { session_id, keep_recent, focus, force } = read(params)?;
-                let session = self.session(&session_id).await?;
-                if session.state().await?.status != Status::Idle {
-                    return Err(Error::NotIdle { session: session_id, what: "compact it" }.into());
-                }
-                let out = self.out.clone();
-                tokio::spawn(async move {
-                    let options = CompactOptions { focus, keep_recent, force };
-                    let params = match session.compact(options).await {
-                        Ok(compacted) => json!({ "session_id": session_id, "compacted": compacted }),
-                        Err(error) => json!({ "session_id": session_id, "error": error_data(&error) }),
-                    };
-                    notify(&out, "session/compact_result", &params).await;
-                });
-                Ok(json!({ "accepted": true }))
+        };
+        if let Some(id) = id {
+            send(&self.out, wire::answer(&id, result)).await;
+        }
+    }
+
+    /// The messages are taken on one after another, and answered together.
+    async fn batch(&mut self, messages: Vec<Message>) {
+        let mut replies = Vec::new();
+        for message in messages {
+            match message {
+                Message::Request { id, call } => replies.push((Some(id), self.call(call).await)),
+                Message::Notification(call) => replies.push((None, self.call(call).await)),
+                Message::Invalid { id, refusal } => replies.push((Some(id), Err(refusal))),
             }
+        }
+        let is_known = replies.iter().all(|(_, reply)| !matches!(reply, Ok(Reply::Later(_))));
+        let answering = answer_batch(self.out.clone(), replies);
+        if is_known {
+            answering.await;
+        } else {
+            tokio::spawn(answering);
+        }
+    }
+
+    async fn call(&mut self, call: Call) -> Result<Reply, Refusal> {
+        let result = match call.method.as_str() {
+            "session/start" => {
+                let Start { session_id } = call.params()?;
+                self.session(&session_id).await?;
+                json!({ "session_id": session_id })
+            }
+            "session/prompt" => return self.prompt(call.params()?).await,
+            "session/compact" => return self.compact(call.params()?).await,
             "session/branch" => {
-                let Branch { session_id, entry_id } = read(params)?;
-                self.session(&session_id).await?.branch(entry_id).await?;
-                Ok(json!({ "session_id": session_id }))
+                let Branch { session_id, entry_id } = call.params()?;
+                self.known(&session_id).await?.branch(entry_id).await?;
+                json!({ "session_id": session_id })
+            }
+            "session/delete" => {
+                let Named { session_id } = call.params()?;
+                self.runtime.delete(&session_id).await?;
+                if let Some(started) = self.sessions.remove(&session_id) {
+                    started.teller.abort();
+                }
+                let runtime = self.runtime.clone();
+                return Ok(Reply::Later(Box::pin(async move {
+                    let erased = runtime.store().reclaim().await.map_err(Error::from);
+                    let result = erased.map(|_| json!({ "session_id": session_id }));
+                    Outcome { result: result.map_err(Refusal::from), then: None }
+                })));
             }
             "session/list" => {
-                let sessions = self.runtime.sessions().await?;
-                Ok(json!({ "sessions": sessions }))
+                let Nothing {} = call.params()?;
+                json!({ "sessions": self.runtime.sessions().await? })
             }
             "agent/state" => {
-                let Named { session_id } = read(params)?;
-                let state = self.session(&session_id).await?.state().await?;
-                Ok(json!(state))
+                let Named { session_id } = call.params()?;
+                json!(self.state(session_id).await?)
             }
             "agent/abort" => {
-                let Named { session_id } = read(params)?;
-                self.session(&session_id).await?.abort();
-                Ok(json!({ "session_id": session_id }))
+                let Named { session_id } = call.params()?;
+                self.abort(&session_id).await?;
+                json!({ "session_id": session_id })
             }
-            unknown => Err(Refusal::new(METHOD_NOT_FOUND, format!("there is no method {unknown:?}"))),
+            unknown => {
+                let reason = format!("there is no method {unknown:?}");
+                return Err(Refusal::new(Refusal::METHOD_NOT_FOUND, reason));
+            }
+        };
+        Ok(Reply::Now(result))
+    }
+
+    async fn prompt(&mut self, params: Prompt) -> Result<Reply, Refusal> {
+        let Prompt { session_id, text, key, settings } = params;
+        settings.check().map_err(Error::from)?;
+        let mut prompt = self.session(&session_id).await?.prompt(text).settings(settings);
+        if let Some(key) = key {
+            prompt = prompt.once(key);
         }
+        let mut submitted = prompt.submit().await?;
+        let out = self.out.clone();
+        Ok(Reply::Later(Box::pin(async move {
+            let entry = match submitted.recorded().await {
+                Ok(entry) => entry,
+                Err(error) => return Outcome { result: Err(error.into()), then: None },
+            };
+            let then = async move {
+                let params = match submitted.reply().await {
+                    Ok(reply) => {
+                        let mut told = json!(reply);
+                        told["session_id"] = session_id.into();
+                        told["entry_id"] = json!(entry);
+                        told
+                    }
+                    Err(error) => {
+                        json!({ "session_id": session_id, "entry_id": entry, "error": error_data(&error) })
+                    }
+                };
+                send(&out, wire::notification("session/prompt_result", &params)).await;
+            };
+            let result = Ok(json!({ "accepted": true, "entry_id": entry }));
+            Outcome { result, then: Some(Box::pin(then)) }
+        })))
+    }
+
+    async fn compact(&mut self, params: Compact) -> Result<Reply, Refusal> {
+        let Compact { session_id, keep_recent, focus, force } = params;
+        let session = self.known(&session_id).await?;
+        if session.state().await?.status != Status::Idle {
+            return Err(Error::NotIdle { session: session_id, what: "compact it" }.into());
+        }
+        let options = CompactOptions { focus, keep_recent, force };
+        let mut compacting = Box::pin(async move { session.compact(options).await });
+        // It is in the session's mailbox before the next request is.
+        let ended = tokio::select! {
+            biased;
+            ended = &mut compacting => Some(ended),
+            () = std::future::ready(()) => None,
+        };
+        let out = self.out.clone();
+        let then = async move {
+            let ended = match ended {
+                Some(ended) => ended,
+                None => compacting.await,
+            };
+            let params = match ended {
+                Ok(compacted) => json!({ "session_id": session_id, "compacted": compacted }),
+                Err(error) => json!({ "session_id": session_id, "error": error_data(&error) }),
+            };
+            send(&out, wire::notification("session/compact_result", &params)).await;
+        };
+        let outcome = Outcome { result: Ok(json!({ "accepted": true })), then: Some(Box::pin(then)) };
+        Ok(Reply::Later(Box::pin(std::future::ready(outcome))))
+    }
+
+    /// How a session stands. One that is not live is not woken.
+    async fn state(&self, id: String) -> Result<State, Refusal> {
+        if let Some(state) = self.runtime.state(&id, Arc::clone(&self.agent)).await? {
+            return Ok(state);
+        }
+        match self.sessions.get(&id) {
+            // It was started, nothing was said in it, and it sleeps: nothing waits that could begin.
+            Some(session) => Ok(session.handle.state().await?),
+            None => Err(Error::NoSession { session: id }.into()),
+        }
+    }
+
+    async fn abort(&self, id: &str) -> Result<(), Refusal> {
+        if let Some(session) = self.runtime.find(id).await? {
+            session.abort();
+            return Ok(());
+        }
+        // Where nothing is under way, nothing is woken to be told so.
+        self.check_known(id).await
+    }
+
+    async fn check_known(&self, id: &str) -> Result<(), Refusal> {
+        let is_known = self.sessions.contains_key(id) || self.runtime.summary(id).await?.is_some();
+        if is_known { Ok(()) } else { Err(Error::NoSession { session: id.to_owned() }.into()) }
+    }
+
+    /// As [`Self::session`], of a session that is there.
+    async fn known(&mut self, id: &str) -> Result<SessionHandle, Refusal> {
+        if self.runtime.find(id).await?.is_none() {
+            self.check_known(id).await?;
+        }
+        self.session(id).await
     }
 
     /// The session, opened when it is first named; from then on its events are told.
     async fn session(&mut self, id: &str) -> Result<SessionHandle, Refusal> {
         if let Some(session) = self.sessions.get(id) {
-            return Ok(session.clone());
+            return Ok(session.handle.clone());
         }
         let mut events = self.runtime.subscribe(Filter::session(id));
         let session = self.runtime.open(id, Arc::clone(&self.agent)).await?;
         let out = self.out.clone();
         let session_id = id.to_owned();
-        self.tellers.spawn(async move {
+        let teller = self.tellers.spawn(async move {
             loop {
                 match events.next().await {
-                    Some(Delivery::Event(event)) => notify(&out, "event", &json!(*event)).await,
+                    Some(Delivery::Event(event)) => {
+                        send(&out, wire::notification("event", &json!(*event))).await;
+                    }
                     Some(Delivery::Gap { from, to, .. }) => {
                         let params =
                             json!({ "type": "gap", "session_id": session_id, "from": from, "to": to });
-                        notify(&out, "event", &params).await;
+                        send(&out, wire::notification("event", &params)).await;
                     }
                     None => return,
                 }
             }
         });
-        self.sessions.insert(id.to_owned(), session.clone());
+        self.sessions.insert(id.to_owned(), Started { handle: session.clone(), teller });
         Ok(session)
     }
 
-    async fn refuse(&self, id: Value, refusal: Refusal) {
-        let mut error = json!({ "code": refusal.code, "message": refusal.message });
-        if let Some(data) = refusal.data {
-            error["data"] = data;
-        }
-        self.send(json!({ "jsonrpc": "2.0", "id": id, "error": error })).await;
-    }
-
-    async fn send(&self, message: Value) {
-        // A reader that is gone ends the input too.
-        let _ = self.out.send(message.to_string()).await;
+    async fn refuse(&self, refusal: Refusal) {
+        send(&self.out, wire::answer(&Value::Null, Err(refusal))).await;
     }
 }
 
-async fn notify(out: &mpsc::Sender<String>, method: &str, params: &Value) {
-    let message = json!({ "jsonrpc": "2.0", "method": method, "params": params });
-    let _ = out.send(message.to_string()).await;
+/// Answers the requests of a batch together, when the last of their answers is known.
+async fn answer_batch(out: mpsc::Sender<String>, replies: Vec<(Option<Value>, Result<Reply, Refusal>)>) {
+    let (mut answers, mut tasks) = (Vec::new(), Vec::new());
+    for (id, reply) in replies {
+        let result = match reply {
+            Ok(Reply::Now(value)) => Ok(value),
+            Err(refusal) => Err(refusal),
+            Ok(Reply::Later(task)) => {
+                let Outcome { result, then } = task.await;
+                // It begins when the batch is answered: none of it is told before.
+                tasks.extend(then);
+                result
+            }
+        };
+        answers.extend(id.map(|id| wire::answer(&id, result)));
+    }
+    if !answers.is_empty() {
+        send(&out, format!("[{}]", answers.join(","))).await;
+    }
+    tasks.into_iter().collect::<JoinSet<()>>().join_all().await;
 }
 
-fn read<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Refusal> {
-    serde_json::from_value(params).map_err(|error| Refusal::new(INVALID_PARAMS, error.to_string()))
+async fn send(out: &mpsc::Sender<String>, line: String) {
+    // A reader that is gone ends the input too.
+    let _ = out.send(line).await;
 }

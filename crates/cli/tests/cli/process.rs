@@ -56,6 +56,45 @@ fn rpc_ends_in_order_when_it_is_asked_to() {
     check_ends("rpc", &place, &model, rpc);
 }
 
+/// One request of JSON-RPC.
+fn request(id: u32, method: &str, parameters: &serde_json::Value) -> String {
+    serde_json::json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": parameters }).to_string()
+}
+
+#[test]
+fn a_prompt_that_rpc_accepted_survives_kill_9() {
+    let (place, model) = (Place::new(), slow());
+    let mut rpc = place.start(&["rpc", "--base-url", &model.url()]);
+    for id in 0..5 {
+        let prompt = serde_json::json!({ "session_id": "mine", "text": format!("number {id} of five") });
+        rpc.say(&request(id, "session/prompt", &prompt));
+    }
+    for id in 0..5 {
+        let answer = rpc.wait_for(&format!(r#""id":{id},"#));
+        assert!(answer.contains(r#""accepted":true"#), "{answer}");
+    }
+    rpc.signal(Signal::KILL);
+    rpc.end();
+    let shown = place.run(&["show", "mine"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    for id in 0..5 {
+        assert!(shown.stdout.contains(&format!("number {id} of five")), "{id}: {}", shown.stdout);
+    }
+}
+
+#[test]
+fn rpc_goes_on_after_a_line_that_is_too_long() {
+    let place = Place::new();
+    let mut rpc = place.start(&["rpc", "--simulate"]);
+    rpc.say(&"x".repeat(5 << 20));
+    let refused = rpc.wait_for("error");
+    assert!(refused.contains("-32600") && refused.contains("4194304 bytes"), "{refused}");
+    rpc.say(&request(1, "session/list", &serde_json::json!({})));
+    rpc.wait_for(r#""id":1,"result""#);
+    rpc.close_input();
+    assert_eq!(rpc.end().code, Some(0));
+}
+
 #[test]
 fn serve_ends_in_order_when_it_is_asked_to() {
     let (place, model) = (Place::new(), slow());

@@ -130,7 +130,12 @@ impl Place {
 
     /// Starts it, with its output to be read as it comes, and with an input that stays open.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
-        Running::start(self.command(arguments).stdin(Stdio::piped()))
+        self.start_command(self.command(arguments))
+    }
+
+    /// As [`Self::start`], with a command of the test's own.
+    pub(crate) fn start_command(&self, mut command: Command) -> Running {
+        Running::start(command.stdin(Stdio::piped()))
     }
 
     /// As [`Self::start`], without an input.
@@ -224,6 +229,11 @@ impl Running {
 
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Its input ends.
+    pub(crate) fn close_input(&mut self) {
+        self.child.stdin = None;
     }
 
     /// Its output is read no more.

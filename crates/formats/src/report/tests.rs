@@ -48,7 +48,9 @@ fn comparison_mode_gives_the_plans_that_are_expected() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
     let plans: Vec<Value> = plans.into_iter().flatten().collect();
     let has_files = |plan: &Value| {
-        ["read_files", "modified_files"].iter().any(|key| plan[key].as_array().is_some_and(|it| !it.is_empty()))
+        ["read_files", "modified_files"]
+            .iter()
+            .any(|key| plan[key].as_array().is_some_and(|it| !it.is_empty()))
     };
     type Is<'a> = &'a dyn Fn(&Value) -> bool;
     let kinds: [(&str, usize, Is<'_>); 5] = [

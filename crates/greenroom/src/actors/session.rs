@@ -40,6 +40,7 @@ mod manual;
 mod open_compaction;
 mod opening;
 mod runs;
+pub(crate) mod stored;
 
 use definition::{Definition, SessionLimits};
 use inbox::Inbox;
@@ -374,17 +375,7 @@ impl SessionState {
     }
 
     fn state(&self) -> State {
-        let context = self.shared.context();
-        let bill = self.log.bill();
         State {
-            id: self.shared.id.to_string(),
-            model: self.definition.model().to_owned(),
-            entries: self.log.head().entries,
-            context,
-            context_window: context.window,
-            compactions: self.log.head().compactions,
-            total_tokens: bill.usage.total_tokens(),
-            cost_microdollars: bill.cost_microdollars,
             status: match (self.compaction.is_idle(), &self.run) {
                 (false, _) => Status::Compacting,
                 (true, Some(_)) => Status::Working,
@@ -392,6 +383,7 @@ impl SessionState {
             },
             waiting: self.inbox.waiting(&self.log).count(),
             is_unanswered: self.run.is_none() && runs::unanswered(&self.log).is_some(),
+            ..state_by_log(&self.shared.id, &self.log, &self.definition, self.shared.context())
         }
     }
 
@@ -472,6 +464,24 @@ impl SessionState {
         } else {
             self.watch_idleness();
         }
+    }
+}
+
+/// How a session with nothing under way stands, as far as its log and its definition say.
+fn state_by_log(id: &str, log: &Log, definition: &Definition, context: ContextUsage) -> State {
+    let bill = log.bill();
+    State {
+        id: id.to_owned(),
+        model: definition.model().to_owned(),
+        entries: log.head().entries,
+        context,
+        context_window: context.window,
+        compactions: log.head().compactions,
+        total_tokens: bill.usage.total_tokens(),
+        cost_microdollars: bill.cost_microdollars,
+        status: Status::Idle,
+        waiting: log.inbox().len(),
+        is_unanswered: runs::unanswered(log).is_some(),
     }
 }
 

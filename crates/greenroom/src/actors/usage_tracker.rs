@@ -83,9 +83,9 @@ impl TrackerState {
 
     /// Tells the user, once, that the provider's reports are no measure of the context.
     fn warn(&self, reported: u64, counted: u64) {
-        let TrackerConfig { provider, model, .. } = &self.config;
+        let TrackerConfig { origin, model, .. } = &self.config;
         let message = format!(
-            "{provider} reports {reported} input tokens for a request to {model} in which about {counted} are counted; \
+            "{origin} reports {reported} input tokens for a request to {model} in which about {counted} are counted; \
              such reports are not believed, and the context's size is estimated"
         );
         self.shared.publish(&self.deps.bus, EventKind::Warning { message });

@@ -1159,7 +1159,11 @@ fn a_summary_must_be_smaller_than_what_it_replaces_to_the_token() {
     let mut sizes = HashSet::new();
     for words in 300..420 {
         let (outcome, tokens) = supplied(&params, words);
-        assert_eq!(outcome, if tokens < replaced { "completed" } else { "failed" }, "{tokens} for {replaced}");
+        assert_eq!(
+            outcome,
+            if tokens < replaced { "completed" } else { "failed" },
+            "{tokens} for {replaced}"
+        );
         sizes.insert(tokens);
     }
     assert!(sizes.contains(&(replaced - 1)) && sizes.contains(&replaced), "{sizes:?}");
@@ -1182,7 +1186,11 @@ fn the_last_resort_leaves_half_of_the_reserve_to_the_token() {
         let ran = run(&params, Model::Obedient);
         // The reserve counts as a quarter of the window at most: 2,500.
         let room = WINDOW - ran.installed.as_ref().map_or(0, |segment| segment.compaction.tokens_after);
-        assert_eq!(ran.outcome(), if room > 1_250 && room < WINDOW { "truncated" } else { "failed" }, "{newest}");
+        assert_eq!(
+            ran.outcome(),
+            if room > 1_250 && room < WINDOW { "truncated" } else { "failed" },
+            "{newest}"
+        );
         largest = largest.max(WINDOW - room);
     }
     assert_eq!(largest, 8_749);

@@ -2,24 +2,84 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use greenroom::store::Store;
 use greenroom::{Agent, Runtime};
-use greenroom_simulator::{ByPurpose, Function, Reply, Simulator, SimulatorOptions, Summariser};
+use greenroom_simulator::{ByPurpose, Function, Pace, Reply, Simulator, SimulatorOptions, Summariser};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
 
-use super::{HttpOptions, HttpServer};
+use super::{HttpOptions, HttpServer, check_token};
 
-const TOKEN: &str = "0123456789abcdef";
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 async fn server() -> HttpServer {
+    server_with(|_| {}).await.0
+}
+
+async fn server_with(change: impl FnOnce(&mut HttpOptions)) -> (HttpServer, Simulator) {
     let runs = Function(|_: &_, _| Reply::text("word ".repeat(300)));
     let script = ByPurpose::new(runs, Summariser::Obedient);
     let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(script) });
     let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
-    let options = HttpOptions { address: ([127, 0, 0, 1], 0).into(), token: TOKEN.into() };
+    (serve(&runtime, change).await, simulator)
+}
+
+async fn serve(runtime: &Runtime, change: impl FnOnce(&mut HttpOptions)) -> HttpServer {
+    let mut options = HttpOptions::new(([127, 0, 0, 1], 0).into(), TOKEN);
+    change(&mut options);
     let agent = Arc::new(Agent::new("simulated").context_window(8_000));
-    HttpServer::start(&runtime, agent, options).await.unwrap()
+    HttpServer::start(runtime, agent, options).await.unwrap()
+}
+
+/// A model that takes an hour for an answer.
+fn slow() -> Simulator {
+    let pace = Pace { chunks: 60, first_ms: 1_000, between_ms: 60_000 };
+    let runs = Function(move |_: &_, _| Reply::text("word ".repeat(60)).with_pace(pace));
+    Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(runs) })
+}
+
+/// A connection on which this was sent.
+async fn sent(server: &HttpServer, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address()).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Whether the server closes a connection; what it still says is read.
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut buffer = [0; 4_096];
+    loop {
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => return true,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// The status of the next answer on a connection that stays open.
+async fn status(stream: &mut TcpStream) -> u16 {
+    let (mut text, mut buffer) = (String::new(), [0; 4_096]);
+    loop {
+        let read = stream.read(&mut buffer).await.unwrap();
+        assert!(read > 0, "it is closed after {text:?}");
+        text.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+                return head.split(' ').nth(1).unwrap().parse().unwrap();
+            }
+        }
+    }
+}
+
+/// A request of the token's owner, without its last line.
+fn head(server: &HttpServer, line: &str) -> String {
+    format!("{line} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {TOKEN}\r\n", server.address())
 }
 
 async fn call(server: &HttpServer, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
@@ -70,15 +130,23 @@ async fn bad_requests_are_problems() {
         (Method::POST, "/sessions", Some(json!({ "session_id": "../a" })), 400),
         (Method::POST, "/sessions/a/prompt", Some(json!({ "text": " " })), 400),
         (Method::POST, "/sessions/a/prompt", None, 415),
+        (Method::DELETE, "/sessions", None, 405),
+        (Method::GET, "/sessions/a/prompt", None, 405),
+        (Method::GET, "/sessions/%ff", None, 400),
+        (Method::GET, "/sessions/%2e%2e%2fa", None, 400),
+        (Method::POST, "/sessions/none/abort", None, 404),
+        (Method::DELETE, "/sessions/none", None, 404),
     ];
     for (method, path, body, expected) in cases {
         let (status, problem) = call(&server, method.clone(), path, body).await;
         assert_eq!(status.as_u16(), expected, "{method} {path}: {problem}");
         assert_eq!(problem["status"], expected, "{method} {path}");
+        assert!(problem["detail"].is_string(), "{method} {path}");
     }
     let long = json!({ "text": "x".repeat(super::BODY_BYTES_MAX) });
-    let (status, _) = call(&server, Method::POST, "/sessions/a/prompt", Some(long)).await;
-    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    let (status, problem) = call(&server, Method::POST, "/sessions/a/prompt", Some(long)).await;
+    assert_eq!((status, &problem["status"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!(413)));
+    assert!(problem["detail"].as_str().unwrap().contains("4194304 bytes"), "{problem}");
 }
 
 #[tokio::test]
@@ -88,7 +156,7 @@ async fn nobody_without_the_token_and_no_web_page_is_let_in() {
     for path in ["/healthz", "/sessions", "/sessions/a", "/no/such"] {
         let bare = Client::new().get(url(path)).send().await.unwrap();
         assert_eq!(bare.status(), StatusCode::UNAUTHORIZED, "{path}");
-        let wrong = Client::new().get(url(path)).bearer_auth("0123456789abcdeF").send().await.unwrap();
+        let wrong = Client::new().get(url(path)).bearer_auth(TOKEN.to_uppercase()).send().await.unwrap();
         assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED, "{path}");
     }
     let good = || Client::new().get(url("/healthz")).bearer_auth(TOKEN);
@@ -97,4 +165,247 @@ async fn nobody_without_the_token_and_no_web_page_is_let_in() {
     assert_eq!(page.status(), StatusCode::FORBIDDEN);
     let rebound = good().header("host", "example.com").send().await.unwrap();
     assert_eq!(rebound.status(), StatusCode::MISDIRECTED_REQUEST);
+}
+
+#[tokio::test]
+async fn a_request_is_answered_only_where_it_is_sure_to_be_ours() {
+    let (server, _model) = server_with(|options| {
+        options.host_names = vec!["Build.example".into(), "proxy.example:8443".into()];
+    })
+    .await;
+    let port = server.address().port();
+    let ours = format!("host: 127.0.0.1:{port}");
+    let token = format!("authorization: Bearer {TOKEN}");
+    let cases: &[(&str, &[&str], u16)] = &[
+        ("/healthz", &[&ours, &token], 200),
+        ("/healthz", &[&format!("host: LocalHost:{port}"), &token], 200),
+        ("/healthz", &[&format!("host: [::1]:{port}"), &token], 200),
+        ("/healthz", &["host: build.example", &token], 200),
+        ("/healthz", &["host: BUILD.example:443", &token], 200),
+        ("/healthz", &["host: proxy.example:8443", &token], 200),
+        ("/healthz", &["host: proxy.example", &token], 421),
+        ("/healthz", &["host: build.example:x", &token], 421),
+        ("/healthz", &["host: build.example:", &token], 421),
+        ("/healthz", &["host: evil.build.example", &token], 421),
+        ("/healthz", &["host: 127.0.0.1", &token], 421),
+        ("/healthz", &["host: evil.example", &token], 421),
+        ("/healthz", &[&token], 400),
+        ("/healthz", &[&ours, &ours, &token], 400),
+        ("/healthz", &[&ours, "host: evil.example", &token], 400),
+        ("/healthz", &["host: evil.example", &ours, &token], 400),
+        (&format!("http://127.0.0.1:{port}/healthz"), &[&ours, &token], 200),
+        ("http://evil.example/healthz", &[&ours, &token], 421),
+        (&format!("http://x@127.0.0.1:{port}/healthz"), &[&ours, &token], 421),
+        ("/healthz", &[&ours, &format!("authorization: bearer {TOKEN}")], 200),
+        ("/healthz", &[&ours, &format!("authorization: BEARER   {TOKEN}")], 200),
+        ("/healthz", &[&ours, &format!("authorization: Basic {TOKEN}")], 401),
+        ("/healthz", &[&ours, &format!("authorization: {TOKEN}")], 401),
+        ("/healthz", &[&ours, &token, "authorization: Bearer x"], 401),
+        ("/healthz", &[&ours, &token, "origin: null"], 403),
+    ];
+    for (target, headers, expected) in cases {
+        let text = format!("GET {target} HTTP/1.1\r\n{}\r\n\r\n", headers.join("\r\n"));
+        let mut stream = sent(&server, &text).await;
+        assert_eq!(status(&mut stream).await, *expected, "{target} {headers:?}");
+    }
+}
+
+#[test]
+fn a_token_that_can_be_guessed_or_sent_by_nobody_is_refused() {
+    assert!(check_token(TOKEN).is_ok());
+    for (token, reason) in [("", "0 characters"), ("x", "1 character"), (&TOKEN[1..], "31 characters")] {
+        assert!(check_token(token).unwrap_err().to_string().contains(reason), "{token}");
+    }
+    for token in [format!("{TOKEN}\n{TOKEN}"), format!("{TOKEN} "), format!("{TOKEN}ä")] {
+        assert!(check_token(&token).unwrap_err().to_string().contains("one line"), "{token}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_clients_are_closed_and_keep_nobody_out() {
+    let (server, _model) = server_with(|_| {}).await;
+    let begun = Instant::now();
+    let mut silent = Vec::new();
+    for number in 0..300 {
+        let said = ["", "GET /se", "GET /sessions HTTP/1.1\r\nhost: ", "\r\n\r\n"][number % 4];
+        silent.push(sent(&server, said).await);
+    }
+    let mut dripping = sent(&server, "GET /").await;
+    let (status, _) = call(&server, Method::GET, "/sessions", None).await;
+    assert_eq!(status, StatusCode::OK, "the owner is answered beside them");
+    // A byte a second does not keep a connection.
+    let mut dripped = 0;
+    while dripping.write_all(b"x").await.is_ok() {
+        dripped += 1;
+        assert!(dripped < 60, "it is still open");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(dripped >= 28, "it had its time: {dripped} s");
+    for stream in &mut silent {
+        assert!(is_closed(stream).await);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_must_come_in_time_too() {
+    let (server, _model) = server_with(|_| {}).await;
+    let text =
+        head(&server, "POST /sessions") + "content-type: application/json\r\ncontent-length: 20\r\n\r\n{";
+    let mut stream = sent(&server, &text).await;
+    let begun = Instant::now();
+    assert_eq!(status(&mut stream).await, 408);
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(30)..Duration::from_secs(32)).contains(&took), "{took:?}");
+    assert!(is_closed(&mut stream).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_bear_the_token_makes_room_for_its_owner() {
+    let (server, _model) = server_with(|options| options.connections_max = 8).await;
+    let list = head(&server, "GET /sessions") + "\r\n";
+    let mut owner = sent(&server, &list).await;
+    assert_eq!(status(&mut owner).await, 200);
+    let mut strangers = Vec::new();
+    for number in 0..40 {
+        strangers.push(sent(&server, "").await);
+        // In the middle of them, a new connection of the owner is served at once, and an old one stays open.
+        if number % 10 == 9 {
+            let (status_of_new, _) = call(&server, Method::GET, "/sessions", None).await;
+            assert_eq!(status_of_new, StatusCode::OK);
+            owner.write_all(list.as_bytes()).await.unwrap();
+            assert_eq!(status(&mut owner).await, 200);
+        }
+    }
+    // The oldest strangers went, long before their time was over.
+    let begun = Instant::now();
+    for stranger in &mut strangers[..30] {
+        assert!(is_closed(stranger).await);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_can_be_aborted_however_many_wait_for_theirs() {
+    let model = slow();
+    let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await.unwrap();
+    let server = Arc::new(serve(&runtime, |options| options.connections_max = 4).await);
+    let prompt = async |id: &str| {
+        call(&server, Method::POST, &format!("/sessions/{id}/prompt"), Some(json!({ "text": "x" }))).await
+    };
+    let mut waiting = Box::pin(async { tokio::join!(prompt("a"), prompt("b"), prompt("c")) });
+    let ended = tokio::time::timeout(Duration::from_secs(5), &mut waiting).await;
+    assert!(ended.is_err(), "they wait: {ended:?}");
+    let (status, problem) = prompt("d").await;
+    assert_eq!((status, &problem["retryable"]), (StatusCode::TOO_MANY_REQUESTS, &json!(true)), "{problem}");
+    for id in ["a", "b", "c"] {
+        let (status, _) = call(&server, Method::POST, &format!("/sessions/{id}/abort"), None).await;
+        assert_eq!(status, StatusCode::OK);
+    }
+    let (a, b, c) = waiting.await;
+    assert_eq!([a.0, b.0, c.0], [StatusCode::CONFLICT; 3], "{a:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_answers_and_for_nobody_else() {
+    let (server, _model) = server_with(|_| {}).await;
+    let open = ["", "GET /se", "GET /sessions HTTP/1.1\r\nhost: x\r\n"].map(str::to_owned);
+    let half_a_body =
+        head(&server, "POST /sessions") + "content-type: application/json\r\ncontent-length: 20\r\n\r\n{";
+    let kept = head(&server, "GET /sessions") + "\r\n";
+    let mut streams = Vec::new();
+    for text in open.into_iter().chain([half_a_body, kept]) {
+        streams.push(sent(&server, &text).await);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let begun = Instant::now();
+    server.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    for stream in &mut streams {
+        assert!(is_closed(stream).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_has_a_hard_end() {
+    let model = slow();
+    let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await.unwrap();
+    let server = serve(&runtime, |_| {}).await;
+    let body = r#"{"text":"x"}"#;
+    let prompt = head(&server, "POST /sessions/a/prompt")
+        + &format!("content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut stream = sent(&server, &prompt).await;
+    while model.calls() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let begun = Instant::now();
+    // Nobody interrupts the run.
+    server.stop().await;
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(7)..Duration::from_secs(10)).contains(&took), "{took:?}");
+    assert!(is_closed(&mut stream).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn looking_at_a_session_starts_nothing() {
+    let (model, store) = (slow(), Store::memory());
+    let start = || Runtime::builder().provider(model.provider()).store(store.clone()).start();
+    let crashing = start().await.unwrap();
+    let session = crashing.open("a", Arc::new(Agent::new("simulated").context_window(8_000))).await.unwrap();
+    for text in ["one", "two"] {
+        let mut submitted = session.prompt(text).submit().await.unwrap();
+        submitted.recorded().await.unwrap();
+        std::mem::forget(submitted);
+    }
+    while model.calls() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop((session, crashing));
+    let (calls, entries) = (model.calls(), store.head("a").unwrap().unwrap().entries);
+
+    let runtime = start().await.unwrap();
+    let server = serve(&runtime, |_| {}).await;
+    for path in ["/sessions", "/sessions/a", "/sessions/none", "/healthz"] {
+        call(&server, Method::GET, path, None).await;
+    }
+    let (status, state) = call(&server, Method::GET, "/sessions/a", None).await;
+    assert_eq!(
+        (status, &state["waiting"], &state["is_unanswered"]),
+        (StatusCode::OK, &json!(1), &json!(true))
+    );
+    let (status, _) = call(&server, Method::POST, "/sessions/a/abort", None).await;
+    assert_eq!(status, StatusCode::OK, "nothing is under way, and nothing is woken to be told so");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((model.calls(), store.head("a").unwrap().unwrap().entries), (calls, entries));
+    assert!(runtime.live().await.unwrap().is_empty());
+    assert!(store.head("none").unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_deleted_session_is_gone_and_so_are_its_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Simulator::new(SimulatorOptions::new(Function(|_: &_, _| Reply::text("fine"))));
+    let start = Runtime::builder().provider(model.provider()).data_dir(dir.path()).start();
+    let server = serve(&start.await.unwrap(), |_| {}).await;
+    let held = || {
+        let segments = std::fs::read_dir(dir.path().join("journal")).unwrap();
+        let text =
+            |path: std::path::PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+        segments.filter(|segment| text(segment.as_ref().unwrap().path()).contains("a secret word")).count()
+    };
+    for id in ["kept", "gone"] {
+        let said =
+            if id == "gone" { "a secret word" } else { "nothing much, but more than the other one says" };
+        let (status, _) =
+            call(&server, Method::POST, &format!("/sessions/{id}/prompt"), Some(json!({ "text": said })))
+                .await;
+        assert_eq!(status, StatusCode::OK);
+    }
+    assert_eq!(held(), 1);
+    let (status, _) = call(&server, Method::DELETE, "/sessions/gone", None).await;
+    assert_eq!((status, held()), (StatusCode::OK, 0));
+    let (status, _) = call(&server, Method::GET, "/sessions/gone", None).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (_, list) = call(&server, Method::GET, "/sessions", None).await;
+    assert_eq!((list["sessions"].as_array().unwrap().len(), &list["sessions"][0]["id"]), (1, &json!("kept")));
 }

@@ -3,8 +3,11 @@
 
 use std::sync::Arc;
 
+use greenroom::store::Store;
 use greenroom::{Agent, Runtime};
-use greenroom_simulator::{ByPurpose, Function, Reply, Simulator, SimulatorOptions, Summariser};
+use greenroom_simulator::{
+    ByPurpose, CallInfo, Function, Pace, Reply, Script, SeenRequest, Simulator, SimulatorOptions, Summariser,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
 
@@ -17,13 +20,19 @@ struct Client {
 
 impl Client {
     async fn start() -> Self {
-        let runs = Function(|_: &_, _| Reply::text("word ".repeat(300)));
-        let options = SimulatorOptions {
-            window: 8_000,
-            ..SimulatorOptions::new(ByPurpose::new(runs, Summariser::Obedient))
-        };
+        Self::start_with(Store::memory(), Pace::default()).await
+    }
+
+    /// A client of a server over this store, whose model answers at this pace.
+    async fn start_with(store: Store, pace: Pace) -> Self {
+        let runs = Function(move |_: &_, _| Reply::text("word ".repeat(300)).with_pace(pace));
+        let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
+            Summariser::Obedient.reply(request, info).with_pace(pace)
+        });
+        let options =
+            SimulatorOptions { window: 8_000, ..SimulatorOptions::new(ByPurpose::new(runs, summaries)) };
         let simulator = Simulator::new(options);
-        let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+        let runtime = Runtime::builder().provider(simulator.provider()).store(store).start().await.unwrap();
         let (near, far) = tokio::io::duplex(1 << 20);
         let (far_read, far_write) = tokio::io::split(far);
         let server = tokio::spawn(async move {
@@ -38,16 +47,32 @@ impl Client {
         self.output.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 
+    /// The next message, or batch of answers.
+    async fn next(&mut self) -> Value {
+        let line = self.lines.next_line().await.unwrap().expect("the server answers");
+        serde_json::from_str(&line).unwrap()
+    }
+
     /// The next message that `wanted` accepts.
     async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
-            let line = self.lines.next_line().await.unwrap().expect("the server answers");
-            let message: Value = serde_json::from_str(&line).unwrap();
+            let message = self.next().await;
             assert_eq!(message["jsonrpc"], "2.0");
             if wanted(&message) {
                 return message;
             }
         }
+    }
+
+    /// Ends the input, and waits for the server's end; gives what it still said.
+    async fn end(mut self) -> Vec<Value> {
+        self.output.shutdown().await.unwrap();
+        let mut said = Vec::new();
+        while let Some(line) = self.lines.next_line().await.unwrap() {
+            said.push(serde_json::from_str(&line).unwrap());
+        }
+        self.server.await.unwrap().unwrap();
+        said
     }
 
     async fn call(&mut self, id: u64, method: &str, params: Value) -> Value {
@@ -92,10 +117,15 @@ async fn what_cannot_be_understood_is_refused_and_harms_nothing() {
         (r#"{"jsonrpc":"1.0","id":1,"method":"session/list"}"#, -32_600),
         (r#"{"jsonrpc":"2.0","id":1,"method":"no/such"}"#, -32_601),
         (r#"{"jsonrpc":"2.0","id":1,"method":"session/start","params":{"session":"a"}}"#, -32_602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"session/start","params":["a"]}"#, -32_602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"session/start"}"#, -32_602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"session/compact","params":{"session_id":"none"}}"#, -32_001),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"agent/state","params":{"session_id":"none"}}"#, -32_001),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"agent/abort","params":{"session_id":"none"}}"#, -32_001),
         (r#"{"jsonrpc":"2.0","id":1,"method":"session/start","params":{"session_id":"../a"}}"#, -32_000),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"session/branch","params":{"session_id":"a","entry_id":9}}"#,
-            -32_000,
+            -32_001,
         ),
     ];
     for (line, code) in refusals {
@@ -103,6 +133,10 @@ async fn what_cannot_be_understood_is_refused_and_harms_nothing() {
         let answer = client.until(|message| message.get("error").is_some()).await;
         assert_eq!(answer["error"]["code"], code, "{line}");
     }
+    client.send(&"x".repeat(5 << 20)).await;
+    let answer = client.until(|message| message.get("error").is_some()).await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::Null, &json!(-32600)));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("4194304 bytes"), "{answer}");
     assert!(client.call(2, "session/list", json!({})).await["result"]["sessions"].is_array());
 }
 
@@ -129,4 +163,160 @@ async fn a_prompt_takes_settings_and_a_key() {
     let typo = json!({ "session_id": "a", "text": "x", "settings": { "topp": 7 } });
     assert_eq!(client.call(10, "session/prompt", typo).await["error"]["code"], -32602);
     client.simulator.assert_clean();
+}
+
+/// An answer that takes an hour.
+const SLOW: Pace = Pace { chunks: 60, first_ms: 1_000, between_ms: 60_000 };
+
+#[tokio::test(start_paused = true)]
+async fn a_notification_is_never_answered() {
+    let mut client = Client::start().await;
+    for line in [
+        r#"{"jsonrpc":"2.0","method":"no/such"}"#,
+        r#"{"jsonrpc":"2.0","method":"session/start","params":{"session":"a"}}"#,
+        r#"{"jsonrpc":"2.0","method":"session/start","params":{"session_id":"../a"}}"#,
+        r#"{"jsonrpc":"2.0","method":"session/start","params":["a"]}"#,
+        r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"session_id":"a","text":" "}}"#,
+        r#"{"jsonrpc":"2.0","method":"session/list"}"#,
+        r#"[{"jsonrpc":"2.0","method":"no/such"},{"jsonrpc":"2.0","method":"session/list"}]"#,
+    ] {
+        client.send(line).await;
+    }
+    client.send(r#"{"jsonrpc":"2.0","id":null,"method":"session/list"}"#).await;
+    let answer = client.next().await;
+    assert!(answer["result"]["sessions"].is_array(), "the first answer is that to the request: {answer}");
+    assert!(answer.as_object().unwrap().contains_key("id"), "{answer}");
+    // It does what it asks for.
+    client
+        .send(r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"session_id":"b","text":"x"}}"#)
+        .await;
+    client.until(|message| message["method"] == "session/prompt_result").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_answered_by_one_array() {
+    let mut client = Client::start().await;
+    let prompt =
+        r#"{"jsonrpc":"2.0","id":"p","method":"session/prompt","params":{"session_id":"a","text":"x"}}"#;
+    let batch = [
+        r#"{"jsonrpc":"2.0","id":1,"method":"session/list"}"#,
+        r#"{"jsonrpc":"2.0","method":"no/such"}"#,
+        prompt,
+        r#"{"foo":"boo"}"#,
+        "7",
+        r#"{"jsonrpc":"2.0","id":"5","method":"no/such"}"#,
+        r#"{"jsonrpc":"2.0","id":9,"method":"agent/state","params":{"session_id":"none"}}"#,
+    ];
+    client.send(&format!("[{}]", batch.join(", "))).await;
+    let mut answers = client.next().await;
+    while !answers.is_array() {
+        assert_eq!(answers["method"], "event", "only events come before: {answers}");
+        answers = client.next().await;
+    }
+    let ids: Vec<&Value> = answers.as_array().unwrap().iter().map(|answer| &answer["id"]).collect();
+    assert_eq!(json!(ids), json!([1, "p", null, null, "5", 9]));
+    assert_eq!(answers[1]["result"]["accepted"], true);
+    let codes: Vec<&Value> =
+        answers.as_array().unwrap()[2..].iter().map(|answer| &answer["error"]["code"]).collect();
+    assert_eq!(json!(codes), json!([-32600, -32600, -32601, -32001]));
+    client.until(|message| message["method"] == "session/prompt_result").await;
+    client.send("[]").await;
+    assert_eq!(client.until(|message| message.get("error").is_some()).await["error"]["code"], -32600);
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_prompts_are_durable_and_keep_their_order() {
+    let store = Store::memory();
+    let mut client = Client::start_with(store.clone(), SLOW).await;
+    let prompt = |id: u64| json!({ "session_id": "a", "text": format!("prompt {id}") });
+    let requests: Vec<Value> = (0..66)
+        .map(|id| json!({ "jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": prompt(id) }))
+        .collect();
+    for request in &requests {
+        client.send(&request.to_string()).await;
+    }
+    let mut newest = None;
+    for id in 0..65 {
+        let answer = client.until(|message| message["id"] == json!(id)).await;
+        assert_eq!(answer["result"]["accepted"], true, "{answer}");
+        let entry = answer["result"]["entry_id"].as_u64().unwrap();
+        assert!(Some(entry) > newest, "{entry} after {newest:?}");
+        let stored = store.get("a", &[greenroom::EntryId(entry)]).unwrap();
+        let text = format!("{stored:?}");
+        assert!(text.contains(&format!("prompt {id}\"")), "entry {entry} is in the store: {text}");
+        newest = Some(entry);
+    }
+    // What is not taken on is refused at once, and nothing more is said of it.
+    let refused = client.until(|message| message["id"] == 65).await;
+    assert_eq!(refused["error"]["code"], -32000, "{refused}");
+    assert_eq!(refused["error"]["data"]["retryable"], true, "{refused}");
+    // What waits stays in the inbox when the input ends.
+    let said = client.end().await;
+    let results = said.iter().filter(|message| message["method"] == "session/prompt_result");
+    assert_eq!(results.filter(|result| result["params"]["error"].is_object()).count(), 65);
+    assert_eq!(store.head("a").unwrap().unwrap().inbox.len(), 64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn looking_at_a_session_starts_nothing() {
+    let store = Store::memory();
+    let mut client = Client::start_with(store.clone(), SLOW).await;
+    for id in 0..2 {
+        client.call(id, "session/prompt", json!({ "session_id": "a", "text": "x" })).await;
+    }
+    client.end().await;
+    let entries = store.head("a").unwrap().unwrap().entries;
+    let mut client = Client::start_with(store.clone(), SLOW).await;
+    let named = json!({ "session_id": "a" });
+    let state = client.call(1, "agent/state", named.clone()).await;
+    assert_eq!(
+        (&state["result"]["waiting"], &state["result"]["status"]),
+        (&json!(1), &json!("idle")),
+        "{state}"
+    );
+    assert_eq!(client.call(2, "agent/abort", named.clone()).await["result"], named);
+    client.call(3, "session/list", json!({})).await;
+    assert_eq!(client.call(4, "agent/state", json!({ "session_id": "none" })).await["error"]["code"], -32001);
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    assert!(client.simulator.requests().is_empty(), "no model is asked");
+    assert_eq!(store.head("a").unwrap().unwrap().entries, entries);
+    assert!(store.head("none").unwrap().is_none());
+    // Starting it does begin what waits.
+    client.call(5, "session/start", named).await;
+    client.until(|message| message["params"]["type"] == "run_start").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_input_interrupts_a_compaction() {
+    let store = Store::memory();
+    let mut client = Client::start_with(store.clone(), SLOW).await;
+    for id in 0..4 {
+        client.call(id, "session/prompt", json!({ "session_id": "a", "text": "x" })).await;
+        client.until(|message| message["method"] == "session/prompt_result").await;
+    }
+    let compact = json!({ "session_id": "a", "keep_recent": 400 });
+    assert_eq!(client.call(9, "session/compact", compact).await["result"]["accepted"], true);
+    let said = client.end().await;
+    let result = said.iter().find(|message| message["method"] == "session/compact_result").unwrap();
+    assert_eq!(result["params"]["compacted"]["outcome"], "cancelled", "{result}");
+    let head = store.head("a").unwrap().unwrap();
+    assert_eq!((head.compactions, head.open_compaction), (0, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_session_is_gone_and_can_be_begun_anew() {
+    let store = Store::memory();
+    let mut client = Client::start_with(store.clone(), SLOW).await;
+    let (prompt, named) = (json!({ "session_id": "a", "text": "x" }), json!({ "session_id": "a" }));
+    client.call(1, "session/prompt", prompt.clone()).await;
+    assert_eq!(client.call(2, "session/delete", named.clone()).await["result"], named);
+    assert!(store.head("a").unwrap().is_none());
+    for (id, method) in [(3, "session/delete"), (4, "agent/state"), (5, "agent/abort")] {
+        assert_eq!(client.call(id, method, named.clone()).await["error"]["code"], -32001, "{method}");
+    }
+    client.call(6, "session/prompt", prompt).await;
+    client.until(|message| message["params"]["type"] == "run_start").await;
+    let said = client.end().await;
+    let ends = said.iter().filter(|message| message["params"]["type"] == "run_end").count();
+    assert_eq!(ends, 1, "each event is told once: {said:?}");
 }

@@ -50,8 +50,7 @@ impl Recovery<'_> {
     /// Whether the journal holds any frame.
     fn holds_frames(&self) -> bool {
         self.manifest.segments.iter().any(|listed| {
-            self.ends(listed.id)
-                .is_ok_and(|ends| ends.is_some_and(|ends| ends.length > SEGMENT_HEADER_BYTES))
+            self.ends(listed.id).is_ok_and(|ends| ends.is_some_and(|ends| ends.length > SEGMENT_HEADER_BYTES))
         })
     }
 

@@ -231,8 +231,7 @@ fn a_damaged_footer_costs_no_entry_and_is_said_once() {
     let State::Sealed { length, .. } = manifest(&world).segments[0].state else { panic!("it is sealed") };
     world.memory.damage(&world.segment(1), |bytes| *bytes.last_mut().unwrap() ^= 1).unwrap();
     let (store, notices) = world.open();
-    let damaged =
-        |offset, sessions| Notice::Damaged { segment: 1, offset, sessions, others_possible: false };
+    let damaged = |offset, sessions| Notice::Damaged { segment: 1, offset, sessions, others_possible: false };
     assert_eq!(notices, [damaged(length, Vec::new())]);
     check(&store, 5);
     drop(store);

@@ -497,12 +497,14 @@ fn the_footer_of_a_sealed_segment_tells_who_lost_what_where() {
     assert!(world.memory.paths().contains(&world.segment(2)));
     // The headers are gone, too, and the record of the segment's sessions.
     let (one, two) = (frame_of(&world, "one", 1).start, frame_of(&world, "two", 3).start);
-    world.memory.damage(&world.segment(1), |bytes| [one, two].iter().for_each(|at| bytes[at + 20] ^= 1)).unwrap();
+    world
+        .memory
+        .damage(&world.segment(1), |bytes| [one, two].iter().for_each(|at| bytes[at + 20] ^= 1))
+        .unwrap();
     world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
     lose_index(&world);
     let (store, notices) = world.open();
-    let expected =
-        [(one as u64, vec!["one".to_owned()], false), (two as u64, vec!["two".to_owned()], false)];
+    let expected = [(one as u64, vec!["one".to_owned()], false), (two as u64, vec!["two".to_owned()], false)];
     assert_eq!(damages(&notices), expected);
     assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(1), EntryId(2))]);
     assert_eq!(store.salvage("two").unwrap().lost, [(EntryId(3), EntryId(4))]);

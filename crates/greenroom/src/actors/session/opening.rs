@@ -45,15 +45,7 @@ impl SessionState {
             None => VecDeque::new(),
         };
         let only_at_window = log.was_undone();
-        let config = definition.tracker_config(
-            &deps,
-            SessionLimits {
-                pinned_tokens: log.pinned_tokens(),
-                is_sub_agent: shared.parent.is_some(),
-                is_paused: log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
-                only_at_window,
-            },
-        );
+        let config = definition.tracker_config(&deps, session_limits(&log, shared.parent.is_some()));
         shared.set_bill(log.bill());
         let model_warnings = definition.warnings();
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
@@ -131,7 +123,17 @@ async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64) -> Result
         .collect())
 }
 
-async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
+/// What a session adds to its definition as it is opened.
+pub(super) fn session_limits(log: &Log, is_sub_agent: bool) -> SessionLimits {
+    SessionLimits {
+        pinned_tokens: log.pinned_tokens(),
+        is_sub_agent,
+        is_paused: log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
+        only_at_window: log.was_undone(),
+    }
+}
+
+pub(super) async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
     let (store, id) = (deps.store.clone(), Arc::clone(id));
     let read = move || -> Result<Log> {
         let Some(head) = store.head(&id)? else { return Ok(Log::default()) };

@@ -94,6 +94,7 @@ impl SessionState {
         }
         match self.queue(content, Delivery::Prompt, options.key.clone()).await {
             Ok(id) => {
+                let _ = options.recorded.set(id);
                 self.inbox.wait_for(id, Caller { options, reply });
             }
             Err(error) => self.refuse_prompt(reply, error).await,
@@ -251,6 +252,8 @@ impl SessionState {
                 return Err(error);
             }
         };
+        // One that waited in the inbox was recorded there.
+        let _ = options.recorded.set(run);
         self.instructions = Some(Arc::clone(&instructions.text));
         // Whatever changed since the prompt was said: settings that cannot be sent are refused by the provider.
         let settings = self.definition.model_settings(&self.deps, &options.settings);

@@ -17,8 +17,9 @@ use serde::Deserialize;
 
 use super::*;
 use crate::bus::Bus;
-use crate::deps::{Clock, Learned};
+use crate::deps::Clock;
 use crate::hooks::Hooks;
+use crate::learned::Learned;
 
 /// A provider that is never asked.
 struct Silent {
@@ -149,13 +150,13 @@ async fn the_window_is_what_is_known_and_a_session_is_warned_of_a_guess() {
 #[tokio::test]
 async fn a_limit_that_was_learned_holds_while_something_could_work_in_it() {
     let deps = Arc::new(deps());
-    assert!(deps.learned.learn_limit("openai", "gpt-4o", 10_000, 11_000));
+    assert!(deps.learned.learn_limit("openai", "gpt-4o", 10_000, 11_000, None, 0));
     let mut definition = resolve(&deps, &Agent::new("gpt-4o").instructions(words(5_000))).unwrap();
     check_window(&definition, Some(10_000), WindowSource::Learned, "");
     // With more pinned there is no room in it: then it is the provider that refuses.
-    definition.refresh_window(&deps, 4_000);
+    assert!(definition.refresh_window(&deps, 4_000));
     check_window(&definition, Some(128_000), WindowSource::Catalog, "");
-    definition.refresh_window(&deps, 1_000);
+    assert!(definition.refresh_window(&deps, 1_000) && !definition.refresh_window(&deps, 1_000));
     check_window(&definition, Some(10_000), WindowSource::Learned, "");
     // Another provider's model of the same name is another model.
     let other = resolve(&deps, &Agent::new("gpt-4o").provider("other")).unwrap();
@@ -258,7 +259,7 @@ async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
                 only_at_window: flag == 2,
             };
             let config = definition.tracker_config(&deps, session);
-            assert_eq!((config.provider.as_str(), config.model.as_str()), (provider, "gpt-4o"));
+            assert_eq!((config.origin.as_str(), config.model.as_str()), (provider, "gpt-4o"));
             assert_eq!(config.overhead, instructions_tokens(&words(100)) + 30);
             assert_eq!(config.resends_reasoning, provider == "other");
             let limits = config.limits;

@@ -1,0 +1,213 @@
+//! `serve` among clients that mean it no good, with tokens that others may know, and on a network.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::support::{Place, Running};
+
+/// How long it may take to end.
+const END_MAX: Duration = Duration::from_secs(10);
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A server and where it listens. `warned` is what it said before.
+struct Serving {
+    running: Running,
+    address: String,
+    token: String,
+}
+
+fn serve(place: &Place, arguments: &[&str]) -> Serving {
+    let arguments = [&["serve", "--listen", "127.0.0.1:0", "--simulate"], arguments].concat();
+    serving(place, place.start_alone(&arguments))
+}
+
+fn serving(place: &Place, mut running: Running) -> Serving {
+    let line = running.wait_for_word("http://");
+    let address = line.split("http://").nth(1).unwrap().split(';').next().unwrap().to_owned();
+    let token = std::fs::read_to_string(place.store().join("token")).unwrap().trim().to_owned();
+    Serving { running, address, token }
+}
+
+impl Serving {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(END_MAX)).unwrap();
+        stream
+    }
+
+    /// The status of the answer to the owner's request with this `Host`.
+    fn status(&self, host: &str) -> Option<u16> {
+        let mut stream = self.connect();
+        let token = &self.token;
+        write!(
+            stream,
+            "GET /sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+        )
+        .ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.split(' ').nth(1)?.parse().ok()
+    }
+}
+
+#[test]
+fn it_ends_in_time_whatever_clients_hold_open() {
+    let place = Place::new();
+    let server = serve(&place, &[]);
+    let (host, token) = (&server.address, &server.token);
+    let half_a_body = format!(
+        "POST /sessions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\ncontent-type: \
+         application/json\r\ncontent-length: 20\r\n\r\n{{"
+    );
+    let mut clients = Vec::new();
+    for said in ["", "GET /se", "GET / HTTP/1.1\r\nhost: x\r\n", &half_a_body] {
+        let mut stream = server.connect();
+        stream.write_all(said.as_bytes()).unwrap();
+        clients.push(stream);
+    }
+    assert_eq!(server.status(host), Some(200), "what was sent before this was seen");
+    let asked = Instant::now();
+    server.running.signal(Signal::TERM);
+    let ran = server.running.end_within(END_MAX);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(asked.elapsed() < END_MAX, "{:?}", asked.elapsed());
+    drop(clients);
+}
+
+#[test]
+fn idle_clients_do_not_take_the_owners_file_descriptors() {
+    let place = Place::new();
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -n 64; exec \"$0\" serve --listen 127.0.0.1:0 --simulate"])
+        .arg(env!("CARGO_BIN_EXE_greenroom"))
+        .current_dir(place.work())
+        .env_clear()
+        .env("HOME", place.store())
+        .env("GREENROOM_DATA_DIR", place.store());
+    let mut running = place.start_command(command);
+    let warned = running.wait_for_word("warning");
+    assert!(warned.contains("at most 32 connections") && warned.contains("ulimit -n"), "{warned}");
+    let server = serving(&place, running);
+    let mut idle = Vec::new();
+    for number in 0..120 {
+        idle.push(server.connect());
+        if number % 10 == 9 {
+            assert_eq!(server.status(&server.address), Some(200), "after {} clients", number + 1);
+        }
+    }
+    server.running.signal(Signal::TERM);
+    assert_eq!(server.running.end_within(END_MAX).code, Some(0));
+}
+
+#[test]
+fn connections_that_cannot_be_accepted_make_room() {
+    let place = Place::new();
+    let server = serve(&place, &[]);
+    assert_eq!(server.status(&server.address), Some(200));
+    // Fewer file descriptors than it was started with.
+    server.running.limit_files(40);
+    let mut idle = Vec::new();
+    for number in 0..60 {
+        idle.push(server.connect());
+        if number % 20 == 19 {
+            assert_eq!(server.status(&server.address), Some(200), "after {} clients", number + 1);
+        }
+    }
+}
+
+#[test]
+fn a_token_that_others_may_know_is_not_used() {
+    let place = Place::new();
+    // The store's directory is there after this.
+    place.run(&["sessions"]);
+    let serve_once = |text: &str, mode: u32| {
+        std::fs::create_dir_all(place.store()).unwrap();
+        let path = place.store().join("token");
+        let _ = std::fs::remove_file(&path);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    for (text, mode, parts) in [
+        ("x", 0o600, &["has 1 characters", "needs 32", "delete"][..]),
+        (&TOKEN[1..], 0o600, &["has 31 characters", "delete"]),
+        (TOKEN, 0o644, &["others can read", "chmod 600", "delete"]),
+        (TOKEN, 0o620, &["others can read or write", "chmod 600"]),
+        (&format!("{TOKEN}\n{TOKEN}\n"), 0o600, &["one line", "delete"]),
+        (&format!("{TOKEN} {TOKEN}"), 0o600, &["one line", "delete"]),
+    ] {
+        let path = serve_once(text, mode);
+        let ran = place.run(&["serve", "--listen", "127.0.0.1:0", "--simulate"]);
+        assert_eq!(ran.code, Some(2), "{text:?} {mode:o}: {ran:?}");
+        assert!(ran.stderr.contains(path.to_str().unwrap()), "{ran:?}");
+        assert!(!ran.stderr.contains(&TOKEN[1..]), "the token is not shown: {ran:?}");
+        for part in parts {
+            assert!(ran.stderr.contains(part), "{part:?}: {ran:?}");
+        }
+    }
+    // As an editor leaves it.
+    serve_once(&format!("{TOKEN}\n"), 0o600);
+    let server = serve(&place, &[]);
+    assert_eq!((server.token.as_str(), server.status(&server.address)), (TOKEN, Some(200)));
+}
+
+#[test]
+fn on_a_network_it_says_what_that_means_and_answers_to_names_that_are_given() {
+    let place = Place::new();
+    place.own_file("serve:\n  host_names: [proxy.example]\n  listen: 0.0.0.0:0\n");
+    let arguments = ["serve", "--host-name", "build.example:8443", "--simulate"];
+    let mut running = place.start_alone(&arguments);
+    let warned = running.wait_for_word("no TLS");
+    assert!(warned.contains("token") && warned.contains("SSH tunnel"), "{warned}");
+    let names = running.wait_for_word("Host header");
+    assert!(names.contains("proxy.example, build.example:8443") && names.contains("--host-name"), "{names}");
+    let mut server = serving(&place, running);
+    server.address = server.address.replace("0.0.0.0", "127.0.0.1");
+    for (host, status) in [
+        (server.address.as_str(), 200),
+        ("proxy.example", 200),
+        ("proxy.example:80", 200),
+        ("build.example:8443", 200),
+        ("build.example", 421),
+        ("evil.example", 421),
+    ] {
+        assert_eq!(server.status(host), Some(status), "{host}");
+    }
+    let ran = place.run(&["serve", "--simulate", "--host-name", "https://build.example/"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("without http://"), "{ran:?}");
+}
+
+#[test]
+fn how_it_listens_is_the_users_to_configure() {
+    let place = Place::new();
+    for (text, parts) in [
+        ("serve:\n  connections_max: 1\n", &["line 2", "connections_max", "at least 2"][..]),
+        ("serve:\n  request_timeout_s: 0\n", &["line 2", "request_timeout_s", "at least 1"]),
+        ("serve: { host_names: [\"http://x\"] }\n", &["line 1", "host_names", "without http://"]),
+        ("serve: { listen: here }\n", &["line 1"]),
+    ] {
+        place.own_file(text);
+        let ran = place.run(&["config"]);
+        assert_eq!(ran.code, Some(2), "{text}: {ran:?}");
+        for part in parts {
+            assert!(ran.stderr.contains(part), "{text}: {ran:?}");
+        }
+    }
+    place.own_file("serve: { request_timeout_s: 1 }\n");
+    let server = serve(&place, &[]);
+    let mut silent = server.connect();
+    let mut nothing = [0; 1];
+    assert_eq!(silent.read(&mut nothing).unwrap(), 0, "it is closed after a second");
+    drop(server);
+    place.project_file("serve: { listen: \"0.0.0.0:7878\" }\n");
+    let ran = place.run(&["config"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("only your own file"), "{ran:?}");
+}

@@ -1,0 +1,100 @@
+//! Lines, and what they hold.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use serde_json::json;
+use tokio::io::BufReader;
+
+use super::{BATCH_MAX, Incoming, LINE_BYTES_MAX, Line, Message, Refusal, answer, next_line};
+
+/// How a message is taken: `request ID`, `notification`, or `invalid ID CODE`.
+fn taken(message: &Message) -> String {
+    match message {
+        Message::Request { id, call } => format!("request {id} {}", call.method),
+        Message::Notification(call) => format!("notification {}", call.method),
+        Message::Invalid { id, refusal } => format!("invalid {id} {}", refusal.code),
+    }
+}
+
+#[test]
+fn a_message_is_taken_as_the_specification_says() {
+    for (line, expected) in [
+        (r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#, "request 1 m"),
+        (r#"{"jsonrpc":"2.0","id":"x","method":"m","params":{}}"#, "request \"x\" m"),
+        (r#"{"jsonrpc":"2.0","id":null,"method":"m","params":null}"#, "request null m"),
+        (r#"{"jsonrpc":"2.0","id":1.5,"method":"m","params":[1],"more":2}"#, "request 1.5 m"),
+        (r#"{"jsonrpc":"2.0","method":"m"}"#, "notification m"),
+        (r#"{"jsonrpc":"2.0","id":{},"method":"m"}"#, "invalid null -32600"),
+        (r#"{"jsonrpc":"2.0","id":[1],"method":"m"}"#, "invalid null -32600"),
+        (r#"{"jsonrpc":"2.0","id":true,"method":"m"}"#, "invalid null -32600"),
+        (r#"{"jsonrpc":"1.0","id":7,"method":"m"}"#, "invalid 7 -32600"),
+        (r#"{"jsonrpc":2.0,"id":7,"method":"m"}"#, "invalid 7 -32600"),
+        (r#"{"id":7,"method":"m"}"#, "invalid 7 -32600"),
+        (r#"{"method":"m"}"#, "invalid null -32600"),
+        (r#"{"jsonrpc":"2.0","id":7}"#, "invalid 7 -32600"),
+        (r#"{"jsonrpc":"2.0","id":7,"method":1}"#, "invalid 7 -32600"),
+        (r#"{"jsonrpc":"2.0","method":1,"params":"bar"}"#, "invalid null -32600"),
+        (r#"{"jsonrpc":"2.0","id":7,"method":"m","params":"bar"}"#, "invalid 7 -32600"),
+        ("1", "invalid null -32600"),
+        ("null", "invalid null -32600"),
+        ("\"m\"", "invalid null -32600"),
+    ] {
+        let Ok(Incoming::One(message)) = Incoming::read(line.as_bytes()) else { panic!("{line}") };
+        assert_eq!(taken(&message), expected, "{line}");
+    }
+}
+
+#[test]
+fn a_batch_is_taken_message_by_message() {
+    let line = br#"[1,{"jsonrpc":"2.0","id":2,"method":"m"},{"jsonrpc":"2.0","method":"n"},[]]"#;
+    let Ok(Incoming::Batch(batch)) = Incoming::read(line) else { panic!("it is a batch") };
+    let taken: Vec<String> = batch.iter().map(taken).collect();
+    assert_eq!(taken, ["invalid null -32600", "request 2 m", "notification n", "invalid null -32600"]);
+    for (line, code) in [
+        ("[]", -32_600),
+        (&format!("[{}1]", "1,".repeat(BATCH_MAX)), -32_600),
+        ("[1", -32_700),
+        ("{", -32_700),
+        ("\u{7}", -32_700),
+    ] {
+        assert_eq!(Incoming::read(line.as_bytes()).unwrap_err().code, code, "{:.20}", line);
+    }
+    assert!(Incoming::read(format!("[{}1]", "1,".repeat(BATCH_MAX - 1)).as_bytes()).is_ok());
+}
+
+#[test]
+fn an_answer_bears_its_id_and_either_a_result_or_an_error() {
+    let read = |text: String| serde_json::from_str::<serde_json::Value>(&text).unwrap();
+    assert_eq!(read(answer(&json!(1), Ok(json!({})))), json!({ "jsonrpc": "2.0", "id": 1, "result": {} }));
+    let refusal = Refusal::new(Refusal::INVALID_PARAMS, "why");
+    let error = json!({ "code": -32602, "message": "why" });
+    assert_eq!(
+        read(answer(&json!(null), Err(refusal))),
+        json!({ "jsonrpc": "2.0", "id": null, "error": error })
+    );
+}
+
+#[tokio::test]
+async fn a_line_that_is_too_long_is_skipped_and_takes_no_memory() {
+    let max = usize::try_from(LINE_BYTES_MAX).unwrap();
+    let longest = "x".repeat(max - 1);
+    let long = "y".repeat(max);
+    let very_long = "z".repeat(3 * max + 5);
+    let text = format!("a\n{longest}\n{long}\nb\n{very_long}\n\nc");
+    let mut input = BufReader::new(text.as_bytes());
+    let mut line = Vec::new();
+    let mut seen = Vec::new();
+    loop {
+        let read = next_line(&mut input, &mut line).await.unwrap();
+        assert!(line.capacity() <= 3 * max, "{}", line.capacity());
+        match read {
+            Line::End => break,
+            Line::TooLong => seen.push("too long".to_owned()),
+            Line::Read => seen.push(format!("{:.3}", String::from_utf8(line.clone()).unwrap().trim_end())),
+        }
+    }
+    assert_eq!(seen, ["a", "xxx", "too long", "b", "too long", "", "c"]);
+    // One that never ends ends with the input.
+    let mut input = BufReader::new(very_long.as_bytes());
+    assert_eq!(next_line(&mut input, &mut line).await.unwrap(), Line::TooLong);
+    assert_eq!(next_line(&mut input, &mut line).await.unwrap(), Line::End);
+}
