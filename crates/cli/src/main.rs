@@ -43,6 +43,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 use greenroom::tools::{helper, privacy};
+use rustix::process::{Resource, getrlimit};
 use tracing_subscriber::EnvFilter;
 
 use crate::options::{Command, Global, Options};
@@ -75,9 +76,22 @@ fn main() -> ExitCode {
 /// The fewest files that a process must be allowed to have open: the store, its index and the runtime need them.
 const FILES_MIN: u64 = 14;
 
-/// Limits of the process that would end it without a word are errors instead.
+/// The least memory that a process must be allowed to map, in bytes: with less, threads and the index fail to start,
+/// and the process is aborted or waits for ever.
+const MAPPED_MIN: u64 = 512 << 20;
+
+/// Limits of the process that would end it without a word are errors instead, and so is a clock that libraries panic at.
 fn check_limits() -> anyhow::Result<()> {
-    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    moment::check_clock(std::time::SystemTime::now()).map_err(errors::usage)?;
+    let mapped = getrlimit(Resource::As).current;
+    if let Some(mapped) = mapped.filter(|mapped| *mapped < MAPPED_MIN) {
+        return Err(errors::usage(format!(
+            "this process may map {} MiB of memory, and needs at least {}; raise it with `ulimit -v`",
+            mapped >> 20,
+            MAPPED_MIN >> 20
+        )));
+    }
+    let allowed = getrlimit(Resource::Nofile).current;
     match allowed {
         Some(allowed) if allowed < FILES_MIN => Err(errors::usage(format!(
             "this process may have {allowed} files open, and needs at least {FILES_MIN}; raise it with `ulimit -n`"

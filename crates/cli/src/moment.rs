@@ -1,6 +1,6 @@
 //! Times as people and scripts read them, in UTC.
 //!
-//! Invariants: only [`now_ms`] reads a clock.
+//! Invariants: only [`now_ms`], and `main` for [`check_clock`], read a clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,6 +10,17 @@ pub(crate) use greenroom_formats::rfc3339;
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A time that dates can be written for: neither before 1970 nor after 9999. The text says what to do.
+pub(crate) fn check_clock(now: SystemTime) -> Result<(), String> {
+    const YEAR_10000_S: u64 = 253_402_300_800;
+    let wrong = match now.duration_since(UNIX_EPOCH) {
+        Err(_) => "before 1970",
+        Ok(since) if since.as_secs() >= YEAR_10000_S => "after 9999",
+        Ok(_) => return Ok(()),
+    };
+    Err(format!("the system's clock stands {wrong}; set it, as with `date -s`"))
 }
 
 /// The time to the second, as a part of a name: `20260102-030405`.

@@ -354,15 +354,33 @@ impl Server {
 impl Server {
     /// Removes the key from an error, because some servers repeat the key that they refuse.
     fn without_key(&self, mut error: ProviderError) -> ProviderError {
-        // A shorter text is not a key and could be a part of any word.
-        const KEY_BYTES_MIN: usize = 8;
         let key = self.options.api_key.as_ref().map(|key| key.expose().trim()).unwrap_or_default();
-        if key.len() >= KEY_BYTES_MIN {
-            error.body = error.body.replace(key, "***");
-            error.failure.message = error.failure.message.replace(key, "***");
+        if !key.is_empty() {
+            error.body = without_key(&error.body, key);
+            error.failure.message = without_key(&error.failure.message, key);
         }
         error
     }
+}
+
+/// A text with `***` in place of the key. A short one may be a part of any word, so it is looked for as a whole word.
+fn without_key(text: &str, key: &str) -> String {
+    const KEY_BYTES_MIN: usize = 8;
+    if key.len() >= KEY_BYTES_MIN {
+        return text.replace(key, "***");
+    }
+    let is_in_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    let (mut out, mut from) = (String::with_capacity(text.len()), 0);
+    for (at, _) in text.match_indices(key) {
+        let end = at + key.len();
+        if !is_in_word(text[..at].chars().next_back()) && !is_in_word(text[end..].chars().next()) {
+            out.push_str(&text[from..at]);
+            out.push_str("***");
+            from = end;
+        }
+    }
+    out.push_str(&text[from..]);
+    out
 }
 
 /// The ids of all calls in a request.

@@ -60,7 +60,7 @@ fn what_is_ours_is_closed_to_the_file_tools() {
     let absolute = place.store().join("token").display().to_string();
     let spellings = [
         "store/token",
-        "./work/../store//token",
+        "./store/../store//token",
         "work/link/token",
         "work/t",
         "work/tt",

@@ -385,6 +385,22 @@ fn commands_end_as_they_should() {
     assert!(number >= 22, "{number}");
 }
 
+/// A command that multiplies is bounded where its processes are counted by themselves.
+#[test]
+fn processes_are_counted() {
+    for circumstances in circumstances() {
+        let (place, model) = (Place::new(), runs("ulimit -u"));
+        let arguments = ["run", "-p", "Count.", "--allow-shell", "--base-url", &model.url()];
+        let ran = ran(circumstances.command(&place, &arguments).output().unwrap());
+        assert_eq!(ran.code, Some(0), "{circumstances:?} {ran:?}");
+        let is_root = geteuid().is_root() && !circumstances.is_nobody;
+        if circumstances.has_namespaces && !is_root {
+            let limit: u64 = result(&model).trim().parse().unwrap();
+            assert!(limit <= 8_192, "{circumstances:?} {limit}");
+        }
+    }
+}
+
 /// Where commands see the user's other programs, that is said before one runs.
 #[test]
 fn what_does_not_protect_here_is_said() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use greenroom_simulator::{CallInfo, Function, Pace, Reply, SeenRequest};
 use rustix::process::Signal;
 
-use super::support::{Model, Place, Running, Says};
+use super::support::{Model, Place, Running, Says, ran};
 
 /// How long it may take to end in order.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -148,4 +148,20 @@ fn no_file_descriptors_left_is_said_and_survived() {
     assert!(result().contains("made-up"), "{}", result());
     chat.say("/quit");
     assert_eq!(chat.end().code, Some(0));
+}
+
+/// Below some limits nothing can begin; that is said at once.
+#[test]
+fn limits_that_are_too_low_are_said() {
+    for (limit, words) in
+        [("-v 300000", "292 MiB of memory, and needs at least 512"), ("-n 13", "13 files open, and needs")]
+    {
+        let place = Place::new();
+        let line = format!("ulimit {limit}; exec \"$0\" run -p Hello. --simulate --no-tools");
+        let mut command = place.command_of("/bin/sh".into(), &["-c", &line, env!("CARGO_BIN_EXE_greenroom")]);
+        let ran = ran(command.output().unwrap());
+        assert_eq!(ran.code, Some(2), "{limit}: {ran:?}");
+        assert!(ran.stderr.contains(words) && ran.stderr.lines().count() == 1, "{limit}: {ran:?}");
+        assert!(!place.store().exists(), "{limit}");
+    }
 }

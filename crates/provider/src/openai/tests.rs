@@ -525,3 +525,18 @@ async fn a_query_and_headers_go_with_every_request() {
     assert!(sent.starts_with("POST /v1/chat/completions?api-version=1 HTTP/1.1\r\n"), "{sent}");
     assert!(sent.contains("authorization: Basic x\r\n") && !sent.contains("Bearer"), "{sent}");
 }
+
+#[test]
+fn keys_are_taken_out_of_texts() {
+    for (key, text, expect) in [
+        ("sk-12345678", "no sk-12345678, no xsk-12345678x", "no ***, no x***x"),
+        ("abc", "the key abc is wrong: \"abc\" (abc)", "the key *** is wrong: \"***\" (***)"),
+        ("abc", "abcd, dabc and \u{e4}abc are others", "abcd, dabc and \u{e4}abc are others"),
+        ("a", "a", "***"),
+        ("aa", "aa aaa aaaa aa", "*** aaa aaaa ***"),
+        ("-", "- a-b", "*** a-b"),
+        ("none", "none of it", "*** of it"),
+    ] {
+        assert_eq!(super::without_key(text, key), expect, "{key}");
+    }
+}

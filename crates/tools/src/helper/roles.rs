@@ -12,8 +12,8 @@ use std::process::{Command, ExitStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper,
-    set_parent_process_death_signal, setsid,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit, pidfd_open,
+    set_child_subreaper, set_parent_process_death_signal, setrlimit, setsid,
 };
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
@@ -34,6 +34,9 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETUID);
 
+/// How many processes and threads a command may have at once: enough for a parallel build on a large machine.
+const PROCESSES_MAX: u64 = 8_192;
+
 /// Performs a role; gives the exit code of a command that has ended.
 pub(super) fn act(role: Role, parent: i32, command: &[OsString]) -> Result<u8> {
     let never = match role {
@@ -53,6 +56,7 @@ fn lead(parent: i32, command: &[OsString]) -> Result<Infallible> {
 fn confine(parent: i32, command: &[OsString]) -> Result<Infallible> {
     end_with(parent)?;
     close_files()?;
+    limit_processes()?;
     give_up_privileges()?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     execute(command)
@@ -137,6 +141,18 @@ fn close_files() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// In a namespace of its own, an ordinary user's processes are counted by themselves. Elsewhere a limit would count
+/// all processes of the user, and it does not hold for `root`.
+fn limit_processes() -> Result<()> {
+    if getppid().is_some() || rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let limit = getrlimit(Resource::Nproc);
+    let least = |known: Option<u64>| Some(known.map_or(PROCESSES_MAX, |known| known.min(PROCESSES_MAX)));
+    let limit = Rlimit { current: least(limit.current), maximum: least(limit.maximum) };
+    Ok(setrlimit(Resource::Nproc, limit)?)
 }
 
 /// The order matters: without a privilege no set of them can be changed.
