@@ -182,14 +182,19 @@ fn a_hidden_proxy_is_used() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let proxy = std::thread::spawn(move || {
-        let mut connection = BufReader::new(listener.accept().unwrap().0);
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            assert!(connection.read_line(&mut head).unwrap() > 0, "{head}");
+        // The model's window may be asked for first.
+        loop {
+            let mut connection = BufReader::new(listener.accept().unwrap().0);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert!(connection.read_line(&mut head).unwrap() > 0, "{head}");
+            }
+            let answer = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            connection.get_mut().write_all(answer.as_bytes()).unwrap();
+            if head.starts_with("POST ") {
+                return head;
+            }
         }
-        let answer = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-        connection.get_mut().write_all(answer.as_bytes()).unwrap();
-        head
     });
     let mut command = place.command(&["run", "-p", "Hello.", "--base-url", "http://model.invalid/v1"]);
     command.env("http_proxy", format!("http://user:CANARY@{address}"));
