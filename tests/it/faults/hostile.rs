@@ -416,8 +416,8 @@ async fn play(case: Case) -> Option<String> {
         name: "hostile".into(),
         base_url: url.parse().unwrap(),
         api_key: Some("secret-key-123".into()),
-        first_event_timeout_ms: 4_000,
-        idle_timeout_ms: 3_000,
+        first_event_timeout: std::time::Duration::from_secs(4),
+        idle_timeout: std::time::Duration::from_secs(3),
         ..OpenAiOptions::default()
     };
     let provider = OpenAi::new(options).unwrap();
