@@ -7,6 +7,8 @@ mod cancels;
 mod floods;
 /// Guards that end a run.
 mod guards;
+/// Answers of a provider that is broken or means harm, as bytes.
+mod hostile;
 /// Answers that cannot be used as they are.
 mod malformed;
 /// Requests that are larger than the model's window.

@@ -128,6 +128,35 @@ fn only_the_tools_start_processes_and_only_the_cli_prints() {
     }
 }
 
+/// What goes to a terminal passes one place, which makes it harmless. `rpc` speaks to a program.
+#[test]
+fn only_the_screen_writes_to_the_terminal() {
+    let may = ["crates/cli/src/terminal.rs", "crates/cli/src/rpc.rs"];
+    let mut seen = 0;
+    for file in source_files("crates/cli/src") {
+        let path = shown(&file);
+        for (number, line) in code_lines(&read(&file)) {
+            let writes = [
+                "stdout()",
+                "stderr()",
+                "stdout_locked",
+                "print!(",
+                "println!(",
+                "eprint!(",
+                "eprintln!(",
+                "dbg!(",
+            ];
+            let writes = writes.iter().any(|word| line.contains(word));
+            assert!(
+                !writes || may.contains(&path.as_str()),
+                "{path}:{number} writes past the screen: {line}"
+            );
+            seen += usize::from(writes);
+        }
+    }
+    assert!(seen >= 8, "{seen}: the screen itself is seen");
+}
+
 #[test]
 fn every_crate_takes_the_workspace_lints() {
     for manifest in manifests() {

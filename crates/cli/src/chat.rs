@@ -48,7 +48,7 @@ pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
     drop(chat);
     setup.runtime.shutdown().await?;
     result?;
-    Screen::stdout(global.color).line(&format!(
+    Screen::stdout(global.color).line(format!(
         "`greenroom chat --session {id}{}` goes on with this conversation.",
         setup::data_dir_flag(global)
     ))?;

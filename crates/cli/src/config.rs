@@ -366,7 +366,7 @@ fn show_url<S: Serializer>(url: &Option<BaseUrl>, to: S) -> Result<S::Ok, S::Err
 pub(crate) fn show(global: &Global, args: &ConfigArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     if args.default {
-        screen.line(&format!(
+        screen.line(format!(
             "# The defaults. Put what you change into {}, or name a file with --config; ./{FILE_NAME} can choose and \
              tighten.",
             layers::own_file_shown()
@@ -376,13 +376,13 @@ pub(crate) fn show(global: &Global, args: &ConfigArgs) -> Result<u8> {
     }
     let loaded = crate::setup::config(global)?;
     let names: Vec<String> = loaded.files.iter().map(|path| path.display().to_string()).collect();
-    screen.line(&if names.is_empty() {
+    screen.line(if names.is_empty() {
         "# The defaults: there is no configuration file here.".to_owned()
     } else {
         format!("# From {}; the rest are the defaults.", names.join(" and "))
     })?;
     for note in &loaded.notes {
-        screen.line(&format!("# {note}"))?;
+        screen.line(format!("# {note}"))?;
     }
     screen.line(to_yaml(&loaded.config)?.trim_end())?;
     Ok(0)

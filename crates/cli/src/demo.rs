@@ -18,7 +18,7 @@ use crate::config::{Config, ProviderConfig};
 use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
 use crate::simulated::{MODEL, Simulated};
-use crate::terminal::{Screen, Style, one_line, wrapped};
+use crate::terminal::{Line, Screen, Style, one_line, wrapped};
 use crate::text::thousands;
 use crate::{errors, picture, run_view, setup};
 
@@ -75,7 +75,7 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     };
     show.figures(end, args, head.as_ref())?;
     for violation in simulated.violations() {
-        show.screen.line(&format!("the simulated model complains: {violation}"))?;
+        show.screen.line(format!("the simulated model complains: {violation}"))?;
     }
     show.goodbye(global, &id)?;
     runtime.shutdown().await?;
@@ -187,8 +187,8 @@ impl Show {
     fn intro(&mut self, workspace: &Workspace, simulated: &Simulated, args: &DemoArgs) -> Result<()> {
         let folder = workspace.root().display().to_string();
         let width = self.screen.width().clamp(40, 120) - 1;
-        let title = self.screen.paint(Style::Bold, &format!("An agent reads {}.", one_line(&folder, 80)));
-        self.screen.line(&title)?;
+        let title = Line::styled(Style::Bold, format!("An agent reads {}.", one_line(&folder, 80)));
+        self.screen.line(title)?;
         let text = format!(
             "Its model is simulated, in this process, at {}, with a window of {} tokens. The file tools are real and \
              change nothing. Whenever the window fills (at ┆), the older part of the conversation is replaced by a \
@@ -197,16 +197,16 @@ impl Show {
             thousands(args.window),
         );
         for line in wrapped(&text, width, 9) {
-            self.screen.line(&line)?;
+            self.screen.line(line)?;
         }
         Ok(())
     }
 
     fn prompt(&mut self, prompt: &str) -> Result<()> {
         self.prompts += 1;
-        let prompt = self.screen.paint(Style::Green, &format!("› {prompt}"));
+        let prompt = Line::styled(Style::Green, format!("› {prompt}"));
         self.screen.line("")?;
-        self.screen.line(&prompt)?;
+        self.screen.line(prompt)?;
         self.doing = "thinking".to_owned();
         self.redraw()
     }
@@ -224,7 +224,7 @@ impl Show {
                 *self.tool_calls.entry(name.clone()).or_default() += 1;
                 if !self.screen.is_terminal() {
                     let line = format!("{} {}", self.gauge(), self.doing);
-                    self.screen.line(&line)?;
+                    self.screen.line(line)?;
                 }
             }
             EventKind::ToolEnd { name, status, .. } => match status {
@@ -247,8 +247,8 @@ impl Show {
                         context.tokens = end.tokens_after;
                     }
                 }
-                let line = self.screen.paint(Style::Cyan, &format!("  {}", picture::compaction(end)));
-                self.screen.line(&line)?;
+                let line = Line::styled(Style::Cyan, format!("  {}", picture::compaction(end)));
+                self.screen.line(line)?;
             }
             EventKind::OverflowDetected { .. } => self.notice("the model cut the context silently")?,
             EventKind::Retry { failure, .. } => self.notice(&format!("trying again: {failure}"))?,
@@ -263,20 +263,20 @@ impl Show {
 
     fn notice(&mut self, text: &str) -> Result<()> {
         for line in wrapped(text, self.screen.width().clamp(40, 120) - 3, 4) {
-            let line = self.screen.paint(Style::Yellow, &format!("  {line}"));
-            self.screen.line(&line)?;
+            let line = Line::styled(Style::Yellow, format!("  {line}"));
+            self.screen.line(line)?;
         }
         Ok(())
     }
 
     fn answer(&mut self, text: &str) -> Result<()> {
         if self.screen.is_terminal() && !self.run_calls.is_empty() {
-            let line = self.screen.paint(Style::Dim, &format!("  {}", calls(&self.run_calls)));
-            self.screen.line(&line)?;
+            let line = Line::styled(Style::Dim, format!("  {}", calls(&self.run_calls)));
+            self.screen.line(line)?;
         }
         self.run_calls.clear();
         for line in wrapped(text, self.screen.width().clamp(40, 120) - 3, 3) {
-            self.screen.line(&format!("  {line}"))?;
+            self.screen.line(format!("  {line}"))?;
         }
         Ok(())
     }
@@ -308,11 +308,11 @@ impl Show {
         if !self.screen.is_terminal() {
             return Ok(());
         }
-        let bar = self.screen.paint(Style::Green, &self.bar(32));
+        let bar = Line::styled(Style::Green, self.bar(32));
         let fill = self.context.map(|context| picture::fill(&context)).unwrap_or_default();
         let room = self.screen.width().saturating_sub(2 + 32 + 2 + fill.len() + 3);
-        let doing = self.screen.paint(Style::Dim, &one_line(&self.doing, room));
-        Ok(self.screen.live(&format!("  {bar} {fill}  {doing}"))?)
+        let doing = Line::styled(Style::Dim, one_line(&self.doing, room));
+        Ok(self.screen.live(Line::from("  ").and(bar).and(format!(" {fill}  ")).and(doing))?)
     }
 
     fn figures(&mut self, end: End, args: &DemoArgs, head: Option<&greenroom::SessionSummary>) -> Result<()> {
@@ -332,14 +332,14 @@ impl Show {
             End::Failed => Some("The demo could not go on.".to_owned()),
         };
         if let Some(word) = word {
-            let word = self.screen.paint(Style::Yellow, &word);
-            self.screen.line(&word)?;
+            let word = Line::styled(Style::Yellow, &word);
+            self.screen.line(word)?;
         }
         if self.sizes.len() > 1 {
             let history = picture::history(&self.sizes, self.top, width);
-            let history = self.screen.paint(Style::Green, &history);
+            let history = Line::styled(Style::Green, &history);
             self.screen.line("The context over time, a column for each model call and each compaction:")?;
-            self.screen.line(&format!("  {history}"))?;
+            self.screen.line(Line::from("  ").and(history))?;
         }
         let usage = head.map(|head| head.usage).unwrap_or_default();
         let failed = if self.failed_calls > 0 {
@@ -348,14 +348,14 @@ impl Show {
             String::new()
         };
         let calls: u64 = self.tool_calls.values().sum();
-        self.screen.line(&format!(
+        self.screen.line(format!(
             "{}, {}, {}{failed}, in {}",
             picture::count(self.prompts, "run"),
             picture::count(self.model_calls, "model call"),
             picture::count(calls, "tool call"),
             picture::duration(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)),
         ))?;
-        self.screen.line(&format!(
+        self.screen.line(format!(
             "{} tokens sent (summaries included), {} received, never more than {} at once",
             thousands(usage.input_tokens),
             thousands(usage.output_tokens),
@@ -367,21 +367,20 @@ impl Show {
             .map(|(before, after)| format!("{} → {}", picture::short(*before), picture::short(*after)))
             .collect();
         let list = if list.is_empty() { String::new() } else { format!(": {}", list.join(", ")) };
-        self.screen
-            .line(&format!("{}{list}", picture::count(self.compactions.len() as u64, "compaction")))?;
+        self.screen.line(format!("{}{list}", picture::count(self.compactions.len() as u64, "compaction")))?;
         Ok(())
     }
 
     fn goodbye(&mut self, global: &Global, id: &str) -> Result<()> {
         let dir = setup::data_dir_flag(global);
         self.screen.line("")?;
-        self.screen.line(&format!(
+        self.screen.line(format!(
             "The session is kept in {}. Look at it, or go on with it:",
             setup::data_dir(global)?.display()
         ))?;
-        self.screen.line(&format!("  greenroom sessions{dir}"))?;
-        self.screen.line(&format!("  greenroom show {id}{dir}"))?;
-        self.screen.line(&format!("  greenroom chat --session {id} --simulate{dir}"))?;
+        self.screen.line(format!("  greenroom sessions{dir}"))?;
+        self.screen.line(format!("  greenroom show {id}{dir}"))?;
+        self.screen.line(format!("  greenroom chat --session {id} --simulate{dir}"))?;
         Ok(())
     }
 }

@@ -11,6 +11,8 @@ use greenroom::store::StoreError;
 use greenroom::tools::ToolsError;
 use serde_json::{Map, Value};
 
+use crate::terminal::harmless;
+
 /// What to do where a session is not found.
 const LIST: &str = "`greenroom sessions` lists them";
 
@@ -99,29 +101,11 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
         }
         text
     });
-    let text = harmless(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let text = harmless(&text.split_whitespace().collect::<Vec<_>>().join(" ")).into_owned();
     match advice(error) {
         Some(advice) if !text.contains(advice) => format!("{text}; {advice}"),
         Some(_) | None => text,
     }
-}
-
-/// Text that may come from a file or a server, with escapes for all that would steer a terminal or run the direction
-/// of the text around it.
-pub(crate) fn harmless(text: &str) -> String {
-    let steers = |c: char| {
-        let is_direction = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        c.is_control() || is_direction
-    };
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if steers(c) {
-            out.extend(c.escape_unicode());
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }
 
 fn advice(error: &anyhow::Error) -> Option<&'static str> {
@@ -184,7 +168,7 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
 }
 
 /// The failure as the last line of `run --json`.
-pub(crate) fn json_line(error: &anyhow::Error, session: Option<&str>) -> String {
+pub(crate) fn json(error: &anyhow::Error, session: Option<&str>) -> Value {
     let mut object = Map::new();
     object.insert("type".into(), "error".into());
     if let Some(session) = session {
@@ -210,5 +194,5 @@ pub(crate) fn json_line(error: &anyhow::Error, session: Option<&str>) -> String 
         greenroom::Error::is_retryable,
     );
     object.insert("retryable".into(), retryable.into());
-    Value::Object(object).to_string()
+    Value::Object(object)
 }

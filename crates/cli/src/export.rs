@@ -20,7 +20,7 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
     let entries = stored.entries.iter().map(|entry| &**entry);
     let text = export_pi(&args.session, stored.head.created_at_ms, &cwd.to_string_lossy(), entries);
     let Some(path) = &args.output else {
-        Screen::stdout(global.color).text(&text)?;
+        Screen::stdout(global.color).json_text(&text)?;
         return say_what_is_missing(global, args, &stored);
     };
     let mut open = std::fs::OpenOptions::new();
@@ -45,7 +45,7 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
 fn say_what_is_missing(global: &Global, args: &ExportArgs, stored: &Stored) -> Result<u8> {
     let waiting = stored.waiting().len() as u64;
     if waiting > 0 {
-        Screen::stderr(global.color).line(&format!(
+        Screen::stderr(global.color).line(format!(
             "greenroom: warning: {} not in the file; `greenroom show {}` prints what waits",
             if waiting == 1 {
                 "1 prompt waits and is".to_owned()

@@ -35,9 +35,9 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
                 "messages": imported.messages, "skipped": imported.skipped, "repaired": imported.repaired,
                 "warnings": imported.warnings,
             });
-            screen.line(&line.to_string())?;
+            screen.json(&line)?;
         } else {
-            screen.line(&format!(
+            screen.line(format!(
                 "{id}: {} messages from {} ({}), {} lines left out, {} repairs",
                 imported.messages,
                 file.display(),
@@ -46,7 +46,7 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
                 imported.repaired
             ))?;
             for warning in &imported.warnings {
-                screen.line(&format!("  {warning}"))?;
+                screen.line(format!("  {warning}"))?;
             }
         }
     }

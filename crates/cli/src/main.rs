@@ -37,7 +37,6 @@ mod picture;
 mod terminal;
 mod text;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -134,7 +133,7 @@ fn end(result: anyhow::Result<u8>) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) if errors::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "greenroom: {}", errors::line(&error));
+            terminal::last_words(&errors::line(&error));
             ExitCode::from(errors::exit_code(&error))
         }
     }
@@ -149,11 +148,9 @@ fn start_log(global: &Global) {
         (None, 2) => "info,greenroom=debug,greenroom_store=debug,greenroom_provider=debug".to_owned(),
         (None, _) => "debug".to_owned(),
     };
-    let is_plain =
-        !std::io::IsTerminal::is_terminal(&std::io::stderr()) || terminal::variable("NO_COLOR").is_some();
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
-        .with_writer(std::io::stderr)
-        .with_ansi(!is_plain)
+        .with_writer(|| terminal::LogWriter)
+        .with_ansi(false)
         .init();
 }

@@ -10,7 +10,7 @@ use greenroom::{FactSource, KnownModel};
 use serde_json::{Value, json};
 
 use crate::options::{Global, ModelsArgs};
-use crate::terminal::{Screen, Style, columns, one_line};
+use crate::terminal::{Line, Screen, Style, columns, one_line};
 use crate::{picture, setup};
 
 /// The widest name that is shown whole.
@@ -24,7 +24,7 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
         let was_known = runtime.forget_limit(&agent, model).await?;
         runtime.shutdown().await?;
         let model = one_line(model, NAME_COLUMNS);
-        screen.line(&if was_known {
+        screen.line(if was_known {
             format!("Forgot the limit that the server named for {model}.")
         } else {
             format!("No limit of {model} was remembered.")
@@ -34,7 +34,7 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
     let known = runtime.models(&agent).await?;
     runtime.shutdown().await?;
     if let Some(problem) = &known.problem {
-        Screen::stderr(global.color).line(&format!(
+        Screen::stderr(global.color).line(format!(
             "greenroom: {} does not list its models: {}",
             one_line(&known.origin, 200),
             one_line(&problem.to_string(), 300)
@@ -46,10 +46,10 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
     if args.json {
         let list: Vec<Value> = models.iter().map(|model| as_json(model)).collect();
         let whole = json!({ "origin": known.origin, "models": list });
-        screen.line(&serde_json::to_string_pretty(&whole)?)?;
+        screen.pretty_json(&whole)?;
         return Ok(0);
     }
-    screen.line(&screen.paint(Style::Dim, &format!("Models at {}", one_line(&known.origin, 200))))?;
+    screen.line(Line::styled(Style::Dim, format!("Models at {}", one_line(&known.origin, 200))))?;
     let mut rows = vec![["MODEL", "WINDOW", "FROM", "OUTPUT", "PRICE IN, OUT", "FROM"].map(str::to_owned)];
     rows.extend(models.iter().map(|model| row(model)));
     let widths: [usize; 6] =
@@ -61,7 +61,7 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
             .map(|(cell, width)| format!("{cell}{}  ", " ".repeat(width - columns(cell))));
         let line: String = cells.collect();
         let line = line.trim_end();
-        screen.line(&if index == 0 { screen.paint(Style::Dim, line) } else { line.to_owned() })?;
+        screen.line(if index == 0 { Line::styled(Style::Dim, line) } else { Line::from(line) })?;
     }
     Ok(0)
 }

@@ -38,7 +38,7 @@ pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
     };
     let mut screen = Screen::stdout(global.color);
     if args.json {
-        screen.line(&serde_json::to_string_pretty(&report)?)?;
+        screen.pretty_json(&report)?;
     } else {
         print(&mut screen, &report)?;
     }
@@ -111,7 +111,7 @@ fn options(args: &PlanArgs, settings: &CompactionSettings, window: u64) -> PlanO
 }
 
 fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
-    screen.line(&format!(
+    screen.line(format!(
         "{} entries on the path, {} tokens: {} reported by the provider, {} estimated",
         thousands(report.entries as u64),
         thousands(report.context_tokens),
@@ -120,7 +120,7 @@ fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
     ))?;
     let Some(plan) = &report.plan else {
         let reason = report.reason.as_deref().unwrap_or("there is nothing to compact");
-        screen.line(&format!("No compaction needed: {reason}"))?;
+        screen.line(format!("No compaction needed: {reason}"))?;
         return Ok(());
     };
     let mut what = picture::count(plan.messages_to_summarize, "message");
@@ -130,14 +130,14 @@ fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
             picture::count(plan.turn_prefix_messages, "message")
         ));
     }
-    screen.line(&format!(
+    screen.line(format!(
         "A compaction would summarise {what}, and keep all from entry {} on.",
         plan.first_kept_entry_id
     ))?;
     if plan.has_previous_summary {
         screen.line("The earlier summary would be merged into the new one.")?;
     }
-    screen.line(&format!(
+    screen.line(format!(
         "  Tokens: {} → about {}",
         thousands(plan.tokens_before),
         thousands(plan.tokens_after_estimate)
@@ -149,7 +149,7 @@ fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
         let shown: Vec<String> = files.iter().take(FILES_SHOWN).map(|file| one_line(file, 60)).collect();
         let more = files.len().saturating_sub(FILES_SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        screen.line(&format!("  Files {what}: {}{more}", shown.join(", ")))?;
+        screen.line(format!("  Files {what}: {}{more}", shown.join(", ")))?;
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
     let is_told =
         events.end.is_some() && matches!(error.downcast_ref(), Some(Error::Aborted | Error::Stopped { .. }));
     if !errors::is_closed_pipe(error) && !is_told {
-        events.screen.line(&errors::json_line(error, events.session.as_deref()))?;
+        events.screen.json(&errors::json(error, events.session.as_deref()))?;
     }
     result
 }
@@ -148,12 +148,12 @@ impl Events {
                     self.end = Some(json);
                     return Ok(());
                 }
-                Ok(self.screen.line(&json)?)
+                Ok(self.screen.json_text(&json)?)
             }
             RunItem::Gap { from_seq } => {
                 self.missed_from = self.missed_from.or(*from_seq);
                 let gap = json!({ "type": "gap", "from_seq": from_seq, "session_id": self.session });
-                Ok(self.screen.line(&gap.to_string())?)
+                Ok(self.screen.json(&gap)?)
             }
             _ => Ok(()),
         }
@@ -172,12 +172,12 @@ impl Events {
                         self.end = Some(json);
                         break;
                     }
-                    self.screen.line(&json)?;
+                    self.screen.json_text(&json)?;
                 }
             }
         }
         if let Some(end) = &self.end {
-            self.screen.line(end)?;
+            self.screen.json_text(end)?;
         }
         Ok(())
     }

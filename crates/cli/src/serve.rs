@@ -57,7 +57,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     }
     let interrupts = Interrupts::new()?;
     let mut screen = Screen::stderr(global.color);
-    screen.line(&format!(
+    screen.line(format!(
         "greenroom serves http://{}; the token is in {}",
         server.address(),
         path.display()

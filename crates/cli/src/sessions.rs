@@ -7,7 +7,7 @@ use greenroom::store::{Head, SessionState, StoreError};
 use serde_json::json;
 
 use crate::options::{DeleteArgs, Global, JsonArgs};
-use crate::terminal::{Screen, Style, columns, one_line};
+use crate::terminal::{Line, Screen, Style, columns, one_line};
 use crate::{errors, moment, picture, setup};
 
 /// An id has at most 64 characters, and is shown whole.
@@ -41,7 +41,7 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
     };
     let damaged = sessions.iter().filter(|(_, head)| head.lost_from.is_some()).count() as u64;
     if damaged > 0 {
-        Screen::stderr(global.color).line(&format!(
+        Screen::stderr(global.color).line(format!(
             "greenroom: {}; `greenroom store check` says what is lost",
             if damaged == 1 {
                 "1 session is damaged".to_owned()
@@ -67,11 +67,11 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
                 })
             })
             .collect();
-        screen.line(&serde_json::to_string_pretty(&list)?)?;
+        screen.pretty_json(&list)?;
         return Ok(code);
     }
     if sessions.is_empty() && code == 0 {
-        screen.line(&format!("No sessions in {} yet. `greenroom demo` makes one.", dir.display()))?;
+        screen.line(format!("No sessions in {} yet. `greenroom demo` makes one.", dir.display()))?;
         return Ok(0);
     }
     let now_ms = moment::now_ms();
@@ -106,12 +106,12 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
         }
         let line = line.trim_end();
         let line = match (index, row[6].as_str()) {
-            (0, _) => screen.paint(Style::Dim, line),
-            (_, "failed" | "damaged") => screen.paint(Style::Red, line),
-            (_, "interrupted") => screen.paint(Style::Yellow, line),
-            _ => line.to_owned(),
+            (0, _) => Line::styled(Style::Dim, line),
+            (_, "failed" | "damaged") => Line::styled(Style::Red, line),
+            (_, "interrupted") => Line::styled(Style::Yellow, line),
+            _ => Line::from(line),
         };
-        screen.line(&line)?;
+        screen.line(line)?;
     }
     Ok(code)
 }
@@ -126,11 +126,10 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     store.delete(&args.id).await?;
     let erased = store.reclaim().await;
     store.close().await?;
-    Screen::stdout(global.color).line(&format!("Deleted {}.", args.id))?;
+    Screen::stdout(global.color).line(format!("Deleted {}.", args.id))?;
     if let Err(error) = erased {
-        let text = errors::harmless(&error.to_string());
-        Screen::stderr(global.color).line(&format!(
-            "greenroom: {} is deleted, but its bytes are still in the journal: {text}",
+        Screen::stderr(global.color).line(format!(
+            "greenroom: {} is deleted, but its bytes are still in the journal: {error}",
             args.id
         ))?;
         return Ok(errors::STORE);

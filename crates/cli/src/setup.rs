@@ -23,7 +23,7 @@ use crate::config::{
     Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, ServeConfig, check_variable, load,
     users_places,
 };
-use crate::errors::{self, harmless, usage};
+use crate::errors::{self, usage};
 use crate::moment;
 use crate::options::{Global, ModelArgs, ModelsArgs};
 use crate::serve::TOKEN_FILE;
@@ -205,7 +205,7 @@ pub(crate) fn config(global: &Global) -> Result<Loaded> {
 
 /// One line on standard error that the user must see.
 pub(crate) fn warn(global: &Global, text: &str) -> Result<()> {
-    Ok(Screen::stderr(global.color).line(&format!("greenroom: warning: {}", harmless(text)))?)
+    Ok(Screen::stderr(global.color).line(format!("greenroom: warning: {text}"))?)
 }
 
 impl Setup {

@@ -17,7 +17,7 @@ use greenroom::store::{Head, Store, StoreError};
 use serde_json::{Value, json};
 
 use crate::options::{Global, ShowArgs};
-use crate::terminal::{Screen, Style, one_line};
+use crate::terminal::{Line, Screen, Style, one_line};
 use crate::{errors, moment, picture, sessions, setup};
 
 /// A stored session, as much of it as can be read.
@@ -123,7 +123,7 @@ impl Stored {
     pub(crate) fn say_losses(&self, global: &Global, id: &str) -> Result<u8> {
         let losses = self.losses();
         if !losses.is_empty() {
-            Screen::stderr(global.color).line(&format!(
+            Screen::stderr(global.color).line(format!(
                 "greenroom: session {id} is damaged: {} cannot be read; what is given is what is intact",
                 losses.join(", ")
             ))?;
@@ -169,7 +169,7 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
         if !losses.is_empty() {
             value["lost"] = json!(stored.lost.iter().map(|(from, until)| [from, until]).collect::<Vec<_>>());
         }
-        screen.line(&serde_json::to_string_pretty(&value)?)?;
+        screen.pretty_json(&value)?;
     } else {
         conversation(&mut screen, &args.id, &stored)?;
     }
@@ -178,22 +178,21 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
 
 fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
     let head = &stored.head;
-    let title = screen.paint(Style::Bold, id);
-    screen.line(&format!(
-        "{title}  {}, {}, {}, {}, {}",
+    screen.line(Line::styled(Style::Bold, id).and(format!(
+        "  {}, {}, {}, {}, {}",
         one_line(&head.model, 40),
         picture::count(head.entries, "entry").replace("entrys", "entries"),
         picture::fill(&stored.context()),
         picture::count(head.compactions, "compaction"),
         sessions::state(head),
-    ))?;
+    )))?;
     let dates = format!(
         "begun {}, last {}",
         moment::rfc3339(head.created_at_ms),
         moment::rfc3339(head.updated_at_ms)
     );
-    let dates = screen.paint(Style::Dim, &dates);
-    screen.line(&dates)?;
+    let dates = Line::styled(Style::Dim, &dates);
+    screen.line(dates)?;
     let path: HashSet<EntryId> = stored.path().iter().map(|entry| entry.id).collect();
     let mut elsewhere = 0_u64;
     let mut results: HashMap<&str, &ToolResult> = HashMap::new();
@@ -206,8 +205,8 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
     for entry in &stored.entries {
         while let Some((from, until)) = losses.next_if(|(from, _)| *from < entry.id) {
             let text = format!("── {} entries are lost here ──", until.0 - from.0);
-            let text = screen.paint(Style::Red, &text);
-            screen.line(&text)?;
+            let text = Line::styled(Style::Red, &text);
+            screen.line(text)?;
         }
         if entry.kind.is_on_path() && !path.contains(&entry.id) {
             elsewhere += 1;
@@ -216,14 +215,14 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
         show_entry(screen, entry, &results)?;
     }
     for (from, until) in losses {
-        let text = screen.paint(Style::Red, &format!("── {} entries are lost here ──", until.0 - from.0));
-        screen.line(&text)?;
+        let text = Line::styled(Style::Red, format!("── {} entries are lost here ──", until.0 - from.0));
+        screen.line(text)?;
     }
     if elsewhere > 0 {
         screen.line("")?;
         let text = format!("{elsewhere} entries are on other branches.");
-        let text = screen.paint(Style::Dim, &text);
-        screen.line(&text)?;
+        let text = Line::styled(Style::Dim, &text);
+        screen.line(text)?;
     }
     for entry in stored.waiting() {
         if let EntryKind::Inbox { content, .. } = &entry.kind {
@@ -236,8 +235,8 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
         let text = format!(
             "Its newest prompt has no complete answer: `/resume` in `greenroom chat --session {id}` goes on."
         );
-        let text = screen.paint(Style::Yellow, &text);
-        screen.line(&text)?;
+        let text = Line::styled(Style::Yellow, &text);
+        screen.line(text)?;
     }
     Ok(())
 }
@@ -303,8 +302,8 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
 
 fn speech(screen: &mut Screen, who: &str, style: Style, text: &str) -> Result<()> {
     screen.line("")?;
-    let who = screen.paint(style, &format!("{who} ›"));
-    Ok(screen.prose(&who, text.trim_end())?)
+    let space = if text.is_empty() { "" } else { " " };
+    Ok(screen.line(Line::styled(style, format!("{who} ›")).and(format!("{space}{}", text.trim_end())))?)
 }
 
 fn answer(
@@ -330,8 +329,8 @@ fn answer(
                 }
             }
         };
-        let line = screen.paint(style, &format!("  {sign} {told}  {what}"));
-        screen.line(&line)?;
+        let line = Line::styled(style, format!("  {sign} {told}  {what}"));
+        screen.line(line)?;
     }
     match assistant.stop {
         StopReason::Stop | StopReason::ToolCalls => Ok(()),
@@ -350,6 +349,6 @@ fn compacted(screen: &mut Screen, end: &Compacted, is_nothing: bool) -> Result<(
 }
 
 fn mark(screen: &mut Screen, style: Style, text: &str) -> Result<()> {
-    let line = screen.paint(style, &format!("── {} ──", one_line(text, 200)));
-    Ok(screen.line(&line)?)
+    let line = Line::styled(style, format!("── {} ──", one_line(text, 200)));
+    Ok(screen.line(line)?)
 }

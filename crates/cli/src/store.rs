@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::options::{AcceptLossArgs, Global, JsonArgs, StoreCommand};
 use crate::show::losses;
-use crate::terminal::{Screen, Style};
+use crate::terminal::{Line, Screen, Style};
 use crate::{errors, picture, setup};
 
 /// Runs it.
@@ -34,9 +34,9 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
     let dir = setup::data_dir(global)?;
     if !dir.exists() {
         if args.json {
-            screen.line(&serde_json::to_string_pretty(&json!({"sessions": [], "unknown_segments": []}))?)?;
+            screen.pretty_json(&json!({"sessions": [], "unknown_segments": []}))?;
         } else {
-            screen.line(&format!("There is no store in {} yet.", dir.display()))?;
+            screen.line(format!("There is no store in {} yet.", dir.display()))?;
         }
         return Ok(0);
     }
@@ -61,21 +61,21 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
             })
             .collect();
         let value = json!({"sessions": sessions, "unknown_segments": unknown});
-        screen.line(&serde_json::to_string_pretty(&value)?)?;
+        screen.pretty_json(&value)?;
     } else {
         for loss in &found {
             say(&mut screen, loss)?;
         }
         for segment in &unknown {
-            let line = screen.paint(Style::Red, &format!("segment {segment} of the journal"));
-            screen.line(&format!(
-                "{line}: a part of it is gone, and nothing tells whose entries it held; sessions may be missing, or \
+            let name = Line::styled(Style::Red, format!("segment {segment} of the journal"));
+            screen.line(name.and(format!(
+                ": a part of it is gone, and nothing tells whose entries it held; sessions may be missing, or \
                  lack their newest entries; `greenroom store accept-loss --segment {segment}` accepts that"
-            ))?;
+            )))?;
         }
         if found.is_empty() && unknown.is_empty() {
             let entries: u64 = heads.iter().map(|(_, head)| head.entries).sum();
-            screen.line(&format!(
+            screen.line(format!(
                 "Nothing is damaged: all {} of {} can be read.",
                 picture::count(entries, "entry").replace("entrys", "entries"),
                 picture::count(heads.len() as u64, "session"),
@@ -85,7 +85,7 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
     if !is_damaged {
         return Ok(0);
     }
-    Screen::stderr(global.color).line(&format!("greenroom: the store in {} is damaged", dir.display()))?;
+    Screen::stderr(global.color).line(format!("greenroom: the store in {} is damaged", dir.display()))?;
     Ok(errors::STORE)
 }
 
@@ -93,13 +93,13 @@ fn say(screen: &mut Screen, loss: &Loss) -> Result<()> {
     let id = &loss.session;
     let lost = losses(&loss.lost, loss.quarantined_from).join(", ");
     let style = if is_open(loss) { Style::Red } else { Style::Dim };
-    let name = screen.paint(style, id);
+    let name = Line::styled(style, id.as_str());
     let what_now = if loss.is_accepted {
         "that was accepted".to_owned()
     } else {
         format!("it takes no prompts until `greenroom store accept-loss {id}`")
     };
-    Ok(screen.line(&format!("{name}: {lost} cannot be read; {what_now}"))?)
+    Ok(screen.line(name.and(format!(": {lost} cannot be read; {what_now}")))?)
 }
 
 /// The store, and what the session has lost; `None` if nothing.
@@ -123,22 +123,22 @@ async fn accept_session(global: &Global, id: &str) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let Some(loss) = loss.filter(is_open) else {
         store.close().await?;
-        screen.line(&format!("{id} has lost nothing that is not accepted."))?;
+        screen.line(format!("{id} has lost nothing that is not accepted."))?;
         return Ok(0);
     };
     let before = store.head(id)?.map_or(0, |head| head.entries);
     let head = store.accept_loss(id).await?;
     store.close().await?;
     let lost = losses(&loss.lost, loss.quarantined_from).join(", ");
-    screen.line(&format!("Accepted: {lost} of {id} cannot be read."))?;
+    screen.line(format!("Accepted: {lost} of {id} cannot be read."))?;
     if head.entries < before {
         let last = before.saturating_sub(1);
-        screen.line(&format!(
+        screen.line(format!(
             "The conversation needs what is lost, so everything from entry {} to {last} was given up.",
             head.entries
         ))?;
     }
-    screen.line(&format!("{id} takes prompts again."))?;
+    screen.line(format!("{id} takes prompts again."))?;
     Ok(0)
 }
 
@@ -160,6 +160,6 @@ async fn accept_segment(global: &Global, segment: u64) -> Result<u8> {
             "There is no loss of segment {segment} that is not accepted; `greenroom store check` lists them."
         )
     };
-    screen.line(&line)?;
+    screen.line(line)?;
     Ok(if is_accepted { 0 } else { errors::USAGE })
 }

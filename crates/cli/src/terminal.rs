@@ -1,11 +1,19 @@
 //! Where lines go: a terminal with a live line at the bottom, or a pipe that gets plain lines.
 //!
 //! Invariants: nothing is ever printed with `println!`, so a reader that goes away is an error that ends the
-//! command quietly; and what a model or a file says cannot steer the terminal.
+//! command quietly. All text is taken for text from outside: [`Screen`] writes only its harmless form ([`harmless`]),
+//! whatever the terminal is and whether there is one, and adds styles itself. Two things are written as they are, and
+//! only to a pipe or a file: an answer ([`Screen::text`]) and JSON, in whose texts the same characters are escaped.
 
 use std::io::{self, IsTerminal, Write};
 
+use serde::Serialize;
+
+pub(crate) use self::harmless::harmless;
+use self::harmless::harmless_json;
 use crate::options::Color;
+
+mod harmless;
 
 /// How a piece of text looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +32,48 @@ pub(crate) enum Style {
     Cyan,
 }
 
+impl Style {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Dim => "2",
+            Self::Bold => "1",
+            Self::Green => "32",
+            Self::Yellow => "33",
+            Self::Red => "31",
+            Self::Cyan => "36;1",
+        }
+    }
+}
+
+/// Text in pieces, each with a style or none. A screen writes only the harmless form of each.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Line(Vec<(Option<Style>, String)>);
+
+impl Line {
+    /// Text in a style, where colours are wanted.
+    pub(crate) fn styled(style: Style, text: impl Into<String>) -> Self {
+        Self(vec![(Some(style), text.into())])
+    }
+
+    /// This, and then more.
+    pub(crate) fn and(mut self, more: impl Into<Self>) -> Self {
+        self.0.extend(more.into().0);
+        self
+    }
+}
+
+impl From<&str> for Line {
+    fn from(text: &str) -> Self {
+        Self(vec![(None, text.to_owned())])
+    }
+}
+
+impl From<String> for Line {
+    fn from(text: String) -> Self {
+        Self(vec![(None, text)])
+    }
+}
+
 /// One of the two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {
@@ -35,6 +85,9 @@ enum Stream {
 #[derive(Debug)]
 pub(crate) struct Screen {
     stream: Stream,
+    /// Whether it is a terminal of any kind.
+    is_watched: bool,
+    /// Whether it is one that can be drawn over.
     is_terminal: bool,
     color: bool,
     has_live: bool,
@@ -60,7 +113,19 @@ impl Screen {
             Color::Always => true,
             Color::Never => false,
         };
-        Self { stream, is_terminal: is_terminal && !is_dumb, color, has_live: false, in_text: false }
+        Self {
+            stream,
+            is_watched: is_terminal,
+            is_terminal: is_terminal && !is_dumb,
+            color,
+            has_live: false,
+            in_text: false,
+        }
+    }
+
+    /// Whether a person watches, at a terminal of any kind.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched
     }
 
     /// Whether a person watches, and lines can be drawn over.
@@ -80,41 +145,61 @@ impl Screen {
         }
     }
 
-    /// Text in a style, where colours are wanted.
-    pub(crate) fn paint(&self, style: Style, text: &str) -> String {
-        if !self.color || text.is_empty() {
-            return text.to_owned();
-        }
-        let code = match style {
-            Style::Dim => "2",
-            Style::Bold => "1",
-            Style::Green => "32",
-            Style::Yellow => "33",
-            Style::Red => "31",
-            Style::Cyan => "36;1",
-        };
-        format!("\x1b[{code}m{text}\x1b[0m")
+    /// Writes a line, above the live one.
+    pub(crate) fn line(&mut self, line: impl Into<Line>) -> io::Result<()> {
+        let mut out = self.start_line();
+        self.render(&line.into(), &mut out);
+        out.push('\n');
+        self.write(&out)
     }
 
-    /// Writes a line, above the live one.
-    pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
+    /// Writes a value as a line of JSON.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_string(value)?;
+        self.json_text(&text)
+    }
+
+    /// Writes a value as several lines of JSON.
+    pub(crate) fn pretty_json(&mut self, value: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_string_pretty(value)?;
+        self.json_text(&text)
+    }
+
+    /// Writes what is JSON already, and ends its line.
+    pub(crate) fn json_text(&mut self, json: &str) -> io::Result<()> {
         let mut out = self.start_line();
-        out.push_str(text);
+        out.push_str(&harmless_json(json.trim_end_matches('\n')));
         out.push('\n');
         self.write(&out)
     }
 
     /// Draws the live line anew. Where nobody watches, it does nothing.
-    pub(crate) fn live(&mut self, text: &str) -> io::Result<()> {
+    pub(crate) fn live(&mut self, line: impl Into<Line>) -> io::Result<()> {
         if !self.is_terminal {
             return Ok(());
         }
         let mut out = self.start_line();
         // The cursor stays at its start, so that whatever comes next overwrites it.
-        out.push_str(text);
+        self.render(&line.into(), &mut out);
         out.push('\r');
         self.has_live = true;
         self.write(&out)
+    }
+
+    fn render(&self, line: &Line, out: &mut String) {
+        for (style, text) in &line.0 {
+            let text = harmless(text);
+            match style.filter(|_| self.color && !text.is_empty()) {
+                Some(style) => {
+                    out.push_str("\x1b[");
+                    out.push_str(style.code());
+                    out.push('m');
+                    out.push_str(&text);
+                    out.push_str("\x1b[0m");
+                }
+                None => out.push_str(&text),
+            }
+        }
     }
 
     /// Takes the live line away.
@@ -126,31 +211,19 @@ impl Screen {
         self.write(&out)
     }
 
-    /// Writes a piece of running text. On a terminal it is made harmless; elsewhere it stays as it is.
+    /// Writes a piece of an answer. On a terminal it is made harmless; a pipe or a file gets it as it is.
     pub(crate) fn text(&mut self, piece: &str) -> io::Result<()> {
         if piece.is_empty() {
             return Ok(());
         }
         let mut out = if self.has_live { self.start_line() } else { String::new() };
-        out.push_str(&self.harmless(piece));
+        if self.is_watched {
+            out.push_str(&harmless(piece));
+        } else {
+            out.push_str(piece);
+        }
         self.in_text = !piece.ends_with('\n');
         self.write(&out)
-    }
-
-    /// Writes lines of text from outside, after a lead of our own.
-    pub(crate) fn prose(&mut self, lead: &str, text: &str) -> io::Result<()> {
-        let text = self.harmless(text);
-        let space = if text.is_empty() { "" } else { " " };
-        self.line(&format!("{lead}{space}{text}"))
-    }
-
-    /// Text from outside as it may be written here: on a terminal, nothing that steers it.
-    fn harmless(&self, text: &str) -> String {
-        if self.is_terminal {
-            text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
-        } else {
-            text.to_owned()
-        }
     }
 
     /// Ends the line of running text, if it is not ended.
@@ -200,8 +273,8 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 pub(crate) fn one_line(text: &str, width: usize) -> String {
     let mut out = String::new();
     let (mut columns, mut was_space) = (0, true);
-    for c in text.chars() {
-        let c = if c.is_control() || c.is_whitespace() { ' ' } else { c };
+    for c in harmless(text).chars() {
+        let c = if c.is_whitespace() { ' ' } else { c };
         if c == ' ' && was_space {
             continue;
         }
@@ -256,6 +329,26 @@ fn columns_of(c: char) -> usize {
         | 0x20000..=0x3FFFD => 2,
         _ => 1,
     }
+}
+
+/// Standard error for the log, of which each record is harmless too.
+pub(crate) struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stderr().lock().write_all(harmless(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
+}
+
+/// Says why the program ends, where no screen is left to say it on.
+pub(crate) fn last_words(text: &str) {
+    // Whoever closed standard error wants to hear nothing.
+    let _ = writeln!(io::stderr(), "greenroom: {}", harmless(text));
 }
 
 #[cfg(test)]

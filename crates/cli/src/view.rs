@@ -1,7 +1,8 @@
 //! A run as a person sees it: the answer's text, and a line for everything else.
 //!
-//! Invariants: every answer is shown whole, also where pieces of its stream were missed; notes go to their own
-//! screen, so that the answer alone can be piped on.
+//! Invariants: every answer is shown whole, also where pieces of its stream were missed; a pipe gets an answer only when
+//! it is whole, and at a terminal what turns out to be void is marked as such; notes go to their own screen, so that
+//! the answer alone can be piped on.
 
 use std::collections::HashMap;
 
@@ -11,10 +12,13 @@ use greenroom::kernel::ToolStatus;
 use greenroom::{Event, Role, RunItem};
 
 use crate::picture;
-use crate::terminal::{Screen, Style, one_line};
+use crate::terminal::{Line, Screen, Style, one_line};
 
 /// Tool calls quicker than this are shown without their time, in milliseconds.
 const QUICK_MS: u64 = 500;
+
+/// What is said of text that was shown and does not count.
+const VOID: &str = "  ✗ the answer broke off: what is above does not count, and it is asked for again";
 
 /// Where a run is shown.
 #[derive(Debug)]
@@ -45,10 +49,9 @@ impl View {
     fn event(&mut self, event: &Event) -> Result<()> {
         match &event.kind {
             EventKind::MessageStart { .. } => self.shown.clear(),
-            EventKind::MessageDiscarded { .. } => {
-                self.text.end_text()?;
-                self.shown.clear();
-            }
+            EventKind::MessageDiscarded { .. } => self.discard()?,
+            // Nobody can take back what a pipe got: it waits for the whole answer.
+            EventKind::MessageDelta { .. } if !self.text.is_watched() => {}
             EventKind::MessageDelta { delta: Delta::Text(piece), .. } => {
                 self.clear_live()?;
                 self.shown.push_str(piece);
@@ -97,7 +100,7 @@ impl View {
                 self.note(Style::Cyan, &format!("  {}", picture::compaction(end)))?
             }
             EventKind::Retry { delay_ms, failure, .. } => {
-                self.shown.clear();
+                self.discard()?;
                 let text = format!("  trying again in {}: {failure}", picture::duration(*delay_ms));
                 self.note(Style::Yellow, &one_line(&text, 200))?;
             }
@@ -115,12 +118,21 @@ impl View {
         Ok(())
     }
 
+    /// What was shown of the answer is void.
+    fn discard(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.shown).is_empty() {
+            self.clear_live()?;
+            self.text.end_text()?;
+            self.text.line(Line::styled(Style::Yellow, VOID))?;
+        }
+        Ok(())
+    }
+
     /// A line that stays.
     pub(crate) fn note(&mut self, style: Style, text: &str) -> Result<()> {
         if let Some(notes) = &mut self.notes {
             self.text.end_text()?;
-            let text = notes.paint(style, text);
-            notes.line(&text)?;
+            notes.line(Line::styled(style, text))?;
         }
         Ok(())
     }
@@ -129,8 +141,7 @@ impl View {
         if let Some(notes) = &mut self.notes {
             self.text.end_text()?;
             let text = one_line_keeping_indent(text, notes.width());
-            let text = notes.paint(Style::Dim, &text);
-            notes.live(&text)?;
+            notes.live(Line::styled(Style::Dim, text))?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 //! - `serve`: clients that hold something open, tokens that others may know, a wide bind
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
 //! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
+//! - `terminal`: what others say steers no terminal; void answers
 //! - `usage`: what cannot work is said in one line, with its code
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
@@ -28,5 +29,6 @@ mod cli {
     pub(crate) mod stored;
     pub(crate) mod support;
     pub(crate) mod surfaces;
+    pub(crate) mod terminal;
     pub(crate) mod usage;
 }

@@ -49,7 +49,7 @@ fn calls_say_what_they_are_about() {
         ("read", r#"{"path":"src/lib.rs","offset":200}"#, "read src/lib.rs"),
         ("grep", r#"{"path":"src","pattern":"fn main"}"#, "grep fn main"),
         ("list", "{}", "list"),
-        ("bash", r#"{"command":"cargo test\n\u001b[2J"}"#, "bash cargo test [2J"),
+        ("bash", r#"{"command":"cargo test\n\u001b[2J"}"#, "bash cargo test \\u{1b}[2J"),
         ("odd", "not json", "odd not json"),
         ("odd", r#"{"deep":{"x":1},"n":3}"#, "odd 3"),
     ] {

@@ -7,7 +7,8 @@ fn a_line_is_harmless_and_fits() {
     for (text, width, expect) in [
         ("short", 20, "short"),
         ("two\nlines\tand  spaces ", 40, "two lines and spaces"),
-        ("\x1b[31mred\x07", 20, "[31mred"),
+        ("\x1b[31mred\x07", 20, r"\u{1b}[31mred\u{7}"),
+        ("\u{202e}\u{9b}0m", 20, r"\u{202e}\u{9b}0m"),
         ("0123456789", 6, "01234…"),
         ("日本語テキスト", 8, "日本語…"),
         ("", 8, ""),

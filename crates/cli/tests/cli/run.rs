@@ -115,31 +115,52 @@ fn a_prompt_that_cannot_fit_is_told_by_its_class() {
 }
 
 fn slow() -> Model {
-    let pace = Pace { chunks: 200, first_ms: 0, between_ms: 40 };
+    let pace = Pace { chunks: 200, first_ms: 0, between_ms: 10 };
     let text: String = (0..200).map(|line| format!("line {line}\n")).collect();
     Model::new(Says(Reply::text(text).with_pace(pace)), |_| {})
 }
 
 #[test]
 fn an_interruption_keeps_what_had_come() {
-    for (signal, json) in [(Signal::INT, false), (Signal::INT, true), (Signal::TERM, false)] {
+    for signal in [Signal::INT, Signal::TERM] {
         let (place, model) = (Place::new(), slow());
         let url = model.url();
-        let mut arguments = vec!["run", "-p", "Count.", "--session", "mine", "--base-url", &url];
-        arguments.extend(json.then_some("--json"));
+        let arguments = ["run", "-p", "Count.", "--session", "mine", "--base-url", &url, "--json"];
         let mut run = place.start_alone(&arguments);
         run.wait_for("line 3");
         run.signal(signal);
         let ran = run.end();
         assert_eq!(ran.code, Some(130), "{ran:?}");
-        if json {
-            let last = ran.stdout.lines().last().unwrap();
-            assert!(last.contains("\"run_end\"") && last.contains("aborted"), "{last}");
-        }
+        let last = ran.stdout.lines().last().unwrap();
+        assert!(last.contains("\"run_end\"") && last.contains("aborted"), "{last}");
         let shown = place.run(&["show", "mine"]);
         assert!(shown.stdout.contains("line 3") && !shown.stdout.contains("line 199"), "{}", shown.stdout);
         assert!(shown.stdout.contains("interrupted here"), "{}", shown.stdout);
         assert_eq!(place.json(&["sessions", "--json"])[0]["state"], "idle");
+    }
+}
+
+/// A pipe gets an answer when it is whole; one that is interrupted is given as far as it is kept.
+#[test]
+fn an_interrupted_answer_on_a_pipe_is_what_is_kept() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let (place, model) = (Place::new(), slow());
+        let url = model.url();
+        let run = place.start_alone(&["run", "-p", "Count.", "--session", "mine", "--base-url", &url]);
+        wait_for_call(&model);
+        run.signal(signal);
+        let ran = run.end();
+        assert_eq!(ran.code, Some(130), "{ran:?}");
+        assert!(!ran.stdout.contains("line 199"), "{ran:?}");
+        let shown = place.run(&["show", "mine"]);
+        assert!(shown.stdout.contains(ran.stdout.trim()), "{ran:?}, {}", shown.stdout);
+        assert_eq!(place.json(&["sessions", "--json"])[0]["state"], "idle");
+    }
+}
+
+fn wait_for_call(model: &Model) {
+    while model.simulator.calls() == 0 {
+        std::thread::park_timeout(std::time::Duration::from_millis(5));
     }
 }
 
@@ -151,7 +172,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
         let mut arguments = vec!["run", "-p", "Count.", "--session", "mine", "--base-url", &url];
         arguments.extend(json.then_some("--json"));
         let mut run = place.start_alone(&arguments);
-        run.wait_for("line 3");
+        wait_for_call(&model);
         run.close_output();
         let ran = run.end();
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");

@@ -1,6 +1,7 @@
 //! A folder with some files, a store of its own, the binary, and a simulated model.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use greenroom_simulator::{
     CallInfo, Reply, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 
 /// Nothing here takes longer, on the slowest machine.
@@ -106,6 +108,33 @@ impl Place {
         std::fs::write(&path, input).unwrap();
         let input = std::fs::File::open(&path).unwrap();
         ran(self.command(arguments).stdin(input).output().unwrap())
+    }
+
+    /// Runs it at a terminal of this kind, with this on its standard input, and gives all that the terminal got.
+    pub(crate) fn run_at_terminal(&self, term: &str, arguments: &[&str], input: &str) -> String {
+        use std::io::Read as _;
+        let path = self.dir.path().join("input");
+        std::fs::write(&path, input).unwrap();
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let name = std::ffi::OsString::from_vec(name.into_bytes());
+        let terminal = std::fs::File::options().read(true).write(true).open(name).unwrap();
+        let mut command = self.command(arguments);
+        command
+            .env("TERM", term)
+            .stdin(std::fs::File::open(&path).unwrap())
+            .stdout(terminal.try_clone().unwrap())
+            .stderr(terminal);
+        let mut child = command.spawn().unwrap();
+        // The command holds the terminal's other ends; with the child's they are closed.
+        drop(command);
+        let (mut master, mut bytes) = (std::fs::File::from(master), Vec::new());
+        // Linux ends it with an error where the last one that held it is gone.
+        let _ = master.read_to_end(&mut bytes);
+        child.wait().unwrap();
+        String::from_utf8(bytes).unwrap()
     }
 
     /// Runs it, and reads what it prints as JSON.

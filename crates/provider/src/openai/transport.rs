@@ -335,6 +335,8 @@ struct LineBuffer {
     partial: Vec<u8>,
     /// Whether bytes were replaced.
     had_invalid_utf8: bool,
+    /// Whether a line was handed on.
+    has_begun: bool,
 }
 
 impl LineBuffer {
@@ -349,6 +351,7 @@ impl LineBuffer {
             Bytes::from(std::mem::take(&mut self.partial))
         };
         self.partial.extend_from_slice(&chunk);
+        let whole = self.without_mark(whole);
         match String::from_utf8_lossy(&whole) {
             Cow::Borrowed(_) => whole,
             Cow::Owned(repaired) => {
@@ -356,6 +359,19 @@ impl LineBuffer {
                 Bytes::from(repaired)
             }
         }
+    }
+}
+
+impl LineBuffer {
+    /// The lines without a mark of byte order in front of the first, in which the parser would panic.
+    fn without_mark(&mut self, mut lines: Bytes) -> Bytes {
+        const MARK: &[u8] = "\u{feff}".as_bytes();
+        if !lines.is_empty() && !std::mem::replace(&mut self.has_begun, true) {
+            while lines.starts_with(MARK) {
+                lines = lines.split_off(MARK.len());
+            }
+        }
+        lines
     }
 }
 

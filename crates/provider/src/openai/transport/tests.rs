@@ -23,6 +23,9 @@ fn lines_are_handed_on_whole_and_readable() {
     check(&[b"a", b"b\nc", b"d", b"\n"], &["", "ab\n", "", "cd\n"], b"");
     check(&[b"a\n\nb\r\nc", b""], &["a\n\nb\r\n", ""], b"c");
     check(&[b"a\r", b"\nb"], &["a\r", "\n"], b"b");
+    // Marks of byte order in front, as some servers and files have them.
+    check(&["\u{feff}a\n".as_bytes(), "\u{feff}b\n".as_bytes()], &["a\n", "\u{feff}b\n"], b"");
+    check(&[b"\xef", b"\xbb\xbf\xef\xbb\xbfa", b"\n"], &["", "", "a\n"], b"");
     // A character in two pieces is put together, and an invalid one is replaced.
     check(&[b"a\xc3", b"\xa9b\n"], &["", "aéb\n"], b"");
     check(&[b"\xf0\x9f", b"\xa6", b"\x80!\n"], &["", "", "🦀!\n"], b"");
