@@ -430,6 +430,7 @@ fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
                 | Notice::TailCut { .. }
                 | Notice::IndexRebuilt { .. }
                 | Notice::IndexInMemory { .. }
+                | Notice::ReadOnly { .. }
                 | Notice::ManifestRebuilt { .. } => None,
             })
             .collect();
