@@ -1,6 +1,6 @@
 //! What is in the store: listed, shown, planned, deleted; in use by another process; damaged.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use greenroom_simulator::Echo;
 
