@@ -481,6 +481,7 @@ fn damages(notices: &[Notice]) -> Vec<(u64, Vec<String>, bool)> {
         | Notice::TailCut { .. }
         | Notice::IndexRebuilt { .. }
         | Notice::IndexInMemory { .. }
+        | Notice::ReadOnly { .. }
         | Notice::ManifestRebuilt { .. } => None,
     };
     notices.iter().filter_map(damage).collect()
