@@ -3,6 +3,7 @@
 //! Invariants: a flag wins over the environment, and that over the configuration; what is missing is said before
 //! anything is opened.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::catalog::Prices;
 use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Provider, Proxies};
-use greenroom::store::{Notice, Store, StoreOptions};
+use greenroom::store::{Notice, Store, StoreError, StoreOptions};
 use greenroom::tools::builtin::bash::{self, Containment, Helper};
 use greenroom::tools::privacy::Hidden;
 use greenroom::tools::{Workspace, builtin};
@@ -86,23 +87,42 @@ pub(crate) fn data_dir_flag(global: &Global) -> String {
     }
 }
 
-/// Opens the store alone, for looking into it. What was lost or repaired is said on standard error.
+/// Opens the store alone, for looking into it: also one that this user, or nobody, can write. What was lost or repaired
+/// is said on standard error.
 pub(crate) async fn store(global: &Global) -> Result<Store> {
-    let dir = data_dir(global)?;
-    let opened = tokio::task::spawn_blocking(move || Store::open(&StoreOptions::new(dir))).await?;
-    let (store, notices) = opened?;
+    let options = StoreOptions::new(data_dir(global)?);
+    let open = move || match Store::open(&options) {
+        Err(error @ StoreError::NotPermitted { .. }) => {
+            // Where it cannot even be read, the first error says more.
+            let second = Store::open(&StoreOptions { is_read_only: true, ..options });
+            second.map_err(|second| if matches!(second, StoreError::InUse { .. }) { second } else { error })
+        }
+        opened => opened,
+    };
+    let (store, notices) = tokio::task::spawn_blocking(open).await??;
     tell(global, &notices)?;
     Ok(store)
 }
 
-/// Says what the store had to say when it was opened.
+/// Says what the store had to say when it was opened, and whether others could have changed it.
 fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
+    let dir = data_dir(global)?;
+    if std::fs::metadata(&dir).is_ok_and(|metadata| metadata.mode() & 0o022 != 0) {
+        let dir = dir.display();
+        warn(
+            global,
+            &format!(
+                "others may write {dir}, and could put something else in the place of the store; run `chmod go-w {dir}`"
+            ),
+        )?;
+    }
     for notice in notices {
         let more = match notice {
             Notice::TailLost { .. } | Notice::Damaged { .. } => "; `greenroom store check` says what is lost",
             Notice::TailCut { .. }
             | Notice::IndexRebuilt { .. }
             | Notice::IndexInMemory { .. }
+            | Notice::ReadOnly { .. }
             | Notice::ManifestRebuilt { .. } => "",
         };
         warn(global, &format!("{notice}{more}"))?;

@@ -227,6 +227,11 @@ pub enum Notice {
         /// Why it cannot be opened, and why it cannot be built.
         reason: String,
     },
+    /// The store is only read: nothing in its directory is changed.
+    ReadOnly {
+        /// The store's directory.
+        dir: PathBuf,
+    },
     /// The list of segments was unusable and was made again from the segments that were found.
     ManifestRebuilt {
         /// Why the old list was unusable.
@@ -260,6 +265,9 @@ impl std::fmt::Display for Notice {
             }
             Self::IndexRebuilt { reason } => {
                 write!(f, "the index was built again from the journal: {reason}")
+            }
+            Self::ReadOnly { dir } => {
+                write!(f, "the store in {} is only read, and nothing in it is changed", dir.display())
             }
             Self::IndexInMemory { reason } => write!(f, "the index is kept in memory: {reason}"),
             Self::ManifestRebuilt { reason } => write!(f, "the list of segments was made again: {reason}"),

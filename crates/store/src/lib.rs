@@ -18,7 +18,7 @@
 //! This crate does not know, and will not: ractor, the network, clocks, the meaning of a head's fields.
 //!
 //! Reading order: `head` and `record` (what is stored), `journal` (how it is laid out), `writer` (how it is written),
-//! `index` and `indexer` (what sled holds), `reader`, `recovery` (how a store is opened), `reclaim`, `memory`. All
+//! `index` and `indexer` (what sled holds), `reader`, `recovery` (how a store is opened), `reclaim`, `memory`, `overlay` (how one is only read). All
 //! journal files are reached through [`files`], and [`faults`] makes those fail in tests.
 
 pub mod faults;
@@ -32,6 +32,7 @@ mod indexer;
 mod journal;
 mod lock;
 mod memory;
+mod overlay;
 mod reader;
 mod reclaim;
 mod record;
@@ -87,6 +88,10 @@ pub struct StoreOptions {
     /// The size of a file that is kept so that sessions can be deleted on a full disk, in bytes; 0 for none. The default
     /// is 1 MiB.
     pub reserve_bytes: u64,
+    /// Whether the store is only read: nothing in its directory is created or changed, others may read it at the same
+    /// time, and what would change a session is [`StoreError::NotPermitted`]. The whole journal is read at the start,
+    /// and the index is kept in memory. The default is false.
+    pub is_read_only: bool,
     /// How the journal's files are reached. The default is [`RealFiles`].
     pub files: Arc<dyn Files>,
 }
@@ -99,6 +104,7 @@ impl StoreOptions {
             segment_bytes: 64 << 20,
             cache_bytes: 64 << 20,
             reserve_bytes: 1 << 20,
+            is_read_only: false,
             files: Arc::new(RealFiles),
         }
     }
@@ -151,6 +157,8 @@ struct Disk {
     segments: Arc<Segments>,
     unknown: Arc<Mutex<Vec<Unknown>>>,
     thread: Option<JoinHandle<()>>,
+    /// The store's directory, if it is only read.
+    read_only: Option<PathBuf>,
 }
 
 impl Drop for Disk {
@@ -173,13 +181,21 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::InUse`] if another store has the directory open, without waiting for it; [`StoreError::Version`]
-    /// if a newer version has written to the store; [`StoreError::Full`], [`StoreError::NotPermitted`] or
-    /// [`StoreError::Io`].
+    /// if a newer version has written to the store; [`StoreError::Full`], [`StoreError::NotPermitted`] (which
+    /// [`StoreOptions::is_read_only`] may help) or [`StoreError::Io`].
     pub fn open(options: &StoreOptions) -> Result<(Self, Vec<Notice>), StoreError> {
-        let created = RealFiles.create_dir(&options.dir);
-        created.map_err(|error| StoreError::io("create", &options.dir, error))?;
-        let lock = lock::DirectoryLock::take(&options.dir)?;
-        let (writer, notices) = recovery::recover(options, lock)?;
+        let (writer, notices) = if options.is_read_only {
+            // Whoever may not even look into it gets that error, and not an empty store.
+            let listed = std::fs::read_dir(&options.dir);
+            listed.map_err(|error| StoreError::io("read", &options.dir, error))?;
+            let lock = lock::DirectoryLock::share(&options.dir)?;
+            let files = Arc::new(overlay::Overlay::new(Arc::clone(&options.files)));
+            recovery::recover(&StoreOptions { files, reserve_bytes: 0, ..options.clone() }, lock)?
+        } else {
+            let created = RealFiles.create_dir(&options.dir);
+            created.map_err(|error| StoreError::io("create", &options.dir, error))?;
+            recovery::recover(options, lock::DirectoryLock::take(&options.dir)?)?
+        };
         for notice in &notices {
             tracing::warn!(dir = %options.dir.display(), "{notice}");
         }
@@ -189,7 +205,9 @@ impl Store {
         let thread = std::thread::Builder::new().name("greenroom-store".to_owned());
         let thread = thread.spawn(move || writer::run(writer, queue));
         let thread = thread.map_err(|error| StoreError::io("start a thread for", &options.dir, error))?;
-        let disk = Disk { commands: Some(commands), index, segments, unknown, thread: Some(thread) };
+        let read_only = options.is_read_only.then(|| options.dir.clone());
+        let disk =
+            Disk { commands: Some(commands), index, segments, unknown, thread: Some(thread), read_only };
         Ok((Self { inner: Arc::new(Inner::Disk(disk)) }, notices))
     }
 
@@ -614,6 +632,10 @@ impl Disk {
         command: Command,
         answer: oneshot::Receiver<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        let is_close = matches!(command, Command::Close { .. });
+        if let Some(dir) = self.read_only.as_ref().filter(|_| !is_close) {
+            return Err(StoreError::NotPermitted { action: "change the store in", path: dir.clone() });
+        }
         let commands = self.commands.as_ref().expect("only dropping takes the queue away");
         commands.send(command).await.map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|_| StoreError::Closed)?

@@ -15,14 +15,15 @@ const PID_BYTES_MAX: u64 = 32;
 /// The lock on a directory. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    file: File,
+    /// `None` where the directory is only read and has no lock file.
+    file: Option<File>,
 }
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
         // Closing the file is not enough: a child process that was just forked holds a copy of it until it executes
         // another program.
-        if let Err(error) = self.file.unlock() {
+        if let Some(Err(error)) = self.file.as_ref().map(File::unlock) {
             tracing::debug!(%error, "cannot unlock the store's directory");
         }
     }
@@ -41,15 +42,7 @@ impl DirectoryLock {
         let mut file = options.open(&path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let pid = file
-                    .take(PID_BYTES_MAX)
-                    .read_to_string(&mut text)
-                    .ok()
-                    .and_then(|_| text.trim().parse().ok());
-                return Err(StoreError::InUse { dir: dir.to_owned(), pid });
-            }
+            Err(TryLockError::WouldBlock) => return Err(in_use(dir, file)),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         // On a full disk the process id cannot be written. The lock is held all the same.
@@ -60,6 +53,31 @@ impl DirectoryLock {
         if let Err(error) = noted {
             tracing::debug!(%error, "cannot note the process in the lock file");
         }
-        Ok(Self { file })
+        Ok(Self { file: Some(file) })
     }
+
+    /// Keeps those out who would change the directory, and lets others read it as well. Nothing is written.
+    pub(crate) fn share(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join("lock");
+        let failed = |error| StoreError::io("lock", &path, error);
+        check_regular(&path).map_err(failed)?;
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            // Nobody has it open then: who does makes the file.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self { file: None }),
+            Err(error) => return Err(failed(error)),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Self { file: Some(file) }),
+            Err(TryLockError::WouldBlock) => Err(in_use(dir, file)),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+}
+
+/// The error that names the process which has the directory, as its lock file says.
+fn in_use(dir: &Path, lock: File) -> StoreError {
+    let mut text = String::new();
+    let read = lock.take(PID_BYTES_MAX).read_to_string(&mut text);
+    StoreError::InUse { dir: dir.to_owned(), pid: read.ok().and_then(|_| text.trim().parse().ok()) }
 }

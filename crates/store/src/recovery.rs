@@ -101,7 +101,7 @@ pub(crate) fn recover(
     let dir = journal_dir(&options.dir);
     let created = options.files.create_dir(&dir);
     created.map_err(|error| StoreError::io("create", &dir, error))?;
-    if dir.exists() {
+    if dir.exists() && !options.is_read_only {
         create_own_dir(&dir).map_err(|error| StoreError::io("create", &dir, error))?;
     }
     let mut recovery = Recovery {

@@ -1,7 +1,8 @@
 //! The store as its callers see it: when nothing goes wrong (`basics`, `model`), when the disk fails (`failing`), when
 //! a batch takes several frames (`parts`), when the power fails (`power`), when the process ends (`crash`), when bytes
 //! are damaged or lost (`damage`, `loss`), what opening a damaged store decides (`opening`), which segments
-//! count (`listing`), and when sessions are deleted (`deletion`). The helpers are in `world`.
+//! count (`listing`), when sessions are deleted (`deletion`), and when nothing may be written (`read_only`). The
+//! helpers are in `world`.
 //!
 //! Invariants: a random test names its seed when it fails, and fails if too few of its cases tested anything.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -17,4 +18,5 @@ mod model;
 mod opening;
 mod parts;
 mod power;
+mod read_only;
 pub(crate) mod world;

@@ -1,10 +1,10 @@
 //! What is in the store: listed, shown, planned, deleted; in use by another process; damaged.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use greenroom_simulator::Echo;
 
-use super::support::{Model, Place, files};
+use super::support::{Model, Place, files, ran};
 
 #[test]
 fn looking_makes_nothing() {
@@ -393,4 +393,86 @@ fn files_of_other_systems_are_planned_as_they_plan() {
         assert_eq!(plan["plan"].is_null(), expected["plan"].is_null(), "{}: {plan}", case["name"]);
     }
     assert!(compared > 500, "{compared} values");
+}
+
+/// Takes all rights to write below a folder away. Where the test is allowed to do everything, it gives the folder to
+/// nobody in particular, as whom the commands then run.
+fn close_to_writers(path: &Path, stranger: Option<u32>) {
+    use std::os::unix::fs::PermissionsExt as _;
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            close_to_writers(&entry.unwrap().path(), stranger);
+        }
+    }
+    let mode = if path.is_dir() { 0o500 } else { 0o400 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    std::os::unix::fs::chown(path, stranger, stranger).unwrap();
+}
+
+#[test]
+fn a_store_that_cannot_be_written_can_be_looked_at() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    let place = Place::new();
+    for id in ["one", "two"] {
+        let ran = place.run(&["run", "-p", "Count.", "--session", id, "--simulate", "--no-tools"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let stranger = rustix::process::geteuid().is_root().then_some(65_534);
+    close_to_writers(&place.store(), stranger);
+    let folder = place.work().parent().unwrap().to_owned();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = folder.join("greenroom");
+    std::fs::copy(env!("CARGO_BIN_EXE_greenroom"), &binary).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(&binary);
+        command.args(arguments).current_dir(place.work()).env_clear();
+        command.env("HOME", &folder).env("GREENROOM_DATA_DIR", place.store());
+        if let Some(stranger) = stranger {
+            command.uid(stranger).gid(stranger);
+        }
+        ran(command.output().unwrap())
+    };
+    let contents = || {
+        let read = |path: &std::path::PathBuf| std::fs::read(path).unwrap();
+        files(&place.store()).into_iter().map(|path| (read(&path), path)).collect::<Vec<_>>()
+    };
+    let before = contents();
+    for (arguments, said) in [
+        (&["sessions"][..], "two"),
+        (&["show", "one"], "Count."),
+        (&["export", "one"], "Count."),
+        (&["plan", "one"], ""),
+        (&["store", "check"], ""),
+    ] {
+        let ran = run(arguments);
+        assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
+        assert!(ran.stdout.contains(said), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains("is only read, and nothing in it is changed"), "{arguments:?}: {ran:?}");
+    }
+    for arguments in
+        [&["delete", "one"][..], &["run", "-p", "x", "--session", "one", "--simulate", "--no-tools"]]
+    {
+        let ran = run(arguments);
+        assert_eq!(ran.code, Some(3), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains("not permitted to"), "{arguments:?}: {ran:?}");
+    }
+    assert_eq!(contents(), before, "nothing is changed");
+}
+
+#[test]
+fn a_store_that_others_may_write_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    std::fs::create_dir(place.store()).unwrap();
+    for (mode, is_warned) in [(0o777, true), (0o775, true), (0o755, false), (0o700, false)] {
+        std::fs::set_permissions(place.store(), std::fs::Permissions::from_mode(mode)).unwrap();
+        let ran = place.run(&["sessions"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.stderr.contains("others may write"), is_warned, "{mode:o}: {ran:?}");
+        for folder in ["journal", "index"] {
+            let metadata = std::fs::metadata(place.store().join(folder)).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o777, 0o700, "{folder}");
+        }
+    }
 }

@@ -22,6 +22,10 @@ pub(super) struct TrustedIndex {
 impl Recovery<'_> {
     /// Opens the index, or sets it aside and begins a new one. `None` means that the whole journal has to be read.
     pub(super) fn open_index(&mut self) -> (Arc<Index>, Option<TrustedIndex>) {
+        if self.options.is_read_only {
+            self.notices.push(Notice::ReadOnly { dir: self.options.dir.clone() });
+            return (Arc::new(Index::in_memory(&self.options.dir)), None);
+        }
         let opened = if Index::is_suspect(&self.options.dir) {
             Err("it did not fit the journal".to_owned())
         } else {

@@ -71,6 +71,7 @@ fn unknown_in(notices: &[Notice]) -> Vec<u64> {
         | Notice::TailCut { .. }
         | Notice::IndexRebuilt { .. }
         | Notice::IndexInMemory { .. }
+        | Notice::ReadOnly { .. }
         | Notice::ManifestRebuilt { .. } => None,
     });
     unknown.collect()

@@ -430,6 +430,7 @@ fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
                 | Notice::TailCut { .. }
                 | Notice::IndexRebuilt { .. }
                 | Notice::IndexInMemory { .. }
+                | Notice::ReadOnly { .. }
                 | Notice::ManifestRebuilt { .. } => None,
             })
             .collect();
@@ -480,6 +481,7 @@ fn damages(notices: &[Notice]) -> Vec<(u64, Vec<String>, bool)> {
         | Notice::TailCut { .. }
         | Notice::IndexRebuilt { .. }
         | Notice::IndexInMemory { .. }
+        | Notice::ReadOnly { .. }
         | Notice::ManifestRebuilt { .. } => None,
     };
     notices.iter().filter_map(damage).collect()

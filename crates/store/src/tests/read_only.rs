@@ -1,0 +1,138 @@
+//! A store that is only read: everything in it is told, and nothing of it is changed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::world::{append, batch, texts, wait};
+use crate::{Notice, Store, StoreError, StoreOptions};
+
+fn options(dir: &Path) -> StoreOptions {
+    StoreOptions { segment_bytes: 4_096, cache_bytes: 1 << 20, ..StoreOptions::new(dir) }
+}
+
+fn read(dir: &Path) -> (Store, Vec<Notice>) {
+    Store::open(&StoreOptions { is_read_only: true, ..options(dir) }).unwrap()
+}
+
+/// All files below a directory, with what is in them.
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.insert(path.clone(), std::fs::read(&path).unwrap());
+        }
+    }
+    found
+}
+
+/// A store of several segments, closed in order.
+fn written() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(&options(dir.path())).unwrap();
+    for number in 0..20 {
+        for session in ["a", "b"] {
+            append(&store, session, batch(number, &[&"word ".repeat(100)])).unwrap();
+        }
+    }
+    wait(store.close()).unwrap();
+    dir
+}
+
+#[test]
+fn everything_is_told_and_nothing_is_changed() {
+    let dir = written();
+    std::fs::remove_file(dir.path().join("reserve")).unwrap();
+    let before = files(dir.path());
+    let (store, notices) = read(dir.path());
+    assert_eq!(notices, [Notice::ReadOnly { dir: dir.path().to_owned() }]);
+    let ids: Vec<String> = store.list().unwrap().into_iter().map(|(id, _)| id).collect();
+    assert_eq!(ids, ["a", "b"]);
+    for id in ids {
+        assert_eq!(texts(&store, &id, 0).unwrap().len(), 20);
+        assert_eq!(store.check_session(&id).unwrap(), None);
+    }
+    for refused in [
+        append(&store, "a", batch(20, &["more"])).map(drop),
+        append(&store, "new", batch(0, &["more"])).map(drop),
+        wait(store.append_of_any_size("a", batch(20, &["more"]))).map(drop),
+        wait(store.delete("a")),
+        wait(store.accept_loss("a")).map(drop),
+        wait(store.accept_unknown_loss(1)).map(drop),
+        wait(store.reclaim()).map(drop),
+        wait(store.learned_put("fact", b"1")),
+    ] {
+        assert!(matches!(refused, Err(StoreError::NotPermitted { .. })), "{refused:?}");
+    }
+    // Others may read it meanwhile, and nobody may write to it.
+    let (other, _) = read(dir.path());
+    assert_eq!(other.list().unwrap().len(), 2);
+    assert!(matches!(Store::open(&options(dir.path())), Err(StoreError::InUse { .. })));
+    wait(other.close()).unwrap();
+    wait(store.close()).unwrap();
+    assert_eq!(files(dir.path()), before);
+
+    let (store, _) = Store::open(&options(dir.path())).unwrap();
+    let in_use = Store::open(&StoreOptions { is_read_only: true, ..options(dir.path()) });
+    assert!(matches!(in_use, Err(StoreError::InUse { pid: Some(_), .. })), "{in_use:?}");
+    append(&store, "a", batch(20, &["more"])).unwrap();
+}
+
+#[test]
+fn damage_is_told_and_left_as_it_is() {
+    let dir = written();
+    let journal = dir.path().join("journal");
+    let mut segments: Vec<PathBuf> = files(&journal).into_keys().collect();
+    segments.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    assert!(segments.len() >= 4, "{segments:?}");
+    // A byte within the first segment, a second one that is gone, and a write that never finished in the last.
+    let mut bytes = std::fs::read(&segments[0]).unwrap();
+    bytes[600] ^= 1;
+    std::fs::write(&segments[0], bytes).unwrap();
+    std::fs::remove_file(&segments[1]).unwrap();
+    let last = segments.last().unwrap();
+    let mut bytes = std::fs::read(last).unwrap();
+    bytes.extend([7; 100]);
+    std::fs::write(last, bytes).unwrap();
+    std::fs::remove_file(dir.path().join("lock")).unwrap();
+    let before = files(dir.path());
+    // What a store tells that may write, and has no index either.
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::create_dir(copy.path().join("journal")).unwrap();
+    for (path, bytes) in files(&journal) {
+        std::fs::write(copy.path().join("journal").join(path.file_name().unwrap()), bytes).unwrap();
+    }
+    let (written, _) = Store::open(&options(copy.path())).unwrap();
+    for _ in 0..2 {
+        let (store, notices) = read(dir.path());
+        assert!(notices.iter().any(|notice| matches!(notice, Notice::TailCut { .. })), "{notices:?}");
+        let damaged = notices.iter().filter(|notice| matches!(notice, Notice::Damaged { .. })).count();
+        assert_eq!(damaged, 2, "{notices:?}");
+        let losses = store.check().unwrap();
+        assert_eq!(losses.len(), 2, "both sessions lost something: {losses:?}");
+        assert_eq!(losses, written.check().unwrap());
+        for id in ["a", "b"] {
+            let salvaged = store.salvage(id).unwrap();
+            assert!(!salvaged.entries.is_empty() && !salvaged.lost.is_empty());
+            assert_eq!(salvaged, written.salvage(id).unwrap());
+        }
+        wait(store.close()).unwrap();
+        assert_eq!(files(dir.path()), before);
+    }
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_not_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("none");
+    let opened = Store::open(&StoreOptions { is_read_only: true, ..options(&path) });
+    assert!(matches!(opened, Err(StoreError::Io { .. })), "{opened:?}");
+    assert!(!path.exists());
+    // An empty one holds nothing.
+    let (store, _) = read(dir.path());
+    assert!(store.list().unwrap().is_empty());
+    drop(store);
+    assert_eq!(files(dir.path()).len(), 0);
+}
