@@ -553,3 +553,46 @@ fn an_index_that_holds_nothing_is_filled_and_only_missed_where_there_were_entrie
         }
     }
 }
+
+/// An index that a crash left behind, or that somebody put back, knows a segment whose place another one has now.
+#[test]
+fn an_index_of_a_segment_that_is_another_now_is_built_again() {
+    for is_rewritten in [true, false] {
+        let aside = tempfile::tempdir().unwrap();
+        let world = World { segment_bytes: 1_000, ..World::new() };
+        let store = world.open_quiet();
+        for id in 0..2 {
+            append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+            append(&store, "two", batch(id, &[&format!("two {id}")])).unwrap();
+        }
+        drop(store);
+        // The index knows the first segment alone, which is still written to.
+        copy_dir(&world.index(), &aside.path().join("index"));
+        let world = if is_rewritten {
+            let store = world.open_quiet();
+            wait(store.delete("two")).unwrap();
+            wait(store.reclaim()).unwrap();
+            assert!(!world.memory.paths().contains(&world.segment(1)), "it was rewritten");
+            drop(store);
+            world
+        } else {
+            // Or it is that of another store.
+            let other = World { segment_bytes: 1_000, ..World::new() };
+            let store = other.open_quiet();
+            for id in 0..2 {
+                append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+            }
+            append(&store, "three", batch(0, &[&"x".repeat(900)])).unwrap();
+            drop(store);
+            assert!(other.memory.paths().contains(&other.segment(2)), "the first segment is sealed");
+            other
+        };
+        lose_index(&world);
+        copy_dir(&aside.path().join("index"), &world.index());
+        let (store, notices) = world.open();
+        let [Notice::IndexRebuilt { reason }] = &notices[..] else { panic!("{notices:?}") };
+        assert!(reason.starts_with("it does not fit segment "), "{reason}");
+        assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 2));
+        assert_eq!(store.head("two").unwrap(), None);
+    }
+}
