@@ -596,3 +596,42 @@ fn an_index_of_a_segment_that_is_another_now_is_built_again() {
         assert_eq!(store.head("two").unwrap(), None);
     }
 }
+
+/// What is left of the segment does not say where the deletion stood, but only that the session was begun again after.
+#[test]
+fn a_lost_deletion_does_not_cost_the_session_that_was_begun_again() {
+    for loses_index in [false, true] {
+        for is_cut_out in [true, false] {
+            let world = alternating();
+            let delete = |count: u64| {
+                let deleted = record::encode(&StoredRecord::Deleted).unwrap();
+                let begins = write_frames(&world, vec![frame(FrameKind::Deleted, "two", count, 0, deleted)]);
+                write_group(&world, &[("two", batch(0, &["new"]))]);
+                usize::try_from(begins).unwrap()
+            };
+            let deletions = [delete(6), delete(1)];
+            write_group(&world, &[("one", batch(6, &["one 6"])), ("one", batch(7, &["one 7"]))]);
+            drop(world.open_quiet());
+            // The deletions' headers go, and a later frame's: the record tells what is missing, and not where.
+            let later = frame_of(&world, "one", 6).start;
+            let length = frame_of(&world, "two", 0).start;
+            let change = |bytes: &mut Vec<u8>| {
+                [deletions[0], deletions[1], later].iter().for_each(|at| bytes[at + 20] ^= 1);
+                if is_cut_out {
+                    let next =
+                        (deletions[0] + 1..).find(|at| bytes[*at..].starts_with(&bytes[length..length + 4]));
+                    drop(bytes.drain(deletions[0]..next.unwrap()));
+                }
+            };
+            world.memory.damage(&world.segment(1), change).unwrap();
+            if loses_index {
+                lose_index(&world);
+            }
+            let (store, notices) = world.open();
+            let context = format!("cut out: {is_cut_out}, index lost: {loses_index}: {notices:?}");
+            assert_eq!(texts(&store, "two", 0).unwrap(), ["new"], "{context}");
+            assert_eq!(store.head("two").unwrap().unwrap().lost_from, None, "{context}");
+            assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(6), EntryId(7))], "{context}");
+        }
+    }
+}
