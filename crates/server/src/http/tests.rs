@@ -120,6 +120,29 @@ async fn a_session_is_prompted_and_compacted() {
 }
 
 #[tokio::test]
+async fn a_prompt_takes_settings_for_its_own_run() {
+    let (server, simulator) = server_with(|_| {}).await;
+    let prompt = async |settings: Value| {
+        let body = json!({ "text": "question", "settings": settings });
+        call(&server, Method::POST, "/sessions/a/prompt", Some(body)).await
+    };
+    let settings = json!({ "temperature": 0.5, "reasoning_effort": "low", "extra": { "top_k": 3 } });
+    for settings in [&settings, &json!({})] {
+        assert_eq!(prompt(settings.clone()).await.0, StatusCode::OK);
+    }
+    let sent: Vec<Value> = simulator.requests().iter().map(|logged| json!(logged.request.settings)).collect();
+    assert_eq!(sent, [settings, json!({})]);
+    for (wrong, why) in [(json!({ "top_p": 7 }), "top_p: must be above 0"), (json!({ "topp": 1 }), "topp")] {
+        let (status, problem) = prompt(wrong).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(why), "{problem}");
+    }
+    assert_eq!(simulator.requests().len(), 2);
+    simulator.assert_clean();
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn bad_requests_are_problems() {
     let server = server().await;
     let cases = [

@@ -61,7 +61,9 @@ impl SegmentSessions {
         Self { header, until, runs }
     }
 
-    /// The runs of entries that are not among `whole`, the frames that can still be read, as frames at the offset `at`.
+    /// The runs of entries that are not among `whole`, the frames that can still be read (in order), as frames at the
+    /// offset `at`. A deletion comes before the session's next frame, wherever that is: it must not take effect on a
+    /// session that was begun again.
     pub(crate) fn missing(&self, whole: &[&Frame], at: u64) -> Vec<Frame> {
         let mut found: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
         for frame in whole {
@@ -69,11 +71,20 @@ impl SegmentSessions {
             found.entry(&frame.session).or_default().push((frame.sequence, end));
         }
         let mut missing = Vec::new();
-        for run in &self.runs {
+        for (index, run) in self.runs.iter().enumerate() {
             let holds_entries = run.next > run.first;
             if !holds_entries && whole.iter().any(|frame| is_same(frame, run)) {
                 continue;
             }
+            let at = match run.kind {
+                FrameKind::Deleted => self.followed_at(index, whole).unwrap_or(at),
+                FrameKind::Append
+                | FrameKind::Part
+                | FrameKind::Commit
+                | FrameKind::Learned
+                | FrameKind::Quarantined
+                | FrameKind::LossAccepted => at,
+            };
             let mut next = run.first;
             if holds_entries {
                 let mut ranges = found.get(run.session.as_ref()).cloned().unwrap_or_default();
@@ -93,6 +104,17 @@ impl SegmentSessions {
             }
         }
         missing
+    }
+
+    /// The offset of the frame, among `whole`, with which the session of the run at `index` goes on.
+    fn followed_at(&self, index: usize, whole: &[&Frame]) -> Option<u64> {
+        let (before, after) = self.runs.split_at(index + 1);
+        let next = after.iter().find(|run| run.session == self.runs[index].session)?;
+        // A session that was begun again several times has as many frames that look the same.
+        let begins_alike =
+            |run: &&Run| (run.kind, run.first) == (next.kind, next.first) && run.session == next.session;
+        let earlier = before.iter().filter(begins_alike).count();
+        whole.iter().filter(|frame| is_same(frame, next)).nth(earlier).map(|frame| frame.offset)
     }
 
     fn encode(&self) -> Vec<u8> {

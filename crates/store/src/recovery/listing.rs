@@ -332,7 +332,8 @@ impl Recovery<'_> {
 pub(super) fn missing_in(record: &SegmentSessions, scanned: &Scan, at: u64) -> Vec<Frame> {
     let whole = scanned.frames.iter().map(|(frame, _)| frame);
     let legible = scanned.bad.iter().chain(&scanned.tail).flat_map(|bad| &bad.legible);
-    let found: Vec<&Frame> = whole.chain(legible).collect();
+    let mut found: Vec<&Frame> = whole.chain(legible).collect();
+    found.sort_by_key(|frame| frame.offset);
     record.missing(&found, at)
 }
 

@@ -46,9 +46,8 @@ impl Recovery<'_> {
                     continue;
                 }
             };
-            // The checkpoint is behind all that the segment still has, or it never had anything.
-            let is_indexed = start.is_some_and(|(order, _)| order == listed.order);
-            if from >= length && (is_indexed || matches!(listed.state, State::Sealed { .. })) {
+            // The checkpoint is behind all that the segment has. Of an abandoned one, more may have been lost than it has.
+            if from >= length && matches!(listed.state, State::Sealed { .. }) {
                 continue;
             }
             let Some(bytes) = self.read_segment(listed.id)? else { continue };
@@ -66,13 +65,13 @@ impl Recovery<'_> {
 
     /// Adds what an earlier start found to be cut off a segment, and reported. Only what it cost is applied again.
     fn take_earlier_cut(&mut self, listed: &Listed, scanned: &Scan) {
-        let is_known = self.lost.iter().any(|range| range.segment == listed.id);
         let State::Abandoned { .. } = listed.state else { return };
-        if is_known {
+        if self.lost.iter().any(|range| range.segment == listed.id) {
             return;
         }
-        if let Some(record) = self.record_of(listed).filter(|record| record.until > scanned.end) {
-            let frames = missing_in(&record, scanned, scanned.end);
+        let Some(record) = self.record_of(listed) else { return };
+        let frames = missing_in(&record, scanned, scanned.end);
+        if !frames.is_empty() {
             let mut range = LostRange::new(listed.id, scanned.end, record.until, frames);
             range.is_inferred = true;
             range.others_possible = false;
@@ -128,7 +127,8 @@ impl Recovery<'_> {
         lost.sort_by_key(|(_, frame)| frame.offset);
         let mut lost = lost.into_iter().peekable();
         for (frame, chain) in scanned.frames.iter().filter(|(frame, _)| frame.offset >= from) {
-            while let Some((range, gone)) = lost.next_if(|(_, gone)| gone.offset < frame.offset) {
+            // Frames that were cut out lay before the frame that is now at their place.
+            while let Some((range, gone)) = lost.next_if(|(_, gone)| gone.offset <= frame.offset) {
                 self.lose_frame(indexer, range, &gone)?;
             }
             let at = usize::try_from(frame.offset).expect("an offset into a buffer in memory");

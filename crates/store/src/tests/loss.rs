@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use greenroom_kernel::EntryId;
 
-use crate::faults::Random;
+use crate::faults::{EIO, Fault, Random};
 use crate::files::{Files, OpenMode};
 use crate::{Notice, Store, StoreError};
 
@@ -378,4 +378,45 @@ fn a_segment_that_is_put_back_takes_its_own_unknown_loss_with_it_and_no_other() 
     world.memory.damage(&world.segment(first), |bytes| *bytes = backup).unwrap();
     let (store, notices) = world.open();
     assert_eq!((unknown_in(&notices), store.unknown_losses()), (vec![second], vec![second]), "{notices:?}");
+}
+
+/// The end of one segment is lost, and then that of the next; each time the process ends before the journal says whose
+/// entries were lost. The records of the segments' sessions still tell it when the index is lost, too.
+#[test]
+fn a_loss_is_not_forgotten_by_a_crash_while_it_is_noted() {
+    let mut interrupted = 0;
+    for at in 1..40 {
+        let world = World { segment_bytes: 1 << 20, ..World::new() };
+        let mut sessions = BTreeMap::new();
+        let mut was_interrupted = true;
+        for names in [["a", "b"], ["c", "d"]] {
+            let (store, _) = world.open();
+            for id in 0..4 {
+                for name in names {
+                    append(&store, name, batch(id, &[&format!("{name} {id}")])).unwrap();
+                    sessions.entry(name.to_owned()).or_insert_with(Vec::new).push(format!("{name} {id}"));
+                }
+            }
+            drop(store);
+            // The last segment may have another number where the failing disk has cost one.
+            let mut paths = world.memory.paths();
+            paths.retain(|path| path.extension().is_some_and(|found| found == "seg"));
+            let cut = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - 150);
+            world.memory.damage(paths.last().unwrap(), cut).unwrap();
+            world.files.set(Fault::FailFrom { at, errno: EIO });
+            let opened = world.try_open();
+            was_interrupted &= opened.is_ok() && world.files.fired() > 0;
+            drop(opened);
+            world.files.set(Fault::None);
+        }
+        lose_index(&world);
+        let (store, notices) = world.open();
+        let lost = incomplete(&store, &sessions);
+        assert_eq!(lost, ["a", "b", "c", "d"], "operation {at}: {notices:?}");
+        for session in lost {
+            assert!(is_quarantined(&store, &session), "operation {at}: {session}: {notices:?}");
+        }
+        interrupted += u32::from(was_interrupted);
+    }
+    assert!(interrupted >= 2, "only {interrupted} openings were interrupted after they found the loss");
 }

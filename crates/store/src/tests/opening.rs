@@ -555,3 +555,85 @@ fn an_index_that_holds_nothing_is_filled_and_only_missed_where_there_were_entrie
         }
     }
 }
+
+/// An index that a crash left behind, or that somebody put back, knows a segment whose place another one has now.
+#[test]
+fn an_index_of_a_segment_that_is_another_now_is_built_again() {
+    for is_rewritten in [true, false] {
+        let aside = tempfile::tempdir().unwrap();
+        let world = World { segment_bytes: 1_000, ..World::new() };
+        let store = world.open_quiet();
+        for id in 0..2 {
+            append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+            append(&store, "two", batch(id, &[&format!("two {id}")])).unwrap();
+        }
+        drop(store);
+        // The index knows the first segment alone, which is still written to.
+        copy_dir(&world.index(), &aside.path().join("index"));
+        let world = if is_rewritten {
+            let store = world.open_quiet();
+            wait(store.delete("two")).unwrap();
+            wait(store.reclaim()).unwrap();
+            assert!(!world.memory.paths().contains(&world.segment(1)), "it was rewritten");
+            drop(store);
+            world
+        } else {
+            // Or it is that of another store.
+            let other = World { segment_bytes: 1_000, ..World::new() };
+            let store = other.open_quiet();
+            for id in 0..2 {
+                append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+            }
+            append(&store, "three", batch(0, &[&"x".repeat(900)])).unwrap();
+            drop(store);
+            assert!(other.memory.paths().contains(&other.segment(2)), "the first segment is sealed");
+            other
+        };
+        lose_index(&world);
+        copy_dir(&aside.path().join("index"), &world.index());
+        let (store, notices) = world.open();
+        let [Notice::IndexRebuilt { reason }] = &notices[..] else { panic!("{notices:?}") };
+        assert!(reason.starts_with("it does not fit segment "), "{reason}");
+        assert_eq!(texts(&store, "one", 0).unwrap(), expected("one", 2));
+        assert_eq!(store.head("two").unwrap(), None);
+    }
+}
+
+/// What is left of the segment does not say where the deletion stood, but only that the session was begun again after.
+#[test]
+fn a_lost_deletion_does_not_cost_the_session_that_was_begun_again() {
+    for loses_index in [false, true] {
+        for is_cut_out in [true, false] {
+            let world = alternating();
+            let delete = |count: u64| {
+                let deleted = record::encode(&StoredRecord::Deleted).unwrap();
+                let begins = write_frames(&world, vec![frame(FrameKind::Deleted, "two", count, 0, deleted)]);
+                write_group(&world, &[("two", batch(0, &["new"]))]);
+                usize::try_from(begins).unwrap()
+            };
+            let deletions = [delete(6), delete(1)];
+            write_group(&world, &[("one", batch(6, &["one 6"])), ("one", batch(7, &["one 7"]))]);
+            drop(world.open_quiet());
+            // The deletions' headers go, and a later frame's: the record tells what is missing, and not where.
+            let later = frame_of(&world, "one", 6).start;
+            let length = frame_of(&world, "two", 0).start;
+            let change = |bytes: &mut Vec<u8>| {
+                [deletions[0], deletions[1], later].iter().for_each(|at| bytes[at + 20] ^= 1);
+                if is_cut_out {
+                    let next =
+                        (deletions[0] + 1..).find(|at| bytes[*at..].starts_with(&bytes[length..length + 4]));
+                    drop(bytes.drain(deletions[0]..next.unwrap()));
+                }
+            };
+            world.memory.damage(&world.segment(1), change).unwrap();
+            if loses_index {
+                lose_index(&world);
+            }
+            let (store, notices) = world.open();
+            let context = format!("cut out: {is_cut_out}, index lost: {loses_index}: {notices:?}");
+            assert_eq!(texts(&store, "two", 0).unwrap(), ["new"], "{context}");
+            assert_eq!(store.head("two").unwrap().unwrap().lost_from, None, "{context}");
+            assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(6), EntryId(7))], "{context}");
+        }
+    }
+}
