@@ -75,7 +75,7 @@ fn answers_and_tool_calls_steer_nothing() {
     // A call of a tool with a hostile name and arguments, which does not exist, and then an answer.
     let script = Function(|request: &SeenRequest, info: CallInfo| match info.session_call % 2 {
         _ if request.last_user_text().starts_with("[") => Reply::text("a summary"),
-        0 => Reply::text(hostile()).and_call(&hostile(), &json!({ "path": hostile(), "command": hostile() })),
+        0 => Reply::text(hostile()).and_call(hostile(), &json!({ "path": hostile(), "command": hostile() })),
         _ => Reply::text(hostile()),
     });
     let model = Model::new(ByPurpose::new(script, Summariser::Obedient), |_| {});
