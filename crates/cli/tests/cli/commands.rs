@@ -214,7 +214,7 @@ fn our_environment_block_holds_no_secret() {
     let pace = Pace { chunks: 2_000, first_ms: 0, between_ms: 1_000 };
     let text: String = (0..2_000).map(|line| format!("line {line}\n")).collect();
     let model = Model::new(Says(Reply::text(text).with_pace(pace)), |_| {});
-    let mut command = place.command(&["run", "-p", "Count.", "--base-url", &model.url()]);
+    let mut command = place.command(&["run", "--json", "-p", "Count.", "--base-url", &model.url()]);
     let secrets =
         ["OPENAI_API_KEY", "MY_SECRET", "DATABASE_URL", "HTTPS_PROXY", "OPENAI_BASE_URL", "GREENROOM_KEY"];
     for name in secrets {
@@ -431,7 +431,7 @@ fn a_hangup_that_is_ignored_is_ignored() {
     let binary = env!("CARGO_BIN_EXE_greenroom");
     let mut command = place.command_of(
         PathBuf::from("/usr/bin/nohup"),
-        &[binary, "run", "-p", "Count.", "--base-url", &model.url()],
+        &[binary, "run", "--json", "-p", "Count.", "--base-url", &model.url()],
     );
     let mut run = Running::start(&mut command);
     run.wait_for("line 1");
