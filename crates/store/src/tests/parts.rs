@@ -294,7 +294,12 @@ fn a_session_of_a_large_batch_is_deleted_and_its_space_given_back() {
 }
 
 /// The first parts of a batch with these entries, whose other parts have not come yet. Gives the rest of the batch.
-fn begin<'a>(store: &Store, session: &str, batch: &'a Batch, parts: usize) -> (&'a [greenroom_kernel::Entry], u64) {
+fn begin<'a>(
+    store: &Store,
+    session: &str,
+    batch: &'a Batch,
+    parts: usize,
+) -> (&'a [greenroom_kernel::Entry], u64) {
     let crate::Inner::Disk(disk) = store.inner.as_ref() else { panic!("it is on a disk") };
     let (mut rest, mut sequence) = (batch.entries.as_slice(), 0);
     for number in 0..parts {
