@@ -636,8 +636,12 @@ impl Run {
                 self.end(vec![answer], RunOutcome::Stopped { reason })
             }
             Verdict::Rejected { reason } if self.validation.rejections >= self.limits.rejections_max => {
-                let times = self.validation.rejections + 1;
-                let stopped = format!("{times} answers were not accepted, the last one because: {reason}");
+                let stopped = match self.validation.rejections {
+                    0 => format!("the answer was not accepted because: {reason}"),
+                    before => {
+                        format!("{} answers were not accepted, the last one because: {reason}", before + 1)
+                    }
+                };
                 self.validation.ended_by = Some(reason);
                 self.end(vec![answer], RunOutcome::Stopped { reason: stopped })
             }

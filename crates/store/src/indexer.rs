@@ -47,8 +47,7 @@ impl Effect {
             | StoredRecord::Part { entries, head, .. }
             | StoredRecord::Commit { entries, head, .. } => {
                 let ids = entries.iter().map(|entry| entry.id.0);
-                entries.len() as u64 == u64::from(frame.count)
-                    && ids.eq(frame.sequence..frame.sequence.saturating_add(u64::from(frame.count)))
+                ids.eq(frame.sequence..frame.sequence.saturating_add(u64::from(frame.count)))
                     && frame.sequence.checked_add(u64::from(frame.count)) == Some(head.entries)
             }
             StoredRecord::Quarantined { head } | StoredRecord::LossAccepted { head } => {

@@ -768,6 +768,9 @@ fn more_calls_than_one_answer_may_have_are_left_out_and_the_model_is_told() {
     let mut run = check_run(of_few_calls(), begun(vec![(answered(both), "record (c=1,2,3,4) none")]));
     let effects = run.on(recorded(0));
     assert_eq!(words(&effects), "run 1,2,3; record (r=4) none");
+    // The three that ran and the one that is told of are not among those that were left out after it.
+    let Some(Effect::Record { messages, .. }) = effects.last() else { panic!("{effects:?}") };
+    assert!(messages[0].text().contains("this call and 5 after it were left out"), "{}", messages[0].text());
 }
 
 #[test]
@@ -1437,4 +1440,35 @@ fn a_validator_that_fails_and_an_abort_while_it_judges_end_the_run_and_keep_the_
     let limits = RunLimits { steps_max: 1, ..RunLimits::default() };
     let run = check_run(Run::new(limits, true, None).validated(true), judging());
     check_run(run, vec![(rejected("no"), "end stopped (a)")]);
+}
+
+/// The reason with which a run stopped.
+#[track_caller]
+fn stop_reason(effects: &[Effect]) -> &str {
+    match effects.last() {
+        Some(Effect::End { outcome: RunOutcome::Stopped { reason }, .. }) => reason,
+        _ => panic!("it did not stop: {effects:?}"),
+    }
+}
+
+#[test]
+fn a_run_that_stops_says_how_many_answers_were_not_accepted() {
+    for (rejections_max, said) in
+        [(0, "the answer was not accepted because"), (2, "3 answers were not accepted, the last one")]
+    {
+        let mut run =
+            Run::new(RunLimits { rejections_max, ..RunLimits::default() }, true, None).validated(true);
+        run.on(Input::Begin);
+        let mut effects = Vec::new();
+        for _ in 0..=rejections_max {
+            run.on(size(10));
+            run.on(text());
+            effects = run.on(rejected("it names no city"));
+            if !run.is_over() {
+                run.on(recorded(0));
+            }
+        }
+        let reason = stop_reason(&effects);
+        assert!(reason.starts_with(said) && reason.ends_with("because: it names no city"), "{reason}");
+    }
 }

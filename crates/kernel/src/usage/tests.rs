@@ -89,6 +89,7 @@ fn the_window_is_the_first_that_is_known() {
     check(Some(1), known(Some(2), Some(3), Some(4)), 1, WindowSource::CompactionSetting);
     check(None, known(Some(20), Some(3), Some(4)), 20, WindowSource::Setting);
     check(None, known(None, Some(30), Some(40)), 30, WindowSource::Catalog);
+    check(None, known(None, Some(30), Some(30)), 30, WindowSource::Catalog);
     check(None, known(None, Some(30), Some(4)), 4, WindowSource::Learned);
     check(None, known(None, None, Some(4)), 4, WindowSource::Learned);
     check(None, known(None, None, None), 128_000, WindowSource::Assumed);
@@ -119,6 +120,7 @@ fn a_ratio_is_learned_smoothly_within_its_limits() {
     let one = Ratio::default();
     close(one.learn(1_000, 2_000), 1.3);
     close(one.learn(399, 2_000), 1.0);
+    close(one.learn(400, 800), 1.3);
     close(one.learn(1_000, 0), 1.0);
     // One wild sample moves it no further than the limits allow.
     close(one.learn(1_000, 1_000_000), 0.7 + 0.3 * 3.0);
@@ -390,4 +392,16 @@ fn a_report_that_was_contradicted_is_so_after_opening_too() {
     assert_eq!(opened.measured(), Measured { trailing_tokens: 4_000, ..expect });
     let again = opened.reported(&answer(3_000_600, 200, 0), 0, false);
     assert!(matches!(again, Trust::Contradicted { is_first: false, .. }), "{again:?}");
+}
+
+/// Some providers count a repeated context for less.
+#[test]
+fn a_report_below_the_one_before_teaches_nothing_of_what_was_added() {
+    let mut tracker = tracker(1_000);
+    tracker.appended(10_000);
+    tracker.reported(&answer(14_000, 0, 0), 0, false);
+    let learned = tracker.ratio();
+    tracker.appended(1_000);
+    assert_eq!(tracker.reported(&answer(13_000, 0, 0), 0, false), Trust::Used);
+    assert_eq!((tracker.ratio(), tracker.measured().usage_tokens), (learned, 13_000));
 }

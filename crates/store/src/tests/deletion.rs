@@ -1,7 +1,10 @@
 //! Deleting sessions and giving back their space, with a crash at every step.
 
+use greenroom_kernel::EntryId;
+
 use crate::faults::{EIO, Fault};
-use crate::{Notice, Store};
+use crate::journal::{FrameKind, SegmentHeader, scan};
+use crate::{Appended, Notice, Store};
 
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 
@@ -250,5 +253,110 @@ fn a_full_disk_becomes_usable_by_deleting() {
         assert_eq!((texts(&store, "live", 0).unwrap(), store.list().unwrap().len()), (expected, 1));
         let reserve = world.dir.path().join("reserve");
         assert!(world.memory.paths().contains(&reserve), "the reserve is made again");
+    }
+}
+
+/// The frames of all segments, in order: kind, session and sequence number.
+fn frames(world: &World) -> Vec<(FrameKind, String, u64)> {
+    let mut paths = world.memory.paths();
+    paths.retain(|path| path.extension().is_some_and(|found| found == "seg"));
+    let mut found = Vec::new();
+    for path in paths {
+        let look = |bytes: &mut Vec<u8>| {
+            let header = SegmentHeader::decode(bytes).unwrap().unwrap();
+            let scanned = scan(bytes, header.id, header.seed, None);
+            let frames = scanned.frames.into_iter().map(|(frame, _)| frame);
+            let facts = frames.map(|frame| (frame.kind, frame.session.to_string(), frame.sequence));
+            found.push((header.order, facts.collect::<Vec<_>>()));
+        };
+        world.memory.damage(&path, look).unwrap();
+    }
+    found.sort_by_key(|(order, _)| *order);
+    found.into_iter().flat_map(|(_, facts)| facts).collect()
+}
+
+/// Begins and deletes a session, and rewrites the segments that it was in.
+fn rewrite(store: &Store) {
+    append(store, "dead", batch(0, &["dead"])).unwrap();
+    wait(store.delete("dead")).unwrap();
+    wait(store.reclaim()).unwrap();
+}
+
+#[test]
+fn a_rewritten_segment_keeps_the_frames_that_are_needed_and_no_others() {
+    let world = World { segment_bytes: 1 << 20, ..World::new() };
+    let store = world.open_quiet();
+    append(&store, "one", keyed(0, &["first"], "with an entry")).unwrap();
+    // Batches without entries: one is needed for its key, one for nothing, and one has the newest head.
+    append(&store, "one", keyed(1, &[], "without an entry")).unwrap();
+    let titled = |title: &str| {
+        let mut batch = batch(1, &[]);
+        batch.head.title = Some(title.to_owned());
+        batch
+    };
+    append(&store, "one", titled("old")).unwrap();
+    append(&store, "one", titled("new")).unwrap();
+    wait(store.learned_put("fact", b"old")).unwrap();
+    wait(store.learned_put("fact", b"new")).unwrap();
+    let one = |sequence| (FrameKind::Append, "one".to_owned(), sequence);
+    let needed = vec![one(0), one(1), one(1), (FrameKind::Learned, String::new(), 0)];
+    // Twice, since the second time the frames lie where the first one put them.
+    for _ in 0..2 {
+        rewrite(&store);
+        let mut left = frames(&world);
+        left.retain(|(kind, ..)| *kind != FrameKind::Deleted);
+        assert_eq!(left, needed);
+    }
+    drop(store);
+    for loses_index in [false, true] {
+        if loses_index {
+            std::fs::remove_dir_all(world.index()).unwrap();
+        }
+        let (store, _) = world.open();
+        assert_eq!(texts(&store, "one", 0).unwrap(), ["first"]);
+        assert_eq!(store.head("one").unwrap().unwrap().title.as_deref(), Some("new"));
+        assert_eq!(store.learned_get("fact").unwrap().as_deref(), Some(&b"new"[..]));
+        for (key, first) in [("with an entry", 0), ("without an entry", 1)] {
+            let again = append(&store, "one", keyed(1, &["twice"], key)).unwrap();
+            assert_eq!(again, Appended::Duplicate { first: EntryId(first) }, "{key}");
+        }
+    }
+}
+
+#[test]
+fn what_says_that_a_loss_was_accepted_is_kept_and_what_said_that_it_was_found_is_not() {
+    for (is_accepted, goes_on) in [(false, false), (true, false), (true, true)] {
+        let world = World { segment_bytes: 1 << 20, ..World::new() };
+        let store = world.open_quiet();
+        for id in 0..3 {
+            append(&store, "one", batch(id, &[&format!("one {id}")])).unwrap();
+        }
+        drop(store);
+        let damage = |bytes: &mut Vec<u8>| {
+            let at = bytes.windows(5).position(|found| found == b"one 2").unwrap();
+            bytes[at] ^= 1;
+        };
+        world.memory.damage(&world.segment(1), damage).unwrap();
+        let (store, _) = world.open();
+        let mut kept = FrameKind::Quarantined;
+        if is_accepted {
+            wait(store.accept_loss("one")).unwrap();
+            kept = FrameKind::LossAccepted;
+        }
+        if goes_on {
+            append(&store, "one", batch(2, &["one 2 again"])).unwrap();
+        }
+        for _ in 0..2 {
+            rewrite(&store);
+            let mut left = frames(&world);
+            left.retain(|(kind, ..)| [FrameKind::Quarantined, FrameKind::LossAccepted].contains(kind));
+            assert_eq!(left, [(kept, "one".to_owned(), 2)], "accepted: {is_accepted}, goes on: {goes_on}");
+        }
+        drop(store);
+        std::fs::remove_dir_all(world.index()).unwrap();
+        let (store, _) = world.open();
+        let head = store.head("one").unwrap().unwrap();
+        let lost_from = (!is_accepted).then_some(EntryId(2));
+        assert_eq!((head.lost_from, head.entries), (lost_from, 2 + u64::from(goes_on)));
     }
 }

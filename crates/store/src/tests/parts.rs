@@ -292,3 +292,73 @@ fn a_session_of_a_large_batch_is_deleted_and_its_space_given_back() {
     assert_eq!(texts(&store, "two", 0).unwrap()[..30], expected);
     assert_eq!(texts(&store, "one", 0).unwrap(), ["again"]);
 }
+
+/// The first parts of a batch with these entries, whose other parts have not come yet. Gives the rest of the batch.
+fn begin<'a>(
+    store: &Store,
+    session: &str,
+    batch: &'a Batch,
+    parts: usize,
+) -> (&'a [greenroom_kernel::Entry], u64) {
+    let crate::Inner::Disk(disk) = store.inner.as_ref() else { panic!("it is on a disk") };
+    let (mut rest, mut sequence) = (batch.entries.as_slice(), 0);
+    for number in 0..parts {
+        let part = crate::Part::first_of(rest, number > 0, 77, &None, &batch.head).unwrap();
+        let count = part.count;
+        wait(disk.append_part(session, EntryId(sequence), &None, part)).unwrap();
+        (rest, sequence) = (&rest[count..], sequence + count as u64);
+    }
+    (rest, sequence)
+}
+
+/// The segment with the lowest number.
+fn oldest(world: &World) -> Option<std::path::PathBuf> {
+    world.memory.paths().into_iter().find(|path| path.extension().is_some_and(|found| found == "seg"))
+}
+
+#[test]
+fn a_batch_goes_on_after_the_segment_of_its_first_parts_was_rewritten() {
+    let (world, expected) = (World { segment_bytes: 1 << 20, ..World::new() }, long("a", 20));
+    let store = world.open_quiet();
+    let batch = of(&expected, 0);
+    let (mut rest, mut sequence) = begin(&store, "one", &batch, 1);
+    // Twice, since the second time the part lies where the first one put it.
+    for _ in 0..2 {
+        append(&store, "dead", self::batch(0, &["dead"])).unwrap();
+        let before = oldest(&world);
+        wait(store.delete("dead")).unwrap();
+        wait(store.reclaim()).unwrap();
+        assert_ne!(oldest(&world), before, "it was rewritten");
+    }
+    let crate::Inner::Disk(disk) = store.inner.as_ref() else { panic!("it is on a disk") };
+    while !rest.is_empty() {
+        let part = crate::Part::first_of(rest, true, 77, &None, &batch.head).unwrap();
+        let count = part.count;
+        wait(disk.append_part("one", EntryId(sequence), &None, part)).unwrap();
+        (rest, sequence) = (&rest[count..], sequence + count as u64);
+    }
+    assert_eq!(texts(&store, "one", 0).unwrap(), expected);
+    drop(store);
+    for loses_index in [false, true] {
+        if loses_index {
+            std::fs::remove_dir_all(world.index()).unwrap();
+        }
+        assert_eq!(texts(&world.open().0, "one", 0).unwrap(), expected);
+    }
+}
+
+#[test]
+fn the_space_of_a_batch_that_was_never_finished_is_given_back_after_the_next_opening() {
+    let (world, expected) = (World { segment_bytes: 1 << 20, ..World::new() }, long("a", 30));
+    let store = world.open_quiet();
+    append(&store, "two", batch(0, &["stays"])).unwrap();
+    let before = bytes(&world);
+    begin(&store, "one", &of(&expected, 0), 2);
+    let parts = bytes(&world) - before;
+    assert!(parts > 1_600, "{parts}");
+    drop(store);
+    // It is given back when there is nothing else to do.
+    append(&world.open_quiet(), "two", batch(1, &["goes on"])).unwrap();
+    assert!(bytes(&world) < before + parts / 2, "{} bytes of {before} and {parts}", bytes(&world));
+    assert_eq!(held(&world.open_quiet(), "one"), None);
+}
