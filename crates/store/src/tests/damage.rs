@@ -189,8 +189,32 @@ fn damage_both(world: &World, random: &mut Random) {
     damage_index(world, random);
 }
 
-/// What `cargo xtask mutations` runs. The environment says how many seeds: the first third damage the journal, the
-/// second the index, and the last both.
+#[test]
+fn damage_to_two_files_of_the_journal_is_reported() {
+    (200..230).for_each(|seed| drop(mutated(seed, damage_two)));
+}
+
+/// Damages two of the journal's files; a third of the time they are the same one.
+fn damage_two(world: &World, random: &mut Random) {
+    damage_journal(world, random);
+    damage_journal(world, random);
+}
+
+#[test]
+fn damage_is_reported_without_an_index_too() {
+    (300..330).for_each(|seed| drop(mutated(seed, damage_without_index)));
+}
+
+fn damage_without_index(world: &World, random: &mut Random) {
+    damage_journal(world, random);
+    std::fs::remove_dir_all(world.index()).unwrap();
+}
+
+/// What is damaged by hand: a fifth of the seeds each.
+const KINDS: [&str; 5] =
+    ["the journal", "the index", "both", "two files of the journal", "the journal, the index lost"];
+
+/// What `cargo xtask mutations` runs. The environment says how many seeds; [`KINDS`] share them.
 #[test]
 #[ignore = "run by `cargo xtask mutations`"]
 #[expect(clippy::print_stdout, reason = "it is a command's output")]
@@ -206,14 +230,16 @@ fn manual() {
             if seed >= runs {
                 return;
             }
-            let kind = usize::try_from(seed * 3 / runs).expect("below 3");
+            let kind = usize::try_from(seed * KINDS.len() as u64 / runs).expect("a kind");
             let lived = catch_unwind(|| match kind {
                 0 => mutated(seed, damage_journal).2,
                 1 => {
                     damaged_index(seed);
                     true
                 }
-                _ => mutated(seed, damage_both).2,
+                2 => mutated(seed, damage_both).2,
+                3 => mutated(seed, damage_two).2,
+                _ => mutated(seed, damage_without_index).2,
             });
             let mut tally = tally.lock().unwrap();
             tally.runs[kind] += 1;
@@ -226,7 +252,7 @@ fn manual() {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let tally = tally.into_inner().unwrap();
-    for (kind, what) in ["the journal", "the index", "both"].into_iter().enumerate() {
+    for (kind, what) in KINDS.into_iter().enumerate() {
         println!(
             "{:>8} mutations of {what}: {} lost nothing, {} lost something and said so",
             tally.runs[kind],
@@ -246,8 +272,8 @@ fn manual() {
 /// The results of many mutations, by what was damaged.
 #[derive(Default)]
 struct Tally {
-    runs: [u64; 3],
-    whole: [u64; 3],
+    runs: [u64; KINDS.len()],
+    whole: [u64; KINDS.len()],
     failed: Vec<u64>,
 }
 
