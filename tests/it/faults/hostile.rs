@@ -351,7 +351,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// A server that plays the case once, and answers well from then on.
+/// A server that plays the case to the first call and to every request for its list of models, and answers well from
+/// then on. Only calls are counted.
 async fn serve(case: &Case) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -360,11 +361,10 @@ async fn serve(case: &Case) -> (String, Arc<AtomicUsize>) {
         (Arc::clone(&requests), case.bytes.clone(), case.again.clone(), case.hangs);
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
-            let is_first = seen.fetch_add(1, Ordering::SeqCst) == 0;
-            let (bytes, again) = (bytes.clone(), again.clone());
+            let (bytes, again, seen) = (bytes.clone(), again.clone(), Arc::clone(&seen));
             tokio::spawn(async move {
-                read_request(&mut socket).await;
-                if !is_first {
+                let is_call = read_request(&mut socket).await.starts_with("POST ");
+                if is_call && seen.fetch_add(1, Ordering::SeqCst) > 0 {
                     let _ = socket.write_all(good().as_bytes()).await;
                     let _ = socket.shutdown().await;
                     return;
@@ -386,21 +386,21 @@ async fn serve(case: &Case) -> (String, Arc<AtomicUsize>) {
     (url, requests)
 }
 
-async fn read_request(socket: &mut TcpStream) {
+async fn read_request(socket: &mut TcpStream) -> String {
     let (mut bytes, mut buffer) = (Vec::new(), [0; 65_536]);
     loop {
-        let Ok(count) = socket.read(&mut buffer).await else { return };
+        let count = socket.read(&mut buffer).await.unwrap_or(0);
         bytes.extend_from_slice(&buffer[..count]);
-        let text = String::from_utf8_lossy(&bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
             let head = head.to_ascii_lowercase();
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
             if body.len() >= length.unwrap_or(0_usize) {
-                return;
+                return text;
             }
         }
         if count == 0 {
-            return;
+            return text;
         }
     }
 }
