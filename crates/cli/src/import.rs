@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::errors;
 use crate::files;
 use crate::options::{Global, ImportArgs};
+use crate::plan::last_answer;
 use crate::setup;
 use crate::terminal::Screen;
 
@@ -64,7 +65,10 @@ async fn one(runtime: &Runtime, file: &Path) -> Result<(String, Imported)> {
             "{id} is there already; `greenroom delete {id}` makes room for it"
         )));
     }
-    let session = runtime.open(&id, &Agent::new("imported")).await?;
+    // The file's own model, whose window the conversation was held in.
+    let path = imported.path();
+    let model = last_answer(&path).map_or("imported", |answer| answer.model.as_str());
+    let session = runtime.open(&id, Agent::new(model)).await?;
     session.import(imported.entries.clone(), imported.leaf).await?;
     Ok((id, imported))
 }

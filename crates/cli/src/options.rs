@@ -321,7 +321,7 @@ pub(crate) struct PlanArgs {
     /// The entry at which the path ends [default: the newest]
     #[arg(long, value_name = "ID")]
     pub(crate) leaf: Option<String>,
-    /// The window to plan for, in tokens [default: the session's, else 128000]
+    /// The window to plan for, in tokens [default: the configuration's, else the session's or its model's, else 128000]
     #[arg(long, value_name = "TOKENS")]
     pub(crate) window: Option<u64>,
     /// Print JSON

@@ -9,10 +9,12 @@ use anyhow::Result;
 use greenroom::kernel::entry::{Entry, EntryId};
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::plan::{FileRule, PlanOptions};
-use greenroom::kernel::settings::{CompactionSettings, CutRule, Occasion};
-use greenroom::kernel::size;
+use greenroom::kernel::settings::{CutRule, Occasion};
+use greenroom::kernel::{AssistantMessage, Message, size};
+use greenroom::provider::Catalog;
 use greenroom_formats::{ImportOptions, PlanReport, import};
 
+use crate::config::Config;
 use crate::options::{Cut, Estimator, Global, PlanArgs};
 use crate::show::Stored;
 use crate::terminal::{Screen, one_line};
@@ -28,14 +30,11 @@ const FILES_SHOWN: usize = 8;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
-    let settings = setup::config(global)?.config.compaction;
+    let config = setup::config(global)?.config;
     let file = Path::new(&args.source);
     let is_file = file.is_file();
-    let (report, code) = if is_file {
-        (of_file(file, args, &settings)?, 0)
-    } else {
-        of_session(global, args, &settings).await?
-    };
+    let (report, code) =
+        if is_file { (of_file(file, args, &config)?, 0) } else { of_session(global, args, &config).await? };
     let mut screen = Screen::stdout(global.color);
     if args.json {
         screen.pretty_json(&report)?;
@@ -45,7 +44,7 @@ pub(crate) async fn run(global: &Global, args: &PlanArgs) -> Result<u8> {
     Ok(code)
 }
 
-fn of_file(path: &Path, args: &PlanArgs, settings: &CompactionSettings) -> Result<PlanReport> {
+fn of_file(path: &Path, args: &PlanArgs, config: &Config) -> Result<PlanReport> {
     let bytes = crate::import::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
     // As it was read: a plan shows the file that there is, not the one that an import would make of it.
@@ -55,16 +54,14 @@ fn of_file(path: &Path, args: &PlanArgs, settings: &CompactionSettings) -> Resul
         Some(leaf) => Some(imported.find(leaf).ok_or_else(|| no_entry(leaf, &args.source))?),
         None => imported.leaf,
     };
-    let options = PlanOptions { as_read: true, ..options(args, settings, WINDOW) };
-    Ok(PlanReport::of_recorded(&imported.path_to(leaf), &options, |id| imported.name_of(id)))
+    let path = imported.path_to(leaf);
+    let window = catalog_window(&path).unwrap_or(WINDOW);
+    let options = PlanOptions { as_read: true, ..options(args, config, window) };
+    Ok(PlanReport::of_recorded(&path, &options, |id| imported.name_of(id)))
 }
 
 /// The plan, and the exit code: a damaged session is planned as far as it can be read.
-async fn of_session(
-    global: &Global,
-    args: &PlanArgs,
-    settings: &CompactionSettings,
-) -> Result<(PlanReport, u8)> {
+async fn of_session(global: &Global, args: &PlanArgs, config: &Config) -> Result<(PlanReport, u8)> {
     let stored = Stored::read(global, &args.source).await.map_err(|error| {
         let is_path = args.source.contains(['/', '.']);
         if is_path { error.context(format!("there is no file {}", args.source)) } else { error }
@@ -76,7 +73,8 @@ async fn of_session(
         }
         None => stored.path(),
     };
-    let options = options(args, settings, stored.head.window.unwrap_or(WINDOW));
+    let window = stored.head.window.or_else(|| catalog_window(&path)).unwrap_or(WINDOW);
+    let options = options(args, config, window);
     let report = PlanReport::of_recorded(&path, &options, |id| id.to_string());
     Ok((report, stored.say_losses(global, &args.source)?))
 }
@@ -85,13 +83,29 @@ fn no_entry(leaf: &str, source: &str) -> anyhow::Error {
     errors::usage(format!("{source} has no entry {leaf}"))
 }
 
-/// What is asked for; `nearest` with `char4` is the comparison with other systems.
-fn options(args: &PlanArgs, settings: &CompactionSettings, window: u64) -> PlanOptions {
+/// The window of the model that answered last on a path, if the catalogue knows it.
+fn catalog_window(path: &[Arc<Entry>]) -> Option<u64> {
+    let answer = last_answer(path)?;
+    Catalog::bundled().find(&answer.provider, &answer.model)?.window_tokens()
+}
+
+/// The newest answer on a path.
+pub(crate) fn last_answer(path: &[Arc<Entry>]) -> Option<&AssistantMessage> {
+    path.iter().rev().find_map(|entry| match &**entry.kind.as_message()? {
+        Message::Assistant(answer) => Some(answer),
+        Message::User(_) | Message::ToolResult(_) => None,
+    })
+}
+
+/// What is asked for; `nearest` with `char4` is the comparison with other systems. `window` holds where neither a flag
+/// nor the configuration says another one.
+fn options(args: &PlanArgs, config: &Config, window: u64) -> PlanOptions {
+    let settings = &config.compaction;
     let is_comparison = args.cut == Some(Cut::Nearest) && args.estimator == Some(Estimator::Char4);
     if is_comparison {
         return PlanOptions::comparison(args.keep_recent.unwrap_or(COMPARISON_KEEP), 0);
     }
-    let window = args.window.unwrap_or(window);
+    let window = args.window.or(settings.context_window).or(config.context_window).unwrap_or(window);
     let mut options = PlanOptions::new(settings, window, Occasion::Manual, 0, 0);
     options.files = FileRule::Declared;
     if let Some(keep) = args.keep_recent {
@@ -126,7 +140,7 @@ fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
     let mut what = picture::count(plan.messages_to_summarize, "message");
     if plan.is_split_turn {
         what.push_str(&format!(
-            " and the first {} of a run that is cut",
+            " and the first {} of a turn that is cut",
             picture::count(plan.turn_prefix_messages, "message")
         ));
     }

@@ -283,15 +283,13 @@ impl Setup {
             agent = agent.tool_timeout(Duration::from_secs(seconds));
         }
         agent = agent.run_timeout(config.limits.run_timeout_s.map(Duration::from_secs));
-        let runtime = runtime(global, provider, &server.settings, &config.compaction).await?;
-        Ok(Self {
-            runtime,
-            agent,
-            compaction: loaded.config.compaction,
-            serve: loaded.config.serve,
-            simulated,
-            base_url,
-        })
+        let mut compaction = loaded.config.compaction.clone();
+        if args.window.is_some() {
+            // A flag stands above every setting.
+            compaction.context_window = None;
+        }
+        let runtime = runtime(global, provider, &server.settings, &compaction).await?;
+        Ok(Self { runtime, agent, compaction, serve: loaded.config.serve, simulated, base_url })
     }
 
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the

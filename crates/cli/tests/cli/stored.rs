@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use greenroom_simulator::Echo;
+use serde_json::json;
 
-use super::support::{Model, Place, files, ran};
+use super::support::{Model, Place, events, files, ran};
 
 #[test]
 fn looking_makes_nothing() {
@@ -396,6 +397,61 @@ fn files_of_other_systems_are_planned_as_they_plan() {
 }
 
 /// Takes all rights to write below a folder away. Where the test is allowed to do everything, it gives the folder to
+/// A session file of 30 messages with about 400 tokens each, answered by this model.
+fn file_of_model(place: &Place, model: &str) {
+    let mut lines = vec![json!({"type": "session", "version": 3, "id": "s"})];
+    for number in 0..30 {
+        let text = format!("message {number} {}", "thing ".repeat(400));
+        let message = if number % 2 == 0 {
+            json!({"role": "user", "content": text})
+        } else {
+            json!({"role": "assistant", "content": [{"type": "text", "text": text}], "stopReason": "stop",
+                "provider": "openai", "model": model})
+        };
+        let parent = (number > 0).then(|| format!("m{}", number - 1));
+        lines.push(
+            json!({"type": "message", "id": format!("m{number}"), "parentId": parent, "message": message}),
+        );
+    }
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    std::fs::write(place.work().join("file.jsonl"), text).unwrap();
+}
+
+#[test]
+fn a_plan_is_made_for_the_window_that_is_known() {
+    let place = Place::new();
+    let planned = |arguments: &[&str]| {
+        let plan = place.json(&[&["plan", "file.jsonl", "--json"], arguments].concat());
+        !plan["plan"].is_null()
+    };
+    // In a large window everything is recent enough to keep.
+    file_of_model(&place, "unheard-of");
+    assert!(!planned(&[]) && planned(&["--window", "8000"]));
+    file_of_model(&place, "gpt-4");
+    assert!(planned(&[]), "the catalogue gives gpt-4 8,192 tokens");
+    assert!(!planned(&["--window", "128000"]));
+    place.own_file("context_window: 100000\n");
+    assert!(!planned(&[]) && planned(&["--window", "8000"]));
+    place.own_file("context_window: 100000\ncompaction: { context_window: 8000 }\n");
+    assert!(planned(&[]) && !planned(&["--window", "128000"]));
+}
+
+#[test]
+fn the_flag_for_the_window_stands_above_every_setting() {
+    let model = Model::new(Echo, |_| {});
+    let place = Place::new();
+    place.own_file("context_window: 9000\ncompaction: { context_window: 8000 }\n");
+    let window = |flags: &[&str]| {
+        let url = model.url();
+        let ran =
+            place.run(&[&["run", "--json", "--no-tools", "-p", "hi", "--base-url", &url], flags].concat());
+        let last = events(&ran).into_iter().rfind(|event| event["type"] == "run_end").unwrap();
+        (last["context"]["window"].as_u64().unwrap(), last["context"]["window_source"].to_string())
+    };
+    assert_eq!(window(&[]), (8_000, "\"compaction_setting\"".to_owned()));
+    assert_eq!(window(&["--window", "7000"]), (7_000, "\"setting\"".to_owned()));
+}
+
 /// nobody in particular, as whom the commands then run.
 fn close_to_writers(path: &Path, stranger: Option<u32>) {
     use std::os::unix::fs::PermissionsExt as _;
