@@ -275,10 +275,16 @@ fn frames(world: &World) -> Vec<(FrameKind, String, u64)> {
     found.into_iter().flat_map(|(_, facts)| facts).collect()
 }
 
-/// Begins and deletes a session, and rewrites the segments that it was in.
-fn rewrite(store: &Store) {
-    append(store, "dead", batch(0, &["dead"])).unwrap();
-    wait(store.delete("dead")).unwrap();
+/// Two sessions, for [`rewrite`].
+fn begin_dead(store: &Store) {
+    for dead in ["dead1", "dead2"] {
+        append(store, dead, batch(0, &["dead"])).unwrap();
+    }
+}
+
+/// Deletes one of the sessions, and so rewrites the segment that it was in.
+fn rewrite(store: &Store, dead: &str) {
+    wait(store.delete(dead)).unwrap();
     wait(store.reclaim()).unwrap();
 }
 
@@ -286,6 +292,7 @@ fn rewrite(store: &Store) {
 fn a_rewritten_segment_keeps_the_frames_that_are_needed_and_no_others() {
     let world = World { segment_bytes: 1 << 20, ..World::new() };
     let store = world.open_quiet();
+    begin_dead(&store);
     append(&store, "one", keyed(0, &["first"], "with an entry")).unwrap();
     // Batches without entries: one is needed for its key, one for nothing, and one has the newest head.
     append(&store, "one", keyed(1, &[], "without an entry")).unwrap();
@@ -301,10 +308,10 @@ fn a_rewritten_segment_keeps_the_frames_that_are_needed_and_no_others() {
     let one = |sequence| (FrameKind::Append, "one".to_owned(), sequence);
     let needed = vec![one(0), one(1), one(1), (FrameKind::Learned, String::new(), 0)];
     // Twice, since the second time the frames lie where the first one put them.
-    for _ in 0..2 {
-        rewrite(&store);
+    for dead in ["dead1", "dead2"] {
+        rewrite(&store, dead);
         let mut left = frames(&world);
-        left.retain(|(kind, ..)| *kind != FrameKind::Deleted);
+        left.retain(|(kind, session, _)| *kind != FrameKind::Deleted && session != "dead2");
         assert_eq!(left, needed);
     }
     drop(store);
@@ -338,6 +345,7 @@ fn what_says_that_a_loss_was_accepted_is_kept_and_what_said_that_it_was_found_is
         };
         world.memory.damage(&world.segment(1), damage).unwrap();
         let (store, _) = world.open();
+        begin_dead(&store);
         let mut kept = FrameKind::Quarantined;
         if is_accepted {
             wait(store.accept_loss("one")).unwrap();
@@ -346,8 +354,8 @@ fn what_says_that_a_loss_was_accepted_is_kept_and_what_said_that_it_was_found_is
         if goes_on {
             append(&store, "one", batch(2, &["one 2 again"])).unwrap();
         }
-        for _ in 0..2 {
-            rewrite(&store);
+        for dead in ["dead1", "dead2"] {
+            rewrite(&store, dead);
             let mut left = frames(&world);
             left.retain(|(kind, ..)| [FrameKind::Quarantined, FrameKind::LossAccepted].contains(kind));
             assert_eq!(left, [(kept, "one".to_owned(), 2)], "accepted: {is_accepted}, goes on: {goes_on}");

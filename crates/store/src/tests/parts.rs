@@ -322,11 +322,13 @@ fn a_batch_goes_on_after_the_segment_of_its_first_parts_was_rewritten() {
     let store = world.open_quiet();
     let batch = of(&expected, 0);
     let (mut rest, mut sequence) = begin(&store, "one", &batch, 1);
+    for dead in ["dead1", "dead2"] {
+        append(&store, dead, self::batch(0, &["dead"])).unwrap();
+    }
     // Twice, since the second time the part lies where the first one put it.
-    for _ in 0..2 {
-        append(&store, "dead", self::batch(0, &["dead"])).unwrap();
+    for dead in ["dead1", "dead2"] {
         let before = oldest(&world);
-        wait(store.delete("dead")).unwrap();
+        wait(store.delete(dead)).unwrap();
         wait(store.reclaim()).unwrap();
         assert_ne!(oldest(&world), before, "it was rewritten");
     }
