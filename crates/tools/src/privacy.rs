@@ -5,7 +5,7 @@
 //! once more, with an environment of harmless variables, and hands the others over in a file that exists in memory
 //! only. The process keeps its number, and its memory is closed to others.
 //!
-//! Invariants: after [`hide`], no variable outside [`HARMLESS`] is in the process's environment block;
+//! Invariants: after [`hide`], no variable outside `HARMLESS` is in the process's environment block;
 //! [`variable`] gives all variables before and after it; the file that carried them is not inherited by any command.
 
 use std::ffi::OsString;
