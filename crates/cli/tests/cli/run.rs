@@ -245,3 +245,25 @@ fn model_settings_come_from_the_configuration_and_from_flags() {
     assert_eq!(model.simulator.requests().len(), 1);
     model.simulator.assert_clean();
 }
+
+/// The system prompt of the binary's own agent, for each set of tools.
+#[test]
+fn what_the_model_is_told_of_its_work() {
+    let model = Model::new(Echo, |_| {});
+    let place = Place::new();
+    let url = model.url();
+    let mut told = String::new();
+    for flags in [&["--no-tools"][..], &[], &["--allow-write"], &["--allow-shell"]] {
+        let ran = place.run(&[&["run", "-p", "hi", "--base-url", &url], flags].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let requests = model.simulator.requests();
+        let request = &requests.last().unwrap().request;
+        let system = request.system.as_deref().unwrap_or("none");
+        told.push_str(&format!("{flags:?}: {} tools\n{system}\n\n", request.tools.len()));
+    }
+    let work = std::fs::canonicalize(place.work()).unwrap();
+    let told = told.replace(&work.display().to_string(), "<workspace>");
+    insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
+        insta::assert_snapshot!("system_prompts", told);
+    });
+}
