@@ -35,7 +35,7 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
     runtime.shutdown().await?;
     if let Some(problem) = &known.problem {
         Screen::stderr(global.color).line(format!(
-            "greenroom: {} does not list its models: {}",
+            "greenroom: {} does not list its models, so these are the catalogue's: {}",
             one_line(&known.origin, 200),
             one_line(&problem.to_string(), 300)
         ))?;
@@ -45,11 +45,21 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
         known.models.iter().filter(|model| model.id.to_lowercase().contains(&wanted)).collect();
     if args.json {
         let list: Vec<Value> = models.iter().map(|model| as_json(model)).collect();
-        let whole = json!({ "origin": known.origin, "models": list });
+        let whole = json!({
+            "origin": known.origin,
+            "problem": known.problem.as_ref().map(ToString::to_string),
+            "models": list,
+        });
         screen.pretty_json(&whole)?;
         return Ok(0);
     }
-    screen.line(Line::styled(Style::Dim, format!("Models at {}", one_line(&known.origin, 200))))?;
+    let origin = one_line(&known.origin, 200);
+    let title = if known.problem.is_some() {
+        format!("Models of the catalogue; {origin} did not say which it has")
+    } else {
+        format!("Models at {origin}")
+    };
+    screen.line(Line::styled(Style::Dim, title))?;
     let mut rows = vec![["MODEL", "WINDOW", "FROM", "OUTPUT", "PRICE IN, OUT", "FROM"].map(str::to_owned)];
     rows.extend(models.iter().map(|model| row(model)));
     let widths: [usize; 6] =

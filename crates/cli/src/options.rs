@@ -38,7 +38,8 @@ Examples:
   greenroom run -p \"Go on.\" --session fix-the-test
   greenroom run -p \"Look around.\" --simulate --json | jq .type
 
-The answer goes to standard output as it comes; progress goes to standard error, only where that is a terminal.
+The answer goes to standard output, as it comes at a terminal and whole to a pipe; progress goes to standard error,
+only where that is a terminal.
 With --json each line is one event with `type`, `seq` and `session_id`; the last line is `run_end`, or
 `error` with `class`, `status`, `message`, `limit`, `requested` and `retryable`.
 The first Ctrl-C ends the run and keeps what had come; the second ends the process at once.

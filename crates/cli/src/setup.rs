@@ -123,6 +123,7 @@ fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
             | Notice::IndexRebuilt { .. }
             | Notice::IndexInMemory { .. }
             | Notice::ReadOnly { .. }
+            | Notice::SetAside { .. }
             | Notice::ManifestRebuilt { .. } => "",
         };
         warn(global, &format!("{notice}{more}"))?;

@@ -4,7 +4,7 @@
 //! store; a limit that the server no longer confirms is doubted, and one request may then exceed it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::usage::{LimitEvidence, Ratio, is_believable_limit};
 use greenroom_store::Store;
@@ -15,9 +15,11 @@ const DOUBT_AFTER_MS: u64 = 24 * 60 * 60 * 1_000;
 /// The facts of one runtime.
 pub(crate) struct Learned {
     store: Store,
-    facts: Mutex<HashMap<String, Option<Vec<u8>>>>,
+    facts: Arc<Mutex<HashMap<String, Option<Vec<u8>>>>>,
     /// What this process has seen of each model.
     seen: Mutex<HashMap<String, SeenLimits>>,
+    /// Writes take turns, and each writes what is known then: an older fact never follows a newer one.
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A limit that a server named.
@@ -43,7 +45,7 @@ struct SeenLimits {
 
 impl Learned {
     pub(crate) fn new(store: Store) -> Self {
-        Self { store, facts: Mutex::default(), seen: Mutex::default() }
+        Self { store, facts: Arc::default(), seen: Mutex::default(), writing: Arc::default() }
     }
 
     /// The limit that a server named last for this model, in tokens; `None` while it is doubted. `served` is the window
@@ -141,6 +143,7 @@ impl Learned {
             return Ok(false);
         }
         self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), None);
+        let _turn = self.writing.lock().await;
         self.store.learned_put(&key, &[]).await?;
         Ok(true)
     }
@@ -183,8 +186,12 @@ impl Learned {
     fn put(&self, key: String, value: Vec<u8>) {
         let fact = Some(value.clone()).filter(|value| !value.is_empty());
         self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), fact);
-        let store = self.store.clone();
+        let (store, facts, writing) =
+            (self.store.clone(), Arc::clone(&self.facts), Arc::clone(&self.writing));
         tokio::spawn(async move {
+            let _turn = writing.lock().await;
+            let now = facts.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned().flatten();
+            let value = now.unwrap_or_default();
             if let Err(error) = store.learned_put(&key, &value).await {
                 tracing::warn!(%error, key, "what was learned could not be stored; it will be learned again");
             }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use greenroom_provider::{Provider, Served, ServedModel};
-use tokio::sync::OnceCell;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// The longest that opening a session waits for the list. A list that comes later is used from then on.
@@ -18,25 +18,34 @@ const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// The models of one server.
 pub(crate) struct ServedModels {
     provider: Arc<dyn Provider>,
-    first: OnceCell<()>,
+    first: watch::Sender<bool>,
     known: RwLock<Served>,
     asked_at: Mutex<Option<Instant>>,
 }
 
 impl ServedModels {
     pub(crate) fn new(provider: Arc<dyn Provider>) -> Self {
-        Self { provider, first: OnceCell::new(), known: RwLock::default(), asked_at: Mutex::new(None) }
+        Self {
+            provider,
+            first: watch::Sender::new(false),
+            known: RwLock::default(),
+            asked_at: Mutex::new(None),
+        }
     }
 
     /// Asks the server the first time that this is called, and waits a moment for the answer.
     pub(crate) async fn ask_once(self: &Arc<Self>) {
-        let asked = || async {
-            let served = Arc::clone(self);
-            *self.asked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            let answered = tokio::spawn(async move { served.ask().await });
-            let _ = tokio::time::timeout(FIRST_WAIT, answered).await;
+        let mut answered = self.first.subscribe();
+        let began = {
+            let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+            *asked_at.get_or_insert_with(|| {
+                // The request goes on if its first caller goes away.
+                let served = Arc::clone(self);
+                tokio::spawn(async move { served.ask().await });
+                Instant::now()
+            })
         };
-        self.first.get_or_init(asked).await;
+        let _ = tokio::time::timeout_at(began + FIRST_WAIT, answered.wait_for(|answered| *answered)).await;
     }
 
     /// Asks again in the background: the server may have changed its mind.
@@ -79,5 +88,6 @@ impl ServedModels {
                 tracing::debug!(provider = self.provider.name(), %error, "the server does not list its models");
             }
         }
+        self.first.send_replace(true);
     }
 }

@@ -410,10 +410,10 @@ pub(crate) async fn open(
     parent: Option<Arc<str>>,
     resume_failed: bool,
 ) -> Result<Arc<SessionShared>> {
-    let _place = deps.opens.acquire().await.map_err(|_| Error::Closed)?;
     if let Some(lane) = deps.lane(&agent) {
         lane.served.ask_once().await;
     }
+    let _place = deps.opens.acquire().await.map_err(|_| Error::Closed)?;
     let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
     let (reply, answer) = oneshot::channel();
     let request = OpenRequest { id, agent, parent, resume_failed, reply };

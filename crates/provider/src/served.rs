@@ -112,13 +112,13 @@ impl MorePage {
 pub(crate) fn read_list(list: &Value) -> (Served, Option<MorePage>) {
     let entries = entries(list);
     let models = entries.iter().take(MODELS_MAX).filter_map(model).collect();
-    let owner = entries.iter().find_map(|entry| entry["owned_by"].as_str()).unwrap_or_default();
-    let more = match owner {
+    let more = entries.iter().find_map(|entry| match entry["owned_by"].as_str()? {
         "llamacpp" => Some(MorePage::LlamaProps),
+        // Ollama names the owner of each model; only those of its own library are sure to be Ollama's.
         "library" => Some(MorePage::OllamaLoaded),
         "organization_owner" => Some(MorePage::LmStudio),
         _ => None,
-    };
+    });
     let takes_any_name = more == Some(MorePage::LlamaProps);
     let knows_loaded_only = matches!(more, Some(MorePage::OllamaLoaded | MorePage::LmStudio));
     (Served { models, takes_any_name, knows_loaded_only }, more)
@@ -131,6 +131,9 @@ fn entries(list: &Value) -> &[Value] {
 
 fn model(entry: &Value) -> Option<ServedModel> {
     let id = ["id", "model", "name"].into_iter().find_map(|key| entry[key].as_str())?;
+    if id.is_empty() {
+        return None;
+    }
     let aliases = entry["aliases"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let (meta, best) = (&entry["meta"], &entry["top_provider"]);
     Some(ServedModel {

@@ -27,6 +27,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use greenroom::store::StoreError;
 use greenroom::{Agent, CompactOptions, Error, ModelSettings, Runtime, SessionHandle};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -358,10 +359,9 @@ fn place(shared: &Shared) -> Result<OwnedSemaphorePermit, Refusal> {
 }
 
 fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Refusal> {
-    let is_json = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok())
-        .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json"));
+    let is_json = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| {
+        kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+    });
     if !is_json {
         let wanted = "the body must be application/json";
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, wanted));
@@ -385,13 +385,11 @@ fn refused(error: Error) -> Refusal {
         Error::NoSession { .. } => (StatusCode::NOT_FOUND, "other"),
         error if error.is_invalid_request() => (StatusCode::BAD_REQUEST, "other"),
         Error::Closed => (StatusCode::SERVICE_UNAVAILABLE, "other"),
-        Error::Store(store) if !store.is_retryable() => (StatusCode::BAD_REQUEST, "other"),
+        Error::Store(store) => (store_status(store), "other"),
         // And what a later version of the library may add.
-        Error::Interrupted { .. }
-        | Error::Output { .. }
-        | Error::SessionFailed { .. }
-        | Error::Store(_)
-        | _ => (StatusCode::INTERNAL_SERVER_ERROR, "other"),
+        Error::Interrupted { .. } | Error::Output { .. } | Error::SessionFailed { .. } | _ => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "other")
+        }
     };
     let more = json!({ "class": class, "retryable": error.is_retryable() });
     let mut response = problem(status, &error.to_string(), more);
@@ -399,6 +397,18 @@ fn refused(error: Error) -> Refusal {
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS.into());
     }
     Refusal(Box::new(response))
+}
+
+/// The client's fault only where the request itself can never succeed.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the library's errors are open-ended")]
+fn store_status(error: &StoreError) -> StatusCode {
+    match error {
+        StoreError::SessionId { .. } | StoreError::TooLarge { .. } => StatusCode::BAD_REQUEST,
+        StoreError::NotFound { .. } => StatusCode::NOT_FOUND,
+        StoreError::Quarantined { .. } => StatusCode::CONFLICT,
+        StoreError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
 }
 
 /// RFC 9457.

@@ -237,6 +237,11 @@ pub enum Notice {
         /// Why the old list was unusable.
         reason: String,
     },
+    /// A file among the segments is none of this store's: it was given another name and is not read.
+    SetAside {
+        /// The file's new name.
+        path: PathBuf,
+    },
 }
 
 impl std::fmt::Display for Notice {
@@ -271,6 +276,9 @@ impl std::fmt::Display for Notice {
             }
             Self::IndexInMemory { reason } => write!(f, "the index is kept in memory: {reason}"),
             Self::ManifestRebuilt { reason } => write!(f, "the list of segments was made again: {reason}"),
+            Self::SetAside { path } => {
+                write!(f, "a segment that is none of this store's is not read; it is now {}", path.display())
+            }
         }
     }
 }

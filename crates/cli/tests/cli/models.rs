@@ -31,7 +31,9 @@ fn a_server_without_a_list_is_told_with_what_the_catalogue_knows() {
     let ran = place.run(&["models", "--base-url", &model.url(), "gpt-5.5"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stderr.contains("does not list its models"), "{ran:?}");
-    assert!(ran.stdout.contains("gpt-5.5 "), "{ran:?}");
+    assert!(ran.stdout.contains("gpt-5.5 ") && ran.stdout.contains("of the catalogue"), "{ran:?}");
+    let listed = place.json(&["models", "--base-url", &model.url(), "--json"]);
+    assert!(listed["problem"].is_string(), "{listed}");
 }
 
 #[test]

@@ -68,6 +68,12 @@ fn some_servers_say_more_on_another_page() {
     let loaded = json!({"models": [{"name": "m:latest", "model": "m:latest", "context_length": 4096}]});
     check(list(ollama.clone()), Some(loaded), [Some(4096), None, None]);
     check(list(ollama), Some(json!({"models": []})), [None, None, None]);
+    // Not every model of an Ollama server is of its library.
+    let mixed = json!({"data": [
+        {"id": "m:latest", "owned_by": "somebody"}, {"id": "n:latest", "owned_by": "library"}, {"id": ""},
+    ]});
+    let loaded = json!({"models": [{"model": "m:latest", "context_length": 4096}]});
+    check(mixed, Some(loaded), [Some(4096), None, None]);
     let studio = json!({"id": "m", "owned_by": "organization_owner"});
     let page = json!({"data": [
         {"id": "other", "max_context_length": 1, "loaded_context_length": 1},

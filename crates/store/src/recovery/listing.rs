@@ -105,7 +105,11 @@ impl Recovery<'_> {
         let mut by_order: BTreeMap<u64, (SegmentHeader, Option<Trailer>, u64)> = BTreeMap::new();
         for &id in found {
             let Some(Ends { header, trailer, length }) = self.ends(id)? else { continue };
-            let Some(header) = header.filter(|header| header.id == id) else {
+            // The record of the segment's sessions repeats its header.
+            let recorded =
+                || SegmentSessions::load(self.files(), &self.segments.dir, id).map(|record| record.header);
+            let header = header.or_else(recorded).filter(|header| header.id == id);
+            let Some(header) = header else {
                 let path = self.segments.path(id);
                 if length <= SEGMENT_HEADER_BYTES {
                     // The very first start ended before it had written the header.
@@ -198,8 +202,17 @@ impl Recovery<'_> {
             self.is_manifest_changed = true;
             return Ok(());
         }
-        // If it cannot be removed now, the next start tries again.
-        drop(self.files().remove(&self.segments.path(id)));
+        let path = self.segments.path(id);
+        let is_ours = header.is_some_and(|header| header.id == id);
+        if is_ours || length <= SEGMENT_HEADER_BYTES {
+            // If it cannot be removed now, the next start tries again.
+            drop(self.files().remove(&path));
+            return Ok(());
+        }
+        // No crash of ours leaves this behind.
+        let aside = path.with_extension("seg.damaged");
+        self.files().rename(&path, &aside).map_err(|error| StoreError::io("rename", &path, error))?;
+        self.notices.push(Notice::SetAside { path: aside });
         Ok(())
     }
 

@@ -310,3 +310,37 @@ fn a_file_that_cannot_be_read_now_is_not_taken_for_lost() {
         }
     }
 }
+
+#[test]
+fn a_damaged_header_costs_nothing_while_the_record_of_its_sessions_is_there() {
+    for loses_index in [false, true] {
+        let world = filled();
+        // The end in order leaves a record beside the newest segment too.
+        for id in [1, 3] {
+            world.memory.damage(&world.segment(id), |bytes| bytes[2] ^= 1).unwrap();
+        }
+        world.memory.lose(&manifest_path(&world));
+        if loses_index {
+            std::fs::remove_dir_all(world.index()).unwrap();
+        }
+        let (store, _) = world.open();
+        check(&store, 5);
+    }
+}
+
+#[test]
+fn a_segment_of_another_store_is_set_aside_and_not_removed() {
+    let world = filled();
+    let bytes = bytes_of(&world, &world.segment(1));
+    for (id, bytes) in [(9, bytes), (8, vec![7; 300])] {
+        put(&world, &world.segment(id), &bytes);
+        let (store, notices) = world.open();
+        check(&store, 5);
+        let aside = world.segment(id).with_extension("seg.damaged");
+        assert!(notices.contains(&Notice::SetAside { path: aside.clone() }), "{notices:?}");
+        assert_eq!(bytes_of(&world, &aside), bytes);
+        drop(store);
+        let (_, notices) = world.open();
+        assert_eq!(notices, [], "it is said once");
+    }
+}
