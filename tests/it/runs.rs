@@ -175,9 +175,8 @@ async fn an_answer_that_was_cut_by_a_limit_says_so() {
         assert_eq!((reply.text.as_str(), reply.stop), ("the first half of", stop));
         // Its result read from the log says the same.
         assert_eq!(session.prompt("tell me").once("k").await.unwrap(), reply);
-        let warning = |event: &Arc<Event>| match &event.kind {
-            EventKind::Warning { message } => Some(message.clone()),
-            _ => None,
+        let warning = |event: &Arc<Event>| {
+            if let EventKind::Warning { message } = &event.kind { Some(message.clone()) } else { None }
         };
         let warnings: Vec<String> = drain(&mut events).iter().filter_map(warning).collect();
         assert_eq!(warnings.len(), usize::from(reason.is_some()), "{stop:?}: {warnings:?}");

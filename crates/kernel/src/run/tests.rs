@@ -646,10 +646,9 @@ fn an_answer_that_says_nothing_is_none() {
     let failure = |stop, reasoning: &str| {
         let mut answer = assistant(vec![Part::Reasoning(reasoning.into())]);
         (answer.stop, answer.usage) = (stop, usage(10, 5));
-        match check_asked(Vec::new()).on(answered(answer)).as_slice() {
-            [Effect::Wait { failure, .. }] => failure.message.clone(),
-            other => panic!("{other:?}"),
-        }
+        let effects = check_asked(Vec::new()).on(answered(answer));
+        let [Effect::Wait { failure, .. }] = effects.as_slice() else { panic!("{effects:?}") };
+        failure.message.clone()
     };
     let check_said = |stop, reasoning, said: [&str; 2]| {
         let message = failure(stop, reasoning);
