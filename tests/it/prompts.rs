@@ -96,7 +96,9 @@ async fn a_history_and_then_its_update() {
 
 /// A turn that is longer than what is kept, and a history before it.
 fn long_turn() -> Vec<Message> {
-    let mut messages = vec![user("Who are you?"), said("A builder."), user("Build the lighthouse.")];
+    // Long enough that two summaries are shorter.
+    let question = text("Who are you?", 400);
+    let mut messages = vec![user(&question), said("A builder."), user("Build the lighthouse.")];
     for step in 0..6 {
         let id = format!("c{step}");
         messages.push(calls(&[&id], &format!("floor_{step}.md")));

@@ -1,12 +1,15 @@
 //! A run from the prompt to the reply: tools, steers, aborts, typed answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom::event::EventKind;
 use greenroom::prelude::*;
+use greenroom_kernel::StopReason;
 use greenroom_simulator::{Reply as Said, Sequence};
 use serde_json::json;
 
-use crate::support::{agent, names, runtime, simulator};
+use crate::support::{agent, drain, names, runtime, simulator};
 
 /// Adds two numbers.
 #[derive(Deserialize, JsonSchema)]
@@ -154,4 +157,30 @@ async fn an_answer_of_a_type() {
     let add = session.prompt("two numbers").output::<Add>().await.unwrap();
     assert_eq!((add.value.a, add.value.b, add.reply.steps), (1, 2, 1));
     assert!(matches!(session.prompt("again").output::<Add>().await, Err(Error::Output { .. })));
+}
+
+/// What a limit cut off counts as an answer, but nobody takes it for a whole one.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_cut_by_a_limit_says_so() {
+    for (stop, reason) in [
+        (StopReason::Stop, None),
+        (StopReason::Length, Some("output limit")),
+        (StopReason::ContentFilter, Some("content filter")),
+    ] {
+        let model = simulator(Sequence(vec![Said::text("the first half of").with_finish(stop)]), 100_000);
+        let runtime = runtime(&model).await;
+        let session = runtime.open("cut", &agent(100_000)).await.unwrap();
+        let mut events = session.subscribe();
+        let reply = session.prompt("tell me").once("k").await.unwrap();
+        assert_eq!((reply.text.as_str(), reply.stop), ("the first half of", stop));
+        // Its result read from the log says the same.
+        assert_eq!(session.prompt("tell me").once("k").await.unwrap(), reply);
+        let warning = |event: &Arc<Event>| {
+            if let EventKind::Warning { message } = &event.kind { Some(message.clone()) } else { None }
+        };
+        let warnings: Vec<String> = drain(&mut events).iter().filter_map(warning).collect();
+        assert_eq!(warnings.len(), usize::from(reason.is_some()), "{stop:?}: {warnings:?}");
+        assert!(warnings.iter().all(|warning| warning.contains(reason.unwrap_or_default())), "{warnings:?}");
+        model.assert_clean();
+    }
 }

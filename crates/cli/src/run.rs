@@ -5,10 +5,13 @@
 
 use std::io::{BufRead, IsTerminal};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use greenroom::{Error, EventType, RunItem, Runtime};
+use greenroom::kernel::StopReason;
+use greenroom::{Error, Event, EventType, RunItem, Runtime};
+use serde::Serialize;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -69,9 +72,14 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     };
     view.end()?;
     if let Some(events) = events {
-        events.finish(&setup.runtime).await?;
+        let stop = played.reply.as_ref().ok().map(|reply| reply.stop);
+        events.finish(&setup.runtime, stop).await?;
     }
     if let Ok(reply) = &played.reply {
+        // A person at a terminal has seen the warning; a script would take what came for the whole answer.
+        if let Some(cut_off) = reply.stop.cut_off().filter(|_| view.notes.is_none() || args.json) {
+            Screen::stderr(global.color).line(format!("greenroom: {cut_off}"))?;
+        }
         let line = format!("  session {id}: {}", picture::fill(&reply.context));
         view.note(Style::Dim, &line)?;
     }
@@ -127,7 +135,17 @@ struct Events {
     /// Durable events that did not come, since this reader was too slow for them.
     missed: Vec<Range<u64>>,
     /// The end of the run, which is printed last.
-    end: Option<String>,
+    end: Option<Arc<Event>>,
+}
+
+/// The end of a run, with what its result says beside its event.
+#[derive(Serialize)]
+struct RunEnd<'a> {
+    #[serde(flatten)]
+    event: &'a Event,
+    /// Why the last answer ended, where the run was completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop: Option<StopReason>,
 }
 
 impl Events {
@@ -143,12 +161,11 @@ impl Events {
                 if event.is_durable() {
                     self.missed.extend(self.missed_from.take().map(|from| from..event.seq));
                 }
-                let json = serde_json::to_string(&**event)?;
                 if event.kind.event_type() == EventType::RunEnd {
-                    self.end = Some(json);
+                    self.end = Some(Arc::clone(event));
                     return Ok(());
                 }
-                Ok(self.screen.json_text(&json)?)
+                Ok(self.screen.json(&**event)?)
             }
             RunItem::Gap { from_seq } => {
                 self.missed_from = self.missed_from.or(*from_seq);
@@ -159,25 +176,24 @@ impl Events {
         }
     }
 
-    /// Prints what was missed, from the log, and then the end of the run.
-    async fn finish(&mut self, runtime: &Runtime) -> Result<()> {
+    /// Prints what was missed, from the log, and then the end of the run with its last answer's stop reason.
+    async fn finish(&mut self, runtime: &Runtime, stop: Option<StopReason>) -> Result<()> {
         let Some(session) = self.session.clone() else { return Ok(()) };
         // Even the end may be among them.
         self.missed.extend(self.missed_from.take().map(|from| from..u64::MAX));
         if let Some(first) = self.missed.iter().map(|range| range.start).min() {
             for event in runtime.replay(&session, first).await? {
                 if self.missed.iter().any(|range| range.contains(&event.seq)) {
-                    let json = serde_json::to_string(&event)?;
                     if event.kind.event_type() == EventType::RunEnd {
-                        self.end = Some(json);
+                        self.end = Some(Arc::new(event));
                         break;
                     }
-                    self.screen.json_text(&json)?;
+                    self.screen.json(&event)?;
                 }
             }
         }
-        if let Some(end) = &self.end {
-            self.screen.json_text(end)?;
+        if let Some(event) = &self.end {
+            self.screen.json(&RunEnd { event, stop })?;
         }
         Ok(())
     }

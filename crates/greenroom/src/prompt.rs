@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use greenroom_kernel::Usage;
 use greenroom_kernel::context_usage::ContextUsage;
 use greenroom_kernel::entry::{EntryId, RunId};
 use greenroom_kernel::message::{Block, Image};
+use greenroom_kernel::{StopReason, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,8 @@ impl Prompt {
 pub struct Reply {
     /// The last answer's text.
     pub text: String,
+    /// Why the last answer ended. [`StopReason::Length`] and [`StopReason::ContentFilter`]: it was cut off.
+    pub stop: StopReason,
     /// The run that gave it.
     pub run: RunId,
     /// The context's size after it.

@@ -87,6 +87,36 @@ impl CompactionParams {
         options.force |= self.force || self.at_window;
         options
     }
+
+    /// Whether a summary could make the context smaller. It is asked where smaller is enough: where a person or a
+    /// program wants the compaction.
+    ///
+    /// # Errors
+    /// [`NothingToCompact::TooSmall`] if the smallest useful summary is as large as what it would replace.
+    fn check_gain(&self, plan: &Plan) -> Result<(), NothingToCompact> {
+        let asks_model = self.settings.strategy == Strategy::Summarize;
+        if !self.is_asked_for() || self.at_window || !asks_model {
+            return Ok(());
+        }
+        let summaries = u64::from(plan.messages_to_summarize() > 0) + u64::from(plan.is_split_turn);
+        let (tokens, least) =
+            (self.replaced_tokens(plan), frame_tokens(plan) + SUMMARY_TOKENS_MIN * summaries);
+        if tokens > least { Ok(()) } else { Err(NothingToCompact::TooSmall { tokens, least }) }
+    }
+
+    /// Whether somebody asked for the compaction, so that any context that is smaller will do.
+    fn is_asked_for(&self) -> bool {
+        matches!(self.trigger, Trigger::Manual | Trigger::Hook)
+    }
+
+    /// What a summary replaces, in tokens by our estimate: the segment, and the summary before it.
+    fn replaced_tokens(&self, plan: &Plan) -> u64 {
+        let replaced = |entry: &&Arc<Entry>| {
+            Some(entry.id) == plan.base
+                || (entry.id >= plan.first && entry.id <= plan.last && is_message(&entry.kind))
+        };
+        self.path.iter().filter(replaced).map(|entry| entry.tokens).sum()
+    }
 }
 
 /// What the hooks say of a plan.
@@ -340,6 +370,9 @@ impl Compacting {
             }
             Ok(next) => {
                 let consult = !self.consulted;
+                if consult && let Err(nothing) = self.params.check_gain(&next) {
+                    return self.nothing(nothing);
+                }
                 self.consulted = true;
                 self.plan = Some(next.clone());
                 if consult {
@@ -417,12 +450,7 @@ impl Compacting {
     /// any that is smaller than what it replaces will do.
     fn room_for_summary(&self, plan: &Plan) -> Option<u64> {
         let target = self.target_tokens()?;
-        // The active request and the footer stand beside the summary.
-        let history = (plan.messages_to_summarize() > 0).then_some("");
-        let frame = summary::assemble(plan, history, plan.is_split_turn.then_some(""));
-        let frame_tokens =
-            entry_tokens(&EntryKind::message(Message::user(summary_text(&frame))), Estimator::Classes);
-        let room = target.saturating_sub(self.tokens_after(plan, frame_tokens));
+        let room = target.saturating_sub(self.tokens_after(plan, frame_tokens(plan)));
         let room = to_estimate(room, self.params.ratio);
         // A little is left for what is escaped in an accepted answer.
         Some(room - room / 16)
@@ -430,7 +458,7 @@ impl Compacting {
 
     /// The largest context after that is a success, in tokens; `None` where somebody asked, and smaller is enough.
     fn target_tokens(&self) -> Option<u64> {
-        if matches!(self.params.trigger, Trigger::Manual | Trigger::Hook) {
+        if self.params.is_asked_for() {
             return None;
         }
         let window = self.params.window;
@@ -498,7 +526,8 @@ impl Compacting {
             Some(segment) if self.is_success(segment.compaction.tokens_after, truncated) => {
                 self.install(segment)
             }
-            Some(_) | None => self.next_rung("the context would still be too large"),
+            Some(_) => self.next_rung("the context would still be too large"),
+            None => self.next_rung("the context would not get smaller"),
         }
     }
 
@@ -531,7 +560,7 @@ impl Compacting {
         compaction.tokens_after = self.tokens_after(plan, summary_tokens);
         // By estimate against estimate; and, below the window, against what was measured too: at the window the
         // measure has just been shown to be too low.
-        let smaller = summary_tokens < self.replaced_tokens(plan)
+        let smaller = summary_tokens < self.params.replaced_tokens(plan)
             && (compaction.tokens_after < self.params.tokens_before || self.params.at_window);
         smaller.then(|| {
             Box::new(Segment {
@@ -542,15 +571,6 @@ impl Compacting {
                 compaction,
             })
         })
-    }
-
-    /// What the summary replaces, in tokens by our estimate: the segment, and the summary before it.
-    fn replaced_tokens(&self, plan: &Plan) -> u64 {
-        let replaced = |entry: &&Arc<Entry>| {
-            Some(entry.id) == plan.base
-                || (entry.id >= plan.first && entry.id <= plan.last && is_message(&entry.kind))
-        };
-        self.params.path.iter().filter(replaced).map(|entry| entry.tokens).sum()
     }
 
     fn is_success(&self, tokens_after: u64, last_resort: bool) -> bool {
@@ -640,6 +660,14 @@ impl Compacting {
         self.summaries.clear();
         vec![Effect::End(End { outcome, floor, usage: self.summaries.usage() })]
     }
+}
+
+/// What stands beside the summaries' own words, in tokens by our estimate: the leading sentence, the active request and
+/// the footer.
+fn frame_tokens(plan: &Plan) -> u64 {
+    let history = (plan.messages_to_summarize() > 0).then_some("");
+    let frame = summary::assemble(plan, history, plan.is_split_turn.then_some(""));
+    entry_tokens(&EntryKind::message(Message::user(summary_text(&frame))), Estimator::Classes)
 }
 
 /// The active messages and the summary before them, in tokens by our own count.

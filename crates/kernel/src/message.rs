@@ -116,6 +116,15 @@ impl AssistantMessage {
         self.content.iter().filter_map(Part::as_tool_call)
     }
 
+    /// How many characters of readable reasoning it has.
+    pub fn reasoning_chars(&self) -> usize {
+        let chars = |part: &Part| match part {
+            Part::Reasoning(text) => text.chars().count(),
+            Part::Text(_) | Part::OpaqueReasoning { .. } | Part::ToolCall(_) => 0,
+        };
+        self.content.iter().map(chars).sum()
+    }
+
     /// Nothing to read and nothing to do: no text and no call. (Reasoning alone is still empty.)
     pub fn is_empty(&self) -> bool {
         self.tool_calls().next().is_none() && self.text().trim().is_empty()
@@ -237,6 +246,19 @@ impl StopReason {
         match self {
             Self::Aborted | Self::Error => true,
             Self::Stop | Self::Length | Self::ToolCalls | Self::ContentFilter => false,
+        }
+    }
+
+    /// What to say of an answer that counts although a limit cut it off; `None` where it is whole, or counts as none.
+    pub fn cut_off(self) -> Option<&'static str> {
+        match self {
+            Self::Length => Some(
+                "the answer was cut off: it reached the output limit, or the end of the model's window; what came is kept",
+            ),
+            Self::ContentFilter => {
+                Some("the answer was cut off by the provider's content filter; what came is kept")
+            }
+            Self::Stop | Self::ToolCalls | Self::Aborted | Self::Error => None,
         }
     }
 }

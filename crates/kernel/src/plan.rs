@@ -183,6 +183,17 @@ pub enum NothingToCompact {
     /// Everything lies within what is kept.
     #[error("everything is recent enough to keep")]
     AllRecent,
+    /// A summary would not be smaller than what it would replace: a compaction that was asked for says so, a plan does not.
+    #[error(
+        "it is too small to get smaller: what would be summarised has {tokens} tokens, and a summary takes at least \
+         {least}"
+    )]
+    TooSmall {
+        /// What would be replaced, in estimated tokens.
+        tokens: u64,
+        /// The smallest useful summary with what stands beside it, in estimated tokens.
+        least: u64,
+    },
     /// There is no place where the conversation may be cut.
     #[error("there is no place where the conversation may be cut")]
     NoCut,

@@ -559,15 +559,25 @@ impl Run {
                 ),
                 // Reasoning took it all. A lower limit would be worse, so this is not as `OutputLimit` is.
                 StopReason::Length => self.retry(
-                    Failure::new(
-                        FailureClass::OutputLimit,
-                        "the output limit was reached before anything was said",
-                    ),
+                    Failure::new(FailureClass::OutputLimit, match answer.reasoning_chars() {
+                        0 => "the output limit was reached before anything was said".to_owned(),
+                        chars => format!(
+                            "the output limit was reached while the model was reasoning ({chars} characters), before \
+                             anything was said: raise the limit, or ask for less reasoning"
+                        ),
+                    }),
                     jitter,
                 ),
-                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => {
-                    self.retry(Failure::new(FailureClass::Malformed, "the model answered nothing"), jitter)
-                }
+                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => self.retry(
+                    Failure::new(FailureClass::Malformed, match answer.reasoning_chars() {
+                        0 => "the model answered nothing".to_owned(),
+                        chars => format!(
+                            "the model answered with reasoning only ({chars} characters): if that was the answer, check \
+                             the server's reasoning parser"
+                        ),
+                    }),
+                    jitter,
+                ),
             };
         }
         self.steps += 1;

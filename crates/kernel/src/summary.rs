@@ -313,7 +313,8 @@ pub enum Rejected {
     },
 }
 
-/// Checks a summariser's answer, and gives its text.
+/// Checks a summariser's answer, and gives its text. With `check_headings`, what a model says before the first heading
+/// ("Sure, here is the record:") is left out.
 ///
 /// # Errors
 /// Why it cannot be installed.
@@ -334,30 +335,56 @@ pub fn accept(
             return Err(Rejected::Incomplete);
         }
     }
-    let text = answer.text().trim().to_owned();
+    let text = answer.text();
+    let text = if check_headings { from_first_heading(&text, kind) } else { text.trim() };
     if text.is_empty() {
         return Err(Rejected::Empty);
     }
-    let tokens = classes::tokens(&text);
+    let tokens = classes::tokens(text);
     if tokens > cap_tokens {
         return Err(Rejected::TooLong { tokens, cap: cap_tokens });
     }
     if check_headings {
         let (headings, needed) = kind.headings();
-        let found = headings.iter().filter(|heading| has_heading(&text, heading)).count();
+        let found = headings.iter().filter(|heading| has_heading(text, heading)).count();
         if found < needed {
             return Err(Rejected::Headings { found, needed });
         }
     }
-    Ok(escape_tags(&text))
+    Ok(escape_tags(text))
 }
 
 fn has_heading(text: &str, heading: &str) -> bool {
-    text.lines().any(|line| {
-        let line = line.trim();
-        let bare = line.trim_start_matches('#').trim().trim_matches('*').trim().trim_end_matches(':');
-        (line.starts_with('#') || line.starts_with("**")) && bare.eq_ignore_ascii_case(heading)
-    })
+    text.lines().any(|line| is_heading(line, heading))
+}
+
+fn is_heading(line: &str, heading: &str) -> bool {
+    let line = line.trim();
+    let bare = line.trim_start_matches('#').trim().trim_matches('*').trim().trim_end_matches(':');
+    (line.starts_with('#') || line.starts_with("**")) && bare.eq_ignore_ascii_case(heading)
+}
+
+/// A summary from its first heading on; all of it where it has none. A code fence around the summary goes too.
+fn from_first_heading(text: &str, kind: SummaryKind) -> &str {
+    // A heading that was not asked for begins the summary as well: what stands below it may be needed.
+    let is_any_heading = |line: &str| {
+        let after = line.trim_start().trim_start_matches('#');
+        after.len() < line.trim_start().len() && after.starts_with([' ', '\t'])
+    };
+    let (headings, _) = kind.headings();
+    let begins =
+        |line: &str| is_any_heading(line) || headings.iter().any(|heading| is_heading(line, heading));
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        if begins(line) {
+            let (before, summary) = (text[..start].trim_end(), text[start..].trim());
+            let opens_fence = before.lines().last().is_some_and(|line| line.trim_start().starts_with("```"));
+            let inside = summary.strip_suffix("```").filter(|_| opens_fence);
+            return inside.map_or(summary, str::trim_end);
+        }
+        start += line.len();
+    }
+    text.trim()
 }
 
 /// The finished summary of a plan: the history's, the split turn's, the active request and the footer.

@@ -1,5 +1,6 @@
 //! `run`: the answer and nothing else, events with their end, failures with their class, interruptions.
 
+use greenroom::kernel::StopReason;
 use greenroom_simulator::{Echo, Pace, Reply};
 use rustix::process::Signal;
 
@@ -11,6 +12,32 @@ fn it_prints_the_answer_and_nothing_else() {
     let ran = place.run(&["run", "-p", "How is it?", "--base-url", &model.url()]);
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "All is well.\n", ""));
     model.simulator.assert_clean();
+}
+
+/// A script that reads a part of an answer must not take it for the whole.
+#[test]
+fn an_answer_that_was_cut_off_is_said_on_standard_error() {
+    for (stop, name, said) in [
+        (StopReason::Length, "length", "output limit"),
+        (StopReason::ContentFilter, "content_filter", "content filter"),
+    ] {
+        let (place, model) =
+            (Place::new(), Model::new(Says(Reply::text("All is").with_finish(stop)), |_| {}));
+        let url = model.url();
+        let ran = place.run(&["run", "-p", "How is it?", "--base-url", &url]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "All is\n"), "{ran:?}");
+        let (lines, begins) = (ran.stderr.lines().count(), "greenroom: the answer was cut off");
+        assert!(lines == 1 && ran.stderr.starts_with(begins) && ran.stderr.contains(said), "{ran:?}");
+        let ran = place.run(&["run", "-p", "How is it?", "--json", "--base-url", &url]);
+        assert!(ran.stderr.lines().count() == 1 && ran.stderr.contains(said), "{ran:?}");
+        let events = events(&ran);
+        let last = events.last().unwrap();
+        assert_eq!((&last["type"], &last["stop"]), (&"run_end".into(), &name.into()), "{last}");
+        let warned = events.iter().any(|event| {
+            event["type"] == "warning" && event["message"].as_str().is_some_and(|text| text.contains(said))
+        });
+        assert!(warned, "{events:?}");
+    }
 }
 
 #[test]
@@ -38,6 +65,7 @@ fn events_come_one_a_line_and_the_last_is_the_end() {
         assert_eq!((&last["type"], &last["outcome"]), (&"run_end".into(), &"completed".into()));
         assert!(events.iter().all(|event| event["session_id"] == "mine"));
         assert!(last["context"]["tokens"].as_u64() > Some(0), "{last}");
+        assert_eq!(last["stop"], "stop");
     }
     assert_eq!(place.only_session(), "mine");
     assert_eq!(model.simulator.requests()[1].request.messages.len(), 3, "the second goes on with the first");

@@ -403,6 +403,10 @@ impl AgentState {
                 self.abort_when_quiet(myself, stamp);
             }
             ModelOutcome::Answered(answer) => {
+                // One that says nothing is asked for again, and its failure says why.
+                if let Some(message) = answer.stop.cut_off().filter(|_| !answer.is_empty()) {
+                    self.shared.publish(&self.deps.bus, EventKind::Warning { message: message.to_owned() });
+                }
                 let jitter = jitter(&self.shared.id, stamp.run.0, call);
                 self.input(myself, stamp, Input::Answered { answer, jitter });
             }

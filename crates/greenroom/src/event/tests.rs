@@ -195,6 +195,7 @@ fn states_replies_options_and_summaries_read_back() {
     }
     check(&Reply {
         text: "yes".into(),
+        stop: StopReason::Length,
         run: EntryId(5),
         context: context(),
         usage: Usage { output_tokens: 3, ..Usage::default() },

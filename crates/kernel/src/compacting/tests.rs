@@ -870,7 +870,7 @@ fn by_hand_smaller_is_enough() {
     // But no smaller is not.
     let small = params(path("u:5 a:5 u:5 a:5 u:5 a:5"), Trigger::Manual);
     let ran = run(&CompactionParams { keep_recent: Some(8), ..small }, Model::Obedient);
-    assert_eq!((ran.outcome(), ran.installed.is_some()), ("failed", false), "{:?}", ran.end);
+    assert_eq!((ran.outcome(), ran.installed.is_some()), ("nothing", false), "{:?}", ran.end);
     // Nor is what is smaller by our estimate than by the measure, but not than the measure itself.
     let measured = CompactionParams { tokens_before: 1_000, ..manual.clone() };
     assert_eq!(run(&measured, Model::Lossy).outcome(), "failed");
@@ -1211,11 +1211,40 @@ fn only_an_automatic_compaction_keeps_half_where_the_settings_keep_too_much() {
     assert_eq!((ran.outcome(), planned), ("completed", EntryId(41)), "{:?}", ran.end);
     assert_eq!(ran.installed.map(|segment| segment.first_kept), Some(EntryId(42)));
     // The summary of what is before the long answer is not smaller than it; one of all would be.
-    let manual = params(path("u:20 a:5 u:20 a:3380 u:500 a:500"), Trigger::Manual);
+    let manual = params(path("u:100 a:50 u:20 a:3380 u:500 a:500"), Trigger::Manual);
     let mut manual = CompactionParams { keep_recent: Some(1_500), ..manual };
     manual.settings.cut = CutRule::Nearest;
     let ran = run(&manual, Model::Wordy);
     assert_eq!((ran.outcome(), ran.installed.is_some()), ("failed", false), "{:?}", ran.end);
     let reason = ran.end.outcome.reason().unwrap_or_default();
-    assert!(reason.starts_with("it would not help: "), "{reason}");
+    assert_eq!(reason, "it would not help: the context would not get smaller");
+}
+
+/// A context that is smaller than the smallest useful summary cannot get smaller: no model is asked in vain.
+#[test]
+fn a_context_that_cannot_get_smaller_says_so_without_asking_the_model() {
+    let (mut too_small, mut compacted) = (0, 0);
+    for size in 1..200 {
+        let mut params = params(path(&format!("u:{size} a:{size} u:2 a:2")), Trigger::Manual);
+        params.force = true;
+        let ran = run(&params, Model::Lossy);
+        if let CompactionOutcome::Nothing { reason } = &ran.end.outcome {
+            assert!(reason.starts_with("it is too small to get smaller: "), "{reason}");
+            assert_eq!((ran.requests.len(), ran.plan.is_none(), compacted), (0, true, 0), "{size}");
+            too_small += 1;
+        } else {
+            assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 1), "{size}");
+            compacted += 1;
+        }
+    }
+    assert!(too_small > 20 && compacted > 20, "{too_small} {compacted}");
+    // What is given up for the summary before it counts too, and an automatic compaction has rules of its own.
+    let again = params(path("u:9 a:9 C@2:300 u:9 a:9 u:2 a:2"), Trigger::Manual);
+    let again = CompactionParams { force: true, ..again };
+    assert_eq!(run(&again, Model::Lossy).outcome(), "completed");
+    // The fallback asks no model.
+    let mut truncating = params(path("u:2 a:2 u:2 a:2"), Trigger::Manual);
+    (truncating.force, truncating.settings.strategy) = (true, Strategy::Truncate);
+    let ran = run(&truncating, Model::Lossy);
+    assert_eq!(ran.end.outcome.reason(), Some("it would not help: the context would not get smaller"));
 }

@@ -642,6 +642,25 @@ fn an_answer_that_says_nothing_is_none() {
     check_at(600, 700, "wait 500 #1");
     check_at(600, 600_000, "wait 500 #1");
     check_at(10, 10_000, "wait 500 #1");
+    // What comes of reasoning alone says so, and what to look at.
+    let failure = |stop, reasoning: &str| {
+        let mut answer = assistant(vec![Part::Reasoning(reasoning.into())]);
+        (answer.stop, answer.usage) = (stop, usage(10, 5));
+        let effects = check_asked(Vec::new()).on(answered(answer));
+        let [Effect::Wait { failure, .. }] = effects.as_slice() else { panic!("{effects:?}") };
+        failure.message.clone()
+    };
+    let check_said = |stop, reasoning, said: [&str; 2]| {
+        let message = failure(stop, reasoning);
+        assert!(said.iter().all(|piece| message.contains(piece)), "{message}");
+    };
+    check_said(StopReason::Stop, "hmm ü", ["with reasoning only (5 characters)", "reasoning parser"]);
+    check_said(
+        StopReason::Length,
+        "hmm ü",
+        ["while the model was reasoning (5 characters)", "raise the limit"],
+    );
+    check_said(StopReason::Length, "", ["before anything was said", ""]);
     let mut table: Vec<(Input, &str)> = Vec::new();
     for wait in ["wait 500 #1", "wait 1000 #2", "wait 2000 #3", "wait 4000 #4", "wait 8000 #5"] {
         table.extend([(empty(StopReason::Stop), wait), (Input::Waited, "ask")]);

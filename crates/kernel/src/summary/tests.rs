@@ -227,6 +227,31 @@ fn only_a_whole_answer_in_the_asked_for_form_is_accepted() {
 }
 
 #[test]
+fn what_a_model_says_before_the_first_heading_is_left_out() {
+    let judge = |text: &str, check| accept(&says(text), SummaryKind::History, 200, check);
+    let chatty = format!("Sure, here is the record:\n\n{RECORD}");
+    assert_eq!(judge(&chatty, true), Ok(RECORD.to_owned()));
+    // A prompt of one's own asks for a form of its own.
+    assert_eq!(judge(&chatty, false), Ok(chatty.clone()));
+    // A fence around the record goes with the chatter; a fence that is part of the record stays.
+    assert_eq!(judge(&format!("Here it is:\n```markdown\n{RECORD}\n```\n"), true), Ok(RECORD.to_owned()));
+    let fenced = format!("{RECORD}\n```\nls\n```");
+    assert_eq!(judge(&format!("Sure:\n{fenced}"), true), Ok(fenced.clone()));
+    // What stands below a heading that was not asked for is kept.
+    let titled = format!("## Background\nthe port is 8080\n{RECORD}");
+    assert_eq!(judge(&format!("Sure!\n{titled}"), true), Ok(titled.clone()));
+    // Headings as models write them; a hash within the chatter is no heading.
+    let bold = "**Goal**\n**Progress**\n**Key Decisions**\n**Next Steps:**";
+    assert_eq!(judge(&format!("#1 of 2, as asked:\n{bold}"), true), Ok(bold.to_owned()));
+    let prefix = "## Original Request\n## Early Progress";
+    let answer = says(&format!("Certainly.\n{prefix}"));
+    assert_eq!(accept(&answer, SummaryKind::TurnPrefix, 100, true), Ok(prefix.to_owned()));
+    // The cap is for what is kept.
+    let tokens = classes::tokens(RECORD);
+    assert_eq!(accept(&says(&chatty), SummaryKind::History, tokens, true), Ok(RECORD.to_owned()));
+}
+
+#[test]
 fn a_finished_summary_has_its_parts_in_order() {
     let mut plan = made("u a C@2:9 u:9 a:9 u:9 c:9 r>src/a:9 a:9 a:9 a:9 a:9 a:9", 20);
     assert!(plan.is_split_turn);

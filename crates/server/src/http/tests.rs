@@ -106,6 +106,7 @@ async fn a_session_is_prompted_and_compacted() {
         let (status, reply) = call(&server, Method::POST, "/sessions/a/prompt", Some(body)).await;
         assert_eq!(status, StatusCode::OK, "{reply}");
         assert!(reply["text"].as_str().unwrap().starts_with("word"));
+        assert_eq!(reply["stop"], "stop");
     }
     let options = json!({ "keep_recent": 400, "focus": "words" });
     let (status, end) = call(&server, Method::POST, "/sessions/a/compact", Some(options)).await;

@@ -95,6 +95,7 @@ async fn a_session_is_started_prompted_compacted_and_looked_at() {
         client.until(|message| message["params"]["type"] == "run_end").await;
         let result = client.until(|message| message["method"] == "session/prompt_result").await;
         assert!(result["params"]["text"].as_str().unwrap().starts_with("word"));
+        assert_eq!(result["params"]["stop"], "stop");
     }
     let params = json!({ "session_id": "a", "keep_recent": 400 });
     assert_eq!(client.call(20, "session/compact", params).await["result"]["accepted"], true);

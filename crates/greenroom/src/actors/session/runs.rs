@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{Delivery, EntryKind};
-use greenroom_kernel::message::{Block, Message};
+use greenroom_kernel::message::{Block, Message, StopReason};
 use greenroom_kernel::run::Boundary;
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{EntryId, RunOutcome, Usage};
@@ -64,6 +64,8 @@ struct RunInstructions {
 pub(super) struct Told {
     /// The text of the newest answer.
     text: String,
+    /// Why the newest answer ended; `None` before the first.
+    stop: Option<StopReason>,
     usage: Usage,
     steps: u32,
 }
@@ -478,6 +480,7 @@ impl Told {
     pub(super) fn note(&mut self, message: &Message) {
         if let Message::Assistant(answer) = message {
             self.text = answer.text();
+            self.stop = Some(answer.stop);
             self.steps += 1;
             if let Some(usage) = &answer.usage {
                 self.usage.add(usage);
@@ -487,6 +490,8 @@ impl Told {
 
     /// The reply, when the run has ended with a context of this size.
     pub(super) fn reply(self, run: EntryId, context: ContextUsage) -> Reply {
-        Reply { text: self.text, run, context, usage: self.usage, steps: self.steps }
+        // A run that is completed has an answer.
+        let stop = self.stop.unwrap_or(StopReason::Stop);
+        Reply { text: self.text, stop, run, context, usage: self.usage, steps: self.steps }
     }
 }
