@@ -20,6 +20,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use greenroom_kernel::Message;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::transport::ERROR_BODY_BYTES_MAX;
 use crate::{BaseUrl, Provider, ProviderError, ReplyStream, Request, Served};
@@ -65,14 +66,19 @@ pub enum MaxTokensField {
     MaxCompletionTokens,
 }
 
-/// Whether the reasoning of earlier answers is sent back, and in which field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether the reasoning of earlier answers is sent back, and in which field. Configurations write the field's name, or
+/// `never`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResendReasoning {
     /// Reasoning is not sent back, which is what most servers expect.
+    #[default]
+    #[serde(rename = "never")]
     Never,
     /// Reasoning is sent as `reasoning_content`, only to the provider that it came from.
+    #[serde(rename = "reasoning_content")]
     AsReasoningContent,
     /// Reasoning is sent as `reasoning`, only to the provider that it came from.
+    #[serde(rename = "reasoning")]
     AsReasoning,
 }
 
@@ -140,7 +146,8 @@ pub struct OpenAiOptions {
     /// The field of the output limit; `None` means `max_completion_tokens` at OpenAI and Azure, and `max_tokens`
     /// elsewhere.
     pub max_tokens_field: Option<MaxTokensField>,
-    /// Whether the reasoning of earlier answers is sent back.
+    /// Whether the reasoning of earlier answers is sent back, where the settings of a model do not say so
+    /// ([`ModelSettings::resend_reasoning`](crate::ModelSettings)).
     pub resend_reasoning: ResendReasoning,
     /// Whether the session's id is sent as `prompt_cache_key`; `None` means at OpenAI and Azure only, because strict
     /// servers refuse unknown fields.
