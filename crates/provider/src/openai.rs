@@ -1,18 +1,20 @@
 //! The provider for OpenAI's chat completions API, which gateways and local servers offer too.
 //!
-//! Invariants: a call sends exactly one HTTP request and follows no redirect, so that the key reaches no other host;
-//! every stream ends with one `Done` or one error; dropping the future or the stream closes the connection; and no key
+//! Invariants: a call sends one HTTP request, and the same once more only where a reused connection turned out to be
+//! closed before an answer began (`connection`); it follows no redirect, so that the key reaches no other host; every
+//! stream ends with one `Done` or one error; dropping the future or the stream closes the connection; and no key
 //! appears in an error or in `Debug` output.
 
 mod assemble;
 mod chunk;
+mod connection;
 mod listing;
 mod reader;
 mod transport;
 mod wire;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_openai::config::Config;
@@ -233,6 +235,8 @@ pub struct OpenAi {
 struct Server {
     options: OpenAiOptions,
     client: reqwest::Client,
+    /// A client that reuses no connection, made when it is first needed; `None` if it cannot be made.
+    without_pool: OnceLock<Option<reqwest::Client>>,
     endpoint: Endpoint,
     max_tokens_field: MaxTokensField,
     prompt_cache_key: bool,
@@ -283,25 +287,12 @@ impl OpenAi {
     /// # Errors
     /// Fails if no request can be made with the options: see [`OptionsError`].
     pub fn new(options: OpenAiOptions) -> Result<Self, OptionsError> {
-        let mut client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .connect_timeout(options.connect_timeout)
-            .pool_max_idle_per_host(64)
-            .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")));
-        if !options.base_url.is_encrypted() {
-            // Without TLS no certificate is needed, so a machine that has none installed reaches a local server.
-            client = client.tls_certs_only([]);
-        }
-        if let Some(proxies) = &options.proxies {
-            client = proxies.client(client)?;
-        }
-        let client =
-            client.build().map_err(|error| OptionsError::Client { reason: transport::root_cause(&error) })?;
+        let client = connection::client(&options, true)?;
         let host = options.base_url.host();
         let is_openai = host == "api.openai.com" || host.ends_with(".openai.azure.com");
         let server = Server {
             client,
+            without_pool: OnceLock::new(),
             endpoint: endpoint(&options)?,
             max_tokens_field: options.max_tokens_field.unwrap_or(if is_openai {
                 MaxTokensField::MaxCompletionTokens
