@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use greenroom::kernel::run::RunLimits;
 use greenroom::kernel::settings::CompactionSettings;
-use greenroom::provider::{BaseUrl, Catalog};
+use greenroom::provider::{BaseUrl, Catalog, ResendReasoning};
 use greenroom::{Agent, ModelSettings};
 use greenroom_server::HttpOptions;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -118,6 +118,8 @@ pub(crate) struct ProviderConfig {
     pub(crate) first_event_timeout_s: u64,
     /// How long each further piece may take, in seconds.
     pub(crate) idle_timeout_s: u64,
+    /// Whether the reasoning of earlier answers is sent back, for models whose own settings do not say.
+    pub(crate) resend_reasoning: ResendReasoning,
 }
 
 impl Default for ProviderConfig {
@@ -129,6 +131,7 @@ impl Default for ProviderConfig {
             max_in_flight: 16,
             first_event_timeout_s: 300,
             idle_timeout_s: 120,
+            resend_reasoning: ResendReasoning::Never,
         }
     }
 }

@@ -384,6 +384,7 @@ impl Server {
             proxies: Some(proxies()),
             first_event_timeout: Duration::from_secs(self.settings.first_event_timeout_s),
             idle_timeout: Duration::from_secs(self.settings.idle_timeout_s),
+            resend_reasoning: self.settings.resend_reasoning,
             ..OpenAiOptions::default()
         };
         OpenAi::new(options).map(Arc::new).map_err(|error| usage(error.to_string()))

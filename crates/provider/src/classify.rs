@@ -110,6 +110,11 @@ fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, reque
         FailureClass::ContentFilter => {
             format!("the provider's content filter refused{status_text}{colon_quoted}")
         }
+        FailureClass::Other if refusal.is_about_batch_size() => {
+            format!(
+                "the server cannot process the request in one batch{status_text}{colon_quoted}; raise the server's batch size (`-ub` or `--ubatch-size` on llama-server)"
+            )
+        }
         FailureClass::Other if is_unknown_model => {
             format!("the provider does not know the model{status_text}{colon_quoted}; check the model's name")
         }

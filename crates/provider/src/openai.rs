@@ -1,18 +1,20 @@
 //! The provider for OpenAI's chat completions API, which gateways and local servers offer too.
 //!
-//! Invariants: a call sends exactly one HTTP request and follows no redirect, so that the key reaches no other host;
-//! every stream ends with one `Done` or one error; dropping the future or the stream closes the connection; and no key
+//! Invariants: a call sends one HTTP request, and the same once more only where a reused connection turned out to be
+//! closed before an answer began (`connection`); it follows no redirect, so that the key reaches no other host; every
+//! stream ends with one `Done` or one error; dropping the future or the stream closes the connection; and no key
 //! appears in an error or in `Debug` output.
 
 mod assemble;
 mod chunk;
+mod connection;
 mod listing;
 mod reader;
 mod transport;
 mod wire;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_openai::config::Config;
@@ -20,6 +22,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use greenroom_kernel::Message;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use self::transport::ERROR_BODY_BYTES_MAX;
 use crate::{BaseUrl, Provider, ProviderError, ReplyStream, Request, Served};
@@ -65,14 +68,19 @@ pub enum MaxTokensField {
     MaxCompletionTokens,
 }
 
-/// Whether the reasoning of earlier answers is sent back, and in which field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether the reasoning of earlier answers is sent back, and in which field. Configurations write the field's name, or
+/// `never`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResendReasoning {
     /// Reasoning is not sent back, which is what most servers expect.
+    #[default]
+    #[serde(rename = "never")]
     Never,
     /// Reasoning is sent as `reasoning_content`, only to the provider that it came from.
+    #[serde(rename = "reasoning_content")]
     AsReasoningContent,
     /// Reasoning is sent as `reasoning`, only to the provider that it came from.
+    #[serde(rename = "reasoning")]
     AsReasoning,
 }
 
@@ -140,7 +148,8 @@ pub struct OpenAiOptions {
     /// The field of the output limit; `None` means `max_completion_tokens` at OpenAI and Azure, and `max_tokens`
     /// elsewhere.
     pub max_tokens_field: Option<MaxTokensField>,
-    /// Whether the reasoning of earlier answers is sent back.
+    /// Whether the reasoning of earlier answers is sent back, where the settings of a model do not say so
+    /// ([`ModelSettings::resend_reasoning`](crate::ModelSettings)).
     pub resend_reasoning: ResendReasoning,
     /// Whether the session's id is sent as `prompt_cache_key`; `None` means at OpenAI and Azure only, because strict
     /// servers refuse unknown fields.
@@ -226,6 +235,8 @@ pub struct OpenAi {
 struct Server {
     options: OpenAiOptions,
     client: reqwest::Client,
+    /// A client that reuses no connection, made when it is first needed; `None` if it cannot be made.
+    without_pool: OnceLock<Option<reqwest::Client>>,
     endpoint: Endpoint,
     max_tokens_field: MaxTokensField,
     prompt_cache_key: bool,
@@ -276,25 +287,12 @@ impl OpenAi {
     /// # Errors
     /// Fails if no request can be made with the options: see [`OptionsError`].
     pub fn new(options: OpenAiOptions) -> Result<Self, OptionsError> {
-        let mut client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .connect_timeout(options.connect_timeout)
-            .pool_max_idle_per_host(64)
-            .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")));
-        if !options.base_url.is_encrypted() {
-            // Without TLS no certificate is needed, so a machine that has none installed reaches a local server.
-            client = client.tls_certs_only([]);
-        }
-        if let Some(proxies) = &options.proxies {
-            client = proxies.client(client)?;
-        }
-        let client =
-            client.build().map_err(|error| OptionsError::Client { reason: transport::root_cause(&error) })?;
+        let client = connection::client(&options, true)?;
         let host = options.base_url.host();
         let is_openai = host == "api.openai.com" || host.ends_with(".openai.azure.com");
         let server = Server {
             client,
+            without_pool: OnceLock::new(),
             endpoint: endpoint(&options)?,
             max_tokens_field: options.max_tokens_field.unwrap_or(if is_openai {
                 MaxTokensField::MaxCompletionTokens

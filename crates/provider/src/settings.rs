@@ -9,6 +9,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::openai::ResendReasoning;
+
 #[cfg(test)]
 mod tests;
 
@@ -47,6 +49,11 @@ pub struct ModelSettings {
     /// The most output one answer may have, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens_max: Option<u64>,
+    /// Whether the reasoning of earlier answers is sent back, and in which field; without it the provider's option
+    /// holds. The usage that servers report is read by what the agent and the model say here: a prompt should not say
+    /// otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resend_reasoning: Option<ResendReasoning>,
     /// More fields of the request's body, as the server knows them.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
@@ -239,6 +246,13 @@ impl ModelSettings {
         self
     }
 
+    /// Sets `resend_reasoning`.
+    #[must_use]
+    pub fn resend_reasoning(mut self, resend: ResendReasoning) -> Self {
+        self.resend_reasoning = Some(resend);
+        self
+    }
+
     /// Adds a field to the request's body.
     #[must_use]
     pub fn extra(mut self, field: impl Into<String>, value: impl Into<Value>) -> Self {
@@ -260,6 +274,7 @@ impl ModelSettings {
             stop: over.stop.or(self.stop),
             seed: over.seed.or(self.seed),
             output_tokens_max: over.output_tokens_max.or(self.output_tokens_max),
+            resend_reasoning: over.resend_reasoning.or(self.resend_reasoning),
             extra,
         }
     }

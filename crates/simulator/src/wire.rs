@@ -133,6 +133,8 @@ struct WireMessage {
     tool_call_id: Option<String>,
     #[serde(default)]
     reasoning_content: Option<String>,
+    #[serde(default)]
+    reasoning: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -310,6 +312,8 @@ impl WireRequest {
             }),
             seed: self.seed,
             output_tokens_max: self.max_completion_tokens.or(self.max_tokens),
+            // It is seen in the messages.
+            resend_reasoning: None,
             extra: extra.0,
         };
         let seen = SeenRequest {
@@ -340,7 +344,8 @@ fn tool_choice(value: &serde_json::Value) -> Option<ToolChoice> {
 impl WireMessage {
     fn into_assistant(self, model: &str, index: usize, broken: &mut Vec<Broken>) -> AssistantMessage {
         let mut content = Vec::new();
-        content.extend(self.reasoning_content.filter(|text| !text.is_empty()).map(Part::Reasoning));
+        let reasoning = self.reasoning_content.or(self.reasoning);
+        content.extend(reasoning.filter(|text| !text.is_empty()).map(Part::Reasoning));
         for block in self.content.into_blocks(index, broken) {
             match block {
                 Block::Text(text) if text.is_empty() => {}

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use greenroom::kernel::{Message, Part};
 use greenroom_simulator::{Echo, Reply};
 
 use super::support::{Model, Place, Ran, Says};
@@ -180,6 +181,8 @@ fn a_folder_cannot_move_the_providers_that_the_user_has() {
         "providers: { corp: { api_key_env: OPENAI_API_KEY } }\n".to_owned(),
         "providers: { corp: { max_in_flight: 10000 } }\n".to_owned(),
         "providers: { corp: { idle_timeout_s: 1000000 } }\n".to_owned(),
+        "providers: { corp: { resend_reasoning: reasoning } }\n".to_owned(),
+        "models: { 'gpt-5.5': { resend_reasoning: reasoning } }\n".to_owned(),
         "providers: null\n".to_owned(),
         "trusted_folders: ['/']\n".to_owned(),
         // Other ways to write the same key.
@@ -197,6 +200,48 @@ fn a_folder_cannot_move_the_providers_that_the_user_has() {
         assert!(ran.stderr.contains("greenroom.yaml"), "{text}: {ran:?}");
     }
     assert_eq!(elsewhere.arrived(), Vec::<String>::new());
+}
+
+/// What the second prompt of a session sends back of the first answer's reasoning.
+#[test]
+fn reasoning_is_sent_back_as_the_provider_and_the_model_say() {
+    for (of_provider, of_models, is_sent) in [
+        ("", "", false),
+        (", resend_reasoning: never", "", false),
+        (", resend_reasoning: reasoning_content", "", true),
+        (", resend_reasoning: reasoning", "", true),
+        ("", "models: { thinker: { resend_reasoning: reasoning_content } }\n", true),
+        ("", "models: { another: { resend_reasoning: reasoning_content } }\n", false),
+        (", resend_reasoning: reasoning", "models: { thinker: { resend_reasoning: never } }\n", false),
+    ] {
+        let model = Model::new(Says(Reply::text("Yes.").with_reasoning("Hm.")), |_| {});
+        let place = Place::new();
+        place.own_file(&format!(
+            "model: thinker\nprovider: corp\nproviders: {{ corp: {{ base_url: '{}'{of_provider} }} }}\n{of_models}",
+            model.url()
+        ));
+        for _ in 0..2 {
+            let ran = prompt(&place, &["--session", "mine"]);
+            assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Yes.\n"), "{ran:?}");
+        }
+        let requests = model.simulator.requests();
+        let last = &requests.last().unwrap().request;
+        let answers = last.messages.iter().filter_map(|message| match &**message {
+            Message::Assistant(answer) => Some(answer),
+            Message::User(_) | Message::ToolResult(_) => None,
+        });
+        let parts: Vec<&Part> = answers.flat_map(|answer| &answer.content).collect();
+        let text = Part::Text("Yes.".to_owned());
+        let thought = Part::Reasoning("Hm.".to_owned());
+        let wanted = if is_sent { vec![&thought, &text] } else { vec![&text] };
+        assert_eq!(parts, wanted, "{of_provider} {of_models}");
+        model.simulator.assert_clean();
+    }
+    let place = Place::new();
+    place.own_file("providers: { openai: { resend_reasoning: always } }\n");
+    let ran = prompt(&place, &[]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("line 1") && ran.stderr.contains("`reasoning_content`"), "{ran:?}");
 }
 
 #[test]

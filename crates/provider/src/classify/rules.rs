@@ -83,6 +83,8 @@ pub(super) const RULES: &[Rule] = &[
     rule("cancellation words", Verdict::Class(Timeout), |refusal| {
         refusal.may_be_no_overflow() && refusal.says(words::CANCELLED)
     }),
+    // A larger batch, set where the server is started, helps here. No size in such a message is the model's window.
+    rule("batch size words", Verdict::Class(Other), |refusal| refusal.is_about_batch_size()),
     rule("output limit words", Verdict::Class(OutputLimit), |refusal| {
         refusal.may_be_no_overflow() && words::is_output_limit(&refusal.digest.text)
     }),
@@ -178,6 +180,11 @@ impl<'a> Refusal<'a> {
         !self.is_named_overflow()
             && !words::has_negative_output_limit(&self.digest.lowercase)
             && self.status != Some(404)
+    }
+
+    /// Whether the request is larger than what the server processes in one batch, whatever the model's window is.
+    pub(super) fn is_about_batch_size(&self) -> bool {
+        !self.has_code(words::OVERFLOW_CODES) && words::is_batch_size(&self.digest.text)
     }
 
     /// Whether the request is larger than the context window, by name, by words or by the numbers.

@@ -753,6 +753,53 @@ fn waits_come_from_the_header_or_the_body() {
 }
 
 #[test]
+fn the_servers_batch_size_is_no_window() {
+    const ADVICE: &str = "raise the server's batch size (`-ub` or `--ubatch-size` on llama-server)";
+    for (status, body) in [
+        (
+            Some(500),
+            r#"{"error":{"code":500,"message":"input is too large to process. increase the physical batch size","type":"server_error"}}"#,
+        ),
+        (
+            Some(500),
+            r#"{"error":{"code":500,"message":"input (4612 tokens) is too large to process. increase the physical batch size (current batch size: 512)","type":"server_error"}}"#,
+        ),
+        (Some(400), "input is too large to process, increase the physical batch size"),
+        (Some(413), "the prompt has 700 tokens and exceeds the physical batch size of 512 tokens"),
+        (Some(500), "Requested tokens (600) exceed batch size of 512"),
+        (
+            Some(400),
+            "the request (900 tokens) is larger than n_ubatch (512), although the context size is 4096",
+        ),
+        (None, "Input too long: 900 tokens > n_ubatch 512; use --ubatch-size"),
+        (
+            Some(500),
+            "litellm.InternalServerError: OpenAIException - input (4612 tokens) is too large to process. increase the physical batch size (current batch size: 512)",
+        ),
+    ] {
+        let failure = classify(status, body, None);
+        assert_eq!((failure.class, failure.limit, failure.requested), (Other, None, None), "{body}");
+        assert!(failure.message.contains(ADVICE), "{body}: {}", failure.message);
+    }
+    // Words about a batch in an overflow, and a batch of something else.
+    for (body, class) in [
+        (
+            "failed to decode the batch: KV cache is full - try increasing it via the context size, i_batch = 0, n_batch = 512, ret = 1",
+            ContextOverflow,
+        ),
+        (
+            r#"{"error":{"message":"request (4612 tokens) exceeds the available context size (4096 tokens), lower the batch size or increase it","type":"exceed_context_size_error","n_prompt_tokens":4612,"n_ctx":4096}}"#,
+            ContextOverflow,
+        ),
+        ("the batch size of the images is larger than 8", PayloadTooLarge),
+    ] {
+        let failure = classify(Some(400), body, None);
+        assert_eq!(failure.class, class, "{body}");
+        assert!(!failure.message.contains("ubatch"), "{body}: {}", failure.message);
+    }
+}
+
+#[test]
 fn messages_say_what_to_do() {
     let rows = [
         (

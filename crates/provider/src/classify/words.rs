@@ -452,6 +452,30 @@ pub(super) fn is_payload_size(text: &str) -> bool {
     is_too_large && !text.contains("memory") && !is_about_tokens(text)
 }
 
+/// Whether `text` says that the request is larger than the batch that the server processes at once. Where another kind
+/// of batch may be meant, the text must be about the request's tokens and not about the context window.
+pub(super) fn is_batch_size(text: &str) -> bool {
+    const PHYSICAL: &[&str] = &["physical batch", "ubatch"];
+    const BATCH: &[&str] = &["batch size", "n batch"];
+    const TOKENS: &[&str] = &["token", "prompt", "input"];
+    const MORE: &[&str] = &[
+        "too large",
+        "too long",
+        "too big",
+        "exceed",
+        "larger than",
+        "longer than",
+        "greater than",
+        "more than",
+        " > ",
+        "increase",
+        "raise",
+    ];
+    let names_batch = contains_any(text, PHYSICAL)
+        || (contains_any(text, BATCH) && contains_any(text, TOKENS) && !contains_any(text, CONTEXT));
+    names_batch && contains_any(text, MORE)
+}
+
 /// Whether numbers in `text` may count the tokens of the request.
 pub(super) fn may_count_tokens(text: &str) -> bool {
     contains_any(text, &["token", "context", "ctx"])

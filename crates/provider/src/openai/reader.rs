@@ -46,7 +46,7 @@ fn naming_setting(mut error: ProviderError, settings: &ModelSettings) -> Provide
 pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
     let exchange = Arc::new(Exchange::default());
     let transport = Transport {
-        client: server.client.clone(),
+        server: Arc::clone(&server),
         exchange: Arc::clone(&exchange),
         response_bytes_max: server.options.response_bytes_max,
     };

@@ -168,7 +168,11 @@ fn request() -> Request {
 type Outcome = (Vec<ReplyEvent>, Result<AssistantMessage, ProviderError>);
 
 async fn call(options: OpenAiOptions) -> Outcome {
-    let provider = OpenAi::new(options).expect("good options");
+    collect(&OpenAi::new(options).expect("good options")).await
+}
+
+/// One call of a provider that may have been called before.
+async fn collect(provider: &OpenAi) -> Outcome {
     let mut stream = match provider.stream(request()).await {
         Ok(stream) => stream,
         Err(error) => return (Vec::new(), Err(error)),
@@ -538,5 +542,92 @@ fn keys_are_taken_out_of_texts() {
         ("none", "none of it", "*** of it"),
     ] {
         assert_eq!(super::without_key(text, key), expect, "{key}");
+    }
+}
+
+/// What a server does with one request on a connection that it keeps open.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A whole answer; the connection stays open.
+    Answer,
+    /// The connection is closed before an answer.
+    Close,
+    /// The connection is reset before an answer.
+    Reset,
+    /// The head of an answer and a part of its body, then the connection is closed.
+    Partial,
+    /// Bytes that are no HTTP, then the connection is closed.
+    Garbage,
+}
+
+/// A server that does these steps, a list for each connection, and how many requests came to each connection.
+async fn serve_steps(connections: &'static [&'static [Step]]) -> (String, Arc<Mutex<Vec<usize>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let base_url = format!("http://{}/v1", listener.local_addr().expect("it is bound"));
+    let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let counts = Arc::clone(&seen);
+    tokio::spawn(async move {
+        for (number, steps) in connections.iter().enumerate() {
+            let (mut socket, _) = listener.accept().await.expect("a connection comes");
+            counts.lock().expect("no test panics with the lock").push(0);
+            let counts = Arc::clone(&counts);
+            tokio::spawn(async move {
+                let body =
+                    lines(&[r#"{"choices":[{"delta":{"content":"yes"},"finish_reason":"stop"}]}"#, "[DONE]"]);
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
+                for step in *steps {
+                    read_request(&mut socket).await;
+                    counts.lock().expect("no test panics with the lock")[number] += 1;
+                    let bytes = match step {
+                        Step::Answer => format!("{head}content-length: {}\r\n\r\n{body}", body.len()),
+                        Step::Partial => format!("{head}content-length: 9999\r\n\r\ndata: {{"),
+                        Step::Garbage => "what?\r\n\r\n".to_owned(),
+                        Step::Close => String::new(),
+                        Step::Reset => {
+                            socket.set_zero_linger().expect("a socket has the option");
+                            return;
+                        }
+                    };
+                    socket.write_all(bytes.as_bytes()).await.expect("the client reads");
+                    if !matches!(step, Step::Answer) {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (base_url, seen)
+}
+
+#[tokio::test]
+async fn a_reused_connection_that_breaks_before_the_answer_costs_one_request_more() {
+    use Step::{Answer, Close, Garbage, Partial, Reset};
+    type Row = (&'static [&'static [Step]], bool, &'static [usize]);
+    let rows: &[Row] = &[
+        // The answer comes over a new connection.
+        (&[&[Answer, Close], &[Answer]], true, &[2, 1]),
+        (&[&[Answer, Reset], &[Answer]], true, &[2, 1]),
+        // Once only.
+        (&[&[Answer, Close], &[Close], &[Answer]], false, &[2, 1]),
+        (&[&[Answer, Reset], &[Reset], &[Answer]], false, &[2, 1]),
+        // Something of an answer came.
+        (&[&[Answer, Partial], &[Answer]], false, &[2]),
+        (&[&[Answer, Garbage], &[Answer]], false, &[2]),
+    ];
+    for (connections, is_answered, requests) in rows {
+        let (base_url, seen) = serve_steps(connections).await;
+        let provider = OpenAi::new(options(&base_url)).expect("good options");
+        assert!(collect(&provider).await.1.is_ok(), "{connections:?}");
+        let second = collect(&provider).await.1;
+        assert_eq!(second.is_ok(), *is_answered, "{connections:?}: {second:?}");
+        assert_eq!(*seen.lock().expect("no test panics with the lock"), *requests, "{connections:?}");
+    }
+    // A connection that was made for the request is not a reused one.
+    let fresh: [&'static [&'static [Step]]; 2] = [&[&[Close], &[Answer]], &[&[Reset], &[Answer]]];
+    for first in fresh {
+        let (base_url, seen) = serve_steps(first).await;
+        let provider = OpenAi::new(options(&base_url)).expect("good options");
+        assert!(collect(&provider).await.1.is_err(), "{first:?}");
+        assert_eq!(*seen.lock().expect("no test panics with the lock"), [1], "{first:?}");
     }
 }

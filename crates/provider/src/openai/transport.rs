@@ -1,7 +1,7 @@
 //! The HTTP service under async-openai: sends one request, and makes the response safe to parse.
 //!
 //! async-openai's own client retries, follows redirects and drops the status of most refusals. This service sends the
-//! request once, and anything but a 2xx becomes a [`TransportError`] with status, headers and body.
+//! request as `connection` does, and anything but a 2xx becomes a [`TransportError`] with status, headers and body.
 //!
 //! Invariants: the body that is handed on is an event stream of bounded size, in whole lines of valid UTF-8 and bounded
 //! length, and its last event is closed; a plain JSON answer becomes one event; and the body is never far ahead of
@@ -21,6 +21,8 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, LOCATION};
 use tokio::sync::Notify;
+
+use super::Server;
 
 /// How much of a refusal's body is kept, in bytes.
 pub(crate) const ERROR_BODY_BYTES_MAX: usize = 16 * 1024;
@@ -137,10 +139,10 @@ impl Exchange {
     }
 }
 
-/// The service for one exchange, over the provider's shared client.
+/// The service for one exchange with the server.
 #[derive(Debug, Clone)]
 pub(super) struct Transport {
-    pub(super) client: reqwest::Client,
+    pub(super) server: Arc<Server>,
     pub(super) exchange: Arc<Exchange>,
     pub(super) response_bytes_max: usize,
 }
@@ -165,7 +167,7 @@ impl tower::Service<HttpRequestFactory> for Transport {
 
 impl Transport {
     async fn send(self, request: reqwest::Request) -> Result<reqwest::Response, TransportError> {
-        let response = self.client.execute(request).await.map_err(TransportError::Send)?;
+        let response = self.server.execute(request).await.map_err(TransportError::Send)?;
         let status = response.status();
         if status.is_redirection() {
             let location =

@@ -228,6 +228,7 @@ fn wire_messages<'a>(request: &'a Request, style: &WireStyle<'_>) -> Vec<WireMes
     if let Some(system) = request.system.as_deref().filter(|system| !system.is_empty()) {
         wire.push(WireMessage::System { content: system });
     }
+    let resend = request.settings.resend_reasoning.unwrap_or(style.resend_reasoning);
     // Images of tool results wait here until the batch of results is over: nothing may stand between results.
     let mut result_images: Vec<UserPart<'a>> = Vec::new();
     for message in &request.messages {
@@ -241,7 +242,7 @@ fn wire_messages<'a>(request: &'a Request, style: &WireStyle<'_>) -> Vec<WireMes
             }
             Message::Assistant(assistant) => {
                 flush_images(&mut wire, &mut result_images);
-                wire.extend(wire_assistant(assistant, style));
+                wire.extend(wire_assistant(assistant, style.provider, resend));
             }
         }
     }
@@ -281,7 +282,11 @@ fn image_part<'a>(image: &Image) -> UserPart<'a> {
 }
 
 /// `None` if nothing of it is sent: an empty assistant message is refused by most servers.
-fn wire_assistant<'a>(assistant: &'a AssistantMessage, style: &WireStyle<'_>) -> Option<WireMessage<'a>> {
+fn wire_assistant<'a>(
+    assistant: &'a AssistantMessage,
+    provider: &str,
+    resend: ResendReasoning,
+) -> Option<WireMessage<'a>> {
     let mut text = String::new();
     let mut thought = String::new();
     let mut tool_calls = Vec::new();
@@ -297,8 +302,8 @@ fn wire_assistant<'a>(assistant: &'a AssistantMessage, style: &WireStyle<'_>) ->
     if text.is_empty() && tool_calls.is_empty() {
         return None;
     }
-    let own = assistant.provider == style.provider && !thought.is_empty();
-    let (reasoning_content, reasoning) = match style.resend_reasoning {
+    let own = assistant.provider == provider && !thought.is_empty();
+    let (reasoning_content, reasoning) = match resend {
         ResendReasoning::AsReasoningContent if own => (Some(thought), None),
         ResendReasoning::AsReasoning if own => (None, Some(thought)),
         ResendReasoning::Never | ResendReasoning::AsReasoningContent | ResendReasoning::AsReasoning => {

@@ -9,7 +9,7 @@ use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::{Estimator, text_tokens};
 use greenroom_kernel::usage::{Window, WindowSource};
-use greenroom_provider::{ModelSettings, SettingError, ToolChoice};
+use greenroom_provider::{ModelSettings, ResendReasoning, SettingError, ToolChoice};
 use greenroom_tools::Registry;
 
 use crate::actors::usage_tracker::TrackerConfig;
@@ -157,7 +157,10 @@ impl Definition {
             origin: self.lane.origin().to_owned(),
             model: self.model().to_owned(),
             overhead: self.overhead(session.pinned_tokens),
-            resends_reasoning: self.lane.provider.resends_reasoning(),
+            resends_reasoning: deps
+                .model_settings(&self.agent)
+                .resend_reasoning
+                .map_or(self.lane.provider.resends_reasoning(), |resend| resend != ResendReasoning::Never),
             limits: ContextLimits {
                 window: self.window,
                 settings: Arc::clone(&self.settings),

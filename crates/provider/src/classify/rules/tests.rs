@@ -35,6 +35,7 @@ fn each_rule_decides_a_body() {
         ("authentication words", Some(400), "this token expired: expired token", Auth),
         ("content filter words", Some(400), "this violates our content policy", ContentFilter),
         ("cancellation words", Some(400), "context canceled", Timeout),
+        ("batch size words", Some(500), "the input exceeds the physical batch size", Other),
         ("output limit words", Some(400), "max_tokens is too large", OutputLimit),
         ("payload size words", Some(400), "the image is too large", PayloadTooLarge),
         ("context overflow", Some(400), "the context window is exceeded", ContextOverflow),
@@ -80,6 +81,7 @@ fn of_two_rules_the_earlier_one_decides() {
         ("authentication words", "content filter words", 400, "api key: usage guidelines"),
         ("content filter words", "cancellation words", 400, "content policy: deadline exceeded"),
         ("cancellation words", "context overflow", 500, "context deadline exceeded: prompt is too long"),
+        ("batch size words", "context overflow", 500, "input is too large: increase the physical batch size"),
         ("output limit words", "context overflow", 400, "max_tokens exceeds the limit of 4096 tokens"),
         (
             "payload size words",

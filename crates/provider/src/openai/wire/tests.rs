@@ -152,8 +152,15 @@ fn reasoning_goes_back_only_where_it_came_from() {
     let style = WireStyle { resend_reasoning: ResendReasoning::AsReasoningContent, ..PLAIN };
     let own = wire(&request(messages.clone()), &style);
     assert_eq!(own["messages"][0]["reasoning_content"], "hm");
-    let other = wire(&request(messages), &WireStyle { provider: "another", ..style });
+    let other = wire(&request(messages.clone()), &WireStyle { provider: "another", ..style });
     assert_eq!(other["messages"][0], json!({"role": "assistant", "content": "yes"}));
+    // What the model's settings say stands above the provider's option.
+    let mut of_model = request(messages);
+    of_model.settings = of_model.settings.resend_reasoning(ResendReasoning::AsReasoning);
+    let sent = wire(&of_model, &style);
+    assert_eq!(sent["messages"][0], json!({"role": "assistant", "content": "yes", "reasoning": "hm"}));
+    of_model.settings = of_model.settings.resend_reasoning(ResendReasoning::Never);
+    assert_eq!(wire(&of_model, &style)["messages"][0], json!({"role": "assistant", "content": "yes"}));
 }
 
 #[test]

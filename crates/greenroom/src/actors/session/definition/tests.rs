@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::settings::UnknownWindow;
-use greenroom_provider::{Provider, ProviderError, ReplyStream, Request};
+use greenroom_provider::{Provider, ProviderError, ReplyStream, Request, ResendReasoning};
 use greenroom_store::Store;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -244,6 +244,14 @@ async fn a_prompts_settings_go_before_the_agents_and_summaries_take_what_suits_t
 async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
     let deps = Arc::new(deps());
     let agent = Agent::new("gpt-4o").instructions(words(100)).cost_microdollars_max(5);
+    let resending = ModelSettings::new().resend_reasoning(ResendReasoning::AsReasoning);
+    let resent = resolve(&deps, &agent.clone().settings(resending)).unwrap();
+    let session =
+        SessionLimits { pinned_tokens: 0, is_sub_agent: false, is_paused: false, only_at_window: false };
+    assert!(
+        resent.tracker_config(&deps, session).resends_reasoning,
+        "what the agent says stands above the provider"
+    );
     for (agent, output_tokens_max, provider) in [
         (agent.clone(), None, "openai"),
         (agent.clone().output_tokens_max(90), Some(90), "openai"),

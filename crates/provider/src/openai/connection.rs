@@ -1,0 +1,150 @@
+//! Sends a request, and once more where the connection that it went out on was already dead.
+//!
+//! Some servers close a connection right after an answer, and a request that leaves at that moment meets a closed
+//! connection: nothing was wrong with it, and nobody read it.
+//!
+//! Invariants: a request is sent a second time only if it went out on a connection that was not opened for it, which
+//! broke at once and before the head of an answer; the second time uses a new connection, and there is no third time.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::{OpenAiOptions, OptionsError, Server, transport};
+
+/// How soon a dead connection shows. After a longer time the server may have worked on the request.
+const BREAKS_WITHIN: Duration = Duration::from_secs(1);
+
+tokio::task_local! {
+    /// Whether a connection was opened for the request that this task sends.
+    static OPENED: Arc<AtomicBool>;
+}
+
+/// The HTTP client for a server. A client with `keeps_connections` reuses connections and notes each that it opens.
+pub(super) fn client(
+    options: &OpenAiOptions,
+    keeps_connections: bool,
+) -> Result<reqwest::Client, OptionsError> {
+    let mut client = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .connect_timeout(options.connect_timeout)
+        .pool_max_idle_per_host(if keeps_connections { 64 } else { 0 })
+        .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")));
+    if !options.base_url.is_encrypted() {
+        // Without TLS no certificate is needed, so a machine that has none installed reaches a local server.
+        client = client.tls_certs_only([]);
+    }
+    if let Some(proxies) = &options.proxies {
+        client = proxies.client(client)?;
+    }
+    if keeps_connections {
+        client = client.connector_layer(NoteOpened);
+    }
+    client.build().map_err(|error| OptionsError::Client { reason: transport::root_cause(&error) })
+}
+
+impl Server {
+    /// Sends a request and waits for the head of the answer.
+    pub(super) async fn execute(&self, request: reqwest::Request) -> reqwest::Result<reqwest::Response> {
+        let copy = request.try_clone();
+        let opened = Arc::new(AtomicBool::new(false));
+        let started = Instant::now();
+        let sent = OPENED.scope(Arc::clone(&opened), self.client.execute(request)).await;
+        let is_stale = || is_stale(opened.load(Ordering::Relaxed), started.elapsed());
+        match (sent, copy) {
+            (Err(error), Some(copy)) if broke_off(&error) && is_stale() => {
+                tracing::debug!(
+                    base = self.endpoint.base,
+                    "a reused connection was closed; the request is sent on a new one"
+                );
+                match self.without_pool.get_or_init(|| client(&self.options, false).ok()) {
+                    Some(client) => client.execute(copy).await,
+                    None => Err(error),
+                }
+            }
+            (sent, _) => sent,
+        }
+    }
+}
+
+/// Whether a connection that broke was dead before the request went out: it was not opened for the request, and it
+/// broke at once.
+fn is_stale(was_opened: bool, after: Duration) -> bool {
+    !was_opened && after < BREAKS_WITHIN
+}
+
+/// Whether the connection was closed or reset, as opposed to an answer that makes no sense or does not come in time.
+fn broke_off(error: &reqwest::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<hyper::Error>()
+            && (error.is_incomplete_message() || error.is_closed() || error.is_canceled())
+        {
+            return true;
+        }
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return matches!(
+                error.kind(),
+                BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof
+            );
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Notes in [`OPENED`] that a connection is opened. The client opens it within the future that sends the request.
+#[derive(Debug, Clone)]
+struct NoteOpened;
+
+impl<S> tower::Layer<S> for NoteOpened {
+    type Service = NotingOpened<S>;
+
+    fn layer(&self, connector: S) -> NotingOpened<S> {
+        NotingOpened { connector }
+    }
+}
+
+/// A connector under [`NoteOpened`].
+#[derive(Debug, Clone)]
+struct NotingOpened<S> {
+    connector: S,
+}
+
+impl<S: tower::Service<R>, R> tower::Service<R> for NotingOpened<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.connector.poll_ready(context)
+    }
+
+    fn call(&mut self, to: R) -> S::Future {
+        // Requests for the list of models are sent without the note: they are never sent twice.
+        let _not_noted = OPENED.try_with(|opened| opened.store(true, Ordering::Relaxed));
+        self.connector.call(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_reused_connection_that_breaks_at_once_was_dead() {
+        let almost = BREAKS_WITHIN.saturating_sub(Duration::from_millis(1));
+        for (was_opened, after, expected) in [
+            (false, Duration::ZERO, true),
+            (false, almost, true),
+            (false, BREAKS_WITHIN, false),
+            (true, Duration::ZERO, false),
+        ] {
+            assert_eq!(is_stale(was_opened, after), expected, "{was_opened} {after:?}");
+        }
+    }
+}
