@@ -184,7 +184,7 @@ impl Learned {
     }
 
     fn put(&self, key: String, value: Vec<u8>) {
-        let fact = Some(value.clone()).filter(|value| !value.is_empty());
+        let fact = Some(value).filter(|value| !value.is_empty());
         self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), fact);
         let (store, facts, writing) =
             (self.store.clone(), Arc::clone(&self.facts), Arc::clone(&self.writing));

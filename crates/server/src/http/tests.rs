@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom::store::Store;
-use greenroom::{Agent, Runtime};
+use greenroom::store::{Store, StoreError};
+use greenroom::{Agent, EntryId, Runtime};
 use greenroom_simulator::{ByPurpose, Function, Pace, Reply, Simulator, SimulatorOptions, Summariser};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::{HttpOptions, HttpServer, check_token};
+use super::{HttpOptions, HttpServer, check_token, store_status};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -432,4 +432,18 @@ async fn a_deleted_session_is_gone_and_so_are_its_bytes() {
     assert_eq!(status, StatusCode::NOT_FOUND);
     let (_, list) = call(&server, Method::GET, "/sessions", None).await;
     assert_eq!((list["sessions"].as_array().unwrap().len(), &list["sessions"][0]["id"]), (1, &json!("kept")));
+}
+
+#[test]
+fn a_store_that_is_damaged_is_not_the_clients_fault() {
+    let session = || "a".to_owned();
+    for (error, status) in [
+        (StoreError::SessionId { session: session() }, 400),
+        (StoreError::NotFound { session: session() }, 404),
+        (StoreError::Quarantined { session: session(), from: EntryId(3) }, 409),
+        (StoreError::Damaged { session: session(), entry: EntryId(3) }, 500),
+        (StoreError::Closed, 503),
+    ] {
+        assert_eq!(store_status(&error), status, "{error}");
+    }
 }
