@@ -28,8 +28,18 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
     let (settings, _) = config.provider(&config.provider)?;
     let runtime = setup::runtime(global, model.provider(), settings, &config.compaction).await?;
     let mut screen = Screen::stdout(global.color);
+    let mut failed = None;
     for file in &args.files {
-        let (id, imported) = one(&runtime, file).await?;
+        let (id, imported) = match one(&runtime, file).await {
+            Ok(one) => one,
+            // The other files are taken all the same; the last failure is the command's.
+            Err(error) => {
+                if let Some(earlier) = failed.replace(error) {
+                    Screen::stderr(global.color).line(format!("greenroom: {}", errors::line(&earlier)))?;
+                }
+                continue;
+            }
+        };
         if args.json {
             let line = json!({
                 "session_id": id, "format": imported.format.as_str(), "entries": imported.entries.len(),
@@ -52,7 +62,7 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
         }
     }
     runtime.shutdown().await?;
-    Ok(0)
+    failed.map_or(Ok(0), Err)
 }
 
 async fn one(runtime: &Runtime, file: &Path) -> Result<(String, Imported)> {
@@ -62,7 +72,8 @@ async fn one(runtime: &Runtime, file: &Path) -> Result<(String, Imported)> {
     let id = session_id(file, &imported);
     if runtime.summary(&id).await?.is_some() {
         return Err(errors::usage(format!(
-            "{id} is there already; `greenroom delete {id}` makes room for it"
+            "{}: there is a session {id} already, and it is not changed; `greenroom delete {id}` deletes that session",
+            file.display()
         )));
     }
     // The file's own model, whose window the conversation was held in.

@@ -149,7 +149,7 @@ pub(crate) enum Command {
     /// Show what a compaction would do, without doing it
     #[command(after_help = PLAN_EXAMPLES)]
     Plan(PlanArgs),
-    /// Take session files of other systems into the store
+    /// Import session files of other systems into the store
     Import(ImportArgs),
     /// Write a stored session as a file for other systems
     Export(ExportArgs),

@@ -97,6 +97,12 @@ async fn prompt(args: &RunArgs) -> Result<String> {
     if !std::io::stdin().is_terminal() {
         let bytes = standard_input(args.prompt.is_some()).await?;
         let text = String::from_utf8_lossy(&bytes);
+        let replaced = text.matches('\u{fffd}').count();
+        if std::str::from_utf8(&bytes).is_err() {
+            Screen::stderr(Color::Never).line(format!(
+                "greenroom: warning: standard input is not UTF-8; {replaced} places in it are now the character U+FFFD"
+            ))?;
+        }
         if !text.trim().is_empty() {
             parts.push(text.trim_end().to_owned());
         }

@@ -63,7 +63,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
         path.display()
     ))?;
     interrupts.next().await;
-    screen.line("Ending: running runs are interrupted.")?;
+    screen.line("Stopping; any run in progress is interrupted.")?;
     // Both at once: requests that wait for a run are answered when it is interrupted.
     setup::end(setup.runtime, server.stop()).await?;
     Ok(0)

@@ -55,7 +55,7 @@ impl Validators {
         self.0.is_empty()
     }
 
-    /// What they say of an answer: the first that rejects it has the word.
+    /// What the validators say of an answer: the first rejection decides.
     pub(crate) fn judge(&self, answer: &ProposedAnswer) -> Verdict {
         let judged = std::panic::catch_unwind(AssertUnwindSafe(|| {
             self.0.iter().try_for_each(|validator| validator(answer))

@@ -7,15 +7,24 @@ use std::borrow::Cow;
 
 /// Whether a terminal would obey a character, or be misled by it, instead of showing it.
 ///
-/// Controls of both sets (C0 and C1, DEL), marks, embeddings, overrides and isolates of direction and what else is
-/// invisible beside them, separators of lines and paragraphs, tags, and the mark of byte order. Joiners stay: scripts
+/// Controls of both sets (C0 and C1, DEL), marks, embeddings, overrides and isolates of direction, blanks and fillers
+/// without width, soft hyphens, separators of lines and paragraphs, tags, and the mark of byte order. Joiners stay: scripts
 /// and pictures need them.
 fn is_hostile(c: char) -> bool {
     let is_layout = matches!(c, '\n' | '\t');
     (c.is_control() && !is_layout)
         || matches!(
             c,
-            '\u{61c}'
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{115f}'
+                | '\u{1160}'
+                | '\u{180e}'
+                | '\u{200b}'
+                | '\u{2060}'..='\u{2065}'
+                | '\u{3164}'
+                | '\u{ffa0}'
+                | '\u{e0100}'..='\u{e01ef}'
                 | '\u{200e}'
                 | '\u{200f}'
                 | '\u{2028}'..='\u{202e}'

@@ -295,3 +295,20 @@ fn what_the_model_is_told_of_its_work() {
         insta::assert_snapshot!("system_prompts", told);
     });
 }
+
+#[test]
+fn standard_input_that_is_not_utf8_is_said() {
+    let model = Model::new(Echo, |_| {});
+    let place = Place::new();
+    let url = model.url();
+    let script = format!(
+        "printf '\\377A\\377' | {} run -p x --no-tools --base-url {url} --data-dir {}",
+        env!("CARGO_BIN_EXE_greenroom"),
+        place.store().display()
+    );
+    let output =
+        std::process::Command::new("sh").args(["-c", &script]).current_dir(place.work()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && stderr.contains("2 places in it are now"), "{stderr}");
+    assert_eq!(model.simulator.requests()[0].request.messages[0].text(), "x\n\n\u{fffd}A\u{fffd}");
+}

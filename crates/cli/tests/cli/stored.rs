@@ -397,6 +397,20 @@ fn files_of_other_systems_are_planned_as_they_plan() {
 }
 
 /// Takes all rights to write below a folder away. Where the test is allowed to do everything, it gives the folder to
+#[test]
+fn an_import_goes_on_after_a_file_that_is_none() {
+    let place = Place::new();
+    session_file(&place, 3);
+    std::fs::write(place.work().join("bad"), "no session").unwrap();
+    std::fs::write(place.work().join("worse"), "no session either").unwrap();
+    let ran = place.run(&["import", "bad", "mine.jsonl", "worse"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stdout.starts_with("mine: 3 messages"), "{ran:?}");
+    assert!(ran.stderr.contains("bad: ") && ran.stderr.contains("worse: "), "{ran:?}");
+    let again = place.run(&["import", "mine.jsonl"]);
+    assert!(again.code == Some(2) && again.stderr.contains("it is not changed"), "{again:?}");
+}
+
 /// A session file of 30 messages with about 400 tokens each, answered by this model.
 fn file_of_model(place: &Place, model: &str) {
     let mut lines = vec![json!({"type": "session", "version": 3, "id": "s"})];
