@@ -187,12 +187,9 @@ pub(crate) struct DemoArgs {
     pub(crate) fast: bool,
 }
 
-/// Which model answers, and what it may do.
-#[derive(Debug, Default, Args)]
-pub(crate) struct ModelArgs {
-    /// The model that answers [default: the configuration's, else gpt-5.5]
-    #[arg(long, env = "GREENROOM_MODEL", value_name = "NAME")]
-    pub(crate) model: Option<String>,
+/// Which server is asked.
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
     /// Which of the configuration's providers to ask [default: the configuration's choice, else openai]
     #[arg(long, value_name = "NAME", conflicts_with = "base_url")]
     pub(crate) provider: Option<String>,
@@ -202,6 +199,16 @@ pub(crate) struct ModelArgs {
     /// The environment variable that holds the key [default: the provider's; with --base-url OPENAI_API_KEY]
     #[arg(long, value_name = "VARIABLE")]
     pub(crate) api_key_env: Option<String>,
+}
+
+/// Which model answers, and what it may do.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// The model that answers [default: the configuration's, else gpt-5.5]
+    #[arg(long, env = "GREENROOM_MODEL", value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
     /// The model's window in tokens, where the catalogue does not know it or is wrong
     #[arg(long, value_name = "TOKENS")]
     pub(crate) window: Option<u64>,
@@ -383,15 +390,8 @@ pub(crate) struct AcceptLossArgs {
 pub(crate) struct ModelsArgs {
     /// Only models whose name holds this text
     pub(crate) filter: Option<String>,
-    /// Which of the configuration's providers to ask [default: the configuration's choice, else openai]
-    #[arg(long, value_name = "NAME", conflicts_with = "base_url")]
-    pub(crate) provider: Option<String>,
-    /// Where the API is, up to and without /chat/completions [default: OPENAI_BASE_URL, else the provider's]
-    #[arg(long, value_name = "URL")]
-    pub(crate) base_url: Option<String>,
-    /// The environment variable that holds the key [default: the provider's; with --base-url OPENAI_API_KEY]
-    #[arg(long, value_name = "VARIABLE")]
-    pub(crate) api_key_env: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
     /// Forget the limit that the server named for this model when it refused a request
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["filter", "json"])]
     pub(crate) forget: Option<String>,

@@ -26,7 +26,7 @@ use crate::config::{
 };
 use crate::errors::{self, usage};
 use crate::moment;
-use crate::options::{Global, ModelArgs, ModelsArgs};
+use crate::options::{Global, ModelArgs, ModelsArgs, ServerArgs};
 use crate::serve::TOKEN_FILE;
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::{Screen, variable};
@@ -162,14 +162,8 @@ pub(crate) async fn runtime(
 pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Runtime, Agent)> {
     let loaded = config(global)?;
     let config = &loaded.config;
-    let chosen = ModelArgs {
-        provider: args.provider.clone(),
-        base_url: args.base_url.clone(),
-        api_key_env: args.api_key_env.clone(),
-        ..ModelArgs::default()
-    };
-    let server = Server::chosen(config, &chosen)?;
-    let provider = server.provider(&chosen)?;
+    let server = Server::chosen(config, &args.server, true)?;
+    let provider = server.provider(&args.server)?;
     let mut agent = Agent::new(config.model.as_str());
     if let Some(window) = config.context_window {
         agent = agent.context_window(window);
@@ -234,7 +228,7 @@ impl Setup {
     pub(crate) async fn new(global: &Global, args: &ModelArgs) -> Result<Self> {
         let loaded = config(global)?;
         let config = &loaded.config;
-        let server = Server::chosen(config, args)?;
+        let server = Server::chosen(config, &args.server, !args.simulate)?;
         let tools = if args.no_tools { None } else { Some(workspace(global, &args.workspace)?) };
         let window = args.window.or(config.context_window);
         let simulated = if args.simulate {
@@ -249,7 +243,7 @@ impl Setup {
                 if let Some(warning) = check_cost(&loaded, &server, args)? {
                     warn(global, &warning)?;
                 }
-                server.provider(args)?
+                server.provider(&args.server)?
             }
         };
         let base_url = provider.options().base_url.clone();
@@ -322,11 +316,11 @@ struct Server {
 
 impl Server {
     /// The one that was asked for: by a flag, else by the environment, else by the configuration.
-    fn chosen(config: &Config, args: &ModelArgs) -> Result<Self> {
+    fn chosen(config: &Config, args: &ServerArgs, may_ask_environment: bool) -> Result<Self> {
         let name = args.provider.as_deref().unwrap_or(&config.provider);
         let (settings, base_url) = config.provider(name)?;
         let given = args.base_url.clone().filter(|url| !url.trim().is_empty());
-        let may_ask_environment = given.is_none() && args.provider.is_none() && !args.simulate;
+        let may_ask_environment = may_ask_environment && given.is_none() && args.provider.is_none();
         let (given, what) = match given {
             None if may_ask_environment => (variable("OPENAI_BASE_URL"), "OPENAI_BASE_URL"),
             given => (given, "--base-url"),
@@ -349,7 +343,7 @@ impl Server {
         self.settings.catalog_name(self.name.as_deref().unwrap_or(OPENAI), &self.base_url)
     }
 
-    fn provider(&self, args: &ModelArgs) -> Result<Arc<OpenAi>> {
+    fn provider(&self, args: &ServerArgs) -> Result<Arc<OpenAi>> {
         if let Some(name) = &args.api_key_env {
             check_variable(name).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
         }
@@ -409,7 +403,7 @@ fn check_cost(loaded: &Loaded, server: &Server, args: &ModelArgs) -> Result<Opti
     let (own, config) = (&loaded.own, &loaded.config);
     let catalog = server.catalog_name();
     let own_catalog = match &server.name {
-        Some(_) if args.provider.is_none() => {
+        Some(_) if args.server.provider.is_none() => {
             let (settings, url) = own.provider(&own.provider)?;
             settings.catalog_name(&own.provider, url)
         }

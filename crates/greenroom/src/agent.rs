@@ -103,7 +103,7 @@ impl Agent {
     }
 
     /// Judges every answer that calls no tool, before it counts. An `Err` sends it back to the model with the reason,
-    /// both as messages of the conversation; after `RunLimits::rejections_max` of them (2) the run ends with
+    /// both as messages of the conversation. `RunLimits::rejections_max` answers are sent back (2); the next rejection ends the run with
     /// [`Error::Rejected`](crate::Error::Rejected). Several are asked in order. It must not block for long.
     ///
     /// ```
