@@ -160,6 +160,8 @@ pub(crate) struct LimitsConfig {
     pub(crate) repeats_max: u32,
     /// How often one model call is tried again.
     pub(crate) retries_max: u32,
+    /// How long a server is waited for that loads its model, in seconds.
+    pub(crate) loading_timeout_s: u64,
     /// The most one session may cost, in US dollars, as far as prices are known.
     pub(crate) cost_usd_max: Option<f64>,
     /// The most tool calls of one answer that are run.
@@ -174,12 +176,14 @@ pub(crate) struct LimitsConfig {
 
 impl Default for LimitsConfig {
     fn default() -> Self {
-        let RunLimits { steps_max, repeats_max, retries_max, calls_max, call_bytes_max, .. } =
-            RunLimits::default();
+        let RunLimits {
+            steps_max, repeats_max, retries_max, loading_ms_max, calls_max, call_bytes_max, ..
+        } = RunLimits::default();
         Self {
             steps_max,
             repeats_max,
             retries_max,
+            loading_timeout_s: loading_ms_max / 1_000,
             cost_usd_max: None,
             calls_max,
             call_bytes_max,
@@ -196,6 +200,7 @@ impl LimitsConfig {
             steps_max: self.steps_max,
             repeats_max: self.repeats_max,
             retries_max: self.retries_max,
+            loading_ms_max: self.loading_timeout_s.saturating_mul(1_000),
             calls_max: self.calls_max,
             call_bytes_max: self.call_bytes_max,
             ..RunLimits::default()

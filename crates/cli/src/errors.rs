@@ -155,6 +155,9 @@ fn advice_for(class: FailureClass) -> Option<&'static str> {
         }
         FailureClass::Quota => Some("check the account's credit, or use another model or server"),
         FailureClass::RateLimited | FailureClass::Overloaded => Some("try again later"),
+        FailureClass::Loading => {
+            Some("look at the server's log; limits.loading_timeout_s says how long it is waited for")
+        }
         FailureClass::ContextFloor | FailureClass::RequestTooLargeForRateLimit => {
             Some("use a model with a larger window, or a shorter prompt")
         }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 use greenroom::event::{Delta, EventKind};
-use greenroom::kernel::ToolStatus;
+use greenroom::kernel::{FailureClass, ToolStatus};
 use greenroom::{Event, Role, RunItem};
 
 use crate::picture;
@@ -98,6 +98,14 @@ impl View {
             }
             EventKind::CompactionEnd(end) => {
                 self.note(Style::Cyan, &format!("  {}", picture::compaction(end)))?
+            }
+            // A server that loads is asked every ten seconds for minutes: a line each would say nothing new.
+            EventKind::Retry { attempt, failure, .. }
+                if failure.class == FailureClass::Loading && !attempt.is_power_of_two() => {}
+            EventKind::Retry { failure, .. } if failure.class == FailureClass::Loading => {
+                self.discard()?;
+                let text = format!("  waiting for the server (Ctrl-C stops it): {failure}");
+                self.note(Style::Yellow, &one_line(&text, 200))?;
             }
             EventKind::Retry { delay_ms, failure, .. } => {
                 self.discard()?;

@@ -27,6 +27,8 @@ pub(crate) struct Lane {
     pub(crate) served: Arc<ServedModels>,
     /// Whether the newest call did not reach the server.
     is_unreachable: AtomicBool,
+    /// Whether the server ever answered, if only with a refusal.
+    has_answered: AtomicBool,
 }
 
 /// A place in a lane. Dropping it frees the place.
@@ -41,6 +43,7 @@ impl Lane {
         Self {
             served: Arc::new(ServedModels::new(Arc::clone(&provider))),
             is_unreachable: AtomicBool::new(false),
+            has_answered: AtomicBool::new(false),
             provider,
             calls: Arc::new(Semaphore::new(in_flight_max)),
             summaries: Arc::new(Semaphore::new(in_flight_max.div_ceil(2))),
@@ -83,9 +86,20 @@ impl Lane {
         self.provider.address().unwrap_or_else(|| self.provider.name())
     }
 
-    /// A call ended: takes note of what that says of the server.
-    pub(crate) fn heard(&self, model: &str, failure: Option<&ProviderError>, learned: &Learned) {
-        match failure {
+    /// A call ended: takes note of what that says of the server, and completes what the failure says with what was known
+    /// of it before.
+    pub(crate) fn heard(&self, model: &str, mut failure: Option<&mut ProviderError>, learned: &Learned) {
+        if failure.as_ref().is_none_or(|error| error.failure.status.is_some()) {
+            self.has_answered.store(true, Ordering::Relaxed);
+        }
+        if let Some(error) = failure.as_deref_mut().filter(|error| error.connection_refused)
+            && self.has_answered.load(Ordering::Relaxed)
+        {
+            self.is_unreachable.store(true, Ordering::Relaxed);
+            error.failure.class = FailureClass::Loading;
+            error.failure.message.push_str("; it had answered before, so it is expected back");
+        }
+        match failure.as_deref() {
             None if self.is_unreachable.swap(false, Ordering::Relaxed) => {
                 learned.reconnected(self.origin());
                 self.served.ask_again();

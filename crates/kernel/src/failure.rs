@@ -34,6 +34,8 @@ pub enum FailureClass {
     ContextFloor,
     /// Anything else: most often a request that the provider calls invalid.
     Other,
+    /// The server is not ready yet: it loads its model, or starts again. Waiting heals it, minutes perhaps.
+    Loading,
 }
 
 impl FailureClass {
@@ -53,13 +55,14 @@ impl FailureClass {
             Self::ContentFilter => "content_filter",
             Self::ContextFloor => "context_floor",
             Self::Other => "other",
+            Self::Loading => "loading",
         }
     }
 
     /// Whether the same request may succeed later, unchanged.
     pub fn is_retryable(self) -> bool {
         match self {
-            Self::RateLimited | Self::Overloaded | Self::Timeout | Self::Malformed => true,
+            Self::RateLimited | Self::Overloaded | Self::Timeout | Self::Malformed | Self::Loading => true,
             Self::ContextOverflow
             | Self::OutputLimit
             | Self::PayloadTooLarge

@@ -22,6 +22,7 @@ mod notation;
 pub mod path;
 pub mod plan;
 pub mod render;
+pub mod retry;
 pub mod run;
 pub mod settings;
 pub mod size;

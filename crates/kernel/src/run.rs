@@ -20,6 +20,7 @@ use crate::entry::{RunOutcome, Trigger};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Message, Part, StopReason, ToolCall, ToolResult};
 use crate::path::Media;
+use crate::retry::{Retries, Retry};
 use crate::usage;
 
 pub use crate::due::Size;
@@ -27,10 +28,6 @@ pub use crate::due::Size;
 #[cfg(test)]
 mod tests;
 
-/// The first wait before a failed call is tried again, in milliseconds.
-const BACKOFF_MS: u64 = 500;
-/// The longest wait before a failed call is tried again, whatever the provider asks for, in milliseconds.
-pub const BACKOFF_MS_MAX: u64 = 60_000;
 /// At this share of the window, a wordless refusal is taken for an overflow.
 const FULL_SHARE_PERCENT: u64 = 85;
 /// The least output that is worth asking for.
@@ -54,6 +51,8 @@ pub struct RunLimits {
     pub repeats_max: u32,
     /// How often one model call is tried again.
     pub retries_max: u32,
+    /// How long a server is waited for that loads its model, in milliseconds. These waits are no retries.
+    pub loading_ms_max: u64,
     /// How often one run recovers from an overflow: once a rung.
     pub overflows_max: u32,
     /// How often an answer that a validator rejects is asked for again.
@@ -70,6 +69,7 @@ impl Default for RunLimits {
             steps_max: 250,
             repeats_max: 8,
             retries_max: 5,
+            loading_ms_max: 300_000,
             overflows_max: 3,
             rejections_max: 2,
             calls_max: 128,
@@ -221,7 +221,7 @@ pub enum Effect {
     Wait {
         /// How long, in milliseconds.
         delay_ms: u64,
-        /// The number of this retry, from 1.
+        /// The number of this retry, from 1; waits for a loading server are counted by themselves.
         attempt: u32,
         /// Why the last call failed.
         failure: Failure,
@@ -296,8 +296,8 @@ pub struct Run {
 /// What was tried to get the next answer.
 #[derive(Debug, Clone)]
 struct Recovery {
-    /// How often the model was asked again, unchanged, for this answer.
-    retries: u32,
+    /// How often the model was and may be asked again, unchanged, for this answer.
+    retries: Retries,
     /// How often this answer's request was too large, and the context was compacted for it.
     overflows: u32,
     /// How often the output limit was lowered for this answer.
@@ -370,7 +370,7 @@ impl Run {
             steps: 0,
             open_step: None,
             recovery: Recovery {
-                retries: 0,
+                retries: Retries::new(limits.retries_max, limits.loading_ms_max),
                 overflows: 0,
                 output_lowered: 0,
                 output_configured: output_tokens_max,
@@ -581,7 +581,7 @@ impl Run {
             };
         }
         self.steps += 1;
-        self.recovery.retries = 0;
+        self.recovery.retries.answered();
         self.recovery.overflows = 0;
         self.recovery.output_lowered = 0;
         self.recovery.output_tokens_max = self.recovery.output_configured;
@@ -779,7 +779,8 @@ impl Run {
             FailureClass::RateLimited
             | FailureClass::Overloaded
             | FailureClass::Timeout
-            | FailureClass::Malformed => self.retry(failure, jitter),
+            | FailureClass::Malformed
+            | FailureClass::Loading => self.retry(failure, jitter),
             FailureClass::OutputLimit
             | FailureClass::RequestTooLargeForRateLimit
             | FailureClass::Quota
@@ -792,17 +793,11 @@ impl Run {
 
     /// Waits and asks again, unchanged; or gives up.
     fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
-        if self.recovery.retries >= self.limits.retries_max {
+        let Some(Retry { delay_ms, attempt }) = self.recovery.retries.next(&failure, jitter) else {
             return self.end(Vec::new(), RunOutcome::Failed(failure));
-        }
-        let backoff = BACKOFF_MS << self.recovery.retries.min(10);
-        self.recovery.retries += 1;
+        };
         self.phase = Phase::Waiting;
-        // A server that asks for less than our own wait, or for none, would have all retries at once.
-        let wait = failure.retry_after_ms.unwrap_or(0).max(backoff).min(BACKOFF_MS_MAX);
-        // Up to a quarter more, so that many do not come back at once.
-        let delay_ms = (wait + wait * jitter.min(1000) / 4000).min(BACKOFF_MS_MAX);
-        vec![Effect::Wait { delay_ms, attempt: self.recovery.retries, failure }]
+        vec![Effect::Wait { delay_ms, attempt, failure }]
     }
 
     /// The request is larger than the window. Where less output would make it fit, that is asked for first.

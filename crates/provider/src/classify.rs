@@ -41,6 +41,7 @@ pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) ->
         | FailureClass::Quota
         | FailureClass::Auth
         | FailureClass::Overloaded
+        | FailureClass::Loading
         | FailureClass::Timeout
         | FailureClass::Malformed
         | FailureClass::ContentFilter
@@ -48,8 +49,13 @@ pub fn classify(status: Option<u16>, body: &str, retry_after_ms: Option<u64>) ->
         | FailureClass::Other => Sizes::default(),
     };
     let retry_after_ms = retry_after_ms.or_else(|| {
-        let may_wait =
-            matches!(class, FailureClass::RateLimited | FailureClass::Overloaded | FailureClass::Quota);
+        let may_wait = matches!(
+            class,
+            FailureClass::RateLimited
+                | FailureClass::Overloaded
+                | FailureClass::Loading
+                | FailureClass::Quota
+        );
         may_wait.then(|| retry_after_in_text_ms(body)).flatten()
     });
     let message = message(class, &refusal, limit, requested);
@@ -106,6 +112,7 @@ fn message(class: FailureClass, refusal: &Refusal<'_>, limit: Option<u64>, reque
         FailureClass::Overloaded => {
             format!("the provider is overloaded or failing{status_text}{colon_quoted}")
         }
+        FailureClass::Loading => format!("the server is loading its model{status_text}{colon_quoted}"),
         FailureClass::Timeout => format!("the provider timed out{status_text}{colon_quoted}"),
         FailureClass::ContentFilter => {
             format!("the provider's content filter refused{status_text}{colon_quoted}")

@@ -147,12 +147,15 @@ pub struct ProviderError {
     /// Whether the stream was opened and closed cleanly without a single event. Some servers answer a prompt that is
     /// too long in this way, so it is a context overflow if our own estimate is near the window.
     pub empty_stream: bool,
+    /// Whether nobody listened at the server's address. A server that had answered before is about to come back, and is
+    /// waited for.
+    pub connection_refused: bool,
 }
 
 impl ProviderError {
     /// An error with this classification and the body as received, which may be empty.
     pub fn new(failure: Failure, body: impl Into<String>) -> Self {
-        Self { failure, body: body.into(), empty_stream: false }
+        Self { failure, body: body.into(), empty_stream: false, connection_refused: false }
     }
 
     /// Whether this failure may be a context overflow although nothing in it says so: an empty stream, or a 400, 413

@@ -47,6 +47,8 @@ pub(crate) enum Step {
     Raw(Raw),
     /// The connection breaks, without an end of the stream.
     Reset,
+    /// There is no connection.
+    Refuse,
     /// A fault happens at this point and is counted.
     Fired(&'static str),
 }
@@ -169,6 +171,10 @@ fn status_fault(fault: &Fault, facts: &ReplyFacts) -> Option<StatusAnswer> {
         Fault::ServerError(status) => {
             StatusAnswer::new(*status, wire::error_body(SERVER_ERROR, "server_error", None))
         }
+        Fault::Loading => {
+            let body = r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#;
+            StatusAnswer::new(503, body.to_owned())
+        }
         Fault::EmptyBody(status) => StatusAnswer::new(*status, String::new()),
         Fault::ErrorIn200 => StatusAnswer::new(200, wire::error_body(SERVER_ERROR, "server_error", None)),
         Fault::Overflow(dialect) => {
@@ -182,6 +188,7 @@ fn status_fault(fault: &Fault, facts: &ReplyFacts) -> Option<StatusAnswer> {
             }
         }
         Fault::ErrorEvent
+        | Fault::Refused
         | Fault::Reset(_)
         | Fault::Stall { .. }
         | Fault::EofBeforeFinish
@@ -204,6 +211,7 @@ fn status_fault(fault: &Fault, facts: &ReplyFacts) -> Option<StatusAnswer> {
 fn strike(fault: &Fault) -> Option<(Point, Option<Step>, bool)> {
     let strike = match fault {
         Fault::Reset(point) => (*point, Some(Step::Reset), true),
+        Fault::Refused => (Point::BeforeHeaders, Some(Step::Refuse), true),
         Fault::Stall { at, ping_every_ms, for_ms } => {
             let stall = Step::Stall { ping_every_ms: *ping_every_ms, for_ms: *for_ms };
             (*at, Some(stall), for_ms.is_none())
@@ -219,6 +227,7 @@ fn strike(fault: &Fault) -> Option<(Point, Option<Step>, bool)> {
         Fault::Http { .. }
         | Fault::RateLimited(_)
         | Fault::ServerError(_)
+        | Fault::Loading
         | Fault::EmptyBody(_)
         | Fault::ErrorIn200
         | Fault::Overflow(_)

@@ -24,6 +24,10 @@ pub enum Fault {
     RateLimited(RetryAfter),
     /// A 5xx (or 529) with an OpenAI-shaped error.
     ServerError(u16),
+    /// 503 of a server that still loads its model, in the words of llama-server.
+    Loading,
+    /// Nobody listens at the address. Over HTTP, where somebody does, the connection breaks before an answer.
+    Refused,
     /// This status, and a body of no bytes.
     EmptyBody(u16),
     /// 200, and the body is an error object instead of a stream.
@@ -145,6 +149,8 @@ impl Fault {
             Self::Http { .. } => "http",
             Self::RateLimited(_) => "rate_limited",
             Self::ServerError(_) => "server_error",
+            Self::Loading => "loading",
+            Self::Refused => "refused",
             Self::EmptyBody(_) => "empty_body",
             Self::ErrorIn200 => "error_in_200",
             Self::ErrorEvent => "error_event",
@@ -178,6 +184,8 @@ impl Fault {
             Self::Http { .. }
             | Self::RateLimited(_)
             | Self::ServerError(_)
+            | Self::Loading
+            | Self::Refused
             | Self::EmptyBody(_)
             | Self::ErrorIn200
             | Self::ErrorEvent
@@ -214,6 +222,8 @@ impl Fault {
             Self::Http { .. }
             | Self::RateLimited(_)
             | Self::ServerError(_)
+            | Self::Loading
+            | Self::Refused
             | Self::EmptyBody(_)
             | Self::ErrorIn200
             | Self::Overflow(_)
@@ -253,6 +263,8 @@ impl Fault {
             Self::ServerError(502),
             Self::ServerError(503),
             Self::ServerError(529),
+            Self::Loading,
+            Self::Refused,
             Self::EmptyBody(400),
             Self::EmptyBody(413),
             Self::EmptyBody(429),

@@ -176,6 +176,7 @@ impl Performance {
                 Step::Wait(ms) => sleep(Duration::from_millis(ms)).await,
                 Step::Stall { for_ms, .. } => stall(for_ms).await,
                 Step::Fired(fault) => self.flight.fired(fault),
+                Step::Refuse => return Err(refused()),
                 Step::Reset | Step::Piece(_) | Step::Raw(_) => break,
             }
         }
@@ -192,7 +193,7 @@ impl Performance {
                 Step::Wait(ms) => sleep(Duration::from_millis(ms)).await,
                 Step::Stall { for_ms, .. } => stall(for_ms).await,
                 Step::Fired(fault) => self.flight.fired(fault),
-                Step::Reset => return self.end(Err(reset())),
+                Step::Reset | Step::Refuse => return self.end(Err(reset())),
                 Step::Raw(raw) => return self.end(Err(raw_error(&raw))),
                 Step::Piece(piece) => {
                     self.gathered.has_event = true;
@@ -294,6 +295,11 @@ async fn stall(for_ms: Option<u64>) {
 
 fn reset() -> ProviderError {
     ProviderError::new(Failure::new(FailureClass::Timeout, "the connection was reset"), "")
+}
+
+fn refused() -> ProviderError {
+    let failure = Failure::new(FailureClass::Timeout, "cannot reach the simulator: connection refused");
+    ProviderError { connection_refused: true, ..ProviderError::new(failure, "") }
 }
 
 fn raw_error(raw: &Raw) -> ProviderError {

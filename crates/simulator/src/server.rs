@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -106,12 +108,44 @@ async fn serve_connection(stream: TcpStream, simulator: Simulator) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
-    let service = service_fn(move |request| handle(simulator.clone(), request));
+    let closes_after_ms = simulator.options().closes_after_ms;
+    let answered = Arc::new(Notify::new());
+    let over = Arc::clone(&answered);
+    let service = service_fn(move |request| {
+        let (handling, over) = (handle(simulator.clone(), request), Arc::clone(&over));
+        async move {
+            let response = handling.await?;
+            Ok::<_, Broken>(match closes_after_ms {
+                Some(_) => response.map(|body| notifying(body, over)),
+                None => response,
+            })
+        }
+    });
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "a simulated connection ended");
+    let closed = async {
+        let Some(ms) = closes_after_ms else { return std::future::pending().await };
+        answered.notified().await;
+        sleep(Duration::from_millis(ms)).await;
+    };
+    tokio::select! {
+        ended = connection => if let Err(error) = ended {
+            tracing::debug!(%error, "a simulated connection ended");
+        },
+        () = closed => {}
     }
+}
+
+/// The body, which tells when its end was taken.
+fn notifying(body: Body, over: Arc<Notify>) -> Body {
+    let frames = futures_util::stream::unfold((body, over), |(mut body, over)| async move {
+        let frame = body.frame().await;
+        if frame.is_none() {
+            over.notify_one();
+        }
+        Some((frame?, (body, over)))
+    });
+    StreamBody::new(frames).boxed_unsync()
 }
 
 async fn handle(simulator: Simulator, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
@@ -236,7 +270,7 @@ impl Performance {
                 Step::Stall { for_ms: Some(ms), .. } => sleep(Duration::from_millis(ms)).await,
                 Step::Stall { for_ms: None, .. } => std::future::pending().await,
                 Step::Fired(fault) => self.flight.fired(fault),
-                Step::Reset | Step::Piece(_) | Step::Raw(_) => return Err(Broken),
+                Step::Reset | Step::Refuse | Step::Piece(_) | Step::Raw(_) => return Err(Broken),
             }
         }
         Err(Broken)
@@ -247,7 +281,7 @@ impl Performance {
         let mut bytes = Vec::new();
         while let Some(step) = self.steps.front() {
             let pauses = match step {
-                Step::Wait(_) | Step::Stall { .. } | Step::Reset => true,
+                Step::Wait(_) | Step::Stall { .. } | Step::Reset | Step::Refuse => true,
                 Step::Headers | Step::Piece(_) | Step::Raw(_) | Step::Fired(_) => false,
             };
             if pauses && !bytes.is_empty() {
@@ -272,7 +306,7 @@ impl Performance {
                     self.flight.pinged();
                     return Some(Ok(Bytes::from_static(b": ping\n\n")));
                 }
-                Step::Reset => {
+                Step::Reset | Step::Refuse => {
                     // The connection writes what it has only when this body has nothing more for now.
                     sleep(Duration::from_millis(1)).await;
                     return Some(Err(Broken));
@@ -295,7 +329,7 @@ impl Performance {
                     sleep(Duration::from_millis(ms)).await
                 }
                 Step::Stall { for_ms: None, .. } => std::future::pending().await,
-                Step::Reset => return Err(Broken),
+                Step::Reset | Step::Refuse => return Err(Broken),
                 Step::Fired(fault) => self.flight.fired(fault),
                 Step::Headers => {}
                 Step::Piece(piece) => message.add(piece),

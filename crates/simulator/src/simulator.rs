@@ -48,6 +48,9 @@ pub struct SimulatorOptions {
     pub faults: Option<FaultPlan>,
     /// What the list of models says of the window, over HTTP.
     pub list: ListForm,
+    /// Over HTTP, a connection is closed without a word so many milliseconds after its first answer, as llama-server does;
+    /// `None`: it is kept.
+    pub closes_after_ms: Option<u64>,
     /// The key that HTTP requests must bear; others get 401.
     pub require_key: Option<String>,
     /// How many of the last requests are kept for [`Simulator::requests`].
@@ -69,6 +72,7 @@ impl SimulatorOptions {
             refuses_output_overflow: false,
             faults: None,
             list: ListForm::default(),
+            closes_after_ms: None,
             require_key: None,
             log_capacity: 256,
             provider_name: "simulator".to_owned(),

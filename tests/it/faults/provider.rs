@@ -52,14 +52,15 @@ enum Wanted {
 }
 
 fn wanted(fault: &Fault, over_http: bool) -> Wanted {
-    use FailureClass::{Malformed, Other, Overloaded, RateLimited, Timeout};
+    use FailureClass::{Loading, Malformed, Other, Overloaded, RateLimited, Timeout};
     use Wanted::{AskedAnew, Ends, Retried, Used};
     match fault {
         Fault::RateLimited(_) | Fault::EmptyBody(429) => Retried(RateLimited),
         Fault::ServerError(_) | Fault::EmptyBody(500) | Fault::ErrorIn200 | Fault::ErrorEvent => {
             Retried(Overloaded)
         }
-        Fault::Reset(_) | Fault::Stall { for_ms: None, .. } => Retried(Timeout),
+        Fault::Loading => Retried(Loading),
+        Fault::Reset(_) | Fault::Refused | Fault::Stall { for_ms: None, .. } => Retried(Timeout),
         // It is in the text beside the call, and replaced there.
         Fault::BadUtf8 if over_http => Used(&[ToolStatus::Ok]),
         Fault::EofBeforeFinish

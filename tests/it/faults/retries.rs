@@ -6,7 +6,11 @@ use std::time::Duration;
 use greenroom::Subscription;
 use greenroom::prelude::*;
 use greenroom_kernel::FailureClass;
-use greenroom_simulator::{Fault, Pace, Point, Reply as Said, RetryAfter, Sequence};
+use greenroom_kernel::run::RunLimits;
+use greenroom_provider::{OpenAi, OpenAiOptions};
+use greenroom_simulator::{
+    Echo, Fault, Pace, Point, Reply as Said, RetryAfter, Sequence, Simulator, SimulatorOptions,
+};
 
 use crate::support::{agent, builder, drain, names, runtime, simulator};
 
@@ -177,4 +181,104 @@ async fn a_model_that_says_nothing_is_asked_again_and_then_given_up() {
     let Err(Error::Model(failure)) = reply else { panic!("{reply:?}") };
     assert_eq!((failure.class, waits.len()), (FailureClass::Timeout, 5));
     assert!(took > Duration::from_secs(6 * 300), "five minutes of silence each: {took:?}");
+}
+
+/// Each wait for a loading server, in milliseconds.
+fn loading(events: &mut Subscription) -> Vec<u64> {
+    let wait = |event: &std::sync::Arc<Event>| match &event.kind {
+        EventKind::Retry { delay_ms, failure, .. } if failure.class == FailureClass::Loading => {
+            Some(*delay_ms)
+        }
+        _ => None,
+    };
+    drain(events).iter().filter_map(wait).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_loads_is_waited_for_and_seen_and_costs_no_retry() {
+    // Two and a half minutes of loading, and then as many retries as a run has.
+    for fault in [Fault::Loading, Fault::Refused] {
+        let mut script = vec![Said::text("first")];
+        script.extend(vec![Said::fault(fault.clone()); 17]);
+        script.extend(vec![Said::fault(Fault::ServerError(500)); 5]);
+        script.push(Said::text("second"));
+        let model = simulator(Sequence(script), 20_000);
+        let runtime = runtime(&model).await;
+        let session = runtime.open("loads", &agent(20_000)).await.unwrap();
+        session.prompt("one").await.unwrap();
+        let mut events = session.subscribe();
+        let began = tokio::time::Instant::now();
+        assert_eq!(session.prompt("two").await.unwrap().text, "second", "{fault:?}");
+        let took = began.elapsed();
+        let waits = loading(&mut events);
+        assert_eq!(waits.len(), 17, "{fault:?}: {waits:?}");
+        let waited: u64 = waits.iter().sum();
+        assert!((145_000..185_000).contains(&waited), "{fault:?}: {waits:?}");
+        assert!(took >= Duration::from_millis(waited));
+        assert_eq!(model.fired()[fault.name()], 17);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_loads_for_ever_is_given_up_when_the_user_said() {
+    for (loading_ms_max, at_least) in [(300_000, 300), (20_000, 20), (0, 0)] {
+        let model = simulator(Sequence(vec![Said::fault(Fault::Loading); 99]), 20_000);
+        let runtime = runtime(&model).await;
+        let limits = RunLimits { loading_ms_max, ..RunLimits::default() };
+        let session = runtime.open("loads", &agent(20_000).limits(limits)).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let end = session.prompt("hello").await;
+        let Err(Error::Model(failure)) = end else { panic!("{end:?}") };
+        assert_eq!(failure.class, FailureClass::Loading);
+        assert_eq!(failure.message, "the server is loading its model (503): Loading model");
+        assert!((at_least..at_least + 2).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_never_reached_is_not_waited_for() {
+    let (reply, waits, took) = asked(vec![Fault::Refused; 9]).await;
+    let Err(Error::Model(failure)) = reply else { panic!("{reply:?}") };
+    assert_eq!((failure.class, waits.len()), (FailureClass::Timeout, 5));
+    assert!(took < Duration::from_secs(30), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_a_loading_server_can_be_aborted() {
+    let model = simulator(Sequence(vec![Said::fault(Fault::Loading); 99]), 20_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("loads", &agent(20_000)).await.unwrap();
+    let mut events = session.subscribe();
+    let began = tokio::time::Instant::now();
+    let handle = session.clone();
+    let run = tokio::spawn(async move { handle.prompt("hello").await });
+    tokio::time::sleep(Duration::from_secs(42)).await;
+    session.abort();
+    let end = run.await.unwrap();
+    assert!(matches!(end, Err(Error::Aborted)), "{end:?}");
+    assert_eq!(began.elapsed().as_secs(), 42);
+    assert!(loading(&mut events).len() >= 5);
+}
+
+#[tokio::test]
+async fn a_server_that_closes_each_connection_costs_no_retry() {
+    for closes_after_ms in [0, 1, 5] {
+        let options = SimulatorOptions {
+            window: 20_000,
+            closes_after_ms: Some(closes_after_ms),
+            ..SimulatorOptions::new(Echo)
+        };
+        let model = Simulator::new(options);
+        let server = model.serve().await.unwrap();
+        let provider =
+            OpenAi::new(OpenAiOptions { base_url: server.base_url(), ..Default::default() }).unwrap();
+        let runtime =
+            Runtime::builder().provider(std::sync::Arc::new(provider)).in_memory().start().await.unwrap();
+        let session = runtime.open("closed", &agent(20_000)).await.unwrap();
+        let mut events = session.subscribe();
+        for number in 0..40 {
+            session.prompt(format!("prompt {number}")).await.unwrap();
+        }
+        assert_eq!(retries(&mut events), [], "closed after {closes_after_ms} ms");
+    }
 }

@@ -92,6 +92,7 @@ pub(super) fn rule(key: &str) -> Rule {
         | "limits.steps_max"
         | "limits.repeats_max"
         | "limits.retries_max"
+        | "limits.loading_timeout_s"
         | "limits.cost_usd_max"
         | "limits.calls_max"
         | "limits.call_bytes_max"

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use greenroom_kernel::compacting::{Compacting, Effect, HookDecision, Input, SummaryRequest};
 use greenroom_kernel::plan::Plan;
-use greenroom_kernel::run::{BACKOFF_MS_MAX, is_full};
+use greenroom_kernel::retry::BACKOFF_MS_MAX;
+use greenroom_kernel::run::is_full;
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, EntryId, Failure, FailureClass};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};

@@ -15,7 +15,7 @@ use crate::entry::Entry;
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Usage};
 use crate::plan::Plan;
-use crate::run::BACKOFF_MS_MAX;
+use crate::retry::BACKOFF_MS_MAX;
 use crate::settings::share;
 use crate::size::classes;
 use crate::summary::{self, Style, SummaryKind};
@@ -335,7 +335,10 @@ impl Summaries {
             FailureClass::Auth | FailureClass::Quota | FailureClass::ContextFloor => {
                 Err(failure.message.clone())
             }
-            FailureClass::RateLimited | FailureClass::Overloaded | FailureClass::Timeout => {
+            FailureClass::RateLimited
+            | FailureClass::Overloaded
+            | FailureClass::Timeout
+            | FailureClass::Loading => {
                 let backoff = BACKOFF_MS << asked.request.attempt.min(6);
                 let wait = failure.retry_after_ms.unwrap_or(0).max(backoff).min(BACKOFF_MS_MAX);
                 self.ask_again(asked, &failure.message, wait, ATTEMPTS)

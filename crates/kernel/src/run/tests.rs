@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::message::Part;
 use crate::notation::{Random, assistant, calls, drawn, result, says, usage};
+use crate::retry::BACKOFF_MS_MAX;
 
 fn size(tokens: u64) -> Input {
     Input::Size(Size { tokens, counted: tokens, window: Some(1_000), ..Size::default() })
@@ -1178,6 +1179,7 @@ fn whatever_happens_a_run_ends_once_and_each_call_runs_and_is_answered_once() {
             steps_max: 6,
             repeats_max: 3,
             retries_max: 2,
+            loading_ms_max: 5_000,
             overflows_max: 2,
             rejections_max: 1,
             calls_max: 2,

@@ -5,8 +5,8 @@
 //! never overruled by the words of a context overflow.
 
 use greenroom_kernel::FailureClass::{
-    self, Auth, ContentFilter, ContextOverflow, Other, OutputLimit, Overloaded, PayloadTooLarge, Quota,
-    RateLimited, RequestTooLargeForRateLimit, Timeout,
+    self, Auth, ContentFilter, ContextOverflow, Loading, Other, OutputLimit, Overloaded, PayloadTooLarge,
+    Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
 use super::digest::Digest;
@@ -70,6 +70,9 @@ pub(super) const RULES: &[Rule] = &[
         refusal.has_code(words::CONTENT_FILTER_CODES)
     }),
     // 4. Words for a refusal that may quote the vocabulary of an overflow and is none.
+    rule("loading words", Verdict::Class(Loading), |refusal| {
+        refusal.may_be_no_overflow() && !refusal.blames_request() && words::is_loading(&refusal.digest.text)
+    }),
     rule("quota or rate limit words", Verdict::Limit, |refusal| {
         refusal.may_be_no_overflow()
             && (refusal.is_quota_used_up() || words::is_rate_limit(&refusal.digest.text))

@@ -3,7 +3,7 @@
 
 use greenroom_kernel::FailureClass;
 use greenroom_kernel::FailureClass::{
-    Auth, ContentFilter, ContextOverflow, Other, OutputLimit, Overloaded, PayloadTooLarge, Quota,
+    Auth, ContentFilter, ContextOverflow, Loading, Other, OutputLimit, Overloaded, PayloadTooLarge, Quota,
     RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
@@ -1078,4 +1078,33 @@ fn only_some_refusals_without_a_word_may_be_about_the_size() {
     {
         assert!(!crate::is_empty_body_overflow_candidate(status, ""), "{status:?}");
     }
+}
+
+#[test]
+fn a_server_that_loads_its_model() {
+    check_classes(&[
+        (
+            Some(503),
+            r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#,
+            Loading,
+        ),
+        (Some(503), r#"{"error":"Model org/name is currently loading","estimated_time":20.0}"#, Loading),
+        (Some(503), "The model is loading, please wait", Loading),
+        (Some(500), r#"{"error":{"message":"model is still being loaded"}}"#, Loading),
+        (None, r#"{"error":{"message":"Loading model"}}"#, Loading),
+        // It will not be loaded by waiting.
+        (Some(500), r#"{"error":{"message":"error loading model: file not found"}}"#, Overloaded),
+        (
+            Some(500),
+            r#"{"error":{"message":"failed to load model: the model is loading too slowly"}}"#,
+            Overloaded,
+        ),
+        (Some(400), r#"{"error":{"message":"loading model is not allowed"}}"#, Other),
+        (Some(401), r#"{"error":{"message":"Loading model"}}"#, Auth),
+        (Some(429), r#"{"error":{"message":"Loading model"}}"#, RateLimited),
+        (Some(503), r#"{"error":{"message":"Service unavailable"}}"#, Overloaded),
+    ]);
+    let failure =
+        classify(Some(503), r#"{"error":"Model m is currently loading","estimated_time":20.0}"#, None);
+    assert_eq!(failure.retry_after_ms, Some(20_000));
 }

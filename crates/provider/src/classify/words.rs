@@ -476,6 +476,27 @@ pub(super) fn is_batch_size(text: &str) -> bool {
     names_batch && contains_any(text, MORE)
 }
 
+/// Whether `text` says that the server is not ready because it still loads its model. That it failed to is another thing.
+pub(super) fn is_loading(text: &str) -> bool {
+    const LOADING: &[&str] = &[
+        "loading model",
+        "loading the model",
+        "loading checkpoint",
+        "model is loading",
+        "model loading",
+        "is currently loading",
+        "is still loading",
+        "still being loaded",
+        "is being loaded",
+        "model is not ready",
+        "model not ready",
+        "model is warming up",
+        "model is starting",
+    ];
+    const FAILED: &[&str] = &["fail", "error loading", "unable", "cannot", "could not", "couldn t", "can t"];
+    contains_any(text, LOADING) && !contains_any(text, FAILED)
+}
+
 /// Whether numbers in `text` may count the tokens of the request.
 pub(super) fn may_count_tokens(text: &str) -> bool {
     contains_any(text, &["token", "context", "ctx"])

@@ -4,6 +4,7 @@
 //! server gave a finish reason; and nothing follows `Done` or an error.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -373,7 +374,14 @@ fn transport_error(base: &str, error: TransportError) -> ProviderError {
             } else {
                 format!("the connection to {base} broke: {cause}")
             };
-            timed_out(message)
+            ProviderError { connection_refused: is_refused(&error), ..timed_out(message) }
         }
     }
+}
+
+/// Whether nobody listened at the address.
+fn is_refused(error: &reqwest::Error) -> bool {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
+    error.is_connect() && kinds.any(|kind| kind == io::ErrorKind::ConnectionRefused)
 }

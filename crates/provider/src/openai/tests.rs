@@ -495,6 +495,7 @@ async fn an_unreachable_server() {
     let error = call(options(&base_url)).await.1.expect_err("no server listens");
     assert_eq!(error.failure.class, FailureClass::Timeout);
     assert_eq!(error.failure.message, format!("cannot reach {base_url}: connection refused"));
+    assert!(error.connection_refused);
 }
 
 #[test]

@@ -154,7 +154,7 @@ async fn ids_are_made_unique_and_waits_are_read() {
 
 #[tokio::test(start_paused = true)]
 async fn every_fault_in_process() {
-    use FailureClass::{Malformed, Other, Overloaded, PayloadTooLarge, RateLimited, Timeout};
+    use FailureClass::{Loading, Malformed, Other, Overloaded, PayloadTooLarge, RateLimited, Timeout};
     for fault in Fault::every_kind() {
         let class = match &fault {
             Fault::RateLimited(_) | Fault::EmptyBody(429) => Some(RateLimited),
@@ -163,7 +163,8 @@ async fn every_fault_in_process() {
             Fault::ServerError(_) | Fault::EmptyBody(_) | Fault::ErrorIn200 | Fault::ErrorEvent => {
                 Some(Overloaded)
             }
-            Fault::Reset(_) | Fault::Stall { .. } => Some(Timeout),
+            Fault::Loading => Some(Loading),
+            Fault::Reset(_) | Fault::Refused | Fault::Stall { .. } => Some(Timeout),
             Fault::EofBeforeFinish
             | Fault::EmptyStream
             | Fault::MalformedSse

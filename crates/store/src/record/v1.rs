@@ -253,6 +253,7 @@ stored_enum!(V1: FailureClass {
     10 = ContentFilter,
     11 = ContextFloor,
     12 = Other,
+    13 = Loading,
 });
 
 stored_enum!(V1: WindowSource {

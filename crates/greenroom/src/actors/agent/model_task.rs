@@ -37,7 +37,7 @@ impl ModelTask {
             error: None,
         };
         let mut started = false;
-        let outcome = {
+        let mut outcome = {
             let work = AssertUnwindSafe(self.work(request, &mut partial, &mut started)).catch_unwind();
             tokio::select! {
                 biased;
@@ -45,8 +45,8 @@ impl ModelTask {
                 outcome = work => Some(outcome),
             }
         };
-        if let Some(Ok(result)) = &outcome {
-            let failure = result.as_ref().err().map(|error| &**error);
+        if let Some(Ok(result)) = &mut outcome {
+            let failure = result.as_mut().err().map(|error| &mut **error);
             self.lane.heard(&partial.model, failure, &self.deps.learned);
         }
         let outcome = match outcome {

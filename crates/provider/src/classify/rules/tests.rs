@@ -1,8 +1,8 @@
 //! The table of rules, line by line, and the order of its lines.
 
 use greenroom_kernel::FailureClass::{
-    self, Auth, ContentFilter, ContextOverflow, Other, OutputLimit, Overloaded, PayloadTooLarge, Quota,
-    RateLimited, RequestTooLargeForRateLimit, Timeout,
+    self, Auth, ContentFilter, ContextOverflow, Loading, Other, OutputLimit, Overloaded, PayloadTooLarge,
+    Quota, RateLimited, RequestTooLargeForRateLimit, Timeout,
 };
 
 use super::{RULES, Refusal};
@@ -31,6 +31,7 @@ fn each_rule_decides_a_body() {
         ("quota or rate limit code", Some(400), r#"{"type":"throttling","error":"no"}"#, RateLimited),
         ("authentication code", Some(400), r#"{"code":"AuthError","error":"no"}"#, Auth),
         ("content filter code", Some(400), r#"{"code":"moderation_blocked","error":"no"}"#, ContentFilter),
+        ("loading words", Some(503), "Loading model", Loading),
         ("quota or rate limit words", Some(400), "too many requests", RateLimited),
         ("authentication words", Some(400), "this token expired: expired token", Auth),
         ("content filter words", Some(400), "this violates our content policy", ContentFilter),
@@ -77,6 +78,7 @@ fn of_two_rules_the_earlier_one_decides() {
         ),
         ("authentication code", "content filter code", 400, r#"{"code":"auth_error","type":"safety"}"#),
         ("content filter code", "context overflow", 400, r#"{"code":"safety","error":"prompt is too long"}"#),
+        ("loading words", "quota or rate limit words", 503, "the model is loading, please wait"),
         ("quota or rate limit words", "authentication words", 400, "rate limit of this api key"),
         ("authentication words", "content filter words", 400, "api key: usage guidelines"),
         ("content filter words", "cancellation words", 400, "content policy: deadline exceeded"),
