@@ -2,22 +2,20 @@
 //!
 //! Invariants: what `compact` gives, what the hooks are told and what the event `compaction_end` says is one value.
 
+use std::sync::Arc;
+
 use greenroom_kernel::compacting::Supplied;
-use greenroom_kernel::entry::{CompactionEnded, CompactionOutcome, EntryId, Trigger};
+use greenroom_kernel::entry::{CompactionEnded, CompactionOutcome, Entry, EntryId, Trigger};
 use greenroom_kernel::message::Usage;
+use greenroom_kernel::plan::Plan;
+use greenroom_kernel::settings::CompactionSettings;
+use greenroom_tools::CompactionRequests;
+use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
 
-/// How a manual compaction is to be done.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CompactOptions {
-    /// What the summary should attend to.
-    pub focus: Option<String>,
-    /// How much of the newest conversation to keep, in tokens.
-    pub keep_recent: Option<u64>,
-    /// Compact also where no cut is in reach of what is kept.
-    pub force: bool,
-}
+use crate::message::{SessionMail, SessionMessage};
+
+pub use greenroom_kernel::settings::CompactOptions;
 
 /// How a compaction ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,10 +69,73 @@ impl From<&CompactionEnded> for Compacted {
 }
 
 impl Compacted {
+    /// Why nothing was installed, as a clause for the run that needed it; `None` where something was, or where there was
+    /// nothing to do.
+    pub(crate) fn why_not(&self) -> Option<String> {
+        match &self.outcome {
+            CompactionOutcome::Cancelled { reason } => {
+                Some(format!("the compaction was cancelled: {reason}"))
+            }
+            CompactionOutcome::Failed { reason } => Some(format!("the compaction failed: {reason}")),
+            CompactionOutcome::Superseded | CompactionOutcome::Interrupted => {
+                Some("the compaction was interrupted".to_owned())
+            }
+            CompactionOutcome::Nothing { .. }
+            | CompactionOutcome::Completed
+            | CompactionOutcome::Truncated => None,
+        }
+    }
+
     /// Whether the context changed. One that did not has its reason in [`Self::outcome`].
     pub fn is_installed(&self) -> bool {
         self.outcome.is_installed()
     }
+}
+
+/// A compaction that is planned and has not begun to summarise, as a `before_compact` hook is told of it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CompactionProposal {
+    /// The session's id.
+    pub session: Arc<str>,
+    /// Why it was asked for.
+    pub trigger: Trigger,
+    /// What who asked for it wants: the focus, how much to keep, and `force`. The defaults where nobody said anything.
+    pub options: CompactOptions,
+    /// The session's settings as they are now.
+    pub settings: Arc<CompactionSettings>,
+    /// What is to be summarised and what is kept.
+    pub plan: Arc<Plan>,
+    /// For asking for another compaction, later.
+    pub compaction: CompactionRequests,
+}
+
+/// A compaction that is over, as an `after_compact` or `compact_failed` hook is told of it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CompactionReport {
+    /// The session's id.
+    pub session: Arc<str>,
+    /// How it ended.
+    pub end: Compacted,
+    /// The entry that was installed, with the summary; `None` where nothing was.
+    pub entry: Option<Arc<Entry>>,
+    /// What who asked for it wanted.
+    pub options: CompactOptions,
+    /// The session's settings as they were at its end.
+    pub settings: Arc<CompactionSettings>,
+    /// For asking for another compaction. A request after which no message came is dropped, so that a hook which always
+    /// asks for one is no loop.
+    pub compaction: CompactionRequests,
+}
+
+/// Requests that go to this session.
+pub(crate) fn requests_to(session: &ActorRef<SessionMail>) -> CompactionRequests {
+    let session = session.clone();
+    CompactionRequests::new(move |options| {
+        // A session that has ended compacts no more.
+        let _ = session.cast(SessionMessage::CompactAfterRun { options, needs_news: true }.into());
+    })
 }
 
 /// What a hook decides before a compaction.

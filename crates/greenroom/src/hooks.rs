@@ -10,16 +10,15 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::compacting::HookDecision;
-use greenroom_kernel::plan::Plan;
 use greenroom_tools::panic_text;
 
-use crate::compaction::{BeforeCompact, Compacted};
+use crate::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 
 /// How long a hook may take.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
-type Before = Arc<dyn Fn(Arc<str>, Arc<Plan>) -> BoxFuture<'static, BeforeCompact> + Send + Sync>;
-type After = Arc<dyn Fn(Arc<str>, Compacted) -> BoxFuture<'static, ()> + Send + Sync>;
+type Before = Arc<dyn Fn(CompactionProposal) -> BoxFuture<'static, BeforeCompact> + Send + Sync>;
+type After = Arc<dyn Fn(CompactionReport) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// A runtime's hooks.
 #[derive(Clone, Default)]
@@ -36,12 +35,11 @@ impl Hooks {
     }
 
     /// Asks all hooks before a compaction. Gives their decision, and a warning for each hook that was skipped.
-    pub(crate) async fn before(&self, session: &Arc<str>, plan: Plan) -> (HookDecision, Vec<String>) {
-        let plan = Arc::new(plan);
+    pub(crate) async fn before(&self, proposal: &CompactionProposal) -> (HookDecision, Vec<String>) {
         let mut warnings = Vec::new();
         let mut supplied = None;
         for hook in &self.before_compact {
-            match guarded(|| hook(Arc::clone(session), Arc::clone(&plan))).await {
+            match guarded(|| hook(proposal.clone())).await {
                 Ok(BeforeCompact::Continue) => {}
                 Ok(BeforeCompact::Cancel(reason)) => return (HookDecision::Cancel { reason }, warnings),
                 Ok(BeforeCompact::Supply(summary)) => supplied = supplied.or(Some(summary)),
@@ -52,11 +50,11 @@ impl Hooks {
     }
 
     /// Tells all hooks that a compaction ended. Gives a warning for each hook that was skipped.
-    pub(crate) async fn ended(&self, session: &Arc<str>, end: Compacted) -> Vec<String> {
-        let hooks = if end.entry_id.is_some() { &self.after_compact } else { &self.compact_failed };
+    pub(crate) async fn ended(&self, report: CompactionReport) -> Vec<String> {
+        let hooks = if report.entry.is_some() { &self.after_compact } else { &self.compact_failed };
         let mut warnings = Vec::new();
         for hook in hooks {
-            if let Err(problem) = guarded(|| hook(Arc::clone(session), end.clone())).await {
+            if let Err(problem) = guarded(|| hook(report.clone())).await {
                 warnings.push(format!("a hook after a compaction was skipped: {problem}"));
             }
         }

@@ -42,7 +42,7 @@ pub mod validate;
 
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
-pub use compaction::{BeforeCompact, CompactOptions, Compacted};
+pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport};
 pub use error::{ConfigError, Error, Result};
 pub use event::{Event, EventKind, EventType, RecordKind, Role};
 pub use instructions::InstructionsContext;

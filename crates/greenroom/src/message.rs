@@ -11,6 +11,7 @@ use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigg
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{AbortCause, Boundary, Size, Verdict};
+use greenroom_kernel::settings::CompactOptions;
 use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
@@ -18,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
-use crate::compaction::{CompactOptions, Compacted};
+use crate::compaction::Compacted;
 use crate::error::Result;
 use crate::event::Event;
 use crate::lane::Lane;
@@ -93,8 +94,9 @@ pub(crate) enum SessionMessage {
     Withdraw { ticket: u64 },
     /// From outside: compact now.
     CompactManually { options: CompactOptions, reply: ReplyTo<Compacted> },
-    /// From outside or a hook: compact when the current run is over, or now.
-    CompactAfterRun { options: CompactOptions },
+    /// From outside, a tool or a hook: compact when the current run is over, or now. What asks out of a compaction's own
+    /// hook needs news: one that always asks would never come to an end.
+    CompactAfterRun { options: CompactOptions, needs_news: bool },
     /// From outside: what a compaction would do.
     PlanManually {
         options: CompactOptions,
@@ -266,7 +268,7 @@ pub(crate) enum AgentMessage {
     /// From the session: what the model is to be sent.
     Context { stamp: RunAttempt, messages: Vec<Arc<Message>> },
     /// From the session: a compaction that the run waits for is over.
-    Compacted { stamp: RunAttempt, installed: bool, floor: Option<Failure> },
+    Compacted { stamp: RunAttempt, installed: bool, floor: Option<Failure>, why: Option<String> },
     /// From the session: events of durable entries, to be broadcast; then the word that the run is over, and the
     /// reply to its prompt.
     Broadcast { events: Vec<Arc<Event>>, then: Option<RunCompletion> },

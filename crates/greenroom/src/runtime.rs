@@ -10,7 +10,6 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use greenroom_kernel::plan::Plan;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_provider::{ModelSettings, Provider};
@@ -22,7 +21,7 @@ use crate::actors::session::stored;
 use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
-use crate::compaction::{BeforeCompact, Compacted};
+use crate::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::deps::{Clock, Deps, blocking};
 use crate::error::{BranchPointError, ConfigError, Error, Result};
 use crate::event::{Event, durable};
@@ -168,10 +167,10 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn before_compact<F, Fut>(mut self, hook: F) -> Self
     where
-        F: Fn(Arc<str>, Arc<Plan>) -> Fut + Send + Sync + 'static,
+        F: Fn(CompactionProposal) -> Fut + Send + Sync + 'static,
         Fut: std::future::Future<Output = BeforeCompact> + Send + 'static,
     {
-        self.hooks.before_compact.push(Arc::new(move |session, plan| hook(session, plan).boxed()));
+        self.hooks.before_compact.push(Arc::new(move |proposal| hook(proposal).boxed()));
         self
     }
 
@@ -179,10 +178,10 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn after_compact<F, Fut>(mut self, hook: F) -> Self
     where
-        F: Fn(Arc<str>, Compacted) -> Fut + Send + Sync + 'static,
+        F: Fn(CompactionReport) -> Fut + Send + Sync + 'static,
         Fut: std::future::Future<Output = ()> + Send + 'static,
     {
-        self.hooks.after_compact.push(Arc::new(move |session, end| hook(session, end).boxed()));
+        self.hooks.after_compact.push(Arc::new(move |report| hook(report).boxed()));
         self
     }
 
@@ -190,10 +189,10 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn compact_failed<F, Fut>(mut self, hook: F) -> Self
     where
-        F: Fn(Arc<str>, Compacted) -> Fut + Send + Sync + 'static,
+        F: Fn(CompactionReport) -> Fut + Send + Sync + 'static,
         Fut: std::future::Future<Output = ()> + Send + 'static,
     {
-        self.hooks.compact_failed.push(Arc::new(move |session, end| hook(session, end).boxed()));
+        self.hooks.compact_failed.push(Arc::new(move |report| hook(report).boxed()));
         self
     }
 

@@ -263,7 +263,7 @@ impl SessionHandle {
     pub async fn compact_after_run(&self, options: CompactOptions) -> Result<()> {
         let place = self.place()?;
         let actor = self.actor().await?;
-        self.send(&actor, place, SessionMessage::CompactAfterRun { options })
+        self.send(&actor, place, SessionMessage::CompactAfterRun { options, needs_news: false })
     }
 
     /// Keeps an entry verbatim through every compaction.

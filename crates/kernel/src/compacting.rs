@@ -19,7 +19,7 @@ use crate::path::{ActivePath, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
 use crate::render::summary_text;
 use crate::run::is_full;
-use crate::settings::{CompactionSettings, CutRule, Occasion, Strategy, share};
+use crate::settings::{CompactOptions, CompactionSettings, CutRule, Occasion, Strategy, share};
 use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, Style, SummaryKind};
 use crate::usage::Ratio;
@@ -73,6 +73,11 @@ impl CompactionParams {
             Trigger::Manual => Occasion::Manual,
             Trigger::Threshold | Trigger::ModelSwitch | Trigger::Hook => Occasion::Automatic,
         }
+    }
+
+    /// What who asked for it wants.
+    pub fn options(&self) -> CompactOptions {
+        CompactOptions { focus: self.focus.clone(), keep_recent: self.keep_recent, force: self.force }
     }
 
     /// What to plan for: the settings, the occasion and what the caller asks for. So plans every compaction at first,
@@ -303,6 +308,11 @@ impl Compacting {
         };
         let effects = this.start_rung();
         (this, effects)
+    }
+
+    /// What it was given.
+    pub fn params(&self) -> &CompactionParams {
+        &self.params
     }
 
     /// The plan under way.

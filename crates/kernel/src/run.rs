@@ -91,6 +91,8 @@ pub enum Input {
         installed: bool,
         /// What is incompressible, where even the last rung was not enough.
         floor: Option<Failure>,
+        /// Why nothing was installed: a clause for the user. `None` where there was nothing to compact.
+        why: Option<String>,
     },
     /// The model answered.
     Answered {
@@ -413,8 +415,8 @@ impl Run {
             (_, Input::Recorded { delivered }) if self.records_pending > 0 => self.recorded(delivered),
             (Phase::New, Input::Begin) => self.measure(false),
             (Phase::Measuring { compacted }, Input::Size(size)) => self.measured(size, compacted),
-            (Phase::Compacting { emergency }, Input::Compacted { installed, floor }) => {
-                self.compacted(installed, floor, emergency)
+            (Phase::Compacting { emergency }, Input::Compacted { installed, floor, why }) => {
+                self.compacted(installed, floor, why.as_deref(), emergency)
             }
             (Phase::Asking, Input::Answered { answer, jitter }) => self.answered(*answer, jitter),
             (Phase::Asking, Input::Failed { failure, wordless, jitter }) => {
@@ -489,10 +491,16 @@ impl Run {
         effects
     }
 
-    fn compacted(&mut self, installed: bool, floor: Option<Failure>, emergency: bool) -> Vec<Effect> {
+    fn compacted(
+        &mut self,
+        installed: bool,
+        floor: Option<Failure>,
+        why: Option<&str>,
+        emergency: bool,
+    ) -> Vec<Effect> {
         self.recovery.must_compact = false;
         if emergency && !installed {
-            return self.unrecovered(floor);
+            return self.unrecovered(floor, why);
         }
         // A guess must not keep anything from being tried: then it is the provider that refuses.
         if let Some(floor) = floor.filter(|_| !self.size.is_window_guessed) {
@@ -508,15 +516,16 @@ impl Run {
     }
 
     /// An overflow that no compaction could help: ends with what is incompressible where our own count shows it, else
-    /// with what the provider said.
-    fn unrecovered(&mut self, floor: Option<Failure>) -> Vec<Effect> {
+    /// with what the provider said and why nothing was compacted.
+    fn unrecovered(&mut self, floor: Option<Failure>, why: Option<&str>) -> Vec<Effect> {
         let said = self.recovery.last_failure.take();
         let is_about_bytes =
             said.as_ref().is_some_and(|failure| failure.class == FailureClass::PayloadTooLarge);
         let failure = match (floor.filter(|_| !is_about_bytes), said) {
             (Some(floor), _) => floor,
             (None, Some(mut said)) => {
-                said.message.push_str("; there is nothing left to compact");
+                said.message.push_str("; ");
+                said.message.push_str(why.unwrap_or("there is nothing left to compact"));
                 said
             }
             (None, None) => {

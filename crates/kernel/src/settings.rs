@@ -11,6 +11,18 @@ use crate::size::Estimator;
 #[cfg(test)]
 mod tests;
 
+/// How one compaction is to be done, as the person, the tool or the hook that asks for it says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompactOptions {
+    /// What the summary should attend to.
+    pub focus: Option<String>,
+    /// How much of the newest conversation to keep, in tokens.
+    pub keep_recent: Option<u64>,
+    /// Compact also where no cut is in reach of what is kept.
+    pub force: bool,
+}
+
 /// The share of the window that `reserve_tokens` is at most.
 const RESERVE_SHARE: f64 = 0.25;
 /// The share of the window that a set `keep_recent_tokens` is at most.

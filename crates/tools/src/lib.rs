@@ -29,6 +29,7 @@ pub fn schema_of<T: schemars::JsonSchema>() -> serde_json::Value {
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use greenroom_kernel::settings::CompactOptions;
 use greenroom_kernel::{Block, ToolSpec, ToolStatus, Touch, Touched};
 use tokio_util::sync::CancellationToken;
 
@@ -69,6 +70,33 @@ pub struct ToolContext {
     pub cancel: CancellationToken,
     /// Where progress goes: lines for people, best effort, never sent to the model.
     pub progress: Progress,
+    /// For asking that the session is compacted when the run is over.
+    pub compaction: CompactionRequests,
+}
+
+/// How a tool or a hook asks for a compaction of its session. It never waits for it.
+#[derive(Clone, Default)]
+pub struct CompactionRequests(Option<std::sync::Arc<dyn Fn(CompactOptions) + Send + Sync>>);
+
+impl CompactionRequests {
+    /// Requests that `sink` gets. The sink must not block.
+    pub fn new(sink: impl Fn(CompactOptions) + Send + Sync + 'static) -> Self {
+        Self(Some(std::sync::Arc::new(sink)))
+    }
+
+    /// Asks for a compaction when the current run is over, or now if none runs. Of several requests the last one
+    /// counts; one after which no message came since the last compaction is dropped.
+    pub fn request(&self, options: CompactOptions) {
+        if let Some(sink) = &self.0 {
+            sink(options);
+        }
+    }
+}
+
+impl std::fmt::Debug for CompactionRequests {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CompactionRequests")
+    }
 }
 
 /// Where a tool's progress goes.

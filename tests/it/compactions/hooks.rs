@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use greenroom::kernel::EntryId;
 use greenroom::kernel::compacting::Supplied;
+use greenroom::kernel::entry::EntryKind;
 use greenroom::kernel::files::Touch;
 use greenroom::prelude::*;
-use greenroom::{BeforeCompact, RuntimeBuilder};
-use greenroom_simulator::{ByPurpose, Echo, Simulator, Summariser};
+use greenroom::{BeforeCompact, CompactionProposal, CompactionReport, RuntimeBuilder};
+use greenroom_simulator::{
+    ByPurpose, Echo, ErrorDialect, Fault, Reply as Said, Sequence, Simulator, Summariser,
+};
 
 use crate::compaction_fixtures::{asked, calls, chat, keep, newest, opened, result, text, user, warnings};
 use crate::support::{agent, builder, drain, simulator};
@@ -29,10 +32,9 @@ fn supply(summary: String, first_kept: Option<u64>) -> BeforeCompact {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancel_leaves_everything_and_says_why() {
-    let (model, _runtime, session) = hooked(|builder| {
-        builder.before_compact(|_, _| async { BeforeCompact::Cancel("a demo runs".into()) })
-    })
-    .await;
+    let (model, _runtime, session) =
+        hooked(|builder| builder.before_compact(|_| async { BeforeCompact::Cancel("a demo runs".into()) }))
+            .await;
     let before = session.context().await.unwrap();
     let done = session.compact(keep(300)).await.unwrap();
     assert_eq!(done.outcome, CompactionOutcome::Cancelled { reason: "a demo runs".into() });
@@ -43,7 +45,7 @@ async fn a_cancel_leaves_everything_and_says_why() {
 #[tokio::test(start_paused = true)]
 async fn a_supplied_summary_may_name_its_own_first_kept_entry_and_gets_the_footer() {
     let (model, runtime, session) =
-        hooked(|builder| builder.before_compact(|_, _| async { supply("By hand.".into(), Some(7)) })).await;
+        hooked(|builder| builder.before_compact(|_| async { supply("By hand.".into(), Some(7)) })).await;
     let before = session.context().await.unwrap();
     assert_eq!(session.compact(keep(300)).await.unwrap().outcome.as_str(), "completed");
     let compaction = newest(&runtime, "s").await;
@@ -62,7 +64,7 @@ async fn a_supplied_summary_that_is_empty_too_large_or_cuts_where_none_may_is_re
         ("short".to_owned(), Some(999), "may be cut"),
     ] {
         let (_model, _runtime, session) = hooked(|builder| {
-            builder.before_compact(move |_, _| {
+            builder.before_compact(move |_| {
                 let word = supply(summary.clone(), first_kept);
                 async move { word }
             })
@@ -88,11 +90,11 @@ async fn a_hook_that_panics_or_is_slow_is_reported_and_skipped() {
         };
         let (_model, _runtime, session) = hooked(|builder| {
             builder
-                .before_compact(move |_, _| async move {
+                .before_compact(move |_| async move {
                     harm().await;
                     BeforeCompact::Cancel("never said".into())
                 })
-                .after_compact(move |_, _| harm())
+                .after_compact(move |_| harm())
         })
         .await;
         let mut events = session.subscribe();
@@ -116,12 +118,12 @@ async fn after_one_that_works_and_after_one_that_fails_the_right_hook_is_told() 
         let (after, failed) = (Arc::clone(&told), Arc::clone(&told));
         let model = simulator(ByPurpose::new(Echo, summariser), 100_000);
         let runtime = builder(&model)
-            .after_compact(move |_, end| {
-                after.lock().unwrap().push(format!("after {}", end.outcome));
+            .after_compact(move |report| {
+                after.lock().unwrap().push(format!("after {}", report.end.outcome));
                 async {}
             })
-            .compact_failed(move |_, end| {
-                failed.lock().unwrap().push(format!("failed {}", end.outcome));
+            .compact_failed(move |report| {
+                failed.lock().unwrap().push(format!("failed {}", report.end.outcome));
                 async {}
             })
             .start()
@@ -133,5 +135,106 @@ async fn after_one_that_works_and_after_one_that_fails_the_right_hook_is_told() 
         session.compact(keep(50_000)).await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(*told.lock().unwrap(), [expected]);
+    }
+}
+
+/// Before and after, a hook knows why a compaction was asked for, with what wishes and under which settings.
+#[tokio::test(start_paused = true)]
+async fn hooks_are_told_the_trigger_the_wishes_the_settings_and_the_entry() {
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (before, after) = (Arc::clone(&told), Arc::clone(&told));
+    let model = simulator(ByPurpose::new(Echo, Summariser::Obedient), 100_000);
+    let runtime = builder(&model)
+        .before_compact(move |proposal| {
+            let CompactionProposal { session, trigger, options, settings, plan, .. } = proposal;
+            before.lock().unwrap().push(format!(
+                "before {session} {trigger:?} {:?} {:?} {:?} {}",
+                options.focus,
+                options.keep_recent,
+                settings.threshold,
+                plan.messages_to_summarize()
+            ));
+            async { BeforeCompact::Continue }
+        })
+        .after_compact(move |report| {
+            let CompactionReport { session, end, entry, options, settings, .. } = report;
+            let EntryKind::Compaction(compaction) = &entry.unwrap().kind else { panic!("another entry") };
+            after.lock().unwrap().push(format!(
+                "after {session} {:?} {:?} {:?} {}",
+                end.trigger, options.focus, settings.threshold, compaction.messages_removed
+            ));
+            async {}
+        })
+        .start()
+        .await
+        .unwrap();
+    let settings = CompactionSettings { threshold: Some(0.5), ..CompactionSettings::default() };
+    let session = opened(&runtime, "s", &agent(100_000).compaction(settings), chat(8, 200)).await;
+    let wish = CompactOptions { focus: Some("the tide".into()), ..keep(300) };
+    let done = session.compact(wish).await.unwrap();
+    let small = CompactionSettings {
+        auto_compact_token_limit: Some(1_500),
+        keep_recent_tokens: Some(300),
+        ..CompactionSettings::default()
+    };
+    let small = agent(100_000).compaction(small);
+    let session = opened(&runtime, "t", &small, chat(8, 200)).await;
+    session.prompt("and on").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let told = told.lock().unwrap().clone();
+    let removed = done.messages_removed;
+    assert_eq!(
+        told[..2],
+        [
+            format!("before s Manual Some(\"the tide\") Some(300) Some(0.5) {removed}"),
+            format!("after s Manual Some(\"the tide\") Some(0.5) {removed}"),
+        ]
+    );
+    assert!(told[2].starts_with("before t Threshold None None Some(0.8) "), "{told:?}");
+    assert!(told[3].starts_with("after t Threshold None Some(0.8) "), "{told:?}");
+}
+
+/// The run that needed the compaction ends with the reason of the hook that cancelled it.
+#[tokio::test(start_paused = true)]
+async fn the_reason_of_a_cancel_reaches_the_caller_of_the_run() {
+    let refused = || Said::fault(Fault::Overflow(ErrorDialect::Anthropic));
+    let model = simulator(Sequence(vec![refused(), refused(), refused(), refused()]), 100_000);
+    let runtime = builder(&model)
+        .before_compact(|_| async { BeforeCompact::Cancel("an audit runs".into()) })
+        .start()
+        .await
+        .unwrap();
+    let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
+    let end = session.prompt("and on").await;
+    let Err(Error::Model(failure)) = end else { panic!("{end:?}") };
+    assert!(failure.message.ends_with("; the compaction was cancelled: an audit runs"), "{failure}");
+}
+
+/// A hook may ask for a compaction. One that always asks is no loop: without a new message nothing is asked again.
+#[tokio::test(start_paused = true)]
+async fn a_hook_may_ask_for_a_compaction_and_cannot_loop() {
+    let model = simulator(ByPurpose::new(Echo, Summariser::Garbage), 100_000);
+    let ends: Arc<Mutex<u32>> = Arc::default();
+    let counted = Arc::clone(&ends);
+    let runtime = builder(&model)
+        .compact_failed(move |report| {
+            *counted.lock().unwrap() += 1;
+            report.compaction.request(keep(300));
+            async {}
+        })
+        .start()
+        .await
+        .unwrap();
+    let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
+    for (prompts, failures) in [(0, 1), (1, 2), (2, 3)] {
+        if prompts == 0 {
+            session.compact(keep(300)).await.unwrap();
+        } else {
+            session.prompt("and on").await.unwrap();
+            // What the hook asked for after the last one was dropped; this one asks anew.
+            session.compact_after_run(keep(300)).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(*ends.lock().unwrap(), failures, "after {prompts} prompts");
     }
 }

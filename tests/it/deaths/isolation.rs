@@ -276,19 +276,20 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
         .store(Store::memory_on(disk))
         .in_flight_max(10_000)
         .probe(move |session, at| probe.at(session, at))
-        .before_compact(move |session, _| {
+        .before_compact(move |proposal| {
+            let session = proposal.session;
             before.at(&session, "hook/before");
             let cancels = &*session == VICTIM && once(&cancels);
             let word =
                 if cancels { BeforeCompact::Cancel("not now".into()) } else { BeforeCompact::Continue };
             async move { word }
         })
-        .after_compact(move |session, _| {
-            after.at(&session, "hook/after");
+        .after_compact(move |report| {
+            after.at(&report.session, "hook/after");
             async {}
         })
-        .compact_failed(move |session, _| {
-            failed.at(&session, "hook/failed");
+        .compact_failed(move |report| {
+            failed.at(&report.session, "hook/failed");
             async {}
         })
         .start()

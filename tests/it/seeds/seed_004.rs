@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use greenroom::BeforeCompact;
 use greenroom::kernel::compacting::Supplied;
-use greenroom::kernel::entry::EntryId;
+use greenroom::kernel::entry::{EntryId, EntryKind};
 use greenroom::kernel::files::Touch;
 use greenroom::kernel::message::{Message, Usage};
 use greenroom::prelude::*;
+use greenroom::tools::typed_with;
 use greenroom_simulator::{ByPurpose, Echo, Reply as Said, Sequence, Summariser};
 use serde_json::json;
 
@@ -40,20 +41,14 @@ async fn it_is_checked_at_the_end_of_every_turn() {
 async fn a_request_in_the_middle_of_a_turn_waits_for_its_end() {
     let model = simulator(Sequence(vec![Said::call("tidy", &json!({})), Said::text("tidied")]), 100_000);
     let runtime = runtime(&model).await;
-    let handle: Arc<Mutex<Option<SessionHandle>>> = Arc::default();
     #[derive(Deserialize, JsonSchema)]
     struct Nothing {}
-    let held = Arc::clone(&handle);
-    let tidy = agent(100_000).tool("tidy", move |_: Nothing| {
-        let session = held.lock().unwrap().clone().unwrap();
-        async move {
-            let focus = Some("the lighthouse".to_owned());
-            let options = CompactOptions { focus, keep_recent: Some(300), force: true };
-            session.compact_after_run(options).await.map_err(|error| ToolError::new(error.to_string()))
-        }
-    });
+    let tidy = agent(100_000).add_tool(typed_with("tidy", |_: Nothing, context| async move {
+        let focus = Some("the lighthouse".to_owned());
+        context.compaction.request(CompactOptions { focus, keep_recent: Some(300), force: true });
+        Ok("asked for")
+    }));
     let session = opened(&runtime, "s", &tidy, chat(8, 200)).await;
-    *handle.lock().unwrap() = Some(session.clone());
     let mut events = session.subscribe();
     assert_eq!(session.prompt("tidy up").await.unwrap().text, "tidied");
     while session.state().await.unwrap().status != Status::Idle {
@@ -65,7 +60,6 @@ async fn a_request_in_the_middle_of_a_turn_waits_for_its_end() {
     assert!(place("run_end") < place("compaction_start"));
     assert_eq!(serde_json::to_value(newest(&runtime, "s").await.trigger).unwrap(), "hook");
     assert!(asked(&model)[0].request.last_user_text().contains("the lighthouse"));
-    *handle.lock().unwrap() = None;
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,8 +209,8 @@ async fn any_hook_that_cancels_wins_and_a_supplied_summary_skips_the_model() {
     for (cancel, outcome) in [(true, "cancelled"), (false, "completed")] {
         let model = simulator(Echo, 100_000);
         let runtime = builder(&model)
-            .before_compact(move |_, _| async move { supply() })
-            .before_compact(move |_, _| async move {
+            .before_compact(move |_| async move { supply() })
+            .before_compact(move |_| async move {
                 if cancel { BeforeCompact::Cancel("not now".into()) } else { BeforeCompact::Continue }
             })
             .start()
@@ -233,14 +227,14 @@ async fn any_hook_that_cancels_wins_and_a_supplied_summary_skips_the_model() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_compaction_the_hook_gets_the_new_entry_s_id() {
+async fn after_a_compaction_the_hook_gets_the_new_entry() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&told);
     let model = simulator(Echo, 100_000);
     let runtime = builder(&model)
-        .after_compact(move |session, end| {
+        .after_compact(move |report| {
             let sink = Arc::clone(&sink);
-            async move { sink.lock().unwrap().push((session.to_string(), end.entry_id)) }
+            async move { sink.lock().unwrap().push((report.session.to_string(), report.entry)) }
         })
         .start()
         .await
@@ -248,7 +242,10 @@ async fn after_a_compaction_the_hook_gets_the_new_entry_s_id() {
     let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
     let done = session.compact(keep(300)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(*told.lock().unwrap(), [("s".to_owned(), done.entry_id)]);
+    let told = told.lock().unwrap().clone();
+    let [(name, Some(entry))] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((name.as_str(), Some(entry.id)), ("s", done.entry_id));
+    assert_eq!(entry.kind, EntryKind::Compaction(Box::new(newest(&runtime, "s").await)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -183,7 +183,7 @@ impl World<'_> {
             });
             if self.plan.hooks {
                 let run = AtomicU64::new(self.random.below(5));
-                builder = builder.before_compact(move |_, _| {
+                builder = builder.before_compact(move |_| {
                     let run = run.fetch_add(1, Ordering::Relaxed) % 5;
                     async move {
                         match run {

@@ -134,8 +134,8 @@ impl AgentState {
             AgentMessage::Recorded { stamp, delivered } => {
                 self.input(myself, stamp, Input::Recorded { delivered })
             }
-            AgentMessage::Compacted { stamp, installed, floor } => {
-                self.input(myself, stamp, Input::Compacted { installed, floor });
+            AgentMessage::Compacted { stamp, installed, floor, why } => {
+                self.input(myself, stamp, Input::Compacted { installed, floor, why });
             }
             AgentMessage::Sized { stamp, measured } => {
                 let Some(running) = self.current(stamp) else { return };
@@ -266,11 +266,13 @@ impl AgentState {
             }
             Effect::RunTools(calls) => {
                 let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
+                let session = self.session.clone();
                 let Some(running) = self.current(stamp) else { return };
                 let cancel = running.begin.cancel.child_token();
                 running.tools = Some(cancel.clone().drop_guard());
                 let task = tool_task::ToolTask {
                     agent: myself.clone(),
+                    session,
                     deps,
                     shared,
                     stamp,

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::compacting::{Compacting, Effect, HookDecision, Input, SummaryRequest};
-use greenroom_kernel::plan::Plan;
 use greenroom_kernel::retry::BACKOFF_MS_MAX;
 use greenroom_kernel::run::is_full;
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, EntryId, Failure, FailureClass};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+use crate::compaction::{self, CompactionProposal};
 use crate::deps::{Deps, model_info};
 use crate::event::EventKind;
 use crate::message::{CompactionOrder, CompactorMessage, SessionMail, SessionMessage, Summariser};
@@ -194,7 +194,16 @@ impl CompactorState {
             match effect {
                 Effect::Consult(plan) => {
                     let compaction = running.id;
-                    self.consult(myself, compaction, *plan);
+                    let params = running.compacting.params();
+                    let proposal = CompactionProposal {
+                        session: Arc::clone(&self.shared.id),
+                        trigger: params.trigger,
+                        options: params.options(),
+                        settings: Arc::new(params.settings.clone()),
+                        plan: Arc::new(*plan),
+                        compaction: compaction::requests_to(&self.session),
+                    };
+                    self.consult(myself, compaction, proposal);
                 }
                 Effect::Ask(question) if question.after_ms > 0 => {
                     let (id, compaction, compactor) = (question.id, running.id, myself.clone());
@@ -229,7 +238,12 @@ impl CompactorState {
         self.start_children(myself).await;
     }
 
-    fn consult(&self, myself: &ActorRef<CompactorMessage>, compaction: EntryId, plan: Plan) {
+    fn consult(
+        &self,
+        myself: &ActorRef<CompactorMessage>,
+        compaction: EntryId,
+        proposal: CompactionProposal,
+    ) {
         let compactor = myself.clone();
         if self.deps.hooks.is_empty() {
             let decision = HookDecision::Continue;
@@ -238,7 +252,7 @@ impl CompactorState {
         }
         let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
         tokio::spawn(async move {
-            let (decision, warnings) = deps.hooks.before(&shared.id, plan).await;
+            let (decision, warnings) = deps.hooks.before(&proposal).await;
             for message in warnings {
                 shared.publish(&deps.bus, EventKind::Warning { message });
             }

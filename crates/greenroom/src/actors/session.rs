@@ -174,7 +174,11 @@ impl SessionState {
             SessionMessage::Input { content, delivery, reply } => self.input(content, delivery, reply).await,
             SessionMessage::Withdraw { ticket } => self.withdraw(ticket).await,
             SessionMessage::CompactManually { options, reply } => self.compact_manually(options, reply),
-            SessionMessage::CompactAfterRun { options } => self.compaction.request_later(options),
+            SessionMessage::CompactAfterRun { options, needs_news } => {
+                if !needs_news || self.compaction.has_message_since() {
+                    self.compaction.request_later(options);
+                }
+            }
             SessionMessage::PlanManually { options, reply } => {
                 let _ = reply.send(Ok(self.plan_manually(&options).map(Box::new)));
             }

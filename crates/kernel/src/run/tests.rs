@@ -48,7 +48,7 @@ fn recorded(delivered: u32) -> Input {
 }
 
 fn compacted(installed: bool) -> Input {
-    Input::Compacted { installed, floor: None }
+    Input::Compacted { installed, floor: None, why: None }
 }
 
 fn failure(class: FailureClass) -> Failure {
@@ -267,7 +267,7 @@ fn what_is_due_is_compacted_once_before_the_call() {
     check(vec![
         (Input::Begin, "measure"),
         (due(true), "compact threshold window 0"),
-        (Input::Compacted { installed: false, floor: floor() }, "end failed context_floor ()"),
+        (Input::Compacted { installed: false, floor: floor(), why: None }, "end failed context_floor ()"),
     ]);
     // In a window that is but a guess, that is for the provider to say.
     let guessed =
@@ -275,7 +275,7 @@ fn what_is_due_is_compacted_once_before_the_call() {
     check(vec![
         (Input::Begin, "measure"),
         (Input::Size(guessed), "compact threshold window 0"),
-        (Input::Compacted { installed: false, floor: floor() }, "ask"),
+        (Input::Compacted { installed: false, floor: floor(), why: None }, "ask"),
     ]);
 }
 
@@ -384,7 +384,7 @@ fn an_overflow_is_compacted_and_asked_again_a_rung_lower_each_time() {
     let floor = Some(failure(FailureClass::ContextFloor));
     check_asked(vec![
         (failed(class), "compact overflow window 0"),
-        (Input::Compacted { installed: false, floor }, "end failed context_floor ()"),
+        (Input::Compacted { installed: false, floor, why: None }, "end failed context_floor ()"),
     ]);
 }
 
@@ -598,7 +598,11 @@ fn a_payload_too_large_is_sent_with_less_media_before_anything_is_compacted() {
         (refused(), "ask bare"),
         (refused(), "compact overflow window 0"),
         (
-            Input::Compacted { installed: false, floor: Some(failure(FailureClass::ContextFloor)) },
+            Input::Compacted {
+                installed: false,
+                floor: Some(failure(FailureClass::ContextFloor)),
+                why: None,
+            },
             "end failed payload_too_large ()",
         ),
     ]);
@@ -1066,6 +1070,7 @@ fn any_input(random: &mut Random) -> Input {
         3 => Input::Compacted {
             installed: !random.one_in(3),
             floor: random.one_in(9).then(|| failure(FailureClass::ContextFloor)),
+            why: random.one_in(3).then(|| "it was cancelled".into()),
         },
         4 => Input::Answered { answer: Box::new(any_answer(random)), jitter: random.below(1_000) },
         5 => Input::Failed {

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::{bash, files_and_shell};
-use crate::{Progress, Registry, ToolContext, Workspace};
+use crate::{CompactionRequests, Progress, Registry, ToolContext, Workspace};
 
 /// A workspace with files in it, and the built-in tools over it.
 struct Fixture {
@@ -78,6 +78,7 @@ fn context() -> ToolContext {
         call_id: "c".into(),
         cancel: CancellationToken::new(),
         progress: Progress::default(),
+        compaction: CompactionRequests::default(),
     }
 }
 

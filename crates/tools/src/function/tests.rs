@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{FunctionTool, Json, ToolError, typed, typed_with};
-use crate::{Progress, Tool, ToolContext, ToolOutput};
+use crate::{CompactionRequests, Progress, Tool, ToolContext, ToolOutput};
 
 /// Current weather for one city.
 #[derive(Deserialize, JsonSchema)]
@@ -38,6 +38,7 @@ fn context() -> ToolContext {
         call_id: "c".into(),
         cancel: tokio_util::sync::CancellationToken::new(),
         progress: Progress::default(),
+        compaction: CompactionRequests::default(),
     }
 }
 

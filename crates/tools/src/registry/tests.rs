@@ -11,7 +11,9 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::Registry;
-use crate::{Progress, ToolContext, ToolError, ToolOutput, ToolsError, typed, typed_with};
+use crate::{
+    CompactionRequests, Progress, ToolContext, ToolError, ToolOutput, ToolsError, typed, typed_with,
+};
 
 /// Says it again.
 #[derive(Deserialize, JsonSchema)]
@@ -68,6 +70,7 @@ async fn run_within(
         call_id: call.id.clone(),
         cancel: cancel.clone(),
         progress: Progress::default(),
+        compaction: CompactionRequests::default(),
     };
     let ToolResult { call_id, tool_name, content, status, touched } =
         registry.run(&call, context, time_limit).await;

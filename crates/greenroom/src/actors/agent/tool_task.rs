@@ -14,14 +14,16 @@ use greenroom_tools::{Progress, Registry, ToolContext};
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 
+use crate::compaction;
 use crate::deps::Deps;
 use crate::event::EventKind;
-use crate::message::{AgentMessage, RunAttempt};
+use crate::message::{AgentMessage, RunAttempt, SessionMail};
 use crate::shared::SessionShared;
 
 /// The calls of one answer, and what they are run with.
 pub(super) struct ToolTask {
     pub(super) agent: ActorRef<AgentMessage>,
+    pub(super) session: ActorRef<SessionMail>,
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
     pub(super) stamp: RunAttempt,
@@ -62,6 +64,7 @@ impl ToolTask {
             call_id: call.id.clone(),
             cancel: self.cancel.clone(),
             progress: self.progress(call),
+            compaction: compaction::requests_to(&self.session),
         };
         let result = self.tools.run(call, context, self.time_limit).await;
         publish(EventKind::ToolEnd {

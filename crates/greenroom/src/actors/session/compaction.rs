@@ -19,7 +19,7 @@ use super::open_compaction::{CompactionRequest, OverflowRequest};
 use super::{PAUSE_AFTER_FAILURES, SessionState};
 use crate::actors::compactor::{Compactor, CompactorArguments};
 use crate::agent::Agent;
-use crate::compaction::Compacted;
+use crate::compaction::{self, Compacted, CompactionReport};
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::message::{
@@ -65,7 +65,7 @@ impl SessionState {
             return;
         }
         if !due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
-            self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None });
+            self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None, why: None });
             return;
         }
         let run = Some(stamp);
@@ -389,13 +389,25 @@ impl SessionState {
                         ..CompactionRequest::new(trigger)
                     });
                 }
-                None => self.tell_agent(AgentMessage::Compacted { stamp, installed, floor }),
+                None => {
+                    let why = told.why_not();
+                    self.tell_agent(AgentMessage::Compacted { stamp, installed, floor, why });
+                }
             }
         }
         if !self.deps.hooks.is_empty() && !matches!(told.outcome, CompactionOutcome::Nothing { .. }) {
-            let (deps, shared, told) = (Arc::clone(&self.deps), Arc::clone(&self.shared), told.clone());
+            let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
+            let entry = self.log.path().iter().find(|entry| Some(entry.id) == told.entry_id).cloned();
+            let report = CompactionReport {
+                session: Arc::clone(&self.shared.id),
+                end: told.clone(),
+                entry,
+                options: request.options.clone(),
+                settings: Arc::clone(&self.definition.settings),
+                compaction: compaction::requests_to(&self.myself),
+            };
             tokio::spawn(async move {
-                for message in deps.hooks.ended(&shared.id, told).await {
+                for message in deps.hooks.ended(report).await {
                     shared.publish(&deps.bus, EventKind::Warning { message });
                 }
             });
