@@ -480,7 +480,7 @@ impl Compacting {
         }
         let window = self.params.window;
         let trigger = self.params.settings.trigger_tokens(window).unwrap_or(window);
-        let by_trigger = self.params.settings.target_tokens(window);
+        let by_trigger = self.params.settings.target_tokens(window, self.params.overhead);
         if self.params.at_window {
             return Some(by_trigger);
         }

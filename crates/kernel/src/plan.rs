@@ -435,12 +435,7 @@ fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) ->
 
 /// A turn's start near `point`: before it if that keeps at most half as much again, else after it if that still
 /// keeps half.
-fn turn_first(
-    active: &ActivePath<'_>,
-    cuts: &[usize],
-    point: usize,
-    options: &PlanOptions,
-) -> Option<usize> {
+fn turn_first(active: &ActivePath<'_>, cuts: &[usize], point: usize, options: &PlanOptions) -> Option<usize> {
     let starts = || cuts.iter().copied().filter(|cut| is_turn_start(&active.path[*cut].kind));
     let kept_from = |cut: usize| kept_from(active, cut, options);
     let keep = options.keep_recent;

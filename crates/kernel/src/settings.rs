@@ -19,11 +19,14 @@ const KEEP_SHARE: f64 = 0.35;
 const KEEP_MANUAL: u64 = 20_000;
 /// The share of the trigger that a context after an automatic compaction has at most.
 pub(crate) const SUCCESS_SHARE: f64 = 0.7;
+/// Where the fixed part takes most of the trigger: the share of what lies between both that a context may have. One
+/// part in this many.
+const SUCCESS_ROOM_SHARE: u64 = 2;
 /// The share of the room beside the fixed part that a summary gets before what is kept: one part in this many.
 const SUMMARY_ROOM_SHARE: u64 = 3;
 /// The least room beside the fixed part in which a compaction can work, in tokens: a short summary with the sentence
 /// before it, and the newest messages.
-const ROOM_TOKENS_MIN: u64 = 256;
+const ROOM_TOKENS_MIN: u64 = 128;
 /// The longest `compact_prompt`, in bytes.
 pub const COMPACT_PROMPT_BYTES_MAX: usize = 32 * 1024;
 /// Where the transcript goes in a `compact_prompt`.
@@ -248,7 +251,7 @@ impl CompactionSettings {
         self.check()?;
         let Some(trigger) = self.trigger_tokens(window).filter(|_| self.enabled) else { return Ok(()) };
         // What is kept gives way by itself, set or not: only where nothing sensible could be kept is it refused.
-        let target = self.target_tokens(window);
+        let target = self.target_tokens(window, overhead);
         if overhead.saturating_add(ROOM_TOKENS_MIN) > target {
             return Err(SettingsError::NoRoom { trigger, target, window, overhead, needed: ROOM_TOKENS_MIN });
         }
@@ -269,15 +272,18 @@ impl CompactionSettings {
         [by_reserve, by_threshold, by_limit].into_iter().flatten().min().map(|tokens| tokens.max(1))
     }
 
-    /// The largest context, in tokens, that is a success of an automatic compaction.
-    pub fn target_tokens(&self, window: u64) -> u64 {
-        share(self.trigger_tokens(window).unwrap_or(window), SUCCESS_SHARE)
+    /// The largest context, in tokens, that is a success of an automatic compaction beside this fixed part: 0.7 × the
+    /// trigger; or, where the fixed part is large, half of what can be compacted at all.
+    pub fn target_tokens(&self, window: u64, overhead: u64) -> u64 {
+        let trigger = self.trigger_tokens(window).unwrap_or(window);
+        let by_room = overhead.saturating_add(trigger.saturating_sub(overhead) / SUCCESS_ROOM_SHARE);
+        share(trigger, SUCCESS_SHARE).max(by_room.min(trigger))
     }
 
     /// The most of the newest conversation that can be kept where a compaction is to succeed, in tokens: what the
     /// target leaves beside the fixed part and a useful summary.
     pub fn keep_max(&self, window: u64, overhead: u64) -> u64 {
-        let room = self.target_tokens(window).saturating_sub(overhead);
+        let room = self.target_tokens(window, overhead).saturating_sub(overhead);
         room - self.summary_cap(window).min(room / SUMMARY_ROOM_SHARE)
     }
 
@@ -317,7 +323,10 @@ fn check_prompt(prompt: &str) -> Result<(), SettingsError> {
         return wrong("must not be empty; use null for the built-in one");
     }
     if prompt.len() > COMPACT_PROMPT_BYTES_MAX {
-        return wrong(&format!("has {} bytes, and at most {COMPACT_PROMPT_BYTES_MAX} are taken", prompt.len()));
+        return wrong(&format!(
+            "has {} bytes, and at most {COMPACT_PROMPT_BYTES_MAX} are taken",
+            prompt.len()
+        ));
     }
     if prompt.matches(MESSAGES_PLACE).count() > 1 {
         return wrong("names {messages} more than once; the transcript can stand in one place only");
