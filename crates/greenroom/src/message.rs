@@ -11,7 +11,7 @@ use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigg
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{AbortCause, Boundary, Size, Verdict};
-use greenroom_kernel::settings::CompactOptions;
+use greenroom_kernel::settings::{CompactOptions, CompactionSettings};
 use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
@@ -49,6 +49,11 @@ pub(crate) enum SupervisorMessage {
     Idle { id: Arc<str> },
     /// Stop a session's actors, and say when they are gone; one that is just being opened is stopped when it is up.
     Close { id: Arc<str>, done: oneshot::Sender<()> },
+    /// The runtime's settings are to be these: ask all sessions whether they could work. Gives their answers.
+    CheckSettings {
+        settings: Arc<CompactionSettings>,
+        reply: oneshot::Sender<Vec<oneshot::Receiver<Result<()>>>>,
+    },
     /// The runtime's settings changed: tell all sessions.
     Reconfigure(oneshot::Sender<()>),
     /// What is shared of a live session.
@@ -116,8 +121,11 @@ pub(crate) enum SessionMessage {
     State(oneshot::Sender<State>),
     /// From outside: what the model would be sent.
     Context(oneshot::Sender<Vec<Arc<Message>>>),
-    /// From outside or the supervisor: the agent's definition changed.
-    Configure(Arc<Agent>),
+    /// From the supervisor: go on with this definition, or with changed settings. Whoever opened the session with it
+    /// waits for the reply; one that cannot work changes nothing.
+    Configure { agent: Arc<Agent>, reply: Option<ReplyTo<Arc<crate::shared::SessionShared>>> },
+    /// From the supervisor: could it work with these settings of the runtime?
+    CheckSettings { settings: Arc<CompactionSettings>, reply: ReplyTo<()> },
     /// From outside: leave the compaction that no run waits for.
     AbortCompaction,
     /// From the supervisor: end in order.
@@ -182,7 +190,8 @@ impl SessionMessage {
             Self::Import { .. } => "session/import",
             Self::State(..) => "session/state",
             Self::Context(..) => "session/context",
-            Self::Configure(..) => "session/configure",
+            Self::Configure { .. } => "session/configure",
+            Self::CheckSettings { .. } => "session/check_settings",
             Self::AbortCompaction => "session/abort_compaction",
             Self::Stop => "session/stop",
             Self::TryAgain => "session/try_again",

@@ -298,7 +298,7 @@ impl Runtime {
     }
 
     /// Creates or resumes a session. If it is live already, this reaches the same one, with this agent from its
-    /// next run on.
+    /// next run on; with an agent that cannot work, this is an error and the session goes on as it was.
     ///
     /// The agent is an `&Agent`, which is copied, an [`Agent`], or an `Arc<Agent>` that many sessions share.
     ///
@@ -491,7 +491,15 @@ impl Runtime {
     /// [`Error::Config`] with settings that cannot work; the old ones stay.
     pub async fn set_compaction(&self, settings: CompactionSettings) -> Result<()> {
         settings.check()?;
-        *self.deps.compaction.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        let settings = Arc::new(settings);
+        let (reply, answers) = oneshot::channel();
+        let check = SupervisorMessage::CheckSettings { settings: Arc::clone(&settings), reply };
+        self.supervisor.cast(check).map_err(|_| Error::Closed)?;
+        for answer in answers.await.map_err(|_| Error::Closed)? {
+            // A session that is gone by now has no objection.
+            answer.await.unwrap_or(Ok(()))?;
+        }
+        *self.deps.compaction.write().unwrap_or_else(PoisonError::into_inner) = settings;
         let (reply, done) = oneshot::channel();
         self.supervisor.cast(SupervisorMessage::Reconfigure(reply)).map_err(|_| Error::Closed)?;
         done.await.map_err(|_| Error::Closed)

@@ -402,6 +402,9 @@ impl SessionHandle {
     }
 }
 
+/// How often it is asked for a session that dies before it takes up the request.
+const OPEN_ATTEMPTS: u32 = 3;
+
 /// Asks the supervisor to open or resume a session.
 pub(crate) async fn open(
     deps: &Deps,
@@ -415,8 +418,17 @@ pub(crate) async fn open(
     }
     let _place = deps.opens.acquire().await.map_err(|_| Error::Closed)?;
     let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
-    let (reply, answer) = oneshot::channel();
-    let request = OpenRequest { id, agent, parent, resume_failed, reply };
-    supervisor.cast(SupervisorMessage::Open(request)).map_err(|_| Error::Closed)?;
-    answer.await.map_err(|_| Error::Closed)?
+    for _ in 0..OPEN_ATTEMPTS {
+        let (reply, answer) = oneshot::channel();
+        let (id, agent, parent) = (Arc::clone(&id), Arc::clone(&agent), parent.clone());
+        let request = OpenRequest { id, agent, parent, resume_failed, reply };
+        supervisor.cast(SupervisorMessage::Open(request)).map_err(|_| Error::Closed)?;
+        match answer.await {
+            Ok(opened) => return opened,
+            Err(_) if supervisor.get_status() >= ractor::ActorStatus::Stopping => return Err(Error::Closed),
+            // The session died before it took up the request; another one takes its place.
+            Err(_) => {}
+        }
+    }
+    Err(Error::Interrupted { session: id.to_string() })
 }

@@ -19,7 +19,7 @@ use crate::path::{ActivePath, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
 use crate::render::summary_text;
 use crate::run::is_full;
-use crate::settings::{CompactOptions, CompactionSettings, CutRule, Occasion, Strategy, share};
+use crate::settings::{CompactOptions, CompactionSettings, CutRule, Occasion, SUCCESS_SHARE, Strategy, share};
 use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, Style, SummaryKind};
 use crate::usage::Ratio;
@@ -29,8 +29,6 @@ mod summaries;
 #[cfg(test)]
 mod tests;
 
-/// The share of the trigger that a context after an automatic compaction has at most.
-const SUCCESS_SHARE: f64 = 0.7;
 /// The share of the window that an automatic compaction frees at least, where the trigger is not far below it.
 const FREED_SHARE: f64 = 0.1;
 
@@ -85,9 +83,12 @@ impl CompactionParams {
     pub fn plan_options(&self) -> PlanOptions {
         let mut options =
             PlanOptions::new(&self.settings, self.window, self.occasion(), self.tokens_before, self.overhead);
+        options.keep_max = to_estimate(options.keep_max, self.ratio);
+        options.keep_recent = options.keep_recent.min(options.keep_max).max(1);
         // After an overflow, what fits matters more than what was asked for.
         if let Some(keep) = self.keep_recent.filter(|_| self.trigger != Trigger::Overflow) {
             options.keep_recent = keep.max(1);
+            options.keep_max = u64::MAX;
         }
         options.force |= self.force || self.at_window;
         options
@@ -359,7 +360,11 @@ impl Compacting {
         let mut options = self.params.plan_options();
         match self.rung {
             Rung::Summarise | Rung::Truncate => {}
-            Rung::Halve => options.keep_recent = (options.keep_recent / 2).max(1),
+            Rung::Halve => {
+                options.keep_recent = (options.keep_recent / 2).max(1);
+                // Messages that were to be preserved give way, too.
+                options.keep_max /= 2;
+            }
             Rung::LastResort => {
                 options.keep_recent = 1;
                 options.preserve_messages = 0;
@@ -405,11 +410,15 @@ impl Compacting {
     }
 
     fn ask_for_summaries(&mut self) -> Vec<Effect> {
-        let Some(plan) = self.plan.clone() else { return Vec::new() };
+        let Some(mut plan) = self.plan.clone() else { return Vec::new() };
         assert!(
             self.last_first_kept.is_none_or(|last| plan.first_kept > last),
             "each rung keeps less than the one before"
         );
+        if self.is_crowded_by_previous(&plan) {
+            plan = plan.with_one_summary();
+            self.plan = Some(plan.clone());
+        }
         if matches!(self.rung, Rung::Truncate | Rung::LastResort) {
             return self.install_truncated(&plan);
         }
@@ -433,6 +442,14 @@ impl Compacting {
         }
         let reaction = self.summaries.begin(wanted);
         self.follow(reaction)
+    }
+
+    /// Whether the last summary, which would stand unchanged before the split turn's, leaves that one less than half of
+    /// its cap: then both are merged.
+    fn is_crowded_by_previous(&self, plan: &Plan) -> bool {
+        let stands = plan.previous_summary.is_some() && plan.messages_to_summarize() == 0;
+        let half = self.params.settings.prefix_cap(self.params.window) / 2;
+        stands && self.room_for_summary(plan).is_some_and(|room| room < half)
     }
 
     /// Does what the summaries ask for, and goes on when they are whole or cannot be had.
@@ -473,7 +490,7 @@ impl Compacting {
         }
         let window = self.params.window;
         let trigger = self.params.settings.trigger_tokens(window).unwrap_or(window);
-        let by_trigger = share(trigger, SUCCESS_SHARE);
+        let by_trigger = self.params.settings.target_tokens(window, self.params.overhead);
         if self.params.at_window {
             return Some(by_trigger);
         }

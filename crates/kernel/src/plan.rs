@@ -26,7 +26,9 @@ pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
 pub struct PlanOptions {
     /// How much of the newest conversation to keep, in tokens.
     pub keep_recent: u64,
-    /// At least this many of the newest messages stay.
+    /// The most that may be kept, in tokens, where a cut can be found that keeps no more.
+    pub keep_max: u64,
+    /// At least this many of the newest messages stay, as far as `keep_max` allows.
     pub preserve_messages: u64,
     /// How the cut is chosen.
     pub cut: CutRule,
@@ -68,8 +70,10 @@ impl PlanOptions {
         tokens_before: u64,
         overhead: u64,
     ) -> Self {
+        let keep_max = settings.keep_max(window, overhead);
         Self {
-            keep_recent: settings.keep_recent(window, occasion),
+            keep_recent: settings.keep_recent(window, occasion).min(keep_max).max(1),
+            keep_max,
             preserve_messages: settings.preserve_messages.unwrap_or(0),
             cut: settings.cut,
             min_split_prefix: settings.min_split_prefix,
@@ -87,6 +91,7 @@ impl PlanOptions {
     pub fn comparison(keep_recent: u64, tokens_before: u64) -> Self {
         Self {
             keep_recent,
+            keep_max: u64::MAX,
             preserve_messages: 0,
             cut: CutRule::Nearest,
             min_split_prefix: 1,
@@ -157,6 +162,14 @@ impl Plan {
         cuts.contains(&cut).then(|| build(&active, cut, &self.options).ok()).flatten()
     }
 
+    /// The same compaction with one summary: the beginning of the split turn is a part of the history.
+    #[must_use]
+    pub fn with_one_summary(mut self) -> Self {
+        self.history.append(&mut self.turn_prefix);
+        self.is_split_turn = false;
+        self
+    }
+
     /// How many messages are replaced, in all.
     pub fn messages_removed(&self) -> u64 {
         self.messages_to_summarize() + self.turn_prefix_messages()
@@ -218,7 +231,8 @@ pub fn plan(path: &[Arc<Entry>], options: &PlanOptions) -> Result<Plan, NothingT
     if messages == 0 {
         return Err(NothingToCompact::Empty);
     }
-    if options.preserve_messages > 0 && messages < options.preserve_messages + 2 {
+    let is_too_short = options.preserve_messages > 0 && messages < options.preserve_messages + 2;
+    if is_too_short && fitting_from(&active, options) == active.start {
         return Err(NothingToCompact::TooShort { messages, needed: options.preserve_messages + 2 });
     }
     let cuts = legal_cuts(&active, options.as_read);
@@ -376,16 +390,12 @@ fn may_begin(kind: &EntryKind) -> bool {
 
 fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) -> Option<usize> {
     let &first_cut = cuts.first()?;
-    let size = |index: usize| match &active.path[index].kind {
-        kind if is_message(kind) => stored_tokens(&active.path[index], options.estimator),
-        _ => 0,
-    };
     // Where enough is kept: walking back from the newest message.
     let mut kept = 0u64;
     let mut kept_messages = 0u64;
     let mut point = None;
     for index in (active.start..active.path.len()).rev() {
-        kept = kept.saturating_add(size(index));
+        kept = kept.saturating_add(size(active, index, options));
         kept_messages += u64::from(is_message(&active.path[index].kind));
         if kept >= options.keep_recent && kept_messages >= options.preserve_messages {
             point = Some(index);
@@ -393,8 +403,17 @@ fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) ->
         }
     }
     let enough_stay = |cut: &usize| messages_from(active, *cut) >= options.preserve_messages;
+    // Where a cut keeps too much, what is kept gives way to the trigger, and so do messages that were to be preserved.
+    let fits_from = fitting_from(active, options);
+    let smaller = |chosen: usize| {
+        let fitting = || cuts.iter().copied().filter(|cut| *cut >= fits_from);
+        if chosen >= fits_from { None } else { fitting().find(enough_stay).or_else(|| fitting().next()) }
+    };
     let Some(point) = point else {
-        return if options.force { force_cut(active, cuts) } else { Some(first_cut).filter(enough_stay) };
+        if options.force {
+            return force_cut(active, cuts);
+        }
+        return smaller(first_cut).or(Some(first_cut).filter(enough_stay));
     };
     let at_or_after = |from: usize| cuts.iter().copied().find(|cut| *cut >= from);
     let nearest = at_or_after(point).filter(enough_stay);
@@ -402,8 +421,11 @@ fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) ->
     let nearest = nearest.or_else(|| cuts.iter().copied().rfind(|cut| *cut <= point)).unwrap_or(first_cut);
     let chosen = match options.cut {
         CutRule::Nearest => nearest,
-        CutRule::TurnFirst => turn_first(active, cuts, point, options, &size).unwrap_or(nearest),
+        CutRule::TurnFirst => turn_first(active, cuts, point, options).unwrap_or(nearest),
     };
+    if let Some(smaller) = smaller(chosen) {
+        return Some(smaller);
+    }
     // Forced, and the cut would replace nothing: everything but the last two messages.
     if options.force && count_messages(&active.path[active.start..chosen]) == 0 {
         return force_cut(active, cuts).or(Some(chosen));
@@ -413,21 +435,15 @@ fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) ->
 
 /// A turn's start near `point`: before it if that keeps at most half as much again, else after it if that still
 /// keeps half.
-fn turn_first(
-    active: &ActivePath<'_>,
-    cuts: &[usize],
-    point: usize,
-    options: &PlanOptions,
-    size: &dyn Fn(usize) -> u64,
-) -> Option<usize> {
+fn turn_first(active: &ActivePath<'_>, cuts: &[usize], point: usize, options: &PlanOptions) -> Option<usize> {
     let starts = || cuts.iter().copied().filter(|cut| is_turn_start(&active.path[*cut].kind));
-    let kept_from = |cut: usize| (cut..active.path.len()).map(size).fold(0u64, u64::saturating_add);
+    let kept_from = |cut: usize| kept_from(active, cut, options);
     let keep = options.keep_recent;
     let replaces_something = |cut: &usize| count_messages(&active.path[active.start..*cut]) > 0;
     let before = starts()
         .rfind(|cut| *cut <= point)
         .filter(replaces_something)
-        .filter(|cut| kept_from(*cut) <= keep.saturating_add(keep / 2));
+        .filter(|cut| kept_from(*cut) <= keep.saturating_add(keep / 2).min(options.keep_max));
     before.or_else(|| {
         starts()
             .find(|cut| *cut > point)
@@ -446,6 +462,31 @@ fn force_cut(active: &ActivePath<'_>, cuts: &[usize]) -> Option<usize> {
     let wanted = newest.last().copied()?;
     let first_message = active.start + active.entries().iter().position(|entry| is_message(&entry.kind))?;
     cuts.iter().copied().filter(|cut| *cut > first_message).min_by_key(|cut| (cut.abs_diff(wanted), *cut))
+}
+
+/// What an entry of the path takes in a request, in tokens.
+fn size(active: &ActivePath<'_>, index: usize, options: &PlanOptions) -> u64 {
+    match &active.path[index].kind {
+        kind if is_message(kind) => stored_tokens(&active.path[index], options.estimator),
+        _ => 0,
+    }
+}
+
+/// The first entry from which on no more than `keep_max` would be kept.
+fn fitting_from(active: &ActivePath<'_>, options: &PlanOptions) -> usize {
+    let mut kept = 0u64;
+    for index in (active.start..active.path.len()).rev() {
+        kept = kept.saturating_add(size(active, index, options));
+        if kept > options.keep_max {
+            return index + 1;
+        }
+    }
+    active.start
+}
+
+/// What stays with this cut, in tokens.
+fn kept_from(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> u64 {
+    (cut..active.path.len()).map(|index| size(active, index, options)).fold(0, u64::saturating_add)
 }
 
 fn messages_from(active: &ActivePath<'_>, cut: usize) -> u64 {

@@ -29,6 +29,20 @@ const RESERVE_SHARE: f64 = 0.25;
 const KEEP_SHARE: f64 = 0.35;
 /// What a manual compaction keeps by default, in tokens.
 const KEEP_MANUAL: u64 = 20_000;
+/// The share of the trigger that a context after an automatic compaction has at most.
+pub(crate) const SUCCESS_SHARE: f64 = 0.7;
+/// Where the fixed part takes most of the trigger: the share of what lies between both that a context may have. One
+/// part in this many.
+const SUCCESS_ROOM_SHARE: u64 = 2;
+/// The share of the room beside the fixed part that a summary gets before what is kept: one part in this many.
+const SUMMARY_ROOM_SHARE: u64 = 3;
+/// The least room beside the fixed part in which a compaction can work, in tokens: a short summary with the sentence
+/// before it, and the newest messages.
+const ROOM_TOKENS_MIN: u64 = 128;
+/// The longest `compact_prompt`, in bytes.
+pub const COMPACT_PROMPT_BYTES_MAX: usize = 32 * 1024;
+/// Where the transcript goes in a `compact_prompt`.
+pub(crate) const MESSAGES_PLACE: &str = "{messages}";
 
 /// How compaction behaves. Every field has a default; unknown fields are errors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -180,34 +194,24 @@ pub enum SettingsError {
         /// What the value must be.
         reason: String,
     },
-    /// The keep leaves nothing to summarise before the trigger is reached.
+    /// The trigger leaves no room for a summary and the newest messages beside the fixed part.
     #[error(
-        "keep_recent_tokens: keeping {keep} tokens leaves nothing to summarise: compaction triggers at {trigger} of \
-         {window}, and {overhead} are fixed (system prompt, tools, instructions); keep less or trigger later"
+        "compaction triggers at {trigger} of {window} tokens and must then get below {target}, but the fixed part of \
+         every request (system prompt, tools, instructions, pins) has {overhead}, and a summary with the newest \
+         messages needs at least {needed} more; shorten the fixed part, raise the trigger (threshold, reserve_tokens, \
+         auto_compact_token_limit), or use a model with a larger window"
     )]
-    KeepTooLarge {
-        /// What would be kept, in tokens.
-        keep: u64,
+    NoRoom {
         /// The trigger, in tokens.
         trigger: u64,
+        /// The largest context that a compaction must reach, in tokens.
+        target: u64,
         /// The window, in tokens.
         window: u64,
         /// The fixed part, in tokens.
         overhead: u64,
-    },
-    /// The fixed part alone is above the trigger.
-    #[error(
-        "the fixed part of every request (system prompt, tools, instructions, pins) has {overhead} tokens, and \
-         compaction triggers at {trigger} of {window}: no compaction can get below that; shorten it, or use a model \
-         with a larger window"
-    )]
-    FloorAboveTrigger {
-        /// The trigger, in tokens.
-        trigger: u64,
-        /// The window, in tokens.
-        window: u64,
-        /// The fixed part, in tokens.
-        overhead: u64,
+        /// What is needed beside the fixed part, in tokens.
+        needed: u64,
     },
 }
 
@@ -240,10 +244,15 @@ impl CompactionSettings {
         if self.max_request_bytes < 1024 {
             return value("max_request_bytes", "must be at least 1024");
         }
-        if self.compact_prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {
-            return value("compact_prompt", "must not be empty; use null for the built-in one");
+        let limit_min = least_trigger();
+        if self.auto_compact_token_limit.is_some_and(|limit| limit < limit_min) {
+            let reason = format!("must be at least {limit_min} tokens, or no summary has room below it");
+            return value("auto_compact_token_limit", &reason);
         }
-        Ok(())
+        match &self.compact_prompt {
+            Some(prompt) => check_prompt(prompt),
+            None => Ok(()),
+        }
     }
 
     /// Checks that compaction can do its work in this window beside this fixed overhead (both in tokens).
@@ -253,15 +262,10 @@ impl CompactionSettings {
     pub fn feasible(&self, window: u64, overhead: u64) -> Result<(), SettingsError> {
         self.check()?;
         let Some(trigger) = self.trigger_tokens(window).filter(|_| self.enabled) else { return Ok(()) };
-        if overhead >= trigger {
-            return Err(SettingsError::FloorAboveTrigger { trigger, window, overhead });
-        }
-        // Only what was asked for is refused: a default keep gives way by itself.
-        if let Some(set) = self.keep_recent_tokens {
-            let keep = set.min(share(window, KEEP_SHARE));
-            if overhead.saturating_add(keep) >= trigger {
-                return Err(SettingsError::KeepTooLarge { keep, trigger, window, overhead });
-            }
+        // What is kept gives way by itself, set or not: only where nothing sensible could be kept is it refused.
+        let target = self.target_tokens(window, overhead);
+        if overhead.saturating_add(ROOM_TOKENS_MIN) > target {
+            return Err(SettingsError::NoRoom { trigger, target, window, overhead, needed: ROOM_TOKENS_MIN });
         }
         Ok(())
     }
@@ -280,7 +284,23 @@ impl CompactionSettings {
         [by_reserve, by_threshold, by_limit].into_iter().flatten().min().map(|tokens| tokens.max(1))
     }
 
-    /// How much of the newest conversation to keep verbatim, in tokens.
+    /// The largest context, in tokens, that is a success of an automatic compaction beside this fixed part: 0.7 × the
+    /// trigger; or, where the fixed part is large, half of what can be compacted at all.
+    pub fn target_tokens(&self, window: u64, overhead: u64) -> u64 {
+        let trigger = self.trigger_tokens(window).unwrap_or(window);
+        let by_room = overhead.saturating_add(trigger.saturating_sub(overhead) / SUCCESS_ROOM_SHARE);
+        share(trigger, SUCCESS_SHARE).max(by_room.min(trigger))
+    }
+
+    /// The most of the newest conversation that can be kept where a compaction is to succeed, in tokens: what the
+    /// target leaves beside the fixed part and a useful summary.
+    pub fn keep_max(&self, window: u64, overhead: u64) -> u64 {
+        let room = self.target_tokens(window, overhead).saturating_sub(overhead);
+        room - self.summary_cap(window).min(room / SUMMARY_ROOM_SHARE)
+    }
+
+    /// How much of the newest conversation to keep verbatim, in tokens, where the trigger leaves room for it
+    /// ([`Self::keep_max`]).
     pub fn keep_recent(&self, window: u64, occasion: Occasion) -> u64 {
         let at_most = share(window, KEEP_SHARE);
         match (occasion, self.keep_recent_tokens) {
@@ -301,6 +321,32 @@ impl CompactionSettings {
     pub fn prefix_cap(&self, window: u64) -> u64 {
         share(self.reserve(window), 0.5).max(160)
     }
+}
+
+/// The smallest trigger below which a summary has room, in tokens.
+fn least_trigger() -> u64 {
+    share_up(ROOM_TOKENS_MIN, 1.0 / SUCCESS_SHARE)
+}
+
+/// Checks a prompt of the user's own.
+fn check_prompt(prompt: &str) -> Result<(), SettingsError> {
+    let wrong = |reason: &str| Err(SettingsError::Value { key: "compact_prompt", reason: reason.into() });
+    if prompt.trim().is_empty() {
+        return wrong("must not be empty; use null for the built-in one");
+    }
+    if prompt.len() > COMPACT_PROMPT_BYTES_MAX {
+        return wrong(&format!(
+            "has {} bytes, and at most {COMPACT_PROMPT_BYTES_MAX} are taken",
+            prompt.len()
+        ));
+    }
+    if prompt.matches(MESSAGES_PLACE).count() > 1 {
+        return wrong("names {messages} more than once; the transcript can stand in one place only");
+    }
+    if prompt.trim_start().starts_with("file:") {
+        return wrong("names a file, which only a configuration file may do; give the text itself");
+    }
+    Ok(())
 }
 
 /// `part` of `tokens`, rounded down.

@@ -34,7 +34,7 @@ async fn at_the_window_the_fallback_stands_in_and_says_truncated() {
 }
 
 /// What is newest leaves the fallback above the trigger: it is sent, since it can be, and no compaction follows
-/// another in vain. Once it is no longer newest it is summarised.
+/// another in vain. Once it is answered it is summarised.
 #[tokio::test(start_paused = true)]
 async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
     let talk = Function(|_: &SeenRequest, _: CallInfo| Said::text("yes").with_usage(reported(6_700)));
@@ -46,8 +46,11 @@ async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
     session.prompt(text("huge", 6_200)).await.unwrap();
     let trigger = CompactionSettings::default().trigger_tokens(8_000).unwrap();
     let ended = ends(&drain(&mut events));
-    assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["truncated"], "{ended:?}");
+    let outcomes: Vec<_> = ended.iter().map(|end| end.outcome.as_str()).collect();
+    assert_eq!(outcomes, ["truncated", "completed"], "{ended:?}");
     assert!((trigger..7_000).contains(&ended[0].tokens_after), "{ended:?}");
+    // Once it is answered, the large prompt gives way to the trigger.
+    assert!(ended[1].tokens_after < trigger, "{ended:?}");
     for sleeps in [false, true] {
         if sleeps {
             runtime.close("s").await.unwrap();
@@ -60,12 +63,6 @@ async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
         let seen = drain(&mut events);
         assert_eq!(count(&seen, "compaction_start"), 0, "{:?}", ends(&seen));
     }
-    let session = runtime.open("s", &definition).await.unwrap();
-    let mut events = session.subscribe();
-    session.prompt(text("large", 1_000)).await.unwrap();
-    let ended = ends(&drain(&mut events));
-    assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["completed"], "{ended:?}");
-    assert!(ended[0].tokens_after < trigger, "{ended:?}");
 }
 
 /// Below the window a failed summary changes nothing.
@@ -246,13 +243,83 @@ async fn settings_that_cannot_work_are_refused_with_the_reason() {
         );
         assert!(builder(&model).compaction(bad).start().await.is_err());
     }
+    let refused = runtime.open("floor", &agent(8_000).instructions(text("rules", 7_000))).await.unwrap_err();
+    assert!(refused.to_string().contains("system prompt"), "{refused}");
+    // What is kept gives way; a limit that the fixed part fills is refused, with the numbers.
     let limited = settings(|settings| {
         (settings.auto_compact_token_limit, settings.keep_recent_tokens) = (Some(1_500), Some(2_000));
     });
-    let refused = runtime.open("keep", &agent(8_000).compaction(limited)).await.unwrap_err();
-    assert!(refused.to_string().contains("nothing to summarise"), "{refused}");
-    let refused = runtime.open("floor", &agent(8_000).instructions(text("rules", 7_000))).await.unwrap_err();
-    assert!(refused.to_string().contains("system prompt"), "{refused}");
+    runtime.open("keep", &agent(8_000).compaction(limited.clone())).await.unwrap();
+    let ruled = agent(8_000).instructions(text("rules", 1_400));
+    let refused = runtime.open("ruled", &ruled.clone().compaction(limited.clone())).await.unwrap_err();
+    assert!(refused.to_string().contains("triggers at 1500 of 8000"), "{refused}");
+    // When they are set for a session that is live, too; then they hold for none.
+    let session = runtime.open("ruled", &ruled).await.unwrap();
+    let refused = runtime.set_compaction(limited.clone()).await.unwrap_err();
+    assert!(refused.to_string().contains("triggers at 1500 of 8000"), "{refused}");
+    runtime.open("later", &ruled).await.unwrap();
+    runtime.close("ruled").await.unwrap();
+    runtime.close("later").await.unwrap();
+    runtime.set_compaction(limited).await.unwrap();
+    assert!(session.prompt("hello").await.is_err());
+}
+
+/// An agent that cannot work is refused for a session that is live as for one that is not, and changes nothing.
+#[tokio::test(start_paused = true)]
+async fn a_live_session_refuses_an_agent_that_cannot_work_and_goes_on_as_it_was() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let good = agent(8_000);
+    let session = opened(&runtime, "s", &good, chat(3, 100)).await;
+    let mut events = session.subscribe();
+    let unusable: [(Agent, &str); 4] = [
+        (agent(8_000).provider("nowhere"), "no provider named"),
+        (agent(8_000).compaction(settings(|settings| settings.threshold = Some(7.0))), "threshold"),
+        (agent(8_000).instructions(text("rules", 7_000)), "of 8000 tokens"),
+        (agent(8_000).settings(ModelSettings::new().temperature(9.0)), "temperature"),
+    ];
+    for sleeps in [false, true] {
+        for (bad, reason) in &unusable {
+            if sleeps {
+                runtime.close("s").await.unwrap();
+            }
+            let refused = runtime.open("s", bad).await.unwrap_err();
+            assert!(
+                matches!(&refused, Error::Config(_)) && refused.to_string().contains(reason),
+                "{sleeps}: {refused}"
+            );
+            // Who has the session open goes on with what held before; it is read and exported as before.
+            session.prompt("and on").await.unwrap();
+            assert_eq!(session.state().await.unwrap().model, "simulated");
+            assert!(!runtime.entries("s", EntryId(0)).await.unwrap().is_empty());
+            runtime.replay("s", 0).await.unwrap();
+        }
+    }
+    assert_eq!(warnings(&drain(&mut events)), [""; 0]);
+    // With another model it goes on.
+    runtime.close("s").await.unwrap();
+    assert!(runtime.open("s", &unusable[2].0).await.is_err());
+    let stored = runtime.state("s", &unusable[2].0).await.unwrap().expect("it can be looked at");
+    assert_eq!(stored.status, Status::Idle);
+    let other = Agent::new("other").context_window(50_000).instructions(text("rules", 7_000));
+    runtime.open("s", &other).await.unwrap().prompt("and on").await.unwrap();
+    assert_eq!(runs(&model).last().unwrap().request.model, "other");
+}
+
+/// Several open a session at once, with definitions that work and that do not: each has its own answer.
+#[tokio::test(start_paused = true)]
+async fn who_opens_a_session_at_the_same_time_has_an_answer_of_his_own() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    for good_first in [true, false] {
+        let (good, bad) = (agent(8_000), agent(8_000).provider("nowhere"));
+        let (one, other) = if good_first { (&good, &bad) } else { (&bad, &good) };
+        let id = format!("s{good_first}");
+        let (one, other, third) =
+            tokio::join!(runtime.open(&id, one), runtime.open(&id, other), runtime.open(&id, &good));
+        assert_eq!((one.is_ok(), other.is_ok(), third.is_ok()), (good_first, !good_first, true));
+        third.unwrap().prompt("hello").await.unwrap();
+    }
 }
 
 /// A report says that the last request was larger than the window, though our estimate is far below it: that is said,

@@ -225,7 +225,7 @@ async fn a_limit_that_cannot_be_is_not_believed_and_locks_nothing() {
             r#"{{"error":{{"code":"context_length_exceeded","message":"the maximum context length is {limit} tokens"}}}}"#
         ),
     };
-    let instructions = "word ".repeat(3_000);
+    let instructions = "word ".repeat(2_500);
     for (limit, refusals, source) in [
         (52, 1, WindowSource::Assumed),
         (1_000_000_000_000, 1, WindowSource::Assumed),

@@ -204,7 +204,22 @@ impl SessionState {
             SessionMessage::Context(reply) => {
                 let _ = reply.send(self.log.context());
             }
-            SessionMessage::Configure(definition) => self.configure(definition),
+            SessionMessage::Configure { agent, reply } => {
+                let result = self.configure(agent);
+                match reply {
+                    Some(reply) => {
+                        let _ = reply.send(result.map(|()| Arc::clone(&self.shared)));
+                    }
+                    None => {
+                        if let Err(error) = result {
+                            self.warn(format!("the changed agent is not used: {error}"));
+                        }
+                    }
+                }
+            }
+            SessionMessage::CheckSettings { settings, reply } => {
+                let _ = reply.send(self.definition.check_settings(&settings, self.log.pinned_tokens()));
+            }
             SessionMessage::AbortCompaction => {
                 self.shared.abort_is_heard();
                 self.abort_compaction();
@@ -340,14 +355,12 @@ impl SessionState {
     }
 
     /// Takes over a changed definition, or changed settings.
-    fn configure(&mut self, agent: Arc<Agent>) {
-        let new = match Definition::resolve(&self.deps, agent, self.log.pinned_tokens()) {
-            Ok(new) => new,
-            Err(error) => {
-                self.warn(format!("the changed agent is not used: {error}"));
-                return;
-            }
-        };
+    ///
+    /// # Errors
+    /// They cannot work. Nothing is changed then.
+    fn configure(&mut self, agent: Arc<Agent>) -> Result<()> {
+        let new = Definition::resolve(&self.deps, Arc::clone(&agent), self.log.pinned_tokens())?;
+        self.shared.set_agent(agent);
         let old = std::mem::replace(&mut self.definition, new);
         let new = &self.definition;
         let is_switch = !new.is_same_model(&old);
@@ -367,6 +380,7 @@ impl SessionState {
         if is_switch && leaving.is_some() && may_compact {
             self.measure_for(CompactionRequest { leaving, ..CompactionRequest::new(Trigger::ModelSwitch) });
         }
+        Ok(())
     }
 
     /// Records what was spent for this session by calls that are not its own answers.

@@ -11,6 +11,7 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, ActorStatus, Supervis
 use tokio::sync::oneshot;
 
 use crate::actors::session::{Session, SessionArguments};
+use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::EventKind;
@@ -45,6 +46,8 @@ struct Supervised {
     is_restart: bool,
     /// Which start this is: news of an earlier one is late.
     generation: u64,
+    /// The definition before the one that it is being started with; it holds again where that one cannot work.
+    agent_before: Option<Arc<Agent>>,
 }
 
 enum Phase {
@@ -61,15 +64,21 @@ enum Phase {
 /// Who waits for a session.
 #[derive(Default)]
 struct Wanted {
-    /// The session is to be live.
-    live: Vec<ReplyTo<Arc<SessionShared>>>,
+    /// The session is to be live, with these definitions.
+    live: Vec<Opener>,
     /// The session is to be closed.
     closed: Vec<oneshot::Sender<()>>,
 }
 
+/// Who opens a session, and with which definition.
+struct Opener {
+    agent: Arc<Agent>,
+    reply: ReplyTo<Arc<SessionShared>>,
+}
+
 impl Wanted {
-    fn live(caller: ReplyTo<Arc<SessionShared>>) -> Self {
-        Self { live: vec![caller], closed: Vec::new() }
+    fn live(opener: Opener) -> Self {
+        Self { live: vec![opener], closed: Vec::new() }
     }
 }
 
@@ -145,10 +154,21 @@ impl SupervisorState {
             SupervisorMessage::Reconfigure(done) => {
                 for session in self.sessions.values() {
                     if let Phase::Live(actor) = &session.phase {
-                        let _ = actor.cast(SessionMessage::Configure(session.shared.agent()).into());
+                        let agent = session.shared.agent();
+                        let _ = actor.cast(SessionMessage::Configure { agent, reply: None }.into());
                     }
                 }
                 let _ = done.send(());
+            }
+            SupervisorMessage::CheckSettings { settings, reply } => {
+                let ask = |session: &Supervised| {
+                    let Phase::Live(actor) = &session.phase else { return None };
+                    let (reply, answer) = oneshot::channel();
+                    let settings = Arc::clone(&settings);
+                    actor.cast(SessionMessage::CheckSettings { settings, reply }.into()).ok()?;
+                    Some(answer)
+                };
+                let _ = reply.send(self.sessions.values().filter_map(ask).collect());
             }
             SupervisorMessage::Find { id, reply } => {
                 let _ = reply.send(self.sessions.get(&id).map(|session| Arc::clone(&session.shared)));
@@ -177,17 +197,8 @@ impl SupervisorState {
         }
         if let Some(session) = self.sessions.get_mut(&id) {
             match &mut session.phase {
-                Phase::Live(actor) => {
-                    if !Arc::ptr_eq(&session.shared.agent(), &agent) {
-                        session.shared.set_agent(Arc::clone(&agent));
-                        let _ = actor.cast(SessionMessage::Configure(agent).into());
-                    }
-                    let _ = reply.send(Ok(Arc::clone(&session.shared)));
-                }
-                Phase::Starting(wanted) | Phase::Closing(wanted) => {
-                    session.shared.set_agent(agent);
-                    wanted.live.push(reply);
-                }
+                Phase::Live(actor) => hand_over(&session.shared, actor, Opener { agent, reply }),
+                Phase::Starting(wanted) | Phase::Closing(wanted) => wanted.live.push(Opener { agent, reply }),
                 Phase::Failed(reason) if !resume_failed => {
                     let reason = reason.clone();
                     let _ = reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
@@ -197,7 +208,8 @@ impl SupervisorState {
                     session.shared.set_agent(agent);
                     session.restarts = Restarts::default();
                     session.is_restart = false;
-                    session.phase = Phase::Starting(Wanted::live(reply));
+                    session.phase =
+                        Phase::Starting(Wanted::live(Opener { agent: session.shared.agent(), reply }));
                     self.start(myself, &id);
                 }
             }
@@ -205,16 +217,19 @@ impl SupervisorState {
         }
         let unpublished = self.unpublished.remove(&id);
         let known = self.asleep.remove(&id).and_then(|shared| shared.upgrade());
-        let shared = match known.filter(|shared| shared.parent == parent) {
+        let known = known.filter(|shared| shared.parent == parent);
+        let agent_before = known.as_ref().map(|shared| shared.agent());
+        let shared = match known {
             Some(shared) => {
-                shared.set_agent(agent);
+                shared.set_agent(Arc::clone(&agent));
                 shared
             }
-            None => Arc::new(SessionShared::new(Arc::clone(&id), parent, agent, unpublished)),
+            None => Arc::new(SessionShared::new(Arc::clone(&id), parent, Arc::clone(&agent), unpublished)),
         };
         let session = Supervised {
             shared,
-            phase: Phase::Starting(Wanted::live(reply)),
+            agent_before,
+            phase: Phase::Starting(Wanted::live(Opener { agent, reply })),
             restarts: Restarts::default(),
             is_restart: false,
             generation: 0,
@@ -266,8 +281,9 @@ impl SupervisorState {
                 session.shared.set_actor(Some(actor.clone()));
                 session.phase = Phase::Live(actor.clone());
                 session.is_restart = false;
-                for caller in wanted.live {
-                    let _ = caller.send(Ok(Arc::clone(&session.shared)));
+                session.agent_before = None;
+                for opener in wanted.live {
+                    hand_over(&session.shared, &actor, opener);
                 }
                 // The report of its death may have arrived before this message.
                 if actor.get_status() >= ActorStatus::Stopping {
@@ -283,8 +299,22 @@ impl SupervisorState {
                 }
             }
             Err(error) => {
-                for caller in wanted.live {
-                    let _ = caller.send(Err(error.clone()));
+                let tried = session.shared.agent();
+                let is_refused = |opener: &Opener| session.is_restart || Arc::ptr_eq(&opener.agent, &tried);
+                let (refused, others): (Vec<_>, Vec<_>) = wanted.live.into_iter().partition(is_refused);
+                for opener in refused {
+                    let _ = opener.reply.send(Err(error.clone()));
+                }
+                if let Some(agent) = session.agent_before.take() {
+                    session.shared.set_agent(agent);
+                }
+                if let Some(next) = others.first() {
+                    // Somebody else opens it with a definition that may work.
+                    session.agent_before = Some(session.shared.agent());
+                    session.shared.set_agent(Arc::clone(&next.agent));
+                    session.phase = Phase::Starting(Wanted { live: others, closed: wanted.closed });
+                    self.start(myself, id);
+                    return;
                 }
                 if session.is_restart && wanted.closed.is_empty() {
                     self.died(myself, id, &error.to_string());
@@ -364,6 +394,8 @@ impl SupervisorState {
         if wanted.live.is_empty() || self.shutdown.is_some() {
             self.forget(id);
         } else {
+            session.agent_before = Some(session.shared.agent());
+            session.shared.set_agent(Arc::clone(&wanted.live[0].agent));
             session.phase = Phase::Starting(Wanted { live: wanted.live, closed: Vec::new() });
             self.start(myself, id);
         }
@@ -399,6 +431,17 @@ impl SupervisorState {
             let _ = done.send(());
             myself.stop(None);
         }
+    }
+}
+
+/// Gives a live session to who opens it, as soon as it goes on with the opener's definition.
+fn hand_over(shared: &Arc<SessionShared>, actor: &ActorRef<SessionMail>, opener: Opener) {
+    let Opener { agent, reply } = opener;
+    if Arc::ptr_eq(&shared.agent(), &agent) {
+        let _ = reply.send(Ok(Arc::clone(shared)));
+    } else {
+        // One that is dead drops the reply, and then the session is opened again.
+        let _ = actor.cast(SessionMessage::Configure { agent, reply: Some(reply) }.into());
     }
 }
 

@@ -7,6 +7,7 @@ use crate::notation::{Random, draw, odd_path, path};
 fn options(keep_recent: u64) -> PlanOptions {
     PlanOptions {
         keep_recent,
+        keep_max: u64::MAX,
         preserve_messages: 0,
         cut: CutRule::TurnFirst,
         min_split_prefix: 5,
@@ -212,6 +213,33 @@ fn a_number_of_messages_is_preserved() {
         }
     }
     assert!(planned > 200, "only {planned} paths had something to compact");
+}
+
+#[test]
+fn what_is_kept_gives_way_to_the_trigger() {
+    let most = |keep, keep_max| PlanOptions { keep_max, ..options(keep) };
+    // As much as fits, and no less.
+    check("u:9 a:9 u:9 a:9 | u:9 a:9", &most(30, 18));
+    check("u:9 a:9 u:9 a:9 / u:9 | a:9", &PlanOptions { min_split_prefix: 1, ..most(30, 17) });
+    // A turn's start that would keep half as much again is too much as well.
+    check("u:9 a:9 | u:9 a:9 u:9 a:9", &most(24, 36));
+    check("u:9 a:9 u:9 a:9 | u:9 a:9", &most(24, 35));
+    // A large message at the point where enough is kept.
+    check("u:9 a:90 | u:9 a:9", &most(20, 99));
+    let nearest_most = |keep_max| PlanOptions { keep_max, min_split_prefix: 9, ..nearest(20) };
+    check("u:9 | a:90 u:9 a:9", &nearest_most(108));
+    check("u:9 a:90 | u:9 a:9", &nearest_most(107));
+    // What was to be preserved gives way, too, where it is too large.
+    check("u:9 a:9 u:9 a:9 | u:9 a:9", &PlanOptions { preserve_messages: 4, ..most(1, 20) });
+    check("u:9 a:9 | u:9 a:9 u:9 a:9", &PlanOptions { preserve_messages: 4, ..most(1, 36) });
+    check("u:9 a:9 | u:9 a:9", &PlanOptions { preserve_messages: 9, ..most(1, 20) });
+    check_nothing(
+        "u:9 a:9 u:9 a:9",
+        &PlanOptions { preserve_messages: 9, ..most(1, 36) },
+        &NothingToCompact::TooShort { messages: 4, needed: 11 },
+    );
+    // Where nothing fits, it is as if there were no limit.
+    check("u:9 a:9 u:9 | a:90", &most(20, 5));
 }
 
 #[test]

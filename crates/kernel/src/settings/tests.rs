@@ -86,33 +86,70 @@ fn values_outside_their_range_are_named() {
     check(CompactionSettings { unknown_window: UnknownWindow::Assume(0), ..defaults() }, "unknown_window");
     check(CompactionSettings { max_request_bytes: 1_023, ..defaults() }, "max_request_bytes");
     assert_eq!(CompactionSettings { max_request_bytes: 1_024, ..defaults() }.check(), Ok(()));
-    check(CompactionSettings { compact_prompt: Some(" ".into()), ..defaults() }, "compact_prompt");
+    check(triggers(None, None, Some(182)), "auto_compact_token_limit");
+    assert_eq!(triggers(None, None, Some(183)).check(), Ok(()));
+    assert_eq!(triggers(None, None, Some(183)).feasible(100_000, 0), Ok(()), "as the limit's own check says");
+    let prompt = |text: &str| CompactionSettings { compact_prompt: Some(text.into()), ..defaults() };
+    let long = "x".repeat(COMPACT_PROMPT_BYTES_MAX + 1);
+    for text in [" ", "{messages} and {messages}", "file:prompts/own.md", " file:x", &long] {
+        check(prompt(text), "compact_prompt");
+    }
+    for text in ["Sum up {messages} in one line.", "Sum up.", &long[1..]] {
+        assert_eq!(prompt(text).check(), Ok(()));
+    }
 }
 
 #[test]
 fn what_cannot_work_in_a_window_says_why() {
     let kept = |keep| CompactionSettings { keep_recent_tokens: Some(keep), ..defaults() };
-    assert_eq!(defaults().feasible(200_000, 10_000), Ok(()));
-    assert!(matches!(
-        defaults().feasible(200_000, 160_000),
-        Err(SettingsError::FloorAboveTrigger { trigger: 160_000, window: 200_000, overhead: 160_000 })
-    ));
-    assert!(matches!(
-        kept(70_000).feasible(200_000, 95_000),
-        Err(SettingsError::KeepTooLarge { keep: 70_000, trigger: 160_000, .. })
-    ));
-    assert_eq!(kept(70_000).feasible(200_000, 80_000), Ok(()));
-    // A keep is clamped first, and a default one gives way by itself.
-    assert_eq!(kept(500_000).feasible(200_000, 80_000), Ok(()));
-    assert_eq!(defaults().feasible(200_000, 130_000), Ok(()));
+    // The trigger is at 160,000: half of what lies above the fixed part may stay, if it is 128 tokens at least.
+    for overhead in [10_000, 112_000, 159_744] {
+        assert_eq!(defaults().feasible(200_000, overhead), Ok(()));
+    }
+    let error = defaults().feasible(200_000, 159_745).expect_err("there is no room");
+    assert_eq!(
+        error,
+        SettingsError::NoRoom {
+            trigger: 160_000,
+            target: 159_872,
+            window: 200_000,
+            overhead: 159_745,
+            needed: 128
+        }
+    );
+    for number in ["160000", "159872", "200000", "159745", "128"] {
+        assert!(error.to_string().contains(number), "{error}");
+    }
+    assert!(defaults().feasible(200_000, u64::MAX).is_err());
+    // A keep gives way by itself, set or not.
+    assert_eq!(kept(500_000).feasible(200_000, 100_000), Ok(()));
     let mut limited = triggers(None, None, Some(10_000));
     limited.keep_recent_tokens = Some(10_000);
-    let error = limited.feasible(200_000, 2_000).expect_err("nothing is left").to_string();
-    assert!(error.contains("leaves nothing to summarise") && error.contains("10000"), "{error}");
+    assert_eq!(limited.feasible(200_000, 2_000), Ok(()));
+    assert!(limited.feasible(200_000, 9_900).is_err());
     // What is off needs no room.
     assert_eq!(CompactionSettings { enabled: false, ..defaults() }.feasible(200_000, 190_000), Ok(()));
     assert_eq!(triggers(None, None, None).feasible(200_000, 190_000), Ok(()));
     assert!(CompactionSettings { threshold: Some(2.0), ..defaults() }.feasible(200_000, 0).is_err());
+}
+
+/// What is kept is what the trigger leaves: 0.7 of it, less the fixed part, less the summary's cap or a third. Where
+/// the fixed part is large, half of what lies above it counts.
+#[test]
+fn what_may_be_kept_follows_from_the_trigger() {
+    let check = |settings: &CompactionSettings, window: u64, overhead: u64, keep_max: u64| {
+        assert_eq!(settings.keep_max(window, overhead), keep_max, "{window} {overhead} of {settings:?}");
+    };
+    let limited = |limit| triggers(Some(16_384), Some(0.8), Some(limit));
+    check(&defaults(), 200_000, 12_000, 112_000 - 12_000 - 13_107);
+    check(&limited(200_000), 1_000_000, 10_000, 140_000 - 10_000 - 13_107);
+    check(&limited(30_000), 200_000, 6_000, 15_000 - 5_000);
+    check(&triggers(None, Some(0.2), None), 64_000, 0, 8_960 - 2_986);
+    check(&defaults(), 8_000, 500, 4_200 - 500 - 1_233);
+    check(&defaults(), 4_000, 300, 2_100 - 300 - 600);
+    check(&defaults(), 8_000, 4_001, 1_000 - 333);
+    check(&defaults(), 8_000, 9_000, 0);
+    check(&triggers(None, None, None), 8_000, 0, 5_600 - 1_600);
 }
 
 #[test]

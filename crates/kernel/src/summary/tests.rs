@@ -17,6 +17,7 @@ const RECORD: &str = "## Goal\nx\n## Constraints & Preferences\nx\n## Progress\n
 fn made(drawing: &str, keep_recent: u64) -> Plan {
     let options = PlanOptions {
         keep_recent,
+        keep_max: u64::MAX,
         preserve_messages: 0,
         cut: CutRule::TurnFirst,
         min_split_prefix: 2,

@@ -56,6 +56,16 @@ impl Definition {
     /// # Errors
     /// An unknown provider, a tool that cannot be used, or settings in which nothing could work.
     pub(super) fn resolve(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
+        let definition = Self::resolve_to_read(deps, agent)?;
+        definition.check_room(&definition.settings, definition.overhead(pinned_tokens))?;
+        Ok(definition)
+    }
+
+    /// Resolves an agent with which a session is only looked at: there nothing needs room.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`], the room apart.
+    pub(super) fn resolve_to_read(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<Self> {
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let tools = crate::sub_agent::tools_of(deps, &agent)?;
         let settings = deps.settings(&agent);
@@ -65,9 +75,6 @@ impl Definition {
         let instructions_tokens = instructions_tokens(&instructions);
         let fixed_tokens = instructions_tokens + tools_tokens;
         let window = deps.window(&agent, &lane, &agent.model, &settings, fixed_tokens);
-        if let Some(window) = window.tokens {
-            settings.feasible(window, fixed_tokens + pinned_tokens)?;
-        }
         let definition =
             Self { agent, lane, tools, settings, window, instructions, instructions_tokens, tools_tokens };
         definition.agent.settings_by_model.values().try_for_each(ModelSettings::check)?;
@@ -84,12 +91,29 @@ impl Definition {
             return Ok(false);
         }
         let tokens = instructions_tokens(text);
-        if let Some(window) = self.window.tokens {
-            self.settings.feasible(window, tokens + self.tools_tokens + pinned_tokens)?;
-        }
+        self.check_room(&self.settings, tokens + self.tools_tokens + pinned_tokens)?;
         self.instructions_tokens = tokens;
         self.instructions = Arc::clone(text);
         Ok(true)
+    }
+
+    /// Checks that the session could work with these settings of the runtime.
+    ///
+    /// # Errors
+    /// They leave no room in the window. An agent with settings of its own takes no others.
+    pub(super) fn check_settings(&self, settings: &CompactionSettings, pinned_tokens: u64) -> Result<()> {
+        if self.agent.compaction.is_some() {
+            return Ok(());
+        }
+        self.check_room(settings, self.overhead(pinned_tokens))
+    }
+
+    /// Checks that a compaction by these settings has room in the window beside the fixed part of every request.
+    fn check_room(&self, settings: &CompactionSettings, overhead: u64) -> Result<()> {
+        if let Some(window) = settings.context_window.or(self.window.tokens) {
+            settings.feasible(window, overhead)?;
+        }
+        Ok(())
     }
 
     /// The name of the provider that is asked.

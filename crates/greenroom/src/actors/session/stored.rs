@@ -21,7 +21,7 @@ pub(crate) async fn state(deps: &Arc<Deps>, id: Arc<str>, agent: Arc<Agent>) -> 
     if log.is_empty() {
         return Ok(None);
     }
-    let definition = Definition::resolve(deps, agent, 0)?;
+    let definition = Definition::resolve_to_read(deps, agent)?;
     let is_sub_agent = log.head().parent_session.is_some();
     let config = definition.tracker_config(deps, session_limits(&log, is_sub_agent));
     let ratio = deps.learned.ratio(&config.origin, &config.model);
