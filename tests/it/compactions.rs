@@ -12,6 +12,10 @@ mod manual;
 mod properties;
 /// Which provider is asked, what its refusals teach, and whom its pauses hold back.
 mod providers;
+/// What lists say of a context's size.
+mod sizes;
+/// What joins the request in progress.
+mod steers;
 /// Summarisers at work and at fault.
 mod summarisers;
 

@@ -50,6 +50,8 @@ pub(crate) struct Draft {
     pub(crate) head: Head,
     delivered: Vec<EntryId>,
     at_ms: u64,
+    /// Whether its entries are another log's, which has learned from them what there is to learn.
+    pub(crate) is_import: bool,
 }
 
 impl Log {
@@ -134,7 +136,17 @@ impl Log {
 
     /// The size of what is pinned before the live part, in estimated tokens.
     pub(crate) fn pinned_tokens(&self) -> u64 {
-        let first = ActivePath::of(&self.path).entries().first().map(|entry| entry.id);
+        self.pinned_tokens_before(&self.path)
+    }
+
+    /// The size of what would be pinned before the live part if this were the path, in estimated tokens.
+    pub(crate) fn pinned_tokens_before(&self, path: &[Arc<Entry>]) -> u64 {
+        let active = ActivePath::of(path);
+        if active.compaction.is_none() {
+            // Nothing was replaced, so nothing is sent in front.
+            return 0;
+        }
+        let first = active.entries().first().map(|entry| entry.id);
         let outside = |entry: &&Arc<Entry>| first.is_none_or(|first| entry.id < first);
         self.pinned.iter().filter(outside).map(|entry| entry.tokens).sum()
     }
@@ -165,7 +177,7 @@ impl Log {
 
     /// An empty draft.
     pub(crate) fn draft(&self, at_ms: u64) -> Draft {
-        Draft { entries: Vec::new(), head: self.head.clone(), delivered: Vec::new(), at_ms }
+        Draft { entries: Vec::new(), head: self.head.clone(), delivered: Vec::new(), at_ms, is_import: false }
     }
 
     /// Takes over a draft that is durable now.
@@ -315,6 +327,7 @@ impl Draft {
 
     /// Adds an entry of another log as it is, its place apart: its id must be the next one.
     pub(crate) fn import(&mut self, entry: &Arc<Entry>) {
+        self.is_import = true;
         let mut entry = Entry::clone(entry);
         entry.id = EntryId(self.head.entries);
         if let EntryKind::Compaction(compaction) = &mut entry.kind {
@@ -332,12 +345,18 @@ impl Draft {
         self.push(EntryKind::message(message))
     }
 
-    /// Brings waiting input onto the path.
-    pub(crate) fn deliver(&mut self, item: &InboxItem) -> EntryId {
+    /// Adds a message of a run: what the program says in it joins the turn in progress.
+    pub(crate) fn message_of_run(&mut self, message: Message) -> EntryId {
+        let steer = matches!(message, Message::User(_));
+        self.push(EntryKind::Message { message: Arc::new(message), inbox: None, steer })
+    }
+
+    /// Brings waiting input onto the path, as a `steer` of the turn in progress or as the beginning of a turn.
+    pub(crate) fn deliver(&mut self, item: &InboxItem, steer: bool) -> EntryId {
         self.head.inbox.retain(|id| *id != item.id);
         self.delivered.push(item.id);
         let message = Arc::new(Message::User(item.content.clone()));
-        self.push(EntryKind::Message { message, inbox: Some(item.id) })
+        self.push(EntryKind::Message { message, inbox: Some(item.id), steer })
     }
 
     /// Ends a compaction that nobody runs any more.

@@ -47,6 +47,8 @@ pub struct CompactionParams {
     pub summariser_window: u64,
     /// The fixed part of every request, in tokens.
     pub overhead: u64,
+    /// The entries that every compaction keeps: those that it replaces are sent in front of the summary.
+    pub pinned: Vec<EntryId>,
     /// The context now, in tokens.
     pub tokens_before: u64,
     /// What the provider counts for each token that we estimate.
@@ -501,14 +503,14 @@ impl Compacting {
 
     /// The context after, in tokens, with a summary entry of this estimated size.
     fn tokens_after(&self, plan: &Plan, summary_tokens: u64) -> u64 {
-        let kept: u64 = self
-            .params
-            .path
-            .iter()
-            .filter(|entry| entry.id >= plan.first_kept && is_message(&entry.kind))
-            .map(|entry| entry.tokens)
-            .sum();
-        self.params.overhead + self.params.ratio.apply(kept + summary_tokens)
+        let messages = || self.params.path.iter().filter(|entry| is_message(&entry.kind));
+        let sum = |is_meant: &dyn Fn(&Entry) -> bool| -> u64 {
+            messages().filter(|entry| is_meant(entry)).map(|entry| entry.tokens).sum()
+        };
+        let kept = sum(&|entry| entry.id >= plan.first_kept);
+        let pinned = sum(&|entry| entry.id < plan.first_kept && self.params.pinned.contains(&entry.id));
+        // What is pinned joins the fixed part.
+        self.params.overhead + pinned + self.params.ratio.apply(kept + summary_tokens)
     }
 
     fn install_supplied(&mut self, supplied: &Supplied) -> Vec<Effect> {

@@ -54,6 +54,9 @@ pub enum EntryKind {
         message: Arc<Message>,
         /// The inbox entry that it was delivered from.
         inbox: Option<EntryId>,
+        /// Whether it is a user message that joined the turn in progress: a steer, or a correction that the program
+        /// sent back. It begins no turn, and the request in progress goes on with it.
+        steer: bool,
     },
     /// A command that the user ran, shown to the model as a user message.
     Shell(Shell),
@@ -142,7 +145,7 @@ pub enum EntryKind {
 impl EntryKind {
     /// A message entry that was not delivered from the inbox.
     pub fn message(message: Message) -> Self {
-        Self::Message { message: Arc::new(message), inbox: None }
+        Self::Message { message: Arc::new(message), inbox: None, steer: false }
     }
 
     /// Whether it stands on the path, so that the leaf moves to it. The others are recorded beside it.
@@ -166,6 +169,11 @@ impl EntryKind {
             | Self::Spent(_)
             | Self::RunEnded { .. } => false,
         }
+    }
+
+    /// Whether it is a message that joined the turn in progress.
+    pub fn is_steer(&self) -> bool {
+        matches!(self, Self::Message { steer: true, .. })
     }
 
     /// The message, if it is one.
@@ -313,8 +321,8 @@ pub struct Compaction {
     pub first_kept: Option<EntryId>,
     /// The summary with its footer, as the model sees it.
     pub summary: String,
-    /// The user's request in progress where its message is among those replaced: verbatim, bounded, and so
-    /// carried from compaction to compaction until its run is over.
+    /// The user's request in progress where its message is among those replaced, with the steers that joined it:
+    /// verbatim, bounded, and so carried from compaction to compaction until its turn is over.
     pub active_request: Option<String>,
     /// All files touched from the session's start to `last`.
     pub files: FileOps,

@@ -1,6 +1,6 @@
 //! How tests draw a path: `"u:10 a:6 / c r:30 | u:4 a:2"`.
 //!
-//! A letter an entry: `u` user, `a` assistant with text, `e` assistant with nothing in it, `c` assistant with a
+//! A letter an entry: `u` user, `t` steer, `a` assistant with text, `e` assistant with nothing in it, `c` assistant with a
 //! tool call (`c2`: two), `r` result of the oldest open call, `s` shell command, `x` shell command that the model
 //! must not see, `m` custom message, `b` branch summary, `C` compaction, `U` undo, `p` pin, `l` label, `n` note.
 //! `:N` its tokens (stored, and as characters / 4 where the kind allows it); `=x,y` the ids of its calls, or of
@@ -84,6 +84,7 @@ impl Sketch {
             |extra: usize| words(id, usize::try_from(tokens * 4).expect("small").saturating_sub(extra));
         let kind = match letter {
             'u' => EntryKind::message(Message::user(text(0))),
+            't' => EntryKind::Message { message: Arc::new(Message::user(text(0))), inbox: None, steer: true },
             'a' => EntryKind::message(Message::Assistant(assistant(vec![Part::Text(text(0))]))),
             'e' => EntryKind::message(Message::Assistant(assistant(Vec::new()))),
             'c' => {

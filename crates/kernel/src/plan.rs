@@ -20,6 +20,8 @@ mod tests;
 
 /// The longest active request that is repeated verbatim, in bytes.
 pub const ACTIVE_REQUEST_BYTES: usize = 8 * 1024;
+/// What stands before each message that joined the request in progress.
+const STEER_LEAD: &str = "(Said while that was worked on:)";
 
 /// What a compaction is planned for: how much to keep, and how to cut.
 #[derive(Debug, Clone, PartialEq)]
@@ -125,7 +127,8 @@ pub struct Plan {
     pub turn_prefix: Vec<Arc<Entry>>,
     /// The last summary, to be merged.
     pub previous_summary: Option<String>,
-    /// The user's message of the turn that the cut splits, or what an earlier compaction carried of it.
+    /// The user's message of the turn that the cut splits, or what an earlier compaction carried of it, and the steers
+    /// that joined it before the cut.
     pub active_request: Option<String>,
     /// All files touched from the session's start to `last`.
     pub files: FileOps,
@@ -275,11 +278,15 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
     let active_request = if is_turn_start(&path[cut].kind) {
         None
     } else {
-        match turn_start {
-            Some(start) => active_request(&path[start].kind),
+        let (begun, after) = match turn_start {
+            Some(start) => (request_text(&path[start].kind), start + 1),
             // The turn began before the active part: the last compaction carries its request.
-            None => active.compaction().and_then(|compaction| compaction.active_request.clone()),
-        }
+            None => {
+                let carried = active.compaction().and_then(|compaction| compaction.active_request.clone());
+                (carried, active.start)
+            }
+        };
+        with_steers(begun, &path[after..first_kept])
     };
     let kept_tokens: u64 = kept
         .iter()
@@ -305,9 +312,11 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
     })
 }
 
-/// Whether a turn begins with this entry.
+/// Whether a turn begins with this entry. A steer joins the turn in progress.
 pub fn is_turn_start(kind: &EntryKind) -> bool {
-    is_message(kind) && kind.as_message().is_none_or(|message| matches!(**message, Message::User(_)))
+    is_message(kind)
+        && !kind.is_steer()
+        && kind.as_message().is_none_or(|message| matches!(**message, Message::User(_)))
 }
 
 /// The indices in the path of all places where it may be cut: messages other than tool results, with no call
@@ -502,8 +511,22 @@ fn count_messages(entries: &[Arc<Entry>]) -> u64 {
     entries.iter().filter(|entry| is_message(&entry.kind)).count() as u64
 }
 
-/// The text of the message that begins a turn, cut to [`ACTIVE_REQUEST_BYTES`]; `None` where it has none.
-fn active_request(kind: &EntryKind) -> Option<String> {
+/// The request in progress with the steers that joined it in these entries, in order and bounded: the whole of it has at
+/// most about twice [`ACTIVE_REQUEST_BYTES`], however many steers there are.
+fn with_steers(begun: Option<String>, entries: &[Arc<Entry>]) -> Option<String> {
+    let steers = entries.iter().filter(|entry| entry.kind.is_steer());
+    let mut request = begun;
+    for steer in steers.filter_map(|entry| request_text(&entry.kind)) {
+        request = Some(match request {
+            Some(request) => format!("{request}\n\n{STEER_LEAD}\n{steer}"),
+            None => steer,
+        });
+    }
+    request.map(|request| bounded(&request, 2 * ACTIVE_REQUEST_BYTES))
+}
+
+/// The text of a message that begins a turn or joins one, cut to [`ACTIVE_REQUEST_BYTES`]; `None` where it has none.
+fn request_text(kind: &EntryKind) -> Option<String> {
     let text = if let EntryKind::Message { message, .. } = kind {
         message.text()
     } else if let EntryKind::Custom(custom) = kind {

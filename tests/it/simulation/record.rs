@@ -77,7 +77,7 @@ impl Record {
             "entry {id}: a summary comes with the end of its compaction, and at no other time"
         );
         let after = match &entry.kind {
-            EntryKind::Message { message, inbox } => {
+            EntryKind::Message { message, inbox, .. } => {
                 if let Some(waited) = inbox {
                     self.leaves_inbox(*waited);
                 }

@@ -4,7 +4,6 @@
 //! empty; the arguments of a call are the JSON text that JavaScript would write.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use greenroom_kernel::entry::{Custom, EntryKind, Shell};
 use greenroom_kernel::files::{Touch, Touched};
@@ -22,7 +21,7 @@ pub(super) type Tools = HashMap<String, Option<(String, Touch)>>;
 
 /// The entry of a message; `None` if the role is unknown.
 pub(super) fn message(message: &Value, tools: &mut Tools) -> Option<EntryKind> {
-    let of = |message: Message| EntryKind::Message { message: Arc::new(message), inbox: None };
+    let of = |message: Message| EntryKind::message(message);
     match str_of(message, "role")? {
         "user" => Some(of(Message::User(blocks(message)))),
         "assistant" => Some(of(Message::Assistant(assistant(message, tools)))),

@@ -296,7 +296,7 @@ impl SessionState {
                 return Err(Error::DuplicateKey { session, first, outcome: None });
             }
         }
-        let bill_before = self.log.bill();
+        let (bill_before, is_import) = (self.log.bill(), draft.is_import);
         self.log.commit(draft);
         let bill = self.log.bill();
         self.shared.set_bill(bill);
@@ -306,7 +306,9 @@ impl SessionState {
         for entry in &entries {
             if greenroom_kernel::path::is_message(&entry.kind) {
                 self.compaction.message_recorded();
-                let _ = self.tracker.cast(TrackerMessage::Appended(Arc::clone(entry)));
+                if !is_import {
+                    let _ = self.tracker.cast(TrackerMessage::Appended(Arc::clone(entry)));
+                }
             }
         }
         self.inbox.committed(&self.log);

@@ -135,6 +135,7 @@ fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
         window: WINDOW,
         summariser_window: 200_000,
         overhead: OVERHEAD,
+        pinned: Vec::new(),
         tokens_before: OVERHEAD + active + summary,
         ratio: Ratio::default(),
         at_window: trigger == Trigger::Overflow,

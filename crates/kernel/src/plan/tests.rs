@@ -156,6 +156,38 @@ fn the_request_is_carried_on_while_its_turn_goes_on() {
     assert_eq!(made.active_request.as_deref().map(|text| &text[..3]), Some("m9."));
 }
 
+/// A steer begins no turn: no turn is cut there, and the request that it joined is carried with it, word for word.
+#[test]
+fn a_steer_joins_the_request_in_progress() {
+    let request = |plan: &Plan| plan.active_request.clone().unwrap_or_default();
+    // Were the steer a turn's start, the cut would be there, and the request would be the steer alone.
+    let plan = check("u:9 a:9 / u:9 c:9 r:9 a:9 t:9 | a:9 a:9", &options(18));
+    let both = request(&plan);
+    let (begun, joined) = both.split_once(STEER_LEAD).expect("both are there");
+    assert!(begun.starts_with("m2.") && joined.trim_start().starts_with("m6."), "{both}");
+    // One that is kept is not repeated; several come in order.
+    let plan = check("/ u:9 a:9 t:9 a:9 t:9 | a:9 t:9 a:9", &options(25));
+    let both = request(&plan);
+    let marks: Vec<&str> =
+        ["m0.", "m2.", "m4.", "m6."].into_iter().filter(|mark| both.contains(mark)).collect();
+    assert_eq!(marks, ["m0.", "m2.", "m4."], "{both}");
+    // The request of a turn that an earlier compaction cut goes on with what joined it since.
+    let mut path = path("u:9 a:9 a:9 C@2:9 a:9 t:9 a:9 a:9 a:9");
+    let mut copy = (*path[3]).clone();
+    let EntryKind::Compaction(compaction) = &mut copy.kind else { panic!("drawn as a compaction") };
+    compaction.active_request = Some("do it".into());
+    path[3] = Arc::new(copy);
+    let made = super::plan(&path, &options(10)).expect("there is enough");
+    assert!(request(&made).starts_with(&format!("do it\n\n{STEER_LEAD}\nm5.")), "{:?}", made.active_request);
+    // Many of them are bounded, and both the request and the newest are there.
+    let many: String = (0..40).map(|_| "t:500 a:9 ").collect();
+    let made =
+        super::plan(&crate::notation::path(&format!("u:9 {many}a:9 a:9")), &options(10)).expect("enough");
+    let both = request(&made);
+    assert!(both.len() < 2 * ACTIVE_REQUEST_BYTES + 100, "{} bytes", both.len());
+    assert!(both.starts_with("m0.") && both.contains("bytes cut"), "{both}");
+}
+
 #[test]
 fn entries_without_a_message_go_with_the_kept_side() {
     let plan = check("u:9 a:9 | l p@0 n u:9 a:9", &options(15));

@@ -44,7 +44,7 @@ fn files() -> FileOps {
 }
 
 fn message(message: Message) -> EntryKind {
-    EntryKind::Message { message: Arc::new(message), inbox: Some(EntryId(9)) }
+    EntryKind::Message { message: Arc::new(message), inbox: Some(EntryId(9)), steer: true }
 }
 
 fn assistant(stop: StopReason) -> Message {

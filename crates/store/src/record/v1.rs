@@ -74,7 +74,7 @@ stored_struct!(V1: Entry {
 });
 
 stored_enum!(V1: EntryKind {
-    0 = Message { message: Arc<Message>, inbox: Option<EntryId> },
+    0 = Message { message: Arc<Message>, inbox: Option<EntryId>, steer: bool },
     1 = Shell(shell: Shell),
     2 = Custom(custom: Custom),
     3 = BranchSummary { from: EntryId, summary: String, files: FileOps },

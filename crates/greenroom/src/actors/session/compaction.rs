@@ -139,6 +139,7 @@ impl SessionState {
             window,
             summariser_window: summariser.unwrap_or(window),
             overhead: self.overhead(),
+            pinned: self.log.head().pins.clone(),
             tokens_before: size.tokens,
             ratio: measured.ratio,
             at_window: request.at_window || (size.at_window && request.trigger != Trigger::Manual),

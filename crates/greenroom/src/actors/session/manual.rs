@@ -102,7 +102,8 @@ impl SessionState {
     /// The size of a path that is not the session's yet.
     fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
         let ratio = self.deps.learned.ratio(self.definition.lane.origin(), self.definition.model());
-        measure(path, Estimator::Classes, self.overhead(), ratio, Reports::Believed)
+        let overhead = self.definition.overhead(self.log.pinned_tokens_before(path));
+        measure(path, Estimator::Classes, overhead, ratio, Reports::Believed)
     }
 
     /// The context is another path's from now on.

@@ -212,7 +212,8 @@ impl SessionState {
         reply: Option<ReplyTo<Reply>>,
     ) -> Result<()> {
         let mut draft = self.opening_draft();
-        let run = draft.deliver(item);
+        // Whatever it was meant for, it begins a run.
+        let run = draft.deliver(item, false);
         // Its key was used when it was queued.
         self.begin_recorded(draft, run, PromptOptions { key: None, ..options }, reply).await
     }
@@ -361,7 +362,7 @@ impl SessionState {
         messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
-            draft.message(message);
+            draft.message_of_run(message);
         }
         let joins = |item: &&InboxItem| match boundary {
             Boundary::None => false,
@@ -370,7 +371,7 @@ impl SessionState {
         };
         let items: Vec<InboxItem> = self.log.inbox().iter().filter(joins).cloned().collect();
         for item in &items {
-            draft.deliver(item);
+            draft.deliver(item, item.delivery == Delivery::Steer);
         }
         let delivered = u32::try_from(items.len()).unwrap_or(u32::MAX);
         if !self.append_for_run(draft).await {
@@ -394,7 +395,7 @@ impl SessionState {
         messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
-            draft.message(message);
+            draft.message_of_run(message);
         }
         if (draft.entries.is_empty() || self.append_for_run(draft).await) && self.close_open_calls().await {
             self.start_closing(outcome);
