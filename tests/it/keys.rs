@@ -2,14 +2,15 @@
 //!
 //! Invariants: what a repeated key gives comes from the log, so it is the same after a restart.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom::store::Store;
-use greenroom_simulator::{Fault, Pace, Reply as Said, Sequence};
+use greenroom_simulator::{ByPurpose, Fault, Function, Pace, Reply as Said, Sequence, Summariser};
 use serde_json::json;
 
-use crate::support::{agent, runtime, simulator};
+use crate::support::{agent, builder, runtime, simulator};
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
@@ -79,13 +80,10 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
         async move { session.prompt("a").once("runs").await }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let repeated = session.prompt("a").once("runs").await.unwrap_err();
-    assert!(
-        matches!(&repeated, Error::DuplicateKey { first, outcome: None, .. } if first.0 == 0),
-        "{repeated:?}"
-    );
-    assert!(repeated.is_retryable() && repeated.to_string().ends_with("its run has not ended yet"));
-    running.await.unwrap().unwrap();
+    let mut repeated = session.prompt("a").once("runs").submit().await.unwrap();
+    assert_eq!(repeated.recorded().await.unwrap().0, 0, "the first one's entry, while that runs");
+    let first = running.await.unwrap().unwrap();
+    assert_eq!((first.text.as_str(), repeated.reply().await.unwrap()), ("late", first.clone()));
 
     let failed = session.prompt("b").once("fails").await.unwrap_err();
     let Error::Model(failure) = failed else { panic!("{failed:?}") };
@@ -101,12 +99,7 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
     // One that was given up, and then resumed: its reply is that of the run that went on.
     let given_up = tokio::time::timeout(Duration::from_secs(1), session.prompt("c").once("drops")).await;
     assert!(given_up.is_err());
-    let repeated = loop {
-        match session.prompt("c").once("drops").await.unwrap_err() {
-            Error::DuplicateKey { outcome: None, .. } => tokio::time::sleep(Duration::from_millis(10)).await,
-            other => break other,
-        }
-    };
+    let repeated = session.prompt("c").once("drops").await.unwrap_err();
     assert!(
         matches!(&repeated, Error::DuplicateKey { outcome: Some(RunOutcome::Aborted), .. }),
         "{repeated:?}"
@@ -114,5 +107,64 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
     let resumed = session.resume().await.unwrap();
     assert_eq!(resumed.text, "gone on");
     assert_eq!(session.prompt("c").once("drops").await.unwrap(), resumed);
+    model.assert_clean();
+}
+
+/// The compactions of its run are a part of the reply.
+#[tokio::test(start_paused = true)]
+async fn the_first_reply_tells_its_compactions_again() {
+    let runs = Function(|_: &_, _| Said::text("word ".repeat(300)));
+    let model = simulator(ByPurpose::new(runs, Summariser::Obedient), 4_000);
+    let runtime = builder(&model).compact_between_runs(false).start().await.unwrap();
+    let session = runtime.open("once", &agent(4_000)).await.unwrap();
+    let mut told = 0;
+    for number in 0..30 {
+        let say = || session.prompt(format!("question {number}")).once(format!("{number}"));
+        let reply = say().await.unwrap();
+        for compaction in &reply.compactions {
+            assert!(compaction.started > Some(reply.run), "it began in its run: {compaction:?}");
+        }
+        told += reply.compactions.len() as u64;
+        assert_eq!(say().await.unwrap(), reply);
+    }
+    assert_eq!(told, session.state().await.unwrap().compactions, "each is told once");
+    assert!(told >= 3, "{told} compactions");
+    model.assert_clean();
+}
+
+/// One that is said again while the first waits in the inbox or runs gets the first one's reply, or its end.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_key_waits_for_the_first_reply() {
+    let script = vec![
+        Said::text("one").after_ms(60_000),
+        Said::text("two").after_ms(60_000),
+        Said::text("three").after_ms(60_000),
+    ];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("once", &agent(100_000)).await.unwrap();
+    let mut events = session.subscribe();
+    let say = |text: &str, key: &str| session.prompt(text).once(key).into_future();
+    let (first, waiting, again, waiting_again) =
+        tokio::join!(say("a", "a"), say("b", "b"), say("a", "a"), say("b", "b"));
+    let (first, waiting) = (first.unwrap(), waiting.unwrap());
+    assert_eq!((first.text.as_str(), waiting.text.as_str()), ("one", "two"));
+    assert_eq!((again.unwrap(), waiting_again.unwrap()), (first, waiting));
+    assert_eq!(model.calls(), 2);
+
+    // The first is aborted: nobody waits for ever.
+    let third = tokio::spawn(say("c", "c"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let repeated = tokio::spawn(say("c", "c"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    session.abort();
+    assert!(matches!(third.await.unwrap(), Err(Error::Aborted)));
+    let repeated = repeated.await.unwrap();
+    assert!(
+        matches!(&repeated, Err(Error::DuplicateKey { outcome: Some(RunOutcome::Aborted), .. })),
+        "{repeated:?}"
+    );
+    let ends = crate::support::names(&mut events).iter().filter(|name| **name == "run_end").count();
+    assert_eq!(ends, 3);
     model.assert_clean();
 }

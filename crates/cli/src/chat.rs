@@ -5,20 +5,25 @@
 use std::io::IsTerminal;
 
 use anyhow::Result;
+use greenroom::event::EventKind;
+use greenroom::kernel::entry::Trigger;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::size::{Estimator, message_tokens};
 use greenroom::kernel::usage::{ContextUsage, WindowSource};
-use greenroom::{CompactOptions, Error, RunStream, SessionHandle};
+use greenroom::{CompactOptions, Error, Event, RunItem, RunStream, SessionHandle};
 use tokio::sync::mpsc;
 
+use self::between::Between;
 use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
 use crate::options::{ChatArgs, Global};
-use crate::setup::{self, Setup};
+use crate::setup::{self, Setup, Stay};
 use crate::terminal::{Screen, Style, one_line};
 use crate::text::{self, thousands};
 use crate::view::View;
 use crate::{errors, picture, run_view};
+
+mod between;
 
 /// The longest line that is taken from standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -36,18 +41,21 @@ const HELP: &str = "\
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let setup = Setup::new(global, &args.model).await?;
+    let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
     let id = match &args.session {
         Some(id) => id.clone(),
         None => setup::new_session(&setup.runtime, "chat").await?,
     };
+    let between = Between::new(&setup.runtime, &id);
     let session = setup.runtime.open(&id, &setup.agent).await?;
     let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
-    let mut chat = Chat { session, view, interrupts, compaction: setup.compaction.clone() };
+    let mut chat = Chat { session, view, interrupts, compaction: setup.compaction.clone(), between };
     let result = chat.hold().await;
-    drop(chat);
     setup.runtime.shutdown().await?;
     result?;
+    // What was under way was interrupted.
+    chat.tell_what_came()?;
+    drop(chat);
     Screen::stdout(global.color).line(format!(
         "`greenroom chat --session {id}{}` goes on with this conversation.",
         setup::data_dir_flag(global)
@@ -61,6 +69,7 @@ struct Chat {
     view: View,
     interrupts: Interrupts,
     compaction: CompactionSettings,
+    between: Between,
 }
 
 impl Chat {
@@ -72,10 +81,17 @@ impl Chat {
             if is_terminal {
                 self.view.text.text("› ")?;
             }
-            let line = tokio::select! {
-                biased;
-                () = self.interrupts.next() => None,
-                line = lines.recv() => line,
+            let line = loop {
+                tokio::select! {
+                    biased;
+                    () = self.interrupts.next() => break None,
+                    event = self.between.next() => {
+                        if self.tell(&event)? && is_terminal {
+                            self.view.text.text("› ")?;
+                        }
+                    }
+                    line = lines.recv() => break line,
+                }
             };
             let Some(line) = line else {
                 if is_terminal {
@@ -101,6 +117,27 @@ impl Chat {
                 Err(error) => self.view.note(Style::Red, &format!("  {}", errors::line(&error)))?,
             }
         }
+    }
+
+    /// Tells what happened between runs. Gives whether there was anything to tell.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all else is told as in a run")]
+    fn tell(&mut self, event: &Event) -> Result<bool> {
+        match &event.kind {
+            // Nobody waits for it before its end.
+            EventKind::CompactionStart { .. } => return Ok(false),
+            // The command that asked for it says how it went.
+            EventKind::CompactionEnd(end) if end.trigger == Trigger::Manual => return Ok(false),
+            _ => self.view.event(event)?,
+        }
+        Ok(true)
+    }
+
+    /// Tells what happened between runs and was not told yet.
+    fn tell_what_came(&mut self) -> Result<()> {
+        while let Some(event) = self.between.next_now() {
+            self.tell(&event)?;
+        }
+        Ok(())
     }
 
     async fn welcome(&mut self) -> Result<()> {
@@ -160,8 +197,17 @@ impl Chat {
     }
 
     async fn run(&mut self, stream: RunStream) -> Result<()> {
-        let view = &mut self.view;
-        let played = run_view::play(&self.session, stream, &self.interrupts, |item| view.item(item)).await?;
+        self.tell_what_came()?;
+        if let Some(tokens) = self.between.compacting() {
+            let line = format!("  compacting {} …; this waits for it", picture::short(tokens));
+            self.view.note(Style::Dim, &line)?;
+        }
+        let (view, between) = (&mut self.view, &mut self.between);
+        let played = run_view::play(&self.session, stream, &self.interrupts, |item| match item {
+            RunItem::Event(event) if !between.is_new(event) => Ok(()),
+            item => view.item(item),
+        });
+        let played = played.await?;
         self.view.end()?;
         match played.reply {
             Ok(_) => {}

@@ -17,6 +17,7 @@ use greenroom_simulator::Pace;
 use crate::config::{Config, ProviderConfig};
 use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
+use crate::setup::Stay;
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::{Line, Screen, Style, one_line, wrapped};
 use crate::text::thousands;
@@ -54,8 +55,14 @@ pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     let pace = if args.fast { Pace::default() } else { WATCHABLE };
     let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
     let compaction = Config::default().compaction;
-    let runtime =
-        setup::runtime(global, simulated.provider()?, &ProviderConfig::default(), &compaction).await?;
+    let runtime = setup::runtime(
+        global,
+        simulated.provider()?,
+        &ProviderConfig::default(),
+        &compaction,
+        Stay::UntilReply,
+    )
+    .await?;
     let agent = Agent::new(MODEL)
         .instructions(INSTRUCTIONS)
         .tools(&builtin::read_only(workspace.clone()))

@@ -14,7 +14,7 @@ use crate::errors;
 use crate::files;
 use crate::options::{Global, ImportArgs};
 use crate::plan::last_answer;
-use crate::setup;
+use crate::setup::{self, Stay};
 use crate::terminal::Screen;
 
 /// The longest session id.
@@ -26,7 +26,8 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
     let model = Simulator::new(SimulatorOptions::new(Echo));
     let config = setup::config(global)?.config;
     let (settings, _) = config.provider(&config.provider)?;
-    let runtime = setup::runtime(global, model.provider(), settings, &config.compaction).await?;
+    let runtime =
+        setup::runtime(global, model.provider(), settings, &config.compaction, Stay::UntilReply).await?;
     let mut screen = Screen::stdout(global.color);
     let mut failed = None;
     for file in &args.files {

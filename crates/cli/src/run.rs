@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
 use crate::options::{Color, Global, RunArgs};
-use crate::setup::{self, Setup};
+use crate::setup::{self, Setup, Stay};
 use crate::terminal::{Screen, Style};
 use crate::view::View;
 use crate::{errors, picture, run_view};
@@ -44,7 +44,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
 async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events>) -> Result<u8> {
     let prompt = prompt(args).await?;
     let interrupts = Interrupts::new()?;
-    let setup = Setup::new(global, &args.model).await?;
+    let setup = Setup::new(global, &args.model, Stay::UntilReply).await?;
     setup.check_reachable().await?;
     let id = match &args.session {
         Some(id) => id.clone(),

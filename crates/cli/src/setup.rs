@@ -137,12 +137,22 @@ pub(crate) fn completeness(store: &Store) -> u8 {
     if store.unknown_losses().is_empty() { 0 } else { errors::STORE }
 }
 
+/// How long a command goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// It ends with a reply: whatever began after that would be interrupted.
+    UntilReply,
+    /// It waits for more.
+    ForMore,
+}
+
 /// Starts a runtime.
 pub(crate) async fn runtime(
     global: &Global,
     provider: Arc<dyn Provider>,
     settings: &ProviderConfig,
     compaction: &CompactionSettings,
+    stay: Stay,
 ) -> Result<Runtime> {
     // The provider's own limits are the nearer ones; this one holds for what they do not see.
     let silence_s = settings.first_event_timeout_s.max(settings.idle_timeout_s);
@@ -151,7 +161,8 @@ pub(crate) async fn runtime(
         .data_dir(data_dir(global)?)
         .in_flight_max(settings.max_in_flight)
         .silence_max(Duration::from_secs(silence_s))
-        .compaction(compaction.clone());
+        .compaction(compaction.clone())
+        .compact_between_runs(stay == Stay::ForMore);
     let runtime = builder.start().await?;
     tell(global, runtime.notices())?;
     Ok(runtime)
@@ -170,7 +181,8 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
     }
     let dir = data_dir(global)?;
     if dir.exists() {
-        match runtime(global, provider.clone(), &server.settings, &config.compaction).await {
+        match runtime(global, provider.clone(), &server.settings, &config.compaction, Stay::UntilReply).await
+        {
             Ok(runtime) => return Ok((runtime, agent)),
             Err(error) if args.forget.is_none() && errors::is_store_in_use(&error) => {
                 warn(global, "the store is in use, so limits that were learned are not shown")?;
@@ -225,7 +237,7 @@ pub(crate) fn warn(global: &Global, text: &str) -> Result<()> {
 
 impl Setup {
     /// Puts together what `args` ask for.
-    pub(crate) async fn new(global: &Global, args: &ModelArgs) -> Result<Self> {
+    pub(crate) async fn new(global: &Global, args: &ModelArgs, stay: Stay) -> Result<Self> {
         let loaded = config(global)?;
         let config = &loaded.config;
         let server = Server::chosen(config, &args.server, !args.simulate)?;
@@ -283,7 +295,7 @@ impl Setup {
             // A flag stands above every setting.
             compaction.context_window = None;
         }
-        let runtime = runtime(global, provider, &server.settings, &compaction).await?;
+        let runtime = runtime(global, provider, &server.settings, &compaction, stay).await?;
         Ok(Self { runtime, agent, compaction, serve: loaded.config.serve, simulated, base_url })
     }
 

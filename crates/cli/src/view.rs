@@ -45,8 +45,9 @@ impl View {
         if let RunItem::Event(event) = item { self.event(event) } else { Ok(()) }
     }
 
+    /// Shows an event.
     #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
-    fn event(&mut self, event: &Event) -> Result<()> {
+    pub(crate) fn event(&mut self, event: &Event) -> Result<()> {
         match &event.kind {
             EventKind::MessageStart { .. } => self.shown.clear(),
             EventKind::MessageDiscarded { .. } => self.discard()?,
@@ -94,7 +95,12 @@ impl View {
                 }
             }
             EventKind::CompactionStart { tokens_before, .. } => {
-                self.live(&format!("  · compacting {} …", picture::short(*tokens_before)))?;
+                let size = picture::short(*tokens_before);
+                if self.notes.as_ref().is_some_and(Screen::is_terminal) {
+                    self.live(&format!("  · compacting {size} …"))?;
+                } else {
+                    self.note(Style::Dim, &format!("  compacting {size} …"))?;
+                }
             }
             EventKind::CompactionEnd(end) => {
                 self.note(Style::Cyan, &format!("  {}", picture::compaction(end)))?

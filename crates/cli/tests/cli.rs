@@ -2,6 +2,7 @@
 //!
 //! - `closed`: the store, the token and the user's configuration are out of the file tools' reach
 //! - `commands`: what a model's commands can read of us, and that none outlives us
+//! - `compactions`: each is told where the user is
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `models`: limits, prices and where they come from
@@ -19,6 +20,7 @@
 mod cli {
     pub(crate) mod closed;
     pub(crate) mod commands;
+    pub(crate) mod compactions;
     pub(crate) mod configuration;
     pub(crate) mod demo;
     pub(crate) mod models;

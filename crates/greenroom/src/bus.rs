@@ -208,6 +208,12 @@ impl Subscription {
         self.queue.state.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
+    /// How many deliveries are there already.
+    pub fn waiting(&self) -> usize {
+        let state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.items.len() + usize::from(state.gap.is_some())
+    }
+
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
         let take = || {
             let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -35,6 +35,8 @@ pub(crate) struct Deps {
     pub(crate) hooks: Hooks,
     pub(crate) clock: Clock,
     pub(crate) idle_after_ms: u64,
+    /// Whether a compaction that is due when a run has ended begins at once, or with the next run.
+    pub(crate) compacts_between_runs: bool,
     pub(crate) supervisor: OnceLock<ractor::ActorRef<SupervisorMessage>>,
     /// The number of the next request that may be withdrawn.
     pub(crate) tickets: AtomicU64,

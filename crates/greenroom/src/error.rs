@@ -46,7 +46,9 @@ pub enum Error {
         waiting: usize,
     },
     /// What was asked for needs an idle session.
-    #[error("session {session} is working on a run; wait for it, or abort it, before you {what}")]
+    #[error(
+        "session {session} is at work; wait until its run or its compaction has ended, or abort it, before you {what}"
+    )]
     NotIdle {
         /// The session's id.
         session: String,

@@ -17,6 +17,7 @@ use greenroom_kernel::size::{Estimator, entry_tokens};
 use greenroom_kernel::usage::{ContextUsage, is_believable, usable_usage};
 use greenroom_store::{Head, SessionState};
 
+use crate::compaction::Compacted;
 use crate::deps::model_info;
 use crate::message::Bill;
 
@@ -33,6 +34,37 @@ pub(crate) struct Log {
     pinned: Vec<Arc<Entry>>,
     /// The compaction that has begun and not ended.
     compaction: Option<CompactionStarted>,
+    /// The compactions that the next reply tells.
+    untold: UntoldCompactions,
+}
+
+/// The newest compactions that ended since a run was completed, oldest first: its reply told those before.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct UntoldCompactions(VecDeque<CompactionEnded>);
+
+impl UntoldCompactions {
+    /// The most that one reply tells.
+    const MAX: usize = 32;
+
+    /// Takes note of the session's next entry.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all other records say nothing of compactions")]
+    pub(crate) fn follow(&mut self, kind: &EntryKind) {
+        match kind {
+            EntryKind::CompactionEnded(ended) => {
+                if self.0.len() == Self::MAX {
+                    self.0.pop_front();
+                }
+                self.0.push_back(ended.clone());
+            }
+            EntryKind::RunEnded { outcome: RunOutcome::Completed, .. } => self.0.clear(),
+            _ => {}
+        }
+    }
+
+    /// As a reply tells them.
+    pub(crate) fn told(&self) -> Vec<Compacted> {
+        self.0.iter().map(Compacted::from).collect()
+    }
 }
 
 /// Input that waits.
@@ -75,7 +107,9 @@ impl Log {
         let compaction = head.open_compaction.as_ref().and_then(find).and_then(|entry| {
             if let EntryKind::CompactionStarted(started) = &entry.kind { Some(started.clone()) } else { None }
         });
-        Self { head, path, inbox, pinned, compaction }
+        let mut untold = UntoldCompactions::default();
+        loaded.iter().for_each(|entry| untold.follow(&entry.kind));
+        Self { head, path, inbox, pinned, compaction, untold }
     }
 
     /// Whether the head and the entries that were read agree.
@@ -156,6 +190,11 @@ impl Log {
         self.pinned.iter().map(|entry| entry.tokens).sum()
     }
 
+    /// The compactions that ended since a run was completed.
+    pub(crate) fn untold_compactions(&self) -> Vec<Compacted> {
+        self.untold.told()
+    }
+
     /// Whether the newest rewrite of the context was an undone compaction.
     pub(crate) fn was_undone(&self) -> bool {
         let rewrite = |entry: &&Arc<Entry>| {
@@ -185,6 +224,7 @@ impl Log {
         let entries = self.head.entries + draft.entries.len() as u64;
         assert_eq!(draft.head.entries, entries, "a draft is committed to the log that it was made of");
         for entry in &draft.entries {
+            self.untold.follow(&entry.kind);
             match &entry.kind {
                 EntryKind::Inbox { delivery, content, .. } => self.inbox.push_back(InboxItem {
                     id: entry.id,

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
+use crate::compaction::Compacted;
 use crate::error::{Error, Result};
 use crate::message::{PromptOptions, SessionMessage};
 use crate::run_stream::RunStream;
@@ -65,6 +66,10 @@ pub struct Reply {
     pub usage: Usage,
     /// How many model calls it took.
     pub steps: u32,
+    /// The compactions that ended since the session's reply before this one, oldest first: those of this run, and those
+    /// between runs. At most the newest 32.
+    #[serde(default)]
+    pub compactions: Vec<Compacted>,
 }
 
 impl fmt::Display for Reply {
@@ -148,8 +153,8 @@ impl<O> RunRequest<O> {
         }
     }
 
-    /// Says it once: a second prompt with the same key changes nothing, and gives the first one's reply again, or
-    /// [`Error::DuplicateKey`] where that has none.
+    /// Says it once: a second prompt with the same key changes nothing, and gives the first one's reply again, for which
+    /// it waits if need be; or [`Error::DuplicateKey`] where the first one ended without a reply.
     pub fn once(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self

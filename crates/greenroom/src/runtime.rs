@@ -82,6 +82,7 @@ pub struct RuntimeBuilder {
     clock_base_ms: Option<u64>,
     idle_after: Option<Duration>,
     silence_max: Option<Duration>,
+    leaves_compactions_to_runs: bool,
     probe: Option<crate::deps::Probe>,
 }
 
@@ -219,6 +220,15 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Whether a compaction that is due when a run has ended begins at once, so that the next prompt need not wait for
+    /// it. `true` by default. With `false` it begins with the next run, before its first model call: for programs that
+    /// end with the reply, and would interrupt it.
+    #[must_use]
+    pub fn compact_between_runs(mut self, at_once: bool) -> Self {
+        self.leaves_compactions_to_runs = !at_once;
+        self
+    }
+
     /// How long a model may say nothing, in a run or a summary, before its call is given up as timed out and tried
     /// again; zero: for ever. 5 minutes by default. Providers may have stricter limits of their own.
     #[must_use]
@@ -270,6 +280,7 @@ impl RuntimeBuilder {
             hooks: self.hooks,
             clock: Clock::new(self.clock_base_ms),
             idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),
+            compacts_between_runs: !self.leaves_compactions_to_runs,
             supervisor: OnceLock::new(),
             tickets: AtomicU64::new(1),
             opens: tokio::sync::Semaphore::new(REQUESTS_MAX),

@@ -3,10 +3,11 @@
 //! Methods: `session/start`, `session/prompt`, `session/compact`, `session/list`, `session/branch`,
 //! `session/delete`, `agent/state`, `agent/abort`. A request for work is answered when the work is taken on (a prompt: when it is
 //! durable); what comes of it arrives as notifications: `event` for every event of the started sessions,
-//! `session/prompt_result` and `session/compact_result`.
+//! `session/prompt_result` and `session/compact_result`, which name their request.
 //!
 //! Invariants: every request has exactly one answer, and a notification none; what cannot be understood gets an error,
-//! ends nothing and harms no other; requests for one session are taken on in the order in which they came; looking at a
+//! ends nothing and harms no other; a result follows the answer to its request, and the events of its run or compaction
+//! (`teller`); requests for one session are taken on in the order in which they came; looking at a
 //! session starts nothing; when the input ends, runs and compactions are interrupted in order.
 
 use std::collections::HashMap;
@@ -14,18 +15,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use greenroom::kernel::EntryId;
-use greenroom::{
-    Agent, CompactOptions, Delivery, Error, Filter, ModelSettings, Runtime, SessionHandle, State, Status,
-};
+use greenroom::{Agent, CompactOptions, Error, Filter, ModelSettings, Runtime, SessionHandle, State, Status};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
+use self::teller::{Teller, Telling};
 pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal, error_data};
 
+mod teller;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -131,7 +132,10 @@ pub async fn serve(
         closing.spawn(async move { drop(runtime.close(&id).await) });
     }
     closing.join_all().await;
-    drop(server);
+    // They end when the results are told that were promised.
+    let Server { sessions, tellers, out, .. } = server;
+    drop((sessions, out));
+    tellers.join_all().await;
     writer.await.unwrap_or(Ok(()))
 }
 
@@ -154,16 +158,17 @@ struct Server {
     agent: Arc<Agent>,
     /// Those that were started here.
     sessions: HashMap<String, Started>,
-    /// One a session: tells its events. They end with the server.
+    /// One a session: tells its events and results.
     tellers: JoinSet<()>,
     out: mpsc::Sender<String>,
 }
 
 /// A session that was started here.
+#[derive(Clone)]
 struct Started {
     handle: SessionHandle,
-    /// Tells its events.
-    teller: AbortHandle,
+    /// To its teller.
+    telling: mpsc::Sender<Telling>,
 }
 
 impl Server {
@@ -183,7 +188,7 @@ impl Server {
                 return send(&self.out, wire::answer(&id, Err(refusal))).await;
             }
         };
-        let result = match self.call(call).await {
+        let result = match self.call(id.as_ref(), call).await {
             Ok(Reply::Now(value)) => Ok(value),
             Err(refusal) => Err(refusal),
             Ok(Reply::Later(task)) => {
@@ -210,8 +215,11 @@ impl Server {
         let mut replies = Vec::new();
         for message in messages {
             match message {
-                Message::Request { id, call } => replies.push((Some(id), self.call(call).await)),
-                Message::Notification(call) => replies.push((None, self.call(call).await)),
+                Message::Request { id, call } => {
+                    let reply = self.call(Some(&id), call).await;
+                    replies.push((Some(id), reply));
+                }
+                Message::Notification(call) => replies.push((None, self.call(None, call).await)),
                 Message::Invalid { id, refusal } => replies.push((Some(id), Err(refusal))),
             }
         }
@@ -224,25 +232,27 @@ impl Server {
         }
     }
 
-    async fn call(&mut self, call: Call) -> Result<Reply, Refusal> {
+    /// `id` is the request's; a notification has none.
+    async fn call(&mut self, id: Option<&Value>, call: Call) -> Result<Reply, Refusal> {
         let result = match call.method.as_str() {
             "session/start" => {
                 let Start { session_id } = call.params()?;
                 self.session(&session_id).await?;
                 json!({ "session_id": session_id })
             }
-            "session/prompt" => return self.prompt(call.params()?).await,
-            "session/compact" => return self.compact(call.params()?).await,
+            "session/prompt" => return self.prompt(id, call.params()?).await,
+            "session/compact" => return self.compact(id, call.params()?).await,
             "session/branch" => {
                 let Branch { session_id, entry_id } = call.params()?;
-                self.known(&session_id).await?.branch(entry_id).await?;
+                self.known(&session_id).await?.handle.branch(entry_id).await?;
                 json!({ "session_id": session_id })
             }
             "session/delete" => {
                 let Named { session_id } = call.params()?;
                 self.runtime.delete(&session_id).await?;
                 if let Some(started) = self.sessions.remove(&session_id) {
-                    started.teller.abort();
+                    // A session that begins anew under this name has another teller.
+                    let _ = started.telling.send(Telling::NoMoreEvents).await;
                 }
                 let runtime = self.runtime.clone();
                 return Ok(Reply::Later(Box::pin(async move {
@@ -272,42 +282,40 @@ impl Server {
         Ok(Reply::Now(result))
     }
 
-    async fn prompt(&mut self, params: Prompt) -> Result<Reply, Refusal> {
+    async fn prompt(&mut self, id: Option<&Value>, params: Prompt) -> Result<Reply, Refusal> {
         let Prompt { session_id, text, key, settings } = params;
         settings.check().map_err(Error::from)?;
-        let mut prompt = self.session(&session_id).await?.prompt(text).settings(settings);
+        let Started { handle, telling } = self.session(&session_id).await?;
+        let mut prompt = handle.prompt(text).settings(settings);
         if let Some(key) = key {
             prompt = prompt.once(key);
         }
         let mut submitted = prompt.submit().await?;
-        let out = self.out.clone();
+        let id = id.cloned();
         Ok(Reply::Later(Box::pin(async move {
             let entry = match submitted.recorded().await {
                 Ok(entry) => entry,
                 Err(error) => return Outcome { result: Err(error.into()), then: None },
             };
             let then = async move {
-                let params = match submitted.reply().await {
-                    Ok(reply) => {
-                        let mut told = json!(reply);
-                        told["session_id"] = session_id.into();
-                        told["entry_id"] = json!(entry);
-                        told
-                    }
-                    Err(error) => {
-                        json!({ "session_id": session_id, "entry_id": entry, "error": error_data(&error) })
-                    }
+                let mut params = match submitted.reply().await {
+                    Ok(reply) => json!(reply),
+                    Err(error) => json!({ "error": error_data(&error) }),
                 };
-                send(&out, wire::notification("session/prompt_result", &params)).await;
+                params["session_id"] = session_id.into();
+                params["entry_id"] = json!(entry);
+                let line = wire::result("session/prompt_result", id, params);
+                // A teller ends with the output alone.
+                let _ = telling.send(Telling::Result { line, compaction: None }).await;
             };
             let result = Ok(json!({ "accepted": true, "entry_id": entry }));
             Outcome { result, then: Some(Box::pin(then)) }
         })))
     }
 
-    async fn compact(&mut self, params: Compact) -> Result<Reply, Refusal> {
+    async fn compact(&mut self, id: Option<&Value>, params: Compact) -> Result<Reply, Refusal> {
         let Compact { session_id, keep_recent, focus, force } = params;
-        let session = self.known(&session_id).await?;
+        let Started { handle: session, telling } = self.known(&session_id).await?;
         if session.state().await?.status != Status::Idle {
             return Err(Error::NotIdle { session: session_id, what: "compact it" }.into());
         }
@@ -319,17 +327,20 @@ impl Server {
             ended = &mut compacting => Some(ended),
             () = std::future::ready(()) => None,
         };
-        let out = self.out.clone();
+        let id = id.cloned();
         let then = async move {
             let ended = match ended {
                 Some(ended) => ended,
                 None => compacting.await,
             };
-            let params = match ended {
-                Ok(compacted) => json!({ "session_id": session_id, "compacted": compacted }),
-                Err(error) => json!({ "session_id": session_id, "error": error_data(&error) }),
+            let (params, compaction) = match ended {
+                Ok(compacted) => {
+                    (json!({ "session_id": session_id, "compacted": compacted }), compacted.started)
+                }
+                Err(error) => (json!({ "session_id": session_id, "error": error_data(&error) }), None),
             };
-            send(&out, wire::notification("session/compact_result", &params)).await;
+            let line = wire::result("session/compact_result", id, params);
+            let _ = telling.send(Telling::Result { line, compaction }).await;
         };
         let outcome = Outcome { result: Ok(json!({ "accepted": true })), then: Some(Box::pin(then)) };
         Ok(Reply::Later(Box::pin(std::future::ready(outcome))))
@@ -362,7 +373,7 @@ impl Server {
     }
 
     /// As [`Self::session`], of a session that is there.
-    async fn known(&mut self, id: &str) -> Result<SessionHandle, Refusal> {
+    async fn known(&mut self, id: &str) -> Result<Started, Refusal> {
         if self.runtime.find(id).await?.is_none() {
             self.check_known(id).await?;
         }
@@ -370,31 +381,17 @@ impl Server {
     }
 
     /// The session, opened when it is first named; from then on its events are told.
-    async fn session(&mut self, id: &str) -> Result<SessionHandle, Refusal> {
+    async fn session(&mut self, id: &str) -> Result<Started, Refusal> {
         if let Some(session) = self.sessions.get(id) {
-            return Ok(session.handle.clone());
+            return Ok(session.clone());
         }
-        let mut events = self.runtime.subscribe(Filter::session(id));
-        let session = self.runtime.open(id, Arc::clone(&self.agent)).await?;
-        let out = self.out.clone();
-        let session_id = id.to_owned();
-        let teller = self.tellers.spawn(async move {
-            loop {
-                match events.next().await {
-                    Some(Delivery::Event(event)) => {
-                        send(&out, wire::notification("event", &json!(*event))).await;
-                    }
-                    Some(Delivery::Gap { from, to, .. }) => {
-                        let params =
-                            json!({ "type": "gap", "session_id": session_id, "from": from, "to": to });
-                        send(&out, wire::notification("event", &params)).await;
-                    }
-                    None => return,
-                }
-            }
-        });
-        self.sessions.insert(id.to_owned(), Started { handle: session.clone(), teller });
-        Ok(session)
+        let events = self.runtime.subscribe(Filter::session(id));
+        let handle = self.runtime.open(id, Arc::clone(&self.agent)).await?;
+        let (telling, told) = mpsc::channel(OUT_LINES_MAX);
+        self.tellers.spawn(Teller::new(id, events, told, self.out.clone()).run());
+        let started = Started { handle, telling };
+        self.sessions.insert(id.to_owned(), started.clone());
+        Ok(started)
     }
 
     async fn refuse(&self, refusal: Refusal) {

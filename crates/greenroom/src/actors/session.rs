@@ -43,6 +43,7 @@ mod runs;
 pub(crate) mod stored;
 
 use definition::{Definition, SessionLimits};
+use first_reply::Repeats;
 use inbox::Inbox;
 use open_compaction::{CompactionRequest, Leaving, OpenCompaction};
 use runs::OpenRun;
@@ -70,6 +71,8 @@ pub(crate) struct SessionState {
     definition: Definition,
     log: Log,
     inbox: Inbox,
+    /// Who said again what was said before.
+    repeats: Repeats,
     run: Option<OpenRun>,
     /// The instructions of the newest run, since the session was opened.
     instructions: Option<Arc<str>>,
@@ -304,6 +307,7 @@ impl SessionState {
             let _ = self.tracker.cast(TrackerMessage::Billed(bill));
         }
         for entry in &entries {
+            self.repeats.follow(&entry.kind);
             if greenroom_kernel::path::is_message(&entry.kind) {
                 self.compaction.message_recorded();
                 if !is_import {
@@ -437,6 +441,7 @@ impl SessionState {
 
     /// Whatever was handled: a session with nothing under way ends if it is to end, or goes on with what waits.
     async fn settle(&mut self) {
+        self.answer_repeats().await;
         if !self.is_idle() {
             return;
         }

@@ -200,6 +200,7 @@ fn states_replies_options_and_summaries_read_back() {
         context: context(),
         usage: Usage { output_tokens: 3, ..Usage::default() },
         steps: 2,
+        compactions: vec![compacted(CompactionOutcome::Completed)],
     });
     check(&State {
         id: "s".into(),

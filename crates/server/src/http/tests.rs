@@ -120,6 +120,33 @@ async fn a_session_is_prompted_and_compacted() {
     server.stop().await;
 }
 
+/// Each compaction is told by one reply: the first one that comes after its end.
+#[tokio::test]
+async fn replies_tell_the_compactions_since_the_one_before() {
+    let (server, simulator) = server_with(|_| {}).await;
+    let mut told = Vec::new();
+    for run in 0..60 {
+        let body = json!({ "text": format!("question {run}"), "key": format!("{run}") });
+        let (_, reply) = call(&server, Method::POST, "/sessions/a/prompt", Some(body.clone())).await;
+        let compactions = reply["compactions"].as_array().unwrap().clone();
+        assert!(compactions.iter().all(|end| end["outcome"] == "completed"), "{reply}");
+        told.extend(compactions.iter().map(|end| end["entry_id"].as_u64().unwrap()));
+        // The first reply again is the same, the compactions included.
+        let (_, again) = call(&server, Method::POST, "/sessions/a/prompt", Some(body)).await;
+        assert_eq!(reply, again);
+    }
+    let mut distinct = told.clone();
+    distinct.dedup();
+    assert_eq!(told, distinct, "each is told once");
+    let (_, state) = call(&server, Method::GET, "/sessions/a", None).await;
+    let installed = state["compactions"].as_u64().unwrap();
+    assert!(installed >= 3, "{installed} compactions");
+    // The newest one may have begun after the last reply.
+    assert!([installed, installed - 1].contains(&(told.len() as u64)), "{told:?} of {installed}");
+    simulator.assert_clean();
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_prompt_takes_settings_for_its_own_run() {
     let (server, simulator) = server_with(|_| {}).await;

@@ -154,6 +154,8 @@ async fn a_prompt_takes_settings_and_a_key() {
         let result = client.until(|message| message["method"] == "session/prompt_result").await;
         replies.push(result["params"].clone());
     }
+    let ids: Vec<Value> = replies.iter_mut().map(|reply| reply["request_id"].take()).collect();
+    assert_eq!(ids, [0, 1], "each names its request");
     assert_eq!(replies[0], replies[1], "the second is not said again");
     let sent: Vec<_> = client.simulator.requests();
     assert_eq!(sent.len(), 1);
@@ -320,4 +322,114 @@ async fn a_deleted_session_is_gone_and_can_be_begun_anew() {
     let said = client.end().await;
     let ends = said.iter().filter(|message| message["params"]["type"] == "run_end").count();
     assert_eq!(ends, 1, "each event is told once: {said:?}");
+}
+
+/// The lines that a client reads, in their order, as far as they are about prompts: `accepted 1`, `run_end`, `result 1`.
+fn story(said: &[Value]) -> Vec<String> {
+    said.iter()
+        .filter_map(|message| {
+            let params = &message["params"];
+            if let Some(id) = message.get("id") {
+                let what = if message["error"].is_object() { "refused" } else { "accepted" };
+                return Some(format!("{what} {id}"));
+            }
+            match message["method"].as_str()? {
+                "session/prompt_result" | "session/compact_result" => {
+                    let error = if params["error"].is_object() { " error" } else { "" };
+                    Some(format!("result {}{error}", params.get("request_id").unwrap_or(&json!("none"))))
+                }
+                _ => params["type"].as_str().filter(|name| name.ends_with("_end")).map(str::to_owned),
+            }
+        })
+        .filter(|line| !matches!(line.as_str(), "message_end" | "step_end"))
+        .collect()
+}
+
+impl Client {
+    /// All that is said until so many results came.
+    async fn until_results(&mut self, mut results: usize) -> Vec<Value> {
+        let mut said = Vec::new();
+        while results > 0 {
+            let message = self.next().await;
+            results -=
+                usize::from(message["method"].as_str().is_some_and(|method| method.ends_with("_result")));
+            said.push(message);
+        }
+        said
+    }
+
+    async fn request(&mut self, id: impl Into<Value>, method: &str, params: Value) {
+        let id = id.into();
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string())
+            .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn results_name_their_request_and_follow_the_end_of_their_run() {
+    let mut client = Client::start().await;
+    let prompt = |text: &str| json!({ "session_id": "a", "text": text });
+    let keyed = |text: &str| json!({ "session_id": "a", "text": text, "key": text });
+    // Two in flight in one session, with ids of both kinds.
+    client.request("one", "session/prompt", prompt("x")).await;
+    client.request(2, "session/prompt", keyed("y")).await;
+    let said = client.until_results(2).await;
+    let mut order = story(&said);
+    // The second is accepted at any time before the first one's end.
+    order.retain(|line| line != "accepted 2");
+    assert_eq!(order, ["accepted \"one\"", "run_end", "result \"one\"", "run_end", "result 2"]);
+    assert!(story(&said).contains(&"accepted 2".to_owned()));
+    // Said again afterwards: accepted, and then the reply that it had.
+    client.request(3, "session/prompt", keyed("y")).await;
+    assert_eq!(story(&client.until_results(1).await), ["accepted 3", "result 3"]);
+    // Refused: there is no result.
+    client.request(4, "session/prompt", prompt(" ")).await;
+    client.request(5, "session/prompt", prompt("z")).await;
+    let said = story(&client.until_results(1).await);
+    assert_eq!(said, ["refused 4", "accepted 5", "run_end", "result 5"]);
+    // A notification has no id that its result could name.
+    client
+        .send(r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"session_id":"a","text":"x"}}"#)
+        .await;
+    assert_eq!(story(&client.until_results(1).await), ["run_end", "result \"none\""]);
+    // A compaction's result follows its end.
+    client.request(6, "session/compact", json!({ "session_id": "a", "keep_recent": 400 })).await;
+    let said = story(&client.until_results(1).await);
+    assert_eq!(said, ["accepted 6", "compaction_end", "result 6"]);
+    client.request(7, "session/compact", json!({ "session_id": "a" })).await;
+    assert_eq!(story(&client.until_results(1).await), ["accepted 7", "result 7"], "there was nothing to do");
+    client.simulator.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn aborted_and_repeated_prompts_have_their_results_in_order() {
+    let mut client = Client::start_with(Store::memory(), SLOW).await;
+    let prompt = json!({ "session_id": "a", "text": "x", "key": "k" });
+    client.request(1, "session/prompt", prompt.clone()).await;
+    client.until(|message| message["params"]["type"] == "message_delta").await;
+    // Said again while it runs: accepted at once, as the same entry, and answered with the first.
+    let again = client.call(2, "session/prompt", prompt.clone()).await;
+    assert_eq!(again["result"], json!({ "accepted": true, "entry_id": 0 }));
+    let said = client.until_results(2).await;
+    assert_eq!(story(&said), ["run_end", "result 1", "result 2"]);
+    let results: Vec<&Value> =
+        said.iter().filter(|message| message["method"] == "session/prompt_result").collect();
+    assert_eq!(results[0]["params"]["text"], results[1]["params"]["text"]);
+    // Aborted.
+    client.request(3, "session/prompt", json!({ "session_id": "a", "text": "y" })).await;
+    client.until(|message| message["params"]["type"] == "message_delta").await;
+    client.request(4, "agent/abort", json!({ "session_id": "a" })).await;
+    let said = story(&client.until_results(1).await);
+    assert_eq!(said, ["accepted 4", "run_end", "result 3 error"]);
+    // Deleted while it runs: its result is told all the same.
+    client.request(5, "session/prompt", json!({ "session_id": "a", "text": "z" })).await;
+    client.until(|message| message["params"]["type"] == "message_delta").await;
+    client.request(6, "session/delete", json!({ "session_id": "a" })).await;
+    let said = story(&client.until_results(1).await);
+    assert!(said.contains(&"result 5 error".to_owned()), "{said:?}");
+    // And its successor is told by one teller.
+    client.request(7, "session/prompt", json!({ "session_id": "a", "text": "new" })).await;
+    let said = client.until_results(1).await;
+    assert_eq!(story(&said).iter().filter(|line| *line == "run_end").count(), 1, "{said:?}");
+    client.simulator.assert_clean();
 }

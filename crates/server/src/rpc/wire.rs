@@ -189,6 +189,14 @@ pub(super) fn answer(id: &Value, result: Result<Value, Refusal>) -> String {
     .to_string()
 }
 
+/// The result of work that was taken on, as it is sent: a notification that names its request, if that had an id.
+pub(super) fn result(method: &str, request: Option<Value>, mut params: Value) -> String {
+    if let Some(id) = request {
+        params["request_id"] = id;
+    }
+    notification(method, &params)
+}
+
 /// A notification, as it is sent.
 pub(super) fn notification(method: &str, params: &Value) -> String {
     json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()

@@ -87,6 +87,7 @@ impl SessionState {
     /// After a run: compacts if that is due, so that the next prompt need not wait for it.
     pub(super) async fn compact_if_due(&mut self, measured: &Measurement) {
         let is_free = self.is_idle() && !self.is_stopping && self.inbox.is_empty(&self.log);
+        let is_free = is_free && self.deps.compacts_between_runs;
         let trigger = Trigger::Threshold;
         if is_free && due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
             self.start_compaction(CompactionRequest::new(trigger), measured).await;

@@ -10,6 +10,7 @@ use greenroom_kernel::{Entry, EntryId};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
 use super::definition::{Definition, SessionLimits};
+use super::first_reply::Repeats;
 use super::inbox::Inbox;
 use super::open_compaction::OpenCompaction;
 use super::{PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
@@ -62,6 +63,7 @@ impl SessionState {
             definition,
             log,
             inbox: Inbox::default(),
+            repeats: Repeats::default(),
             run: None,
             instructions: None,
             attempts: 0,

@@ -9,12 +9,13 @@ use greenroom_kernel::entry::{Delivery, EntryKind};
 use greenroom_kernel::message::{Block, Message, StopReason};
 use greenroom_kernel::run::Boundary;
 use greenroom_kernel::usage::ContextUsage;
-use greenroom_kernel::{EntryId, RunOutcome, Usage};
+use greenroom_kernel::{EntryId, RunId, RunOutcome, Usage};
 use greenroom_store::SessionState as StoredState;
 
 use super::SessionState;
 use super::definition::instructions_tokens;
 use super::inbox::{Caller, tell_all};
+use crate::compaction::Compacted;
 use crate::error::{ConfigError, Error, Result};
 use crate::instructions::InstructionsContext;
 use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
@@ -99,7 +100,7 @@ impl SessionState {
                 let _ = options.recorded.set(id);
                 self.inbox.wait_for(id, Caller { options, reply });
             }
-            Err(error) => self.refuse_prompt(reply, error).await,
+            Err(error) => self.refuse_prompt(reply, &options, error).await,
         }
     }
 
@@ -250,7 +251,7 @@ impl SessionState {
             Ok(instructions) => instructions,
             Err(error) => {
                 if let Some(reply) = reply {
-                    self.refuse_prompt(reply, error.clone()).await;
+                    self.refuse_prompt(reply, &options, error.clone()).await;
                 }
                 return Err(error);
             }
@@ -347,6 +348,11 @@ impl SessionState {
         self.tell_agent_to_begin();
     }
 
+    /// The run in progress.
+    pub(super) fn open_run(&self) -> Option<RunId> {
+        self.run.as_ref().map(|run| run.stamp.run)
+    }
+
     /// Whether the run's end waits for the size that the tracker measures.
     pub(super) fn is_closing(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.closing.is_some())
@@ -437,7 +443,9 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::RunEnded { run: run.stamp.run, outcome: outcome.clone(), context });
         let result = match &outcome {
-            RunOutcome::Completed => Ok(run.told.reply(run.stamp.run, context)),
+            RunOutcome::Completed => {
+                Ok(run.told.reply(run.stamp.run, context, self.log.untold_compactions()))
+            }
             RunOutcome::Aborted => Err(Error::Aborted),
             RunOutcome::Failed(failure) => Err(Error::Model(failure.clone())),
             RunOutcome::Stopped { reason } => Err(match run.rejected.take() {
@@ -467,6 +475,7 @@ impl SessionState {
     /// The store refused: the run cannot go on. What was acknowledged is there.
     pub(super) fn run_broken(&mut self, error: Error) {
         self.shared.cancel_run();
+        self.repeats.run_broken();
         self.warn(format!("the run was given up: {error}"));
         if let Some(run) = self.run.take()
             && let Some(reply) = run.reply
@@ -490,9 +499,9 @@ impl Told {
     }
 
     /// The reply, when the run has ended with a context of this size.
-    pub(super) fn reply(self, run: EntryId, context: ContextUsage) -> Reply {
+    pub(super) fn reply(self, run: EntryId, context: ContextUsage, compactions: Vec<Compacted>) -> Reply {
         // A run that is completed has an answer.
         let stop = self.stop.unwrap_or(StopReason::Stop);
-        Reply { text: self.text, stop, run, context, usage: self.usage, steps: self.steps }
+        Reply { text: self.text, stop, run, context, usage: self.usage, steps: self.steps, compactions }
     }
 }

@@ -63,6 +63,7 @@ fn deps() -> Deps {
         hooks: Hooks::default(),
         clock: Clock::new(Some(0)),
         idle_after_ms: 0,
+        compacts_between_runs: true,
         supervisor: OnceLock::new(),
         tickets: AtomicU64::new(0),
         opens: tokio::sync::Semaphore::new(1),

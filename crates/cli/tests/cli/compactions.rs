@@ -1,0 +1,131 @@
+//! Every compaction is told where the user is: in a chat that waits and in one that does not, and as events of `run`,
+//! which begins none that it would not see the end of.
+
+use greenroom_simulator::{ByPurpose, CallInfo, Function, Pace, Reply, Script, SeenRequest, Summariser};
+
+use super::support::{Model, Place, events};
+
+/// A window that three answers fill.
+const WINDOW: &str = "8000";
+
+/// A model with long answers, whose summaries come at this pace.
+fn model(summaries: Pace) -> Model {
+    let runs = Function(|_: &SeenRequest, call: CallInfo| {
+        Reply::text(format!("answer {}: {}", call.session_call, "word ".repeat(1_600)))
+    });
+    let summaries = Function(move |request: &SeenRequest, call: CallInfo| {
+        Summariser::Obedient.reply(request, call).with_pace(summaries)
+    });
+    Model::new(ByPurpose::new(runs, summaries), |options| options.window = 8_000)
+}
+
+/// A summary takes about as long as a person needs to type.
+const SLOW: Pace = Pace { chunks: 1, first_ms: 1_500, between_ms: 0 };
+/// Nobody lives to see such a summary.
+const NEVER: Pace = Pace { chunks: 1, first_ms: 3_600_000, between_ms: 0 };
+
+/// Waits until the model is asked for a summary, after four answers: then the compaction is under way.
+fn wait_for_summary(model: &Model) {
+    while model.simulator.calls() < 5 {
+        std::thread::park_timeout(std::time::Duration::from_millis(5));
+    }
+}
+
+fn chat<'a>(url: &'a str) -> [&'a str; 8] {
+    ["chat", "--session", "mine", "--no-tools", "--window", WINDOW, "--base-url", url]
+}
+
+/// A run that leaves the context over the threshold ends; the next one compacts before it asks the model.
+#[test]
+fn run_leaves_a_compaction_that_is_due_to_the_next_run() {
+    let (place, model) = (Place::new(), model(Pace::default()));
+    let url = model.url();
+    let mut next_seq = 0;
+    let mut compacted = 0;
+    for run in 0..8 {
+        let ran = place.run(&[
+            "run",
+            "-p",
+            "Go on.",
+            "--session",
+            "mine",
+            "--json",
+            "--no-tools",
+            "--window",
+            WINDOW,
+            "--base-url",
+            &url,
+        ]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        let events = events(&ran);
+        assert_eq!(events[0]["seq"], next_seq, "run {run}: nothing is recorded after a run's end");
+        let place = |name: &str| events.iter().position(|event| event["type"] == name);
+        if let Some(end) = place("compaction_end") {
+            assert_eq!(events[end]["outcome"], "completed", "{}", events[end]);
+            let (start, asked) = (place("compaction_start").unwrap(), place("message_start").unwrap());
+            assert!(start < end && end < asked, "run {run}: before the model is asked");
+            compacted += 1;
+        }
+        let last = events.last().unwrap();
+        assert_eq!(last["type"], "run_end");
+        next_seq = last["seq"].as_u64().unwrap() + 1;
+    }
+    assert!(compacted >= 2, "{compacted} compactions");
+    model.simulator.assert_clean();
+}
+
+#[test]
+fn an_idle_chat_tells_a_compaction_when_it_ends() {
+    let (place, model) = (Place::new(), model(SLOW));
+    let url = model.url();
+    let mut running = place.start(&chat(&url));
+    for prompt in 0..4 {
+        running.say("Go on.");
+        running.wait_for(&format!("answer {prompt}"));
+    }
+    // Nothing more is said: the chat tells it by itself.
+    let line = running.wait_for("  compacted ");
+    assert!(line.contains('→') && line.contains("messages"), "{line}");
+    running.say("/quit");
+    let ran = running.end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!ran.stdout.contains("compact"), "it is told once: {}", ran.stdout);
+}
+
+#[test]
+fn a_chat_says_at_once_that_a_prompt_waits_for_a_compaction() {
+    let (place, model) = (Place::new(), model(SLOW));
+    let url = model.url();
+    let mut running = place.start(&chat(&url));
+    for prompt in 0..4 {
+        running.say("Go on.");
+        running.wait_for(&format!("answer {prompt}"));
+    }
+    wait_for_summary(&model);
+    running.say("And on.");
+    let line = running.wait_for("  compacting ");
+    assert!(line.ends_with(" …; this waits for it\n"), "{line}");
+    let line = running.wait_for("compact");
+    assert!(line.starts_with("  compacted "), "{line}");
+    running.wait_for("answer 4");
+    running.say("/quit");
+    let ran = running.end();
+    assert!(!ran.stdout.contains("compact"), "it is told once: {}", ran.stdout);
+}
+
+#[test]
+fn a_compaction_that_leaving_interrupts_is_told_too() {
+    let (place, model) = (Place::new(), model(NEVER));
+    let url = model.url();
+    let mut running = place.start(&chat(&url));
+    for prompt in 0..4 {
+        running.say("Go on.");
+        running.wait_for(&format!("answer {prompt}"));
+    }
+    wait_for_summary(&model);
+    running.say("/quit");
+    let ran = running.end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let told = "  compaction cancelled: the session is closed; the conversation is as it was\n";
+    assert!(ran.stdout.contains(told), "{}", ran.stdout);
+}
