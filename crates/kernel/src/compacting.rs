@@ -19,7 +19,9 @@ use crate::path::{ActivePath, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
 use crate::render::summary_text;
 use crate::run::is_full;
-use crate::settings::{CompactOptions, CompactionSettings, CutRule, Occasion, SUCCESS_SHARE, Strategy, share};
+use crate::settings::{
+    CompactOptions, CompactionSettings, CutRule, Occasion, SUCCESS_SHARE, Strategy, share,
+};
 use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, Style, SummaryKind};
 use crate::usage::Ratio;

@@ -212,6 +212,8 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     orders.summary_overloaded.store(true, Ordering::Relaxed);
     let _ = ask("compact", session.compact(keep())).await;
     let _ = ask("undo", session.undo_compaction()).await;
+    // The same settings again change nothing, and every live session is asked about them.
+    let _ = ask("settings", runtime.set_compaction(CompactionSettings::default())).await;
     let _ = ask("compact later", session.compact_after_run(keep())).await;
     for run in 0..TURNS {
         let words = "thing ".repeat(1_800);

@@ -60,6 +60,8 @@ fn wanted(fault: &Fault, over_http: bool) -> Wanted {
             Retried(Overloaded)
         }
         Fault::Loading => Retried(Loading),
+        // It had answered before. Over HTTP somebody listens, and the connection breaks.
+        Fault::Refused if !over_http => Retried(Loading),
         Fault::Reset(_) | Fault::Refused | Fault::Stall { for_ms: None, .. } => Retried(Timeout),
         // It is in the text beside the call, and replaced there.
         Fault::BadUtf8 if over_http => Used(&[ToolStatus::Ok]),

@@ -31,7 +31,7 @@ fn wait_for_summary(model: &Model) {
     }
 }
 
-fn chat<'a>(url: &'a str) -> [&'a str; 8] {
+fn chat(url: &str) -> [&str; 8] {
     ["chat", "--session", "mine", "--no-tools", "--window", WINDOW, "--base-url", url]
 }
 

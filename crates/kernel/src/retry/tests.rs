@@ -1,3 +1,5 @@
+//! The waits of each kind of failure, and where they end.
+
 use super::*;
 
 /// The waits for one failure that does not go away, until the call is given up.
