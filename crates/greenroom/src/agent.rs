@@ -180,7 +180,7 @@ impl Agent {
 
     /// How its model is to answer. What is said for one model ([`Self::settings_for`]) wins over this, and what is said
     /// with a prompt over both. The calls that write summaries take of these what does not break them: neither stop
-    /// texts, nor tool choices, nor the seed, nor the output limit.
+    /// texts, nor tool choices, nor the seed; and they ask for no more output than the output limit allows.
     ///
     /// ```
     /// use greenroom::prelude::*;
@@ -200,7 +200,7 @@ impl Agent {
         self
     }
 
-    /// The most output one answer may have, in tokens.
+    /// The most output one answer may have, in tokens. A summary has no more either.
     #[must_use]
     pub fn output_tokens_max(mut self, tokens: u64) -> Self {
         self.settings.output_tokens_max = Some(tokens);

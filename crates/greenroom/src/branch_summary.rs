@@ -34,7 +34,8 @@ pub(crate) async fn of(
     let summariser = Summariser { lane: Arc::clone(lane), model: left.model, settings };
     let mut rejected = String::new();
     for _ in 0..2 {
-        let answer = crate::summary_call::ask(&summariser, session, text.clone(), left.cap_tokens).await;
+        let output = summary::output_tokens(left.cap_tokens).min(left.output_tokens_max.unwrap_or(u64::MAX));
+        let answer = crate::summary_call::ask(&summariser, session, text.clone(), output).await;
         let answer = answer.map_err(|error| Error::Model(error.failure))?;
         if let Some(usage) = &answer.usage {
             spent.usage.add(usage);

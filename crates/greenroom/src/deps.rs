@@ -110,6 +110,16 @@ impl Deps {
         settings.for_summary()
     }
 
+    /// The most output, in tokens, that a summary by this model may have: what is set for this agent's answers, and what
+    /// the model gives by its server's word or the catalogue's. `None` where nothing says.
+    pub(crate) fn summary_output_max(&self, agent: &Agent, lane: &Lane, model: &str) -> Option<u64> {
+        let set = agent.settings.clone().merged(self.settings_for(agent, model)).output_tokens_max;
+        let served = lane.served.find(model).and_then(|served| served.output_tokens);
+        let listed = || model_info(lane.provider.name(), model).and_then(|info| info.output_tokens);
+        let limits = [set.or_else(|| lane.provider.output_tokens_max()), served.or_else(listed)];
+        limits.into_iter().flatten().min()
+    }
+
     fn settings_for(&self, agent: &Agent, model: &str) -> ModelSettings {
         let of = |known: &BTreeMap<String, ModelSettings>| known.get(model).cloned().unwrap_or_default();
         of(&self.settings_by_model).merged(of(&agent.settings_by_model))

@@ -198,8 +198,9 @@ pub enum EventKind {
     },
     /// A model call failed and is tried again.
     Retry {
-        /// The run.
-        run: RunId,
+        /// What the call belongs to: in JSON `run` or `compaction`.
+        #[serde(flatten)]
+        of: Retried,
         /// The number of the retry, from 1.
         attempt: u32,
         /// How long it waits first, in milliseconds.
@@ -227,6 +228,16 @@ pub enum EventKind {
         /// What its last failure was.
         reason: String,
     },
+}
+
+/// What a call that is tried again belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Retried {
+    /// A step of this run.
+    Run(RunId),
+    /// A summary of the compaction whose `compaction_start` has this entry.
+    Compaction(EntryId),
 }
 
 impl EventKind {

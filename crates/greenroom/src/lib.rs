@@ -44,7 +44,7 @@ pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
 pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport};
 pub use error::{ConfigError, Error, Result};
-pub use event::{Event, EventKind, EventType, RecordKind, Role};
+pub use event::{Event, EventKind, EventType, RecordKind, Retried, Role};
 pub use instructions::InstructionsContext;
 pub use models::{FactSource, KnownModel, Models};
 pub use prompt::{Prompt, Reply, RunRequest, Submitted, Typed};

@@ -223,6 +223,8 @@ pub(crate) struct LeftBranch {
     pub(crate) model: String,
     pub(crate) cap_tokens: u64,
     pub(crate) summariser_window: u64,
+    /// The most output of the summariser, in tokens, where that is known.
+    pub(crate) output_tokens_max: Option<u64>,
     pub(crate) definition: Arc<Agent>,
 }
 
@@ -443,10 +445,8 @@ pub(crate) struct CompactionOrder {
     pub(crate) effects: Vec<Effect>,
     /// What the provider counts for each token that we estimate.
     pub(crate) ratio: Ratio,
-    /// Who writes the summaries.
-    pub(crate) summariser: Summariser,
-    /// Who is asked where that one fails: the session's own model.
-    pub(crate) fallback: Summariser,
+    /// Who writes the summaries: the first one, and each other where the one before fails.
+    pub(crate) summarisers: Vec<Summariser>,
 }
 
 /// A model that writes summaries, at its provider. An order names it, since the session may go on with another.

@@ -10,12 +10,12 @@ use greenroom_provider::{ModelSettings, ProviderError, Purpose, ReplyEvent, Requ
 
 use crate::message::Summariser;
 
-/// Asks a summariser once.
+/// Asks a summariser once, for at most so much output.
 pub(crate) async fn ask(
     summariser: &Summariser,
     session: &str,
     text: String,
-    cap_tokens: u64,
+    output_tokens_max: u64,
 ) -> Result<Box<AssistantMessage>, ProviderError> {
     let Summariser { lane, model, settings } = summariser;
     let silent = |failure| ProviderError::new(failure, "");
@@ -24,10 +24,7 @@ pub(crate) async fn ask(
         system: Some(summary::SYSTEM.to_owned()),
         messages: vec![Arc::new(Message::user(text))],
         tools: Arc::from([]),
-        settings: ModelSettings {
-            output_tokens_max: Some(summary::output_tokens(cap_tokens)),
-            ..settings.clone()
-        },
+        settings: ModelSettings { output_tokens_max: Some(output_tokens_max), ..settings.clone() },
         output_schema: None,
         purpose: Purpose::Summary,
         session: session.to_owned(),

@@ -18,6 +18,7 @@ use crate::message::{AssistantMessage, Message, Usage};
 use crate::path::{ActivePath, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
 use crate::render::summary_text;
+use crate::retry::Retries;
 use crate::run::is_full;
 use crate::settings::{
     CompactOptions, CompactionSettings, CutRule, Occasion, SUCCESS_SHARE, Strategy, share,
@@ -45,8 +46,10 @@ pub struct CompactionParams {
     pub trigger: Trigger,
     /// The model's window, in tokens.
     pub window: u64,
-    /// The summariser's window, in tokens.
-    pub summariser_window: u64,
+    /// Who may write the summaries, in the order in which they are asked: the next one where one fails. At least one.
+    pub summarisers: Vec<SummariserLimits>,
+    /// How often one request to a summariser is tried again, as in a turn.
+    pub retries: Retries,
     /// The fixed part of every request, in tokens.
     pub overhead: u64,
     /// The entries that every compaction keeps: those that it replaces are sent in front of the summary.
@@ -129,6 +132,15 @@ impl CompactionParams {
     }
 }
 
+/// What one summariser takes and gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SummariserLimits {
+    /// Its window, in tokens.
+    pub window: u64,
+    /// The most output of one answer, in tokens; `None` where nothing knows it.
+    pub output_tokens_max: Option<u64>,
+}
+
 /// What the hooks say of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HookDecision {
@@ -161,19 +173,25 @@ pub struct SummaryRequest {
     pub kind: SummaryKind,
     /// The user message. The system prompt is [`summary::SYSTEM`]; there are no tools.
     pub text: String,
-    /// The most output, in tokens.
+    /// The longest summary that is accepted, in tokens.
     pub cap_tokens: u64,
+    /// The most output that the request asks for, in tokens.
+    pub output_tokens_max: u64,
+    /// Who is asked: an index into [`CompactionParams::summarisers`].
+    pub summariser: usize,
     /// How long to wait before asking, in milliseconds.
     pub after_ms: u64,
     /// How often it was asked before.
     pub attempt: u32,
+    /// Why it is asked again.
+    pub failure: Option<Failure>,
 }
 
 impl SummaryRequest {
     /// What it takes of the summariser's window, its answer included, by our estimate.
     pub fn tokens(&self, ratio: Ratio) -> u64 {
         let text = classes::tokens(summary::SYSTEM) + classes::tokens(&self.text);
-        ratio.apply(text) + summary::output_tokens(self.cap_tokens)
+        ratio.apply(text) + self.output_tokens_max
     }
 }
 
@@ -199,6 +217,15 @@ pub enum Effect {
     Consult(Box<Plan>),
     /// Ask a summariser; answer with [`Input::Answered`].
     Ask(SummaryRequest),
+    /// A summariser is given up, and the next one is asked from now on.
+    FallBack {
+        /// Who is given up, by the index into [`CompactionParams::summarisers`].
+        from: usize,
+        /// Who is asked instead.
+        to: usize,
+        /// Why.
+        reason: String,
+    },
     /// These requests no longer count: what is under way is cancelled, and what waits is not asked. What was
     /// answered already may still be told with [`Input::Answered`], so that it is billed.
     Withdraw(Vec<u32>),
@@ -219,6 +246,8 @@ pub enum Input {
         id: u32,
         /// The answer, or why there is none.
         answer: Result<Box<AssistantMessage>, Failure>,
+        /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
+        jitter: u64,
     },
     /// Whether the segment was replaced; `false`: the path had changed.
     Installed(bool),
@@ -285,7 +314,7 @@ pub struct Compacting {
 }
 
 impl Compacting {
-    /// What a request to the summariser may fill, in tokens: its window as it is known by now.
+    /// What a request to who is asked now may fill, in tokens: that summariser's window as it is known by now.
     pub fn summariser_window(&self) -> u64 {
         self.summaries.window()
     }
@@ -301,7 +330,8 @@ impl Compacting {
             (Strategy::Truncate, _) => Rung::Truncate,
             (Strategy::Summarize, _) => Rung::Halve,
         };
-        let summaries = Summaries::new(style, params.ratio, params.summariser_window);
+        let (summarisers, retries) = (params.summarisers.clone(), params.retries.clone());
+        let summaries = Summaries::new(style, params.ratio, summarisers, retries);
         let mut this = Self {
             params,
             rung,
@@ -338,8 +368,8 @@ impl Compacting {
                     HookDecision::Supply(supplied) => self.install_supplied(&supplied),
                 }
             }
-            (Phase::Hooks | Phase::Answers | Phase::Install { .. }, Input::Answered { id, answer }) => {
-                let reaction = self.summaries.answered(id, answer);
+            (Phase::Hooks | Phase::Answers | Phase::Install { .. }, Input::Answered { id, answer, jitter }) => {
+                let reaction = self.summaries.answered(id, answer, jitter);
                 self.follow(reaction)
             }
             (Phase::Install { truncated: true }, Input::Installed(true)) => {

@@ -3,6 +3,7 @@
 //! Invariants: each wait is longer than the last or at its limit; a server that loads its model is waited for without
 //! a retry being counted, and never longer than its own limit allows.
 
+use crate::due::OUTPUT_TOKENS_ASSUMED;
 use crate::failure::{Failure, FailureClass};
 
 #[cfg(test)]
@@ -16,6 +17,16 @@ pub const BACKOFF_MS_MAX: u64 = 60_000;
 const LOADING_MS: u64 = 1_000;
 /// The longest wait between two questions to a server that loads its model, in milliseconds.
 const LOADING_MS_MAX: u64 = 10_000;
+
+/// The least output that is worth asking for, in tokens.
+pub(crate) const OUTPUT_TOKENS_MIN: u64 = 256;
+
+/// The output limit, in tokens, with which a call is made again that was refused for its output limit `now`: what the
+/// refusal names, if that is less; else half.
+pub(crate) fn lowered_output(now: Option<u64>, named: Option<u64>) -> u64 {
+    let named = named.filter(|limit| now.is_none_or(|now| *limit < now));
+    named.unwrap_or_else(|| now.unwrap_or(2 * OUTPUT_TOKENS_ASSUMED) / 2).max(OUTPUT_TOKENS_MIN)
+}
 
 /// What was tried for one answer, and what still may be.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 
-use crate::due::{self, OUTPUT_TOKENS_ASSUMED};
+use crate::due;
 use crate::entry::{RunOutcome, Trigger};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Message, Part, StopReason, ToolCall, ToolResult};
 use crate::path::Media;
-use crate::retry::{Retries, Retry};
+use crate::retry::{OUTPUT_TOKENS_MIN, Retries, Retry, lowered_output};
 use crate::usage;
 
 pub use crate::due::Size;
@@ -30,9 +30,6 @@ mod tests;
 
 /// At this share of the window, a wordless refusal is taken for an overflow.
 const FULL_SHARE_PERCENT: u64 = 85;
-/// The least output that is worth asking for.
-const OUTPUT_TOKENS_MIN: u64 = 256;
-
 /// Why a call that was cut off is not run.
 const CUT_OFF: &str = "the answer ended in the middle of it, before its arguments were whole; send it again in full, in \
                        smaller parts if they are long";
@@ -778,9 +775,7 @@ impl Run {
             FailureClass::OutputLimit if self.recovery.output_lowered < 2 => {
                 self.recovery.output_lowered += 1;
                 let now = self.recovery.output_tokens_max;
-                let named = failure.limit.filter(|limit| now.is_none_or(|now| *limit < now));
-                let lower = named.unwrap_or_else(|| now.unwrap_or(2 * OUTPUT_TOKENS_ASSUMED) / 2);
-                self.recovery.output_tokens_max = Some(lower.max(OUTPUT_TOKENS_MIN));
+                self.recovery.output_tokens_max = Some(lowered_output(now, failure.limit));
                 // The model's own limit: it holds for the rest of the run.
                 self.recovery.output_configured = self.recovery.output_tokens_max;
                 self.ask()

@@ -85,6 +85,11 @@ pub fn output_tokens(cap_tokens: u64) -> u64 {
     cap_tokens + cap_tokens / 4
 }
 
+/// The largest cap, in tokens, with which a summary request asks for at most so much output.
+pub fn cap_within(output_tokens_max: u64) -> u64 {
+    output_tokens_max - output_tokens_max.div_ceil(5)
+}
+
 /// The user message of one summary request.
 ///
 /// `transcript` is [`transcript`] text; `previous` is the body of the summary before it, to be merged.
@@ -289,9 +294,12 @@ pub enum Rejected {
     /// It ended at the output limit.
     #[error("the summary was cut off at the output limit")]
     CutOff,
-    /// It was interrupted, filtered or failed.
+    /// It was interrupted, or failed.
     #[error("the summary did not end properly")]
     Incomplete,
+    /// The provider's content filter ended it.
+    #[error("the provider's content filter refused the summary")]
+    Filtered,
     /// The answer calls tools.
     #[error("the summariser called tools instead of answering")]
     ToolCalls,
@@ -310,7 +318,36 @@ pub enum Rejected {
         found: usize,
         /// How many are needed.
         needed: usize,
+        /// Those that were not found.
+        missing: Vec<&'static str>,
     },
+}
+
+impl Rejected {
+    /// What the summariser is told of it when it is asked again; `None` where it can do nothing about it.
+    pub fn correction(&self) -> Option<String> {
+        match self {
+            Self::Empty => Some("Your last answer was empty. Write the record now, as text.".to_owned()),
+            Self::CutOff => Some(
+                "Your last answer was cut off at the output limit. Write a much shorter record, and end it."
+                    .to_owned(),
+            ),
+            Self::Incomplete => {
+                Some("Your last answer broke off. Write the whole record again.".to_owned())
+            }
+            Self::ToolCalls => Some(
+                "Your last answer called tools, and there are none here. Write the record as text.".to_owned(),
+            ),
+            Self::TooLong { tokens, cap } => Some(format!(
+                "Your last answer had about {tokens} tokens, and at most {cap} are allowed. Write a shorter record."
+            )),
+            Self::Headings { missing, .. } => Some(format!(
+                "Your last answer lacked headings that were asked for: {}. Write the record with all of them.",
+                missing.join(", ")
+            )),
+            Self::Filtered => None,
+        }
+    }
 }
 
 /// Checks a summariser's answer, and gives its text. With `check_headings`, what a model says before the first heading
@@ -331,27 +368,45 @@ pub fn accept(
         StopReason::Stop => {}
         StopReason::Length => return Err(Rejected::CutOff),
         StopReason::ToolCalls => return Err(Rejected::ToolCalls),
-        StopReason::ContentFilter | StopReason::Aborted | StopReason::Error => {
-            return Err(Rejected::Incomplete);
-        }
+        StopReason::ContentFilter => return Err(Rejected::Filtered),
+        StopReason::Aborted | StopReason::Error => return Err(Rejected::Incomplete),
     }
     let text = answer.text();
     let text = if check_headings { from_first_heading(&text, kind) } else { text.trim() };
     if text.is_empty() {
         return Err(Rejected::Empty);
     }
-    let tokens = classes::tokens(text);
-    if tokens > cap_tokens {
-        return Err(Rejected::TooLong { tokens, cap: cap_tokens });
-    }
     if check_headings {
-        let (headings, needed) = kind.headings();
-        let found = headings.iter().filter(|heading| has_heading(text, heading)).count();
-        if found < needed {
-            return Err(Rejected::Headings { found, needed });
-        }
+        check_form(text, kind)?;
     }
-    Ok(escape_tags(text))
+    let tokens = classes::tokens(text);
+    if tokens <= cap_tokens {
+        return Ok(escape_tags(text));
+    }
+    // A little too long: it is cut at a line, if the form survives that.
+    let too_long = Rejected::TooLong { tokens, cap: cap_tokens };
+    let cut = cut_at_line(text, cap_tokens).filter(|_| tokens <= output_tokens(cap_tokens));
+    let cut = cut.ok_or(too_long.clone())?;
+    if check_headings && check_form(cut, kind).is_err() {
+        return Err(too_long);
+    }
+    Ok(escape_tags(cut))
+}
+
+/// Checks that enough of the asked-for headings are there.
+fn check_form(text: &str, kind: SummaryKind) -> Result<(), Rejected> {
+    let (headings, needed) = kind.headings();
+    let missing: Vec<&'static str> =
+        headings.iter().copied().filter(|heading| !has_heading(text, heading)).collect();
+    let found = headings.len() - missing.len();
+    if found < needed { Err(Rejected::Headings { found, needed, missing }) } else { Ok(()) }
+}
+
+/// As many whole lines from the beginning as fit; `None` where that is not the greater part.
+fn cut_at_line(text: &str, cap_tokens: u64) -> Option<&str> {
+    let (kept, _) = split_at_tokens(text, cap_tokens);
+    let end = kept.rfind('\n').filter(|end| *end > text.len() / 2)?;
+    Some(text[..end].trim_end())
 }
 
 fn has_heading(text: &str, heading: &str) -> bool {

@@ -200,7 +200,9 @@ async fn an_answer_that_cannot_be_used_is_asked_for_again_and_then_nothing_is_in
         let done = session.compact(keep(1_000)).await.unwrap();
         assert_eq!(done.outcome.as_str(), "failed", "{summariser:?}");
         assert!(done.outcome.reason().is_some_and(|text| text.contains(reason)), "{summariser:?}: {done:?}");
-        assert_eq!(asked(&model).len(), 2, "{summariser:?}: asked once more");
+        // An empty one as often as in a turn, the others once more.
+        let times = if summariser == Summariser::Empty { 6 } else { 2 };
+        assert_eq!(asked(&model).len(), times, "{summariser:?}");
         assert_eq!(session.context().await.unwrap(), before, "{summariser:?}");
         assert_eq!(compactions(&runtime, "s").await.len(), 0);
         assert_eq!(done.tokens_after, done.tokens_before);

@@ -17,7 +17,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::deps::Deps;
-use crate::event::EventKind;
+use crate::event::{EventKind, Retried};
 use crate::message::{
     AgentMessage, Answer, BeginRun, Measurement, ModelOutcome, RunAttempt, SessionMail, SessionMessage,
     TrackerMessage,
@@ -328,7 +328,7 @@ impl AgentState {
                 lane.pause_ms(delay_ms);
             }
         }
-        self.publish(EventKind::Retry { run: stamp.run, attempt, delay_ms, failure });
+        self.publish(EventKind::Retry { of: Retried::Run(stamp.run), attempt, delay_ms, failure });
         let Some(running) = self.current(stamp) else { return };
         running.call += 1;
         let (call, over, agent) = (running.call, running.over.clone(), myself.clone());
@@ -506,7 +506,7 @@ fn is_cut_off(message: &Message) -> bool {
 }
 
 /// A number in 0..1000 that differs between sessions and calls.
-fn jitter(session: &str, run: u64, call: u64) -> u64 {
+pub(crate) fn jitter(session: &str, run: u64, call: u64) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     (session, run, call).hash(&mut hasher);

@@ -18,7 +18,8 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use crate::compaction::{self, CompactionProposal};
 use crate::deps::{Deps, model_info};
-use crate::event::EventKind;
+use crate::actors::agent::jitter;
+use crate::event::{EventKind, Retried};
 use crate::message::{CompactionOrder, CompactorMessage, SessionMail, SessionMessage, Summariser};
 use crate::shared::SessionShared;
 use crate::summary_call;
@@ -48,8 +49,8 @@ struct Running {
     /// The entry of its start: news of another compaction is late.
     id: EntryId,
     compacting: Compacting,
-    summariser: Summariser,
-    fallback: Summariser,
+    /// Who writes the summaries: the first one, and each other where the one before fails.
+    summarisers: Vec<Summariser>,
     /// Questions that wait for a child.
     queue: VecDeque<SummaryRequest>,
     /// Questions that wait for their time.
@@ -129,7 +130,8 @@ impl Actor for Compactor {
                 if let Some(Child { id, .. }) = running.children.remove(&child.get_id()) {
                     let failure =
                         Failure::new(FailureClass::Other, format!("a summary's call died: {reason}"));
-                    state.input(&myself, compaction, Input::Answered { id, answer: Err(failure) }).await;
+                    let input = Input::Answered { id, answer: Err(failure), jitter: 0 };
+                    state.input(&myself, compaction, input).await;
                 }
             }
             SupervisionEvent::ActorTerminated(..)
@@ -142,12 +144,11 @@ impl Actor for Compactor {
 
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
-        let CompactionOrder { id, compacting, effects, ratio, summariser, fallback } = order;
+        let CompactionOrder { id, compacting, effects, ratio, summarisers } = order;
         self.running = Some(Box::new(Running {
             id,
             compacting,
-            summariser,
-            fallback,
+            summarisers,
             queue: VecDeque::new(),
             delayed: HashMap::new(),
             children: HashMap::new(),
@@ -173,7 +174,8 @@ impl CompactorState {
                 (Err(_), None) => {}
             }
         }
-        self.input(myself, compaction, Input::Answered { id, answer }).await;
+        let jitter = jitter(&self.shared.id, compaction.0, id.into());
+        self.input(myself, compaction, Input::Answered { id, answer, jitter }).await;
         self.start_children(myself).await;
     }
 
@@ -191,6 +193,11 @@ impl CompactorState {
     async fn perform(&mut self, myself: &ActorRef<CompactorMessage>, effects: Vec<Effect>) {
         for effect in effects {
             let Some(running) = &mut self.running else { return };
+            if let Effect::Ask(SummaryRequest { after_ms, attempt, failure: Some(failure), .. }) = &effect {
+                let of = Retried::Compaction(running.id);
+                let (attempt, delay_ms, failure) = (*attempt, *after_ms, failure.clone());
+                self.shared.publish(&self.deps.bus, EventKind::Retry { of, attempt, delay_ms, failure });
+            }
             match effect {
                 Effect::Consult(plan) => {
                     let compaction = running.id;
@@ -212,6 +219,17 @@ impl CompactorState {
                     compactor.send_after(delay, move || CompactorMessage::AskNow { compaction, id });
                 }
                 Effect::Ask(question) => running.queue.push_back(question),
+                Effect::FallBack { from, to, reason } => {
+                    let name = |index: usize| running.summarisers[index].model.as_str();
+                    let message = format!(
+                        "compaction {}: {} could not write the summary: {reason}; {} is asked instead",
+                        running.id,
+                        name(from),
+                        name(to)
+                    );
+                    tracing::warn!(session = %self.shared.id, "{message}");
+                    self.shared.publish(&self.deps.bus, EventKind::Warning { message });
+                }
                 Effect::Withdraw(ids) => running.withdraw(&ids),
                 Effect::Install(segment) => {
                     let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
@@ -265,12 +283,11 @@ impl CompactorState {
         let compaction = running.id;
         while running.children.len() < CHILDREN_MAX {
             let Some(question) = running.queue.pop_front() else { return };
-            // A model that failed at a summary is not asked again; the session's own model is.
-            let summariser = if question.attempt == 0 { &running.summariser } else { &running.fallback };
-            let summariser = summariser.clone();
+            let summariser = running.summarisers[question.summariser].clone();
             let (id, tokens) = (question.id, question.tokens(running.ratio));
             let arguments = SummaryArguments {
                 compactor: myself.clone(),
+                deps: Arc::clone(&self.deps),
                 summariser: summariser.clone(),
                 compaction,
                 session: self.shared.id.to_string(),
@@ -330,6 +347,7 @@ struct SummaryActor;
 
 struct SummaryArguments {
     compactor: ActorRef<CompactorMessage>,
+    deps: Arc<Deps>,
     summariser: Summariser,
     compaction: EntryId,
     session: String,
@@ -356,8 +374,12 @@ impl Actor for SummaryActor {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         let id = question.id;
-        let answer = summary_call::ask(&state.summariser, &state.session, question.text, question.cap_tokens);
-        let answer = Box::pin(answer).await.map_err(|error| {
+        let Summariser { lane, model, .. } = &state.summariser;
+        let (text, output) = (question.text, question.output_tokens_max);
+        let answer = summary_call::ask(&state.summariser, &state.session, text, output);
+        let mut answer = Box::pin(answer).await;
+        lane.heard(model, answer.as_mut().err(), &state.deps.learned);
+        let answer = answer.map_err(|error| {
             // As in a run, an empty answer to a request that fills the window means that the request is too large.
             let is_overflow = state.fills_window && error.is_overflow_candidate();
             let class = if is_overflow { FailureClass::ContextOverflow } else { error.failure.class };

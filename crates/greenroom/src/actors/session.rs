@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use greenroom_kernel::entry::{EntryKind, Spent, Trigger};
+use greenroom_kernel::entry::{EntryKind, Spent};
+use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -45,7 +46,7 @@ pub(crate) mod stored;
 use definition::{Definition, SessionLimits};
 use first_reply::Repeats;
 use inbox::Inbox;
-use open_compaction::{CompactionRequest, Leaving, OpenCompaction};
+use open_compaction::OpenCompaction;
 use runs::OpenRun;
 
 /// The session actor.
@@ -69,6 +70,10 @@ pub(crate) struct SessionState {
     compactor: Option<ActorRef<CompactorMessage>>,
     restarts: Restarts,
     definition: Definition,
+    /// The definition that holds from the end of the run on: another model, which the run does not know.
+    next_definition: Option<Definition>,
+    /// The model that answered last, where the one that is to answer now is another.
+    left: Option<LeftModel>,
     log: Log,
     inbox: Inbox,
     /// Who said again what was said before.
@@ -285,7 +290,11 @@ impl SessionState {
             self.definition.model().clone_into(&mut draft.head.model);
             draft.head.parent_session = self.shared.parent.as_deref().map(str::to_owned);
         }
-        draft.head.window = self.definition.window.tokens;
+        if (draft.head.provider.as_str(), draft.head.model.as_str())
+            == (self.definition.provider(), self.definition.model())
+        {
+            draft.head.window = self.definition.window.tokens;
+        }
         let entries = draft.entries.clone();
         let batch = Batch {
             entries: entries.iter().map(|entry| greenroom_kernel::Entry::clone(entry)).collect(),
@@ -310,6 +319,9 @@ impl SessionState {
             self.repeats.follow(&entry.kind);
             if greenroom_kernel::path::is_message(&entry.kind) {
                 self.compaction.message_recorded();
+                if is_answer(&entry.kind) {
+                    self.left = None;
+                }
                 if !is_import {
                     let _ = self.tracker.cast(TrackerMessage::Appended(Arc::clone(entry)));
                 }
@@ -367,12 +379,41 @@ impl SessionState {
     fn configure(&mut self, agent: Arc<Agent>) -> Result<()> {
         let new = Definition::resolve(&self.deps, Arc::clone(&agent), self.log.pinned_tokens())?;
         self.shared.set_agent(agent);
+        if self.run.is_none() || new.is_same_model(&self.definition) {
+            self.next_definition = None;
+            self.take_definition(new);
+            return Ok(());
+        }
+        // The run goes on with its model, and nothing is compacted for the window of another. Settings of the runtime
+        // hold at once.
+        if new.agent.compaction.is_none() && self.definition.agent.compaction.is_none() {
+            self.definition.settings = Arc::clone(&new.settings);
+            self.limits_changed();
+        }
+        self.next_definition = Some(new);
+        Ok(())
+    }
+
+    /// Takes over what was to hold from the end of the run on.
+    fn take_next_definition(&mut self) {
+        if let Some(next) = self.next_definition.take() {
+            self.take_definition(next);
+        }
+    }
+
+    fn take_definition(&mut self, new: Definition) {
         let old = std::mem::replace(&mut self.definition, new);
         let new = &self.definition;
         let is_switch = !new.is_same_model(&old);
-        let smaller = new.window.tokens.zip(old.window.tokens).filter(|(new, old)| new < old);
-        let leaving =
-            smaller.map(|(_, window)| Leaving { summariser: old.own_summariser(&self.deps), window });
+        if is_switch && !self.log.is_empty() {
+            // Who answered last, however many were named since.
+            let left = self.left.take().unwrap_or_else(|| LeftModel {
+                provider: old.provider().to_owned(),
+                model: old.model().to_owned(),
+                window: old.window.tokens,
+            });
+            self.left = Some(left).filter(|left| !left.is(new.provider(), new.model()));
+        }
         if is_switch || *new.settings != *old.settings {
             // A compaction that failed three times may work with the new definition.
             self.log.reset_failures();
@@ -381,12 +422,6 @@ impl SessionState {
         if is_switch {
             self.model_warnings = self.definition.warnings();
         }
-        // What the old model could hold may be too much for the new one; the old one can still summarise it.
-        let may_compact = self.definition.settings.enabled && self.is_idle() && !self.log.is_empty();
-        if is_switch && leaving.is_some() && may_compact {
-            self.measure_for(CompactionRequest { leaving, ..CompactionRequest::new(Trigger::ModelSwitch) });
-        }
-        Ok(())
     }
 
     /// Records what was spent for this session by calls that are not its own answers.
@@ -490,6 +525,52 @@ impl SessionState {
             self.watch_idleness();
         }
     }
+}
+
+/// The model that answered last in a session that goes on with another.
+struct LeftModel {
+    provider: String,
+    model: String,
+    /// Its window in tokens, where the session knows what was set for it.
+    window: Option<u64>,
+}
+
+impl LeftModel {
+    /// The model that is left where a session is opened with this definition.
+    fn of(log: &Log, definition: &Definition) -> Option<Self> {
+        let head = log.head();
+        if log.is_empty() {
+            return None;
+        }
+        let left = Self { provider: head.provider.clone(), model: head.model.clone(), window: head.window };
+        if !left.is(definition.provider(), definition.model()) {
+            return Some(left);
+        }
+        // The switch was recorded, and then nobody answered.
+        let path = log.path();
+        let change = path.iter().rposition(|entry| matches!(entry.kind, EntryKind::ModelChange { .. }))?;
+        let newest = path.iter().rposition(|entry| is_answer(&entry.kind)).filter(|newest| *newest < change)?;
+        match &**path[newest].kind.as_message()? {
+            Message::Assistant(answer) => Some(Self {
+                provider: answer.provider.clone(),
+                model: answer.model.clone(),
+                window: None,
+            }),
+            Message::User(_) | Message::ToolResult(_) => None,
+        }
+    }
+
+    fn is(&self, provider: &str, model: &str) -> bool {
+        (self.provider.as_str(), self.model.as_str()) == (provider, model)
+    }
+}
+
+/// Whether it is a model's whole answer.
+fn is_answer(kind: &EntryKind) -> bool {
+    kind.as_message().is_some_and(|message| match &**message {
+        Message::Assistant(answer) => !answer.stop.is_partial(),
+        Message::User(_) | Message::ToolResult(_) => false,
+    })
 }
 
 /// How a session with nothing under way stands, as far as its log and its definition say.

@@ -3,35 +3,36 @@
 //! A transcript that is too large for the summariser is asked for in parts, and the parts' summaries are merged, level
 //! by level, until one is left. Both halves of a split turn are asked for at the same time.
 //!
-//! Invariants: a request that was withdrawn or answered is in `asked` no more; one request is sent at most
-//! `ATTEMPTS` times, and all of a compaction at most `CALLS_MAX` times; when one half has to begin anew, what the
-//! other half gave is kept.
+//! Several summarisers may be there: when the first one fails, for whatever reason, the next one goes on with what is
+//! not answered. Each has a turn's retries for every request.
+//!
+//! Invariants: a request that was withdrawn or answered is in `asked` no more; all of a compaction's requests are sent
+//! at most `CALLS_MAX` times; when one half has to begin anew, what the other half gave is kept; no request asks for
+//! more output than its summariser gives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::compacting::{Effect, SummaryRequest};
+use crate::compacting::{Effect, SummariserLimits, SummaryRequest};
 use crate::entry::Entry;
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Usage};
 use crate::plan::Plan;
-use crate::retry::BACKOFF_MS_MAX;
+use crate::retry::{Retries, Retry, lowered_output};
 use crate::settings::share;
 use crate::size::classes;
-use crate::summary::{self, Style, SummaryKind};
+use crate::summary::{self, Rejected, Style, SummaryKind};
 use crate::usage::Ratio;
 
 #[cfg(test)]
 mod tests;
 
-/// How often one request is sent, in all.
-const ATTEMPTS: u32 = 3;
-/// How often one request is sent, in all, where a failure says nothing of a provider that is busy.
-const ATTEMPTS_IN_VAIN: u32 = 2;
-/// The first wait before a request is sent again because the provider was busy, in milliseconds.
-const BACKOFF_MS: u64 = 1_000;
-/// How often a request may turn out too large for the summariser before the compaction gives up.
+/// How often a summariser is asked again at once, where no wait would help: it is told what was wrong.
+const CORRECTIONS_MAX: u32 = 1;
+/// How often a request may turn out too large for a summariser before it is given up.
 const SHRINKS_MAX: u32 = 4;
+/// How often a summariser's output limit may turn out lower before it is given up.
+const OUTPUT_LOWERED_MAX: u32 = 2;
 /// The most parts that one transcript is asked in: a summariser that needs more is too small for it.
 const PARTS_MAX: usize = 128;
 /// The most requests of one compaction: the parts of both halves, their merges, and what is sent again.
@@ -95,16 +96,22 @@ pub(super) struct Summaries {
     style: Style,
     /// What the provider counts for each token that we estimate.
     ratio: Ratio,
-    /// The summariser's window as it is known by now, in tokens: refusals lower it.
-    window: u64,
+    /// Who is asked, one after another. Refusals lower the limits of who is asked now.
+    summarisers: Vec<SummariserLimits>,
+    /// Which of them is asked now.
+    current: usize,
+    /// What one request may be tried again.
+    retries: Retries,
     /// The summaries that are wanted, whole or not.
     jobs: Vec<Job>,
     /// The requests that are not answered, by their number.
     asked: BTreeMap<u32, Asked>,
     /// The number of the next request.
     next_id: u32,
-    /// How often a request was too large.
+    /// How often a request was too large for who is asked now.
     shrinks: u32,
+    /// How often the output limit of who is asked now turned out lower.
+    output_lowered: u32,
     /// How many requests were sent.
     calls: usize,
     /// What all answers used, in tokens, those of withdrawn requests included.
@@ -129,6 +136,12 @@ struct Asked {
     job: usize,
     part: usize,
     request: SummaryRequest,
+    /// Its text without what was wrong with an answer to it.
+    text: String,
+    /// What may still be tried with it.
+    retries: Retries,
+    /// How often it was asked again at once.
+    corrections: u32,
 }
 
 /// A transcript, to be asked for in parts.
@@ -147,25 +160,39 @@ struct Smaller {
 }
 
 impl Summaries {
-    /// None yet. `window` is the summariser's, in tokens.
-    pub(super) fn new(style: Style, ratio: Ratio, window: u64) -> Self {
+    /// None yet, by these summarisers, each of which may try a request again as `retries` says.
+    pub(super) fn new(
+        style: Style,
+        ratio: Ratio,
+        summarisers: Vec<SummariserLimits>,
+        retries: Retries,
+    ) -> Self {
+        assert!(!summarisers.is_empty(), "somebody writes the summaries");
         Self {
             style,
             ratio,
-            window,
+            summarisers,
+            current: 0,
+            retries,
             jobs: Vec::new(),
             asked: BTreeMap::new(),
             next_id: 0,
             shrinks: 0,
+            output_lowered: 0,
             calls: 0,
             usage: Usage::default(),
             model: String::new(),
         }
     }
 
-    /// The summariser's window as it is known by now, in tokens.
+    /// The window of who is asked now, as it is known by now, in tokens.
     pub(super) fn window(&self) -> u64 {
-        self.window
+        self.limits().window
+    }
+
+    /// The limits of who is asked now.
+    fn limits(&self) -> SummariserLimits {
+        self.summarisers[self.current]
     }
 
     /// What all answers used, in tokens.
@@ -188,25 +215,32 @@ impl Summaries {
     pub(super) fn begin(&mut self, sources: Vec<Source>) -> Reaction {
         assert!(self.jobs.is_empty() && self.asked.is_empty(), "one rung's summaries at a time");
         let mut effects = Vec::new();
-        let mut jobs = Vec::new();
-        for source in sources {
-            let Some(parts) = self.parts(&source, source.cap_tokens, self.window) else {
-                let why = format!("the summariser is too small: it takes more than {PARTS_MAX} parts");
-                return Reaction { effects, progress: Progress::Failed(why) };
+        loop {
+            let parts = |source: &Source| self.parts(source, source.cap_tokens, self.window());
+            let Some(parts) = sources.iter().map(parts).collect::<Option<Vec<Parts>>>() else {
+                match self.fall_back(&too_small()) {
+                    Ok(told) => effects.push(told),
+                    Err(why) => return Reaction { effects, progress: Progress::Failed(why) },
+                }
+                continue;
             };
-            jobs.push((source, parts));
-        }
-        for (source, parts) in jobs {
-            // Messages without words (empty ones, say) leave nothing to ask for.
-            if !parts.texts.is_empty() {
-                effects.extend(self.start(source, parts));
+            for (source, parts) in sources.into_iter().zip(parts) {
+                // Messages without words (empty ones, say) leave nothing to ask for.
+                if !parts.texts.is_empty() {
+                    effects.extend(self.start(source, parts));
+                }
             }
+            return self.reaction(effects);
         }
-        self.reaction(effects)
     }
 
-    /// Takes an answer, or the failure to get one.
-    pub(super) fn answered(&mut self, id: u32, answer: Result<Box<AssistantMessage>, Failure>) -> Reaction {
+    /// Takes an answer, or the failure to get one. `jitter` is a number in 0..1000 by which waits differ.
+    pub(super) fn answered(
+        &mut self,
+        id: u32,
+        answer: Result<Box<AssistantMessage>, Failure>,
+        jitter: u64,
+    ) -> Reaction {
         // What no longer counts was paid for all the same.
         if let Ok(answer) = &answer {
             if let Some(usage) = &answer.usage {
@@ -220,16 +254,16 @@ impl Summaries {
         let job = &self.jobs[asked.job];
         let kind = job.source.kind;
         // A prompt of the user's asks for a form of its own.
-        let check_headings = self.style.prompt.is_none() || kind != SummaryKind::History;
+        let check_headings = self.style.prompt.is_none();
         let result = match answer {
             Ok(answer) => match summary::accept(&answer, kind, job.cap_tokens, check_headings) {
                 Ok(text) => {
                     self.jobs[asked.job].parts[asked.part] = Some(text);
                     Ok(self.merge_if_complete(asked.job))
                 }
-                Err(rejected) => self.ask_again(asked, &rejected.to_string(), 0, ATTEMPTS_IN_VAIN),
+                Err(rejected) => self.rejected(asked, &rejected, jitter),
             },
-            Err(failure) => self.failed(asked, &failure),
+            Err(failure) => self.failed(asked, failure, jitter),
         };
         match result {
             Ok(effects) => self.reaction(effects),
@@ -276,7 +310,7 @@ impl Summaries {
             pieces.insert(0, format!("[Record]: {}", summary::escape_tags(body)));
             previous = None;
         }
-        let cap_tokens = cap_tokens.min(most).max(SUMMARY_TOKENS_MIN);
+        let cap_tokens = cap_tokens.min(most).min(self.cap_max()).max(SUMMARY_TOKENS_MIN);
         let frame = summary::request_text(kind, "", previous, &self.style, cap_tokens);
         let room = self.room_in_request(&frame, cap_tokens, window);
         let chunks = summary::chunks(&pieces, room.max(SUMMARY_TOKENS_MIN));
@@ -289,6 +323,11 @@ impl Summaries {
             summary::request_text(kind, chunk, previous, &self.style, cap_tokens)
         };
         Some(Parts { texts: chunks.iter().enumerate().map(text).collect(), cap_tokens, room })
+    }
+
+    /// The largest cap with which a summary fits the output limit of who is asked now, in tokens.
+    fn cap_max(&self) -> u64 {
+        self.limits().output_tokens_max.map_or(u64::MAX, summary::cap_within)
     }
 
     /// How many tokens of data (by our estimate) fit into one request beside `frame`, the request without them.
@@ -322,46 +361,204 @@ impl Summaries {
         let id = self.next_id;
         self.next_id += 1;
         let Job { source: Source { kind, .. }, cap_tokens, .. } = self.jobs[job];
-        let request = SummaryRequest { id, kind, text, cap_tokens, after_ms: 0, attempt: 0 };
-        self.asked.insert(id, Asked { job, part, request: request.clone() });
+        let output_tokens_max =
+            summary::output_tokens(cap_tokens).min(self.limits().output_tokens_max.unwrap_or(u64::MAX));
+        let request = SummaryRequest {
+            id,
+            kind,
+            text: text.clone(),
+            cap_tokens,
+            output_tokens_max,
+            summariser: self.current,
+            after_ms: 0,
+            attempt: 0,
+            failure: None,
+        };
+        let retries = self.retries.clone();
+        self.asked.insert(id, Asked { job, part, request: request.clone(), text, retries, corrections: 0 });
         Effect::Ask(request)
     }
 
-    fn failed(&mut self, asked: Asked, failure: &Failure) -> Result<Vec<Effect>, String> {
+    fn failed(&mut self, asked: Asked, failure: Failure, jitter: u64) -> Result<Vec<Effect>, String> {
         match failure.class {
             FailureClass::ContextOverflow
             | FailureClass::PayloadTooLarge
             | FailureClass::RequestTooLargeForRateLimit => self.shrink(asked, failure),
-            FailureClass::Auth | FailureClass::Quota | FailureClass::ContextFloor => {
-                Err(failure.message.clone())
-            }
+            FailureClass::OutputLimit => self.lower_output(asked, failure),
             FailureClass::RateLimited
             | FailureClass::Overloaded
             | FailureClass::Timeout
-            | FailureClass::Loading => {
-                let backoff = BACKOFF_MS << asked.request.attempt.min(6);
-                let wait = failure.retry_after_ms.unwrap_or(0).max(backoff).min(BACKOFF_MS_MAX);
-                self.ask_again(asked, &failure.message, wait, ATTEMPTS)
-            }
-            FailureClass::OutputLimit
             | FailureClass::Malformed
+            | FailureClass::Loading => self.try_again(asked, failure, None, jitter),
+            FailureClass::Other => self.correct(asked, failure, None),
+            FailureClass::Auth
+            | FailureClass::Quota
             | FailureClass::ContentFilter
-            | FailureClass::Other => self.ask_again(asked, &failure.message, 0, ATTEMPTS_IN_VAIN),
+            | FailureClass::ContextFloor => self.ask_next(asked, &failure.message),
+        }
+    }
+
+    /// The answer cannot be used: it is asked for again, and the second request says what was wrong with the first.
+    fn rejected(&mut self, asked: Asked, rejected: &Rejected, jitter: u64) -> Result<Vec<Effect>, String> {
+        let failure = Failure::new(FailureClass::Malformed, rejected.to_string());
+        let correction = rejected.correction();
+        match rejected {
+            // As in a turn.
+            Rejected::Empty | Rejected::Incomplete => self.try_again(asked, failure, correction, jitter),
+            Rejected::Filtered => self.ask_next(asked, &failure.message),
+            Rejected::CutOff | Rejected::ToolCalls | Rejected::TooLong { .. } | Rejected::Headings { .. } => {
+                self.correct(asked, failure, correction)
+            }
+        }
+    }
+
+    /// Sends the same request again after a turn's wait, alone; what the others gave is kept. Where it was sent as often
+    /// as a turn's would be, the next summariser is asked.
+    fn try_again(
+        &mut self,
+        mut asked: Asked,
+        failure: Failure,
+        correction: Option<String>,
+        jitter: u64,
+    ) -> Result<Vec<Effect>, String> {
+        match asked.retries.next(&failure, jitter) {
+            Some(Retry { delay_ms, .. }) => Ok(self.send_again(asked, failure, correction, delay_ms)),
+            None => self.ask_next(asked, &failure.message),
+        }
+    }
+
+    /// Sends the same request once more, at once.
+    fn correct(
+        &mut self,
+        mut asked: Asked,
+        failure: Failure,
+        correction: Option<String>,
+    ) -> Result<Vec<Effect>, String> {
+        if asked.corrections >= CORRECTIONS_MAX {
+            return self.ask_next(asked, &failure.message);
+        }
+        asked.corrections += 1;
+        Ok(self.send_again(asked, failure, correction, 0))
+    }
+
+    fn send_again(
+        &mut self,
+        mut asked: Asked,
+        failure: Failure,
+        correction: Option<String>,
+        after_ms: u64,
+    ) -> Vec<Effect> {
+        asked.request.text = match correction {
+            Some(correction) => format!("{}\n\n{correction}", asked.text),
+            None => asked.text.clone(),
+        };
+        asked.request.attempt += 1;
+        asked.request.after_ms = after_ms;
+        asked.request.failure = Some(failure);
+        let request = asked.request.clone();
+        self.asked.insert(request.id, asked);
+        vec![Effect::Ask(request)]
+    }
+
+    /// Who is asked now cannot do it: the next one is asked from now on.
+    fn fall_back(&mut self, why: &str) -> Result<Effect, String> {
+        if self.current + 1 >= self.summarisers.len() {
+            return Err(why.to_owned());
+        }
+        let from = self.current;
+        self.current += 1;
+        (self.shrinks, self.output_lowered) = (0, 0);
+        Ok(Effect::FallBack { from, to: self.current, reason: why.to_owned() })
+    }
+
+    /// Asks the next summariser for this and for all else that is not answered; what was answered is kept, unless what
+    /// is missing does not fit the next one's limits.
+    fn ask_next(&mut self, asked: Asked, why: &str) -> Result<Vec<Effect>, String> {
+        let mut effects = vec![self.fall_back(why)?];
+        let failed = asked.request.id;
+        self.asked.insert(failed, asked);
+        let anew = loop {
+            if let Some(anew) = self.parts_of_misfits() {
+                break anew;
+            }
+            match self.fall_back(&too_small()) {
+                Ok(told) => effects.push(told),
+                Err(why) => {
+                    self.asked.remove(&failed);
+                    return Err(why);
+                }
+            }
+        };
+        let open = std::mem::take(&mut self.asked);
+        let under_way: Vec<u32> = open.keys().copied().filter(|id| *id != failed).collect();
+        if !under_way.is_empty() {
+            effects.push(Effect::Withdraw(under_way));
+        }
+        for (job, parts) in anew.into_iter().enumerate() {
+            if let Some(parts) = parts {
+                let source = self.jobs[job].source.clone();
+                effects.extend(self.start(source, parts));
+                continue;
+            }
+            for asked in open.values().filter(|asked| asked.job == job) {
+                effects.push(self.ask(job, asked.part, asked.text.clone()));
+            }
+        }
+        Ok(effects)
+    }
+
+    /// For each summary of which a request does not fit who is asked now: the parts in which it is asked for anew.
+    /// `None` where one takes too many.
+    fn parts_of_misfits(&self) -> Option<Vec<Option<Parts>>> {
+        let (window, cap_max) = (self.window(), self.cap_max());
+        let fits = |asked: &Asked| {
+            asked.request.cap_tokens <= cap_max && asked.request.tokens(self.ratio) <= window
+        };
+        let of = |(index, job): (usize, &Job)| {
+            if self.asked.values().filter(|asked| asked.job == index).all(fits) {
+                return Some(None);
+            }
+            self.parts(&job.source, job.source.cap_tokens, window).map(Some)
+        };
+        self.jobs.iter().enumerate().map(of).collect()
+    }
+
+    /// More output was asked for than the summariser gives: the same summary is asked for in less.
+    fn lower_output(&mut self, asked: Asked, failure: Failure) -> Result<Vec<Effect>, String> {
+        let refused = asked.request.output_tokens_max;
+        let known = self.limits().output_tokens_max.filter(|known| *known < refused);
+        let lower = known.unwrap_or_else(|| lowered_output(Some(refused), failure.limit));
+        let is_last = known.is_none() && self.output_lowered >= OUTPUT_LOWERED_MAX;
+        if is_last || lower >= refused {
+            return self.ask_next(asked, &failure.message);
+        }
+        self.output_lowered += u32::from(known.is_none());
+        self.summarisers[self.current].output_tokens_max = Some(lower);
+        self.begin_anew(asked, &failure.message)
+    }
+
+    /// Asks for the summary of this request anew, by the limits as they are known by now. What the other half gave is
+    /// kept.
+    fn begin_anew(&mut self, asked: Asked, why: &str) -> Result<Vec<Effect>, String> {
+        let source = self.jobs[asked.job].source.clone();
+        match self.parts(&source, self.jobs[asked.job].cap_tokens, self.window()) {
+            Some(parts) => Ok(self.start(source, parts)),
+            None => self.ask_next(asked, why),
         }
     }
 
     /// The request was too large for the summariser: the same summary is asked for in smaller parts.
-    fn shrink(&mut self, asked: Asked, failure: &Failure) -> Result<Vec<Effect>, String> {
+    fn shrink(&mut self, asked: Asked, failure: Failure) -> Result<Vec<Effect>, String> {
         match self.smaller_parts(&asked, failure.limit) {
             Some(Smaller { window, parts }) if self.shrinks < SHRINKS_MAX => {
                 self.shrinks += 1;
-                self.window = window;
+                self.summarisers[self.current].window = window;
                 // Only this half begins anew; what the other gave is kept.
                 let source = self.jobs[asked.job].source.clone();
                 Ok(self.start(source, parts))
             }
-            None if self.shrinks == 0 => self.ask_again(asked, &failure.message, 0, ATTEMPTS_IN_VAIN),
-            Some(_) | None => Err(failure.message.clone()),
+            None if self.shrinks == 0 => self.correct(asked, failure, None),
+            Some(_) | None => self.ask_next(asked, &failure.message),
         }
     }
 
@@ -370,31 +567,13 @@ impl Summaries {
     fn smaller_parts(&self, asked: &Asked, limit: Option<u64>) -> Option<Smaller> {
         let Job { source, cap_tokens, .. } = &self.jobs[asked.job];
         let sent = asked.request.tokens(self.ratio);
-        let named = limit.filter(|limit| *limit < sent && *limit <= self.window);
-        [named, Some(sent.min(self.window) / 2)].into_iter().flatten().find_map(|window| {
+        let named = limit.filter(|limit| *limit < sent && *limit <= self.window());
+        [named, Some(sent.min(self.window()) / 2)].into_iter().flatten().find_map(|window| {
             let parts = self.parts(source, *cap_tokens, window)?;
             // A request that is mostly instruction is not worth asking.
             (parts.room >= to_estimate(window, self.ratio) / WINDOW_SHARE)
                 .then_some(Smaller { window, parts })
         })
-    }
-
-    /// Sends the same request again, alone; what the others gave is kept.
-    fn ask_again(
-        &mut self,
-        mut asked: Asked,
-        why: &str,
-        after_ms: u64,
-        attempts: u32,
-    ) -> Result<Vec<Effect>, String> {
-        asked.request.attempt += 1;
-        if asked.request.attempt >= attempts {
-            return Err(why.to_owned());
-        }
-        asked.request.after_ms = after_ms;
-        let request = asked.request.clone();
-        self.asked.insert(request.id, asked);
-        Ok(vec![Effect::Ask(request)])
     }
 
     /// Asks for the next level of a summary whose level under way is complete: groups of its texts, merged.
@@ -407,7 +586,7 @@ impl Summaries {
         }
         let Job { source: Source { kind, .. }, cap_tokens, .. } = self.jobs[job];
         let frame = summary::merge_text(kind, &[], &self.style, cap_tokens);
-        let groups = groups(parts, self.room_in_request(&frame, cap_tokens, self.window));
+        let groups = groups(parts, self.room_in_request(&frame, cap_tokens, self.window()));
         self.jobs[job].parts = vec![None; groups.len()];
         let mut effects = Vec::new();
         for (part, mut group) in groups.into_iter().enumerate() {
@@ -420,6 +599,11 @@ impl Summaries {
         }
         effects
     }
+}
+
+/// Why a summariser is given up whose window takes too many parts.
+fn too_small() -> String {
+    format!("the summariser is too small: it takes more than {PARTS_MAX} parts")
 }
 
 /// These texts in groups of about `budget` tokens, in order: at least two in each but the last, so that every level

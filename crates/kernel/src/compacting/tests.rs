@@ -133,7 +133,8 @@ fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
         settings: CompactionSettings::default(),
         trigger,
         window: WINDOW,
-        summariser_window: 200_000,
+        summarisers: vec![SummariserLimits { window: 200_000, output_tokens_max: None }],
+        retries: Retries::new(5, 300_000),
         overhead: OVERHEAD,
         pinned: Vec::new(),
         tokens_before: OVERHEAD + active + summary,
@@ -200,7 +201,7 @@ fn run_with(
             Effect::Consult(plan) => {
                 assert!(consulted.is_none(), "hooks are asked once");
                 assert_eq!(machine.plan(), Some(&*plan));
-                assert_eq!(machine.summariser_window(), params.summariser_window);
+                assert_eq!(machine.summariser_window(), params.summarisers[0].window);
                 consulted = Some(*plan);
                 Input::Hooks(word.clone())
             }
@@ -209,7 +210,11 @@ fn run_with(
                 let answer = answer(&request);
                 let id = request.id;
                 requests.push(request);
-                Input::Answered { id, answer }
+                Input::Answered { id, answer, jitter: 0 }
+            }
+            Effect::FallBack { from, to, .. } => {
+                assert_eq!((from + 1, to < params.summarisers.len()), (to, true));
+                continue;
             }
             Effect::Withdraw(ids) => {
                 let before = waiting.len();
@@ -244,7 +249,7 @@ fn run_with(
         Input::Installed(true),
         Input::Installed(false),
         Input::Hooks(HookDecision::Continue),
-        Input::Answered { id: 0, answer: Ok(Box::new(says("late"))) },
+        Input::Answered { id: 0, answer: Ok(Box::new(says("late"))), jitter: 0 },
     ] {
         assert_eq!(machine.on(stray), [], "after the end");
     }
@@ -341,7 +346,7 @@ fn assert_fits(params: &CompactionParams, requests: &[SummaryRequest]) {
     for request in requests {
         let text = classes::tokens(summary::SYSTEM) + classes::tokens(&request.text);
         let tokens = params.ratio.apply(text) + request.cap_tokens * 5 / 4;
-        assert!(tokens <= params.summariser_window, "{tokens} of {}: {request:?}", params.summariser_window);
+        assert!(tokens <= params.summarisers[0].window, "{tokens} of {}: {request:?}", params.summarisers[0].window);
     }
 }
 
@@ -410,16 +415,38 @@ fn a_failure_is_tried_again_as_often_as_it_may_help() {
         let ran = run(&params(path(&turns(20)), Trigger::Threshold), model);
         ran.requests.iter().map(|request| request.after_ms).collect::<Vec<_>>()
     };
-    assert_eq!(asked(Model::Fails(FailureClass::Auth)), [0]);
-    assert_eq!(asked(Model::Fails(FailureClass::Quota)), [0]);
-    assert_eq!(asked(Model::Fails(FailureClass::RateLimited)), [0, 1_000, 2_000]);
-    assert_eq!(asked(Model::Fails(FailureClass::Timeout)), [0, 1_000, 2_000]);
-    for model in [Model::Empty, Model::CutOff, Model::Garbage, Model::Endless, Model::CallsTools] {
+    // Where no wait helps.
+    for class in [FailureClass::Auth, FailureClass::Quota, FailureClass::ContentFilter] {
+        assert_eq!(asked(Model::Fails(class)), [0], "{class}");
+    }
+    assert_eq!(asked(Model::Filtered), [0]);
+    // With a turn's retries and waits.
+    let turn = [0, 500, 1_000, 2_000, 4_000, 8_000];
+    for class in [
+        FailureClass::RateLimited,
+        FailureClass::Overloaded,
+        FailureClass::Timeout,
+        FailureClass::Malformed,
+    ] {
+        assert_eq!(asked(Model::Fails(class)), turn, "{class}");
+    }
+    for model in [Model::Empty, Model::Blank, Model::OnlyReasoning, Model::Aborted, Model::Broken] {
+        assert_eq!(asked(model), turn, "{model:?}");
+    }
+    // Once more, with what was wrong.
+    for model in [Model::CutOff, Model::Garbage, Model::Endless, Model::CallsTools] {
         assert_eq!(asked(model), [0, 0], "{model:?}");
     }
+    let mut patient = params(path(&turns(20)), Trigger::Threshold);
+    patient.retries = Retries::new(1, 20_000);
+    assert_eq!(run(&patient, Model::Fails(FailureClass::Timeout)).requests.len(), 2);
+    // A server that loads its model is waited for as long as in a turn.
+    let waits: u64 =
+        run(&patient, Model::Fails(FailureClass::Loading)).requests.iter().map(|r| r.after_ms).sum();
+    assert_eq!(waits, 20_000);
     // As long as the provider asks for, up to a minute, and no shorter than our own wait.
     let params = params(path(&turns(20)), Trigger::Threshold);
-    for (asks, waits) in [(7_000, 7_000), (3_600_000, 60_000), (0, 1_000)] {
+    for (asks, waits) in [(7_000, 7_000), (3_600_000, 60_000), (0, 500)] {
         let mut failure = Failure::new(FailureClass::RateLimited, "slow down");
         failure.retry_after_ms = Some(asks);
         let mut first = true;
@@ -431,11 +458,129 @@ fn a_failure_is_tried_again_as_often_as_it_may_help() {
     }
 }
 
+/// Two summarisers of these limits, one after the other.
+fn two(first: SummariserLimits, second: SummariserLimits) -> CompactionParams {
+    CompactionParams { summarisers: vec![first, second], ..params(path(&long_turn()), Trigger::Threshold) }
+}
+
+const LARGE: SummariserLimits = SummariserLimits { window: 200_000, output_tokens_max: None };
+
+/// Whatever is wrong with the configured model or the one that is left, the session's own follows.
+#[test]
+fn where_one_summariser_fails_the_next_one_goes_on() {
+    for wrong in WRONG {
+        // Both halves at the first one, or only one of them; and a second one with a smaller window and less output.
+        for broken_half in [None, Some(SummaryKind::History), Some(SummaryKind::TurnPrefix)] {
+            for second in [LARGE, SummariserLimits { window: 4_000, output_tokens_max: Some(500) }] {
+                let params = two(LARGE, second);
+                let ran = run_with(&params, &HookDecision::Continue, |request| {
+                    let is_broken = request.summariser == 0 && broken_half.is_none_or(|half| half == request.kind);
+                    if is_broken { wrong.answer(request) } else { Model::Obedient.answer(request) }
+                });
+                assert_eq!(ran.outcome(), "completed", "{wrong:?} {broken_half:?}: {:?}", ran.end);
+                let by_second: Vec<_> = ran.requests.iter().filter(|request| request.summariser == 1).collect();
+                assert!(!by_second.is_empty(), "{wrong:?}");
+                for request in by_second {
+                    assert!(request.output_tokens_max <= second.output_tokens_max.unwrap_or(u64::MAX));
+                    assert!(request.tokens(params.ratio) <= second.window, "{request:?}");
+                }
+                let first_by_second = ran.requests.iter().position(|request| request.summariser == 1);
+                let after = &ran.requests[first_by_second.expect("found above")..];
+                assert!(after.iter().all(|request| request.summariser == 1), "the first one is asked no more");
+                // What the working half gave before is kept.
+                if broken_half == Some(SummaryKind::TurnPrefix) {
+                    let history = ran.requests.iter().filter(|request| request.kind == SummaryKind::History);
+                    assert_eq!(history.map(|request| request.summariser).collect::<Vec<_>>(), [0], "{wrong:?}");
+                }
+            }
+        }
+    }
+    // Both fail: as where there is one.
+    let ran = run(&two(LARGE, LARGE), Model::Fails(FailureClass::Auth));
+    assert_eq!((ran.outcome(), ran.requests.iter().filter(|r| r.summariser == 1).count()), ("failed", 1));
+}
+
+#[test]
+fn a_summary_asks_for_no_more_output_than_its_model_gives() {
+    for output_max in [50, 100, 1_000, 1_001, 1_999, 8_192] {
+        let limits = SummariserLimits { output_tokens_max: Some(output_max), ..LARGE };
+        let params = CompactionParams {
+            summarisers: vec![limits],
+            ..params(path(&long_turn()), Trigger::Manual)
+        };
+        let ran = run(&params, Model::Lossy);
+        for request in &ran.requests {
+            assert!(request.output_tokens_max <= output_max, "{request:?}");
+            assert!(request.cap_tokens <= (output_max * 4 / 5).max(64), "{request:?}");
+        }
+        let wanted = 2_500 * 8 / 10;
+        let history = ran.requests.iter().find(|request| request.kind == SummaryKind::History);
+        assert_eq!(
+            history.expect("it was asked").cap_tokens,
+            wanted.min(output_max - output_max.div_ceil(5)).max(64)
+        );
+    }
+}
+
+/// A refusal that names a limit lowers the output to it, in all requests after it; one that names none halves it. A
+/// summariser that refuses ever less is given up.
+#[test]
+fn a_refusal_for_the_output_limit_lowers_it_to_what_it_names() {
+    for (named, expect) in [(Some(600), 600), (None, 1_250), (Some(9_000), 1_250), (Some(10), 256)] {
+        let params = params(path(&long_turn()), Trigger::Manual);
+        let ran = run_with(&params, &HookDecision::Continue, |request| {
+            if request.output_tokens_max > expect {
+                let failure = Failure::new(FailureClass::OutputLimit, "too much output");
+                return Err(Failure { limit: named, ..failure });
+            }
+            Model::Obedient.answer(request)
+        });
+        assert_eq!(ran.outcome(), "completed", "{named:?}: {:?}", ran.end);
+        let asked: Vec<u64> = ran.requests.iter().map(|request| request.output_tokens_max).collect();
+        assert_eq!(asked[0], 2_500);
+        assert!(asked.iter().filter(|output| **output > expect).count() <= 2, "{asked:?}");
+        assert!(asked.contains(&expect.min(asked[asked.len() - 1])) && asked[asked.len() - 1] <= expect);
+    }
+    let ran = run(&params(path(&turns(20)), Trigger::Manual), Model::Fails(FailureClass::OutputLimit));
+    let asked: Vec<u64> = ran.requests.iter().map(|request| request.output_tokens_max).collect();
+    assert_eq!((ran.outcome(), asked), ("failed", vec![2_500, 1_250, 625]));
+}
+
+/// The second request says what was wrong with the first, in one sentence of ours, and a third one does not add to it.
+#[test]
+fn a_summariser_is_told_what_was_wrong() {
+    for (wrong, word) in [
+        (Model::Empty, "was empty"),
+        (Model::CutOff, "was cut off"),
+        (Model::Broken, "broke off"),
+        (Model::CallsTools, "called tools"),
+        (Model::Garbage, "lacked headings that were asked for: Goal, Constraints & Preferences, Progress"),
+        (Model::Endless, "at most 2000 are allowed"),
+    ] {
+        let ran = run(&params(path(&turns(20)), Trigger::Manual), wrong);
+        let [first, second, ..] = &ran.requests[..] else { panic!("{wrong:?} was asked once") };
+        let added = second.text.strip_prefix(&first.text).expect("the same request");
+        assert!(added.contains(word) && added.lines().count() == 3, "{wrong:?}: {added}");
+        assert_eq!(first.failure, None);
+        assert_eq!(second.failure.as_ref().map(|failure| failure.class), Some(FailureClass::Malformed));
+        assert!(ran.requests[1..].iter().all(|request| request.text == second.text), "{wrong:?}");
+    }
+    // A failure of the connection is not the model's.
+    let ran = run(&params(path(&turns(20)), Trigger::Manual), Model::Fails(FailureClass::Malformed));
+    assert_eq!(ran.requests[1].text, ran.requests[0].text);
+    assert!(ran.requests[1].failure.is_some());
+}
+
 #[test]
 fn a_failed_half_is_asked_again_alone() {
     for wrong in WRONG {
         for kind in [SummaryKind::History, SummaryKind::TurnPrefix] {
-            if matches!(wrong, Model::Fails(FailureClass::Auth | FailureClass::Quota)) {
+            let is_final = matches!(
+                wrong,
+                Model::Filtered
+                    | Model::Fails(FailureClass::Auth | FailureClass::Quota | FailureClass::ContentFilter)
+            );
+            if is_final {
                 continue;
             }
             let params = params(path(&long_turn()), Trigger::Threshold);
@@ -463,7 +608,7 @@ fn halves_may_be_answered_in_any_order_or_never() {
     assert!(matches!(effects[..], [Effect::Consult(_)]), "{effects:?}");
     // Before the hooks' word nothing else counts.
     assert_eq!(machine.on(Input::Installed(true)), []);
-    assert_eq!(machine.on(Input::Answered { id: 0, answer: Ok(Box::new(says("x"))) }), []);
+    assert_eq!(machine.on(Input::Answered { id: 0, answer: Ok(Box::new(says("x"))), jitter: 0 }), []);
     let effects = machine.on(Input::Hooks(HookDecision::Continue));
     let [Effect::Ask(history), Effect::Ask(prefix)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!((history.kind, prefix.kind), (SummaryKind::History, SummaryKind::TurnPrefix));
@@ -471,7 +616,7 @@ fn halves_may_be_answered_in_any_order_or_never() {
     assert_eq!(machine.on(Input::Hooks(HookDecision::Continue)), []);
     assert_eq!(machine.on(Input::Installed(true)), []);
     let answer =
-        |request: &SummaryRequest| Input::Answered { id: request.id, answer: Model::Lossy.answer(request) };
+        |request: &SummaryRequest| Input::Answered { id: request.id, answer: Model::Lossy.answer(request), jitter: 0 };
     assert_eq!(machine.on(answer(prefix)), []);
     assert_eq!(machine.on(answer(prefix)), []);
     let effects = machine.on(answer(history));
@@ -502,7 +647,7 @@ fn what_is_larger_than_the_summariser_is_asked_in_parts_and_merged() {
         for ratio in [1.0, 2.0, 0.5] {
             let mut params = params(path(&turns(160)), Trigger::Threshold);
             params.window = 80_000;
-            params.summariser_window = summariser_window;
+            params.summarisers[0].window = summariser_window;
             params.ratio = Ratio::new(ratio);
             params.tokens_before = OVERHEAD + params.ratio.apply(64_000);
             params.keep_recent = Some(4_000);
@@ -557,13 +702,17 @@ fn a_summariser_smaller_than_known_gets_smaller_parts() {
 #[test]
 fn parts_of_a_size_that_was_refused_are_withdrawn() {
     let mut params = params(path(&turns(100)), Trigger::Threshold);
-    (params.window, params.summariser_window) = (45_000, 20_000);
+    (params.window, params.summarisers[0].window) = (45_000, 20_000);
     let (mut machine, _) = Compacting::begin(params);
     let effects = machine.on(Input::Hooks(HookDecision::Continue));
     let requests = |effects: &[Effect]| -> Vec<SummaryRequest> {
         let request = |effect: &Effect| match effect {
             Effect::Ask(request) => request.clone(),
-            Effect::Consult(_) | Effect::Withdraw(_) | Effect::Install(_) | Effect::End(_) => {
+            Effect::Consult(_)
+            | Effect::FallBack { .. }
+            | Effect::Withdraw(_)
+            | Effect::Install(_)
+            | Effect::End(_) => {
                 panic!("{effect:?}")
             }
         };
@@ -572,7 +721,7 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
     let old = requests(&effects);
     assert!(old.len() > 1);
     let failure = Failure::new(FailureClass::ContextOverflow, "too large");
-    let mut again = machine.on(Input::Answered { id: old[0].id, answer: Err(failure) });
+    let mut again = machine.on(Input::Answered { id: old[0].id, answer: Err(failure), jitter: 0 });
     // First the old ones go, then the new ones come.
     let others: Vec<u32> = old[1..].iter().map(|request| request.id).collect();
     assert_eq!(again.remove(0), Effect::Withdraw(others));
@@ -580,13 +729,13 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
     assert!(again.len() > old.len());
     // What was answered meanwhile is billed, and nothing else.
     for request in &old {
-        assert_eq!(machine.on(Input::Answered { id: request.id, answer: Model::Empty.answer(request) }), []);
+        assert_eq!(machine.on(Input::Answered { id: request.id, answer: Model::Empty.answer(request), jitter: 0 }), []);
     }
     // Only when each new one is answered are they merged.
     let mut last = Vec::new();
     for (asked, request) in again.iter().enumerate() {
         assert_eq!(last, [], "after {asked} answers");
-        last = machine.on(Input::Answered { id: request.id, answer: Model::Lossy.answer(request) });
+        last = machine.on(Input::Answered { id: request.id, answer: Model::Lossy.answer(request), jitter: 0 });
     }
     let merge = requests(&last);
     assert_eq!(merge[0].text.matches("<part number=").count(), again.len());
@@ -619,7 +768,7 @@ fn a_limit_that_cannot_be_is_not_believed() {
 #[test]
 fn a_summariser_much_smaller_than_told_is_found_by_halves_of_what_was_sent() {
     let mut params = params(path(&turns(60)), Trigger::Threshold);
-    (params.window, params.summariser_window) = (30_000, 1_000_000);
+    (params.window, params.summarisers[0].window) = (30_000, 1_000_000);
     let ran = run_with(&params, &HookDecision::Continue, |request| {
         if classes::tokens(&request.text) + request.cap_tokens < 6_000 {
             Model::Lossy.answer(request)
@@ -634,7 +783,7 @@ fn a_summariser_much_smaller_than_told_is_found_by_halves_of_what_was_sent() {
 #[test]
 fn the_calls_of_one_compaction_are_bounded() {
     let mut params = params(path(&turns(2_000)), Trigger::Manual);
-    (params.window, params.keep_recent, params.summariser_window) = (1_000_000, Some(10_000), 1_500);
+    (params.window, params.keep_recent, params.summarisers[0].window) = (1_000_000, Some(10_000), 1_500);
     for (at_window, outcome) in [(false, "failed"), (true, "truncated")] {
         params.at_window = at_window;
         let ran = run(&params, Model::Lossy);
@@ -643,7 +792,7 @@ fn the_calls_of_one_compaction_are_bounded() {
     let reason = run(&CompactionParams { at_window: false, ..params.clone() }, Model::Lossy).end.outcome;
     assert!(reason.reason().is_some_and(|reason| reason.contains("parts")), "{reason:?}");
     // Whatever is refused, and however often.
-    (params.at_window, params.summariser_window) = (false, 40_000);
+    (params.at_window, params.summarisers[0].window) = (false, 40_000);
     for limit in [None, Some(300), Some(3_000), Some(10_000)] {
         let mut calls = 0;
         let ran = run_with(&params, &HookDecision::Continue, |request| {
@@ -665,7 +814,7 @@ fn when_one_half_fails_for_good_the_other_is_withdrawn() {
     let effects = machine.on(Input::Hooks(HookDecision::Continue));
     let [Effect::Ask(history), Effect::Ask(prefix)] = &effects[..] else { panic!("{effects:?}") };
     let failure = Failure::new(FailureClass::Auth, "no");
-    let effects = machine.on(Input::Answered { id: prefix.id, answer: Err(failure) });
+    let effects = machine.on(Input::Answered { id: prefix.id, answer: Err(failure), jitter: 0 });
     assert!(
         matches!(&effects[..], [Effect::Withdraw(ids), Effect::Install(_)] if *ids == [history.id]),
         "{effects:?}"
@@ -682,7 +831,7 @@ fn a_previous_summary_is_merged_however_large() {
     for (summariser_window, whole) in [(100_000, true), (8_000, false)] {
         let mut params = params(sketch.path.clone(), Trigger::Threshold);
         params.window = 15_000;
-        params.summariser_window = summariser_window;
+        params.summarisers[0].window = summariser_window;
         let ran = run(&params, Model::Lossy);
         assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
         assert_fits(&params, &ran.requests);
@@ -974,7 +1123,7 @@ fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
             params.at_window |= random.one_in(4);
             params.ratio = Ratio::new(*random.pick(&[0.5, 1.0, 1.7, 3.0]));
             params.window = *random.pick(&[1_000, 10_000, 40_000]);
-            params.summariser_window = *random.pick(&[1_000, 5_000, 100_000]);
+            params.summarisers[0].window = *random.pick(&[1_000, 5_000, 100_000]);
             params.tokens_before =
                 params.overhead + params.ratio.apply(params.tokens_before - params.overhead);
             params.keep_recent = random.one_in(3).then(|| random.below(9_000));
@@ -1081,7 +1230,11 @@ fn first_asked(params: &CompactionParams) -> (Plan, Vec<(SummaryKind, u64)>) {
     }
     let asked = effects.iter().filter_map(|effect| match effect {
         Effect::Ask(request) => Some((request.kind, request.cap_tokens)),
-        Effect::Consult(_) | Effect::Withdraw(_) | Effect::Install(_) | Effect::End(_) => None,
+        Effect::Consult(_)
+        | Effect::FallBack { .. }
+        | Effect::Withdraw(_)
+        | Effect::Install(_)
+        | Effect::End(_) => None,
     });
     let asked = asked.collect();
     (plan, asked)
@@ -1332,7 +1485,7 @@ fn grow(settings: &CompactionSettings, window: u64, trigger: u64, model: Model, 
         let params = CompactionParams {
             settings: settings.clone(),
             window,
-            summariser_window: window,
+            summarisers: vec![SummariserLimits { window, output_tokens_max: None }],
             overhead,
             tokens_before: size,
             ..params(sketch.path.clone(), Trigger::Threshold)

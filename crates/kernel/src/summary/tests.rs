@@ -184,6 +184,8 @@ fn a_request_holds_the_transcript_the_previous_summary_and_the_instruction() {
 fn only_a_whole_answer_in_the_asked_for_form_is_accepted() {
     let judge = |answer: &AssistantMessage| accept(answer, SummaryKind::History, 100, true);
     let with = |stop| AssistantMessage { stop, ..says(RECORD) };
+    let lacks =
+        |found, missing: &[&'static str]| Rejected::Headings { found, needed: 4, missing: missing.to_vec() };
     assert_eq!(judge(&says(&format!("\n{RECORD}\n"))), Ok(RECORD.to_owned()));
     for (answer, why) in [
         (says(""), Rejected::Empty),
@@ -193,22 +195,35 @@ fn only_a_whole_answer_in_the_asked_for_form_is_accepted() {
         (with(StopReason::Length), Rejected::CutOff),
         (with(StopReason::Aborted), Rejected::Incomplete),
         (with(StopReason::Error), Rejected::Incomplete),
-        (with(StopReason::ContentFilter), Rejected::Incomplete),
+        (with(StopReason::ContentFilter), Rejected::Filtered),
         (with(StopReason::ToolCalls), Rejected::ToolCalls),
         (calls(&["x"]), Rejected::ToolCalls),
         (AssistantMessage { stop: StopReason::Stop, ..calls(&["x"]) }, Rejected::ToolCalls),
-        (says("I cannot help with that."), Rejected::Headings { found: 0, needed: 4 }),
-        (says("{\"error\": \"overloaded\"}"), Rejected::Headings { found: 0, needed: 4 }),
-        (says("## Goal\n## Progress\n## Next Steps"), Rejected::Headings { found: 3, needed: 4 }),
-        (says("Goal\nProgress\nNext Steps\nKey Decisions"), Rejected::Headings { found: 0, needed: 4 }),
+        (says("I cannot help with that."), lacks(0, &HISTORY_HEADINGS)),
+        (says("{\"error\": \"overloaded\"}"), lacks(0, &HISTORY_HEADINGS)),
+        (
+            says("## Goal\n## Progress\n## Next Steps"),
+            lacks(3, &["Constraints & Preferences", "Key Decisions", "Critical Context"]),
+        ),
+        (says("Goal\nProgress\nNext Steps\nKey Decisions"), lacks(0, &HISTORY_HEADINGS)),
     ] {
         assert_eq!(judge(&answer), Err(why), "{answer:?}");
     }
-    // The cap itself is allowed.
+    // The cap itself is allowed; a little too long is cut at a line, as long as the form survives that.
     let tokens = classes::tokens(RECORD);
-    for (cap, is_accepted) in [(tokens, true), (tokens - 1, false)] {
-        assert_eq!(accept(&says(RECORD), SummaryKind::History, cap, true).is_ok(), is_accepted, "cap {cap}");
-    }
+    let (lines, last) = RECORD.rsplit_once('\n').expect("it has lines");
+    assert_eq!(last, "x");
+    let within = |text: &str, cap| accept(&says(text), SummaryKind::History, cap, true);
+    assert_eq!(within(RECORD, tokens), Ok(RECORD.to_owned()));
+    let cut = within(RECORD, tokens - 1).expect("it has the form");
+    assert!(lines.strip_prefix(&cut).is_some_and(|rest| rest.is_empty() || rest.starts_with('\n')), "{cut}");
+    assert!(matches!(within(RECORD, tokens * 3 / 5), Err(Rejected::TooLong { .. })));
+    let one_line = format!("{} {}", "word ".repeat(40), "word ".repeat(50));
+    assert!(matches!(accept(&says(&one_line), SummaryKind::History, 80, false), Err(Rejected::TooLong { .. })));
+    let few = "## Goal\nx\n## Constraints & Preferences\nx\n## Progress\nx\n## Key Decisions";
+    let cap = classes::tokens(few) - 1;
+    assert_eq!(within(few, cap + 1), Ok(few.to_owned()));
+    assert!(matches!(within(few, cap), Err(Rejected::TooLong { .. })), "the last heading is needed");
     let long = format!("{RECORD}\n{}", "word ".repeat(300));
     assert!(matches!(judge(&says(&long)), Err(Rejected::TooLong { cap: 100, tokens }) if tokens > 100));
     // Headings as models write them.

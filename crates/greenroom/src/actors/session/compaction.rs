@@ -5,12 +5,15 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::compacting::{Compacting, CompactionParams, Effect, End, Segment};
+use greenroom_kernel::compacting::{
+    Compacting, CompactionParams, Effect, End, Segment, SummariserLimits,
+};
 use greenroom_kernel::due;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
 };
 use greenroom_kernel::path::ActivePath;
+use greenroom_kernel::retry::Retries;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{EntryId, Failure, Usage};
 use ractor::{Actor, ActorRef};
@@ -22,6 +25,7 @@ use crate::agent::Agent;
 use crate::compaction::{self, Compacted, CompactionReport};
 use crate::error::Result;
 use crate::event::EventKind;
+use crate::lane::Lane;
 use crate::message::{
     AgentMessage, CompactionOrder, CompactorMessage, MeasureFor, Measurement, RunAttempt, Summariser,
     TrackerMessage,
@@ -39,6 +43,12 @@ pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
 
 /// The reason of a compaction that was aborted by the session's user.
 const ABORTED: &str = "it was aborted";
+
+/// A model that may write summaries, with what it takes and gives.
+struct Writer {
+    summariser: Summariser,
+    limits: SummariserLimits,
+}
 
 /// What the calls of a compaction cost.
 #[derive(Debug, Clone, Copy, Default)]
@@ -60,6 +70,7 @@ impl SessionState {
         if self.current(stamp).is_none() {
             return;
         }
+        let trigger = self.trigger_of(trigger);
         let overflow = at_window.then_some(OverflowRequest { trigger, failed_attempts });
         if self.compaction.join(stamp, overflow) {
             return;
@@ -123,22 +134,14 @@ impl SessionState {
             window =
                 window.min(self.deps.limit(&self.definition.lane, self.definition.model()).unwrap_or(window));
         }
-        // The summariser's own window: that of the chosen model, of the one that is being left, or of ours; and what
-        // its provider said of it, whatever was set.
-        let (Summariser { lane, model, .. }, _) = self.summarisers(request);
-        let summariser = if self.definition.settings.summary_model.is_some() {
-            let settings = CompactionSettings::default();
-            self.deps.window(&Agent::new(model.clone()), &lane, &model, &settings, 0).tokens
-        } else {
-            let own = request.leaving.as_ref().map_or(window, |leaving| leaving.window);
-            Some(self.deps.limit(&lane, &model).map_or(own, |limit| limit.min(own)))
-        };
+        let limits = &self.definition.agent.limits;
         CompactionParams {
             path: self.log.path().to_vec(),
             settings: CompactionSettings::clone(&self.definition.settings),
             trigger: request.trigger,
             window,
-            summariser_window: summariser.unwrap_or(window),
+            summarisers: self.writers(window).into_iter().map(|writer| writer.limits).collect(),
+            retries: Retries::new(limits.retries_max, limits.loading_ms_max),
             overhead: self.overhead(),
             pinned: self.log.head().pins.clone(),
             tokens_before: size.tokens,
@@ -151,18 +154,71 @@ impl SessionState {
         }
     }
 
-    /// Who writes the summaries: the chosen model, the one that is being left, or ours; and ours, where that fails.
-    fn summarisers(&self, request: &CompactionRequest) -> (Summariser, Summariser) {
-        let own = self.definition.own_summariser(&self.deps);
-        let chosen = self.definition.settings.summary_model.as_ref();
-        let chosen = chosen.map(|model| self.definition.summariser(&self.deps, model));
-        let leaving = request.leaving.as_ref().map(|leaving| leaving.summariser.clone());
-        (chosen.or(leaving).unwrap_or_else(|| own.clone()), own)
+    /// Who writes the summaries: the configured model, or the one that was left; and ours, where that one fails.
+    /// `window` is ours, in tokens.
+    fn writers(&self, window: u64) -> Vec<Writer> {
+        let Self { deps, definition, .. } = self;
+        let writer = |summariser: Summariser, window: u64| {
+            let Summariser { lane, model, .. } = &summariser;
+            // What its provider said of it holds, whatever was set.
+            let window = deps.limit(lane, model).map_or(window, |limit| limit.min(window));
+            let output_tokens_max = deps.summary_output_max(&definition.agent, lane, model);
+            Writer { limits: SummariserLimits { window, output_tokens_max }, summariser }
+        };
+        let own = writer(definition.own_summariser(deps), window);
+        let first = match definition.settings.summary_model.as_deref() {
+            Some(model) if model == definition.model() => None,
+            Some(model) => {
+                let summariser = definition.summariser(deps, model);
+                let known = self.window_of(&summariser.lane, model).unwrap_or(window);
+                Some(writer(summariser, known))
+            }
+            None => self.left_model(window).map(|(summariser, window)| writer(summariser, window)),
+        };
+        first.into_iter().chain([own]).collect()
+    }
+
+    /// The window of a model that is not the session's own, in tokens: what is set for that one's does not hold.
+    fn window_of(&self, lane: &Lane, model: &str) -> Option<u64> {
+        let own = &self.definition.settings;
+        let settings = CompactionSettings { context_window: None, ..CompactionSettings::clone(own) };
+        self.deps.window(&Agent::new(model), lane, model, &settings, 0).tokens
+    }
+
+    /// The model that the session left, and its window in tokens, where that one is larger than ours and the model that
+    /// follows has not answered yet: it can still read the whole context.
+    fn left_model(&self, window: u64) -> Option<(Summariser, u64)> {
+        let left = self.left.as_ref()?;
+        let lane = self.deps.lanes.get(&left.provider)?;
+        let known = left.window.or_else(|| self.window_of(lane, &left.model))?;
+        let settings = self.deps.summary_settings(&self.definition.agent, &left.model);
+        let summariser = Summariser { lane: Arc::clone(lane), model: left.model.clone(), settings };
+        (known > window).then_some((summariser, known))
+    }
+
+    /// Why a compaction really is due that a run asked for: the model was switched, where the one that was left could
+    /// still be sent the context.
+    fn trigger_of(&self, trigger: Trigger) -> Trigger {
+        let is_switch = || {
+            let window = self.definition.window.tokens?;
+            self.left_model(window)
+        };
+        match trigger {
+            Trigger::Threshold if is_switch().is_some() => Trigger::ModelSwitch,
+            Trigger::Threshold
+            | Trigger::Overflow
+            | Trigger::Manual
+            | Trigger::ModelSwitch
+            | Trigger::Hook => trigger,
+        }
     }
 
     /// The size is known: plans, records the start, and lets the compactor go on with the plan.
     async fn start_compaction(&mut self, request: CompactionRequest, measured: &Measurement) {
         let params = self.compaction_params(&request, measured);
+        let summarisers: Vec<Summariser> =
+            self.writers(params.window).into_iter().map(|writer| writer.summariser).collect();
+        assert_eq!(summarisers.len(), params.summarisers.len(), "each has its limits");
         let tokens = measured.size.tokens;
         let (compacting, effects) = Compacting::begin(params);
         if let [Effect::End(end)] = effects.as_slice()
@@ -186,9 +242,8 @@ impl SessionState {
             self.tell_compacted(request, told, None);
             return;
         }
-        let (summariser, fallback) = self.summarisers(&request);
         self.compaction.begin(id, request);
-        let order = CompactionOrder { id, compacting, effects, ratio: measured.ratio, summariser, fallback };
+        let order = CompactionOrder { id, compacting, effects, ratio: measured.ratio, summarisers };
         match self.compactor().await {
             Ok(compactor) => {
                 let _ = compactor.cast(CompactorMessage::Begin(Box::new(order)));

@@ -128,6 +128,11 @@ impl SessionState {
                 .unwrap_or_else(|| self.definition.model().to_owned()),
             cap_tokens: self.definition.settings.prefix_cap(window),
             summariser_window: window,
+            output_tokens_max: self.deps.summary_output_max(
+                &self.definition.agent,
+                &self.definition.lane,
+                self.definition.settings.summary_model.as_deref().unwrap_or(self.definition.model()),
+            ),
             definition: Arc::clone(&self.definition.agent),
         })
     }

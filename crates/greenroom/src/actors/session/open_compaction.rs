@@ -10,7 +10,7 @@ use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::Trigger;
 
 use crate::compaction::{CompactOptions, Compacted};
-use crate::message::{ReplyTo, RunAttempt, Summariser};
+use crate::message::{ReplyTo, RunAttempt};
 
 #[cfg(test)]
 mod tests;
@@ -30,8 +30,6 @@ pub(super) struct CompactionRequest {
     /// The caller that waits for it.
     pub(super) reply: Option<ReplyTo<Compacted>>,
     pub(super) began: tokio::time::Instant,
-    /// The model that the session leaves, which writes the summary.
-    pub(super) leaving: Option<Leaving>,
 }
 
 /// What a run asks for at the window.
@@ -39,13 +37,6 @@ pub(super) struct CompactionRequest {
 pub(super) struct OverflowRequest {
     pub(super) trigger: Trigger,
     pub(super) failed_attempts: u32,
-}
-
-/// A model that a session leaves.
-pub(super) struct Leaving {
-    pub(super) summariser: Summariser,
-    /// Its window, in tokens.
-    pub(super) window: u64,
 }
 
 impl CompactionRequest {
@@ -60,7 +51,6 @@ impl CompactionRequest {
             or_else: None,
             reply: None,
             began: tokio::time::Instant::now(),
-            leaving: None,
         }
     }
 

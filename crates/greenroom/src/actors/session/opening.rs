@@ -13,7 +13,7 @@ use super::definition::{Definition, SessionLimits};
 use super::first_reply::Repeats;
 use super::inbox::Inbox;
 use super::open_compaction::OpenCompaction;
-use super::{PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
+use super::{LeftModel, PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
 use crate::actors::agent::{AgentActor, AgentArguments};
 use crate::actors::usage_tracker::{TrackerArguments, TrackerConfig, UsageTracker};
 use crate::deps::{Deps, blocking};
@@ -60,6 +60,8 @@ impl SessionState {
             tracker,
             compactor: None,
             restarts: Restarts::default(),
+            left: LeftModel::of(&log, &definition),
+            next_definition: None,
             definition,
             log,
             inbox: Inbox::default(),

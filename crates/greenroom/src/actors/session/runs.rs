@@ -468,6 +468,7 @@ impl SessionState {
                 });
             }
         }
+        self.take_next_definition();
         self.compact_if_requested();
         self.compact_if_due(measured).await;
     }
@@ -477,6 +478,7 @@ impl SessionState {
         self.shared.cancel_run();
         self.repeats.run_broken();
         self.warn(format!("the run was given up: {error}"));
+        self.take_next_definition();
         if let Some(run) = self.run.take()
             && let Some(reply) = run.reply
         {

@@ -10,9 +10,16 @@ fn source(drawing: &str) -> Source {
     Source { kind: SummaryKind::History, cap_tokens: 800, entries: path(drawing), previous: None }
 }
 
+/// None yet, by summarisers of these windows, one after another.
+fn by(windows: &[u64]) -> Summaries {
+    let limits = |window: &u64| SummariserLimits { window: *window, output_tokens_max: None };
+    let summarisers = windows.iter().map(limits).collect();
+    Summaries::new(Style::default(), Ratio::default(), summarisers, Retries::new(5, 300_000))
+}
+
 /// None yet, by a summariser of this window.
 fn summaries(window: u64) -> Summaries {
-    Summaries::new(Style::default(), Ratio::default(), window)
+    by(&[window])
 }
 
 /// A text of exactly so many tokens.
@@ -66,6 +73,7 @@ fn drive(
                     waiting.push_back(request.clone());
                 }
                 Effect::Withdraw(ids) => withdraw(&mut waiting, ids),
+                Effect::FallBack { .. } => {}
                 Effect::Consult(_) | Effect::Install(_) | Effect::End(_) => panic!("{effect:?}"),
             }
         }
@@ -78,7 +86,7 @@ fn drive(
             return (reaction.progress, calls);
         }
         let request = waiting.pop_front().expect("something is awaited");
-        reaction = summaries.answered(request.id, answer(&request));
+        reaction = summaries.answered(request.id, answer(&request), 0);
     }
 }
 
@@ -138,7 +146,7 @@ fn window_after(drawing: &str, limit: impl Fn(u64) -> Option<u64>) -> (u64, u64)
     let mut summaries = summaries(50_000);
     let requests = asks(&summaries.begin(vec![source(drawing)]));
     let sent = requests[0].tokens(Ratio::default());
-    let reaction = summaries.answered(requests[0].id, Err(too_large(limit(sent))));
+    let reaction = summaries.answered(requests[0].id, Err(too_large(limit(sent))), 0);
     assert_eq!(reaction.progress, Progress::Waiting);
     assert!(asks(&reaction).len() > requests.len(), "it is asked in smaller parts");
     (summaries.window(), sent)
@@ -197,7 +205,7 @@ fn all_of_a_compaction_asks_512_times_and_no_more() {
         assert_eq!((reaction.progress == Progress::Waiting, asked.is_empty()), (allowed, !allowed));
         if let Some(first) = asked.first() {
             // What is sent again counts, too.
-            let reaction = summaries.answered(first.id, garbage());
+            let reaction = summaries.answered(first.id, garbage(), 0);
             let Progress::Failed(why) = &reaction.progress else { panic!("{reaction:?}") };
             assert!(why.contains("more than 512 calls") && reaction.effects.is_empty(), "{why}");
             let [Effect::Withdraw(ids)] = &summaries.clear()[..] else { panic!("something was under way") };

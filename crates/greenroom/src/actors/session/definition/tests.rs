@@ -97,7 +97,7 @@ fn check_refused(agent: &Agent, because: &str) {
 async fn a_definition_in_which_nothing_could_work_is_refused() {
     let agent = || Agent::new("gpt-4o");
     check_refused(&agent().provider("nobody"), "named \"nobody\"; it has openai, other");
-    check_refused(&agent().instructions(words(110_000)), "no compaction can get below that");
+    check_refused(&agent().instructions(words(110_000)), "shorten the fixed part");
     check_refused(&agent().context_window(1_000).instructions(words(900)), "at 751 of 1000");
     let named = |name| agent().tool(name, |_: Nothing| async move { Ok("it rains") });
     check_refused(&named("two words"), "two words");
@@ -203,9 +203,9 @@ async fn instructions_of_a_run_replace_those_before_where_they_have_room() {
     assert_eq!(set(&mut definition, &short, 0), (Some(false), tokens), "the same text is no change");
     // Too large by themselves, or beside what is pinned: those before stay.
     assert_eq!(set(&mut definition, &words(900), 0), (None, tokens));
-    assert_eq!(set(&mut definition, &words(600), 300), (None, tokens));
+    assert_eq!(set(&mut definition, &words(450), 300), (None, tokens));
     assert_eq!(set(&mut definition, &short, 300), (Some(false), tokens));
-    assert_eq!(set(&mut definition, &words(600), 0).0, Some(true));
+    assert_eq!(set(&mut definition, &words(450), 0).0, Some(true));
 }
 
 #[tokio::test]
