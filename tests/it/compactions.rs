@@ -1,5 +1,7 @@
 //! Compactions through the actors.
 
+/// A branch that is left and summarised.
+mod branches;
 /// What programs may say about compactions.
 mod hooks;
 /// Which rung is taken, what is typed, and when nothing is tried any more.

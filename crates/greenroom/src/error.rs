@@ -19,6 +19,12 @@ pub enum Error {
     /// The run was interrupted. What had come is kept.
     #[error("the run was aborted")]
     Aborted,
+    /// The branch that was to be left could not be summarised. Nothing was changed.
+    #[error("the branch was not summarised, so nothing was changed: {reason}")]
+    BranchSummary {
+        /// Why.
+        reason: String,
+    },
     /// A guard or a budget ended the run.
     #[error("the run was stopped: {reason}")]
     Stopped {
@@ -313,6 +319,7 @@ impl Error {
             Self::DuplicateKey { outcome, .. } => outcome.is_none(),
             Self::Store(error) => error.is_retryable(),
             Self::Aborted
+            | Self::BranchSummary { .. }
             | Self::Stopped { .. }
             | Self::EmptyPrompt
             | Self::NothingToResume { .. }
@@ -352,6 +359,7 @@ impl Error {
             | Self::Config(_) => true,
             Self::Model(_)
             | Self::Aborted
+            | Self::BranchSummary { .. }
             | Self::Stopped { .. }
             | Self::TimedOut { .. }
             | Self::Interrupted { .. }

@@ -12,7 +12,6 @@
 
 mod actors;
 pub mod agent;
-mod branch_summary;
 pub mod bus;
 pub mod compaction;
 mod deps;

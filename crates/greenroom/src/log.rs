@@ -9,7 +9,6 @@ use std::sync::Arc;
 use greenroom_kernel::Usage;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId, EntryKind, RunOutcome,
-    Trigger,
 };
 use greenroom_kernel::message::{Block, Message, ToolResult};
 use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
@@ -479,7 +478,7 @@ impl Draft {
                 head.open_compaction = None;
                 if ended.outcome.is_installed() {
                     head.automatic_compaction_failures = 0;
-                } else if ended.trigger != Trigger::Manual
+                } else if ended.trigger.is_automatic()
                     && matches!(ended.outcome, CompactionOutcome::Failed { .. })
                 {
                     head.automatic_compaction_failures += 1;

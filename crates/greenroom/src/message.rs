@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, Segment};
 use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
@@ -109,10 +110,10 @@ pub(crate) enum SessionMessage {
     },
     /// From outside: the newest compaction no longer counts.
     Undo { reply: ReplyTo<ContextUsage> },
-    /// From outside: go on from another entry; what happened on the branch that is left may come along.
-    Branch { to: Option<EntryId>, summary: Option<BranchSummary>, reply: ReplyTo<()> },
-    /// From outside: the entries of the branch that would be left, and who is to summarise them.
-    LeftBranch { to: Option<EntryId>, reply: ReplyTo<LeftBranch> },
+    /// From outside: go on from another entry.
+    Branch { to: Option<EntryId>, reply: ReplyTo<()> },
+    /// From outside: go on from another entry, with a summary of the branch that is left.
+    BranchWithSummary { to: Option<EntryId>, reply: ReplyTo<Compacted> },
     /// From outside: pin an entry, or release it.
     Pin { entry: EntryId, pinned: bool, reply: ReplyTo<()> },
     /// From outside: append the records of an import or a fork, to an empty session.
@@ -135,7 +136,7 @@ pub(crate) enum SessionMessage {
     /// From the session's own timer: nothing happened for a while.
     IdleCheck { activity: u64 },
 
-    /// From a sub-agent's call or a branch's summary: what it spent, for this session's bill.
+    /// From a sub-agent's call: what it spent, for this session's bill.
     Spent(Spent),
 
     /// From the agent: record these messages, deliver what waits at this boundary, and say so.
@@ -168,6 +169,8 @@ pub(crate) enum SessionMessage {
 
     /// From the compactor: replace the segment, if it is still what it was.
     ReplacePathSegment { compaction: EntryId, segment: Box<Segment>, cost_microdollars: Option<u64> },
+    /// From the compactor: the summary of the branch that is left.
+    BranchSummarised { compaction: EntryId, record: Box<BranchRecord>, cost_microdollars: Option<u64> },
     /// From the compactor: it is over.
     CompactionOver { compaction: EntryId, end: Box<End>, cost_microdollars: Option<u64> },
 }
@@ -185,7 +188,7 @@ impl SessionMessage {
             Self::PlanManually { .. } => "session/plan_manually",
             Self::Undo { .. } => "session/undo",
             Self::Branch { .. } => "session/branch",
-            Self::LeftBranch { .. } => "session/left_branch",
+            Self::BranchWithSummary { .. } => "session/branch_with_summary",
             Self::Pin { .. } => "session/pin",
             Self::Import { .. } => "session/import",
             Self::State(..) => "session/state",
@@ -205,27 +208,10 @@ impl SessionMessage {
             Self::LimitLearned { .. } => "session/limit_learned",
             Self::Measured { .. } => "session/measured",
             Self::ReplacePathSegment { .. } => "session/replace_path_segment",
+            Self::BranchSummarised { .. } => "session/branch_summarised",
             Self::CompactionOver { .. } => "session/compaction_over",
         }
     }
-}
-
-/// What happened on a branch that is left.
-#[derive(Debug, Clone)]
-pub(crate) struct BranchSummary {
-    pub(crate) summary: String,
-    pub(crate) files: greenroom_kernel::FileOps,
-}
-
-/// The branch that would be left.
-pub(crate) struct LeftBranch {
-    pub(crate) entries: Vec<Arc<Entry>>,
-    pub(crate) model: String,
-    pub(crate) cap_tokens: u64,
-    pub(crate) summariser_window: u64,
-    /// The most output of the summariser, in tokens, where that is known.
-    pub(crate) output_tokens_max: Option<u64>,
-    pub(crate) definition: Arc<Agent>,
 }
 
 /// How a prompt is to be answered.
@@ -439,14 +425,23 @@ impl CompactorMessage {
 pub(crate) struct CompactionOrder {
     /// The entry of its start.
     pub(crate) id: EntryId,
-    /// Its plan, and what comes next.
-    pub(crate) compacting: Compacting,
+    /// What is to be done.
+    pub(crate) work: CompactionWork,
     /// What to do first.
     pub(crate) effects: Vec<Effect>,
     /// What the provider counts for each token that we estimate.
     pub(crate) ratio: Ratio,
     /// Who writes the summaries: the first one, and each other where the one before fails.
     pub(crate) summarisers: Vec<Summariser>,
+}
+
+/// What a compactor works on.
+#[derive(Debug)]
+pub(crate) enum CompactionWork {
+    /// The older part of the context is replaced.
+    Replace(Compacting),
+    /// A branch that is left is summarised.
+    Branch(BranchSummary),
 }
 
 /// A model that writes summaries, at its provider. An order names it, since the session may go on with another.

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use greenroom_kernel::entry::{Delivery as InboxDelivery, EntryId, Spender, Spent};
+use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::usage::ContextUsage;
@@ -235,25 +235,29 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::NotIdle`]; [`Error::NoEntry`]; [`Error::BranchPoint`] if no branch can begin there.
     pub async fn branch(&self, to: Option<EntryId>) -> Result<()> {
-        self.ask(|reply| SessionMessage::Branch { to, summary: None, reply }).await
+        self.ask(|reply| SessionMessage::Branch { to, reply }).await
     }
 
-    /// As [`Self::branch`], and takes along a summary of what happened on the branch that is left.
+    /// As [`Self::branch`], and takes along a summary of what happened on the branch that is left, its own compactions and
+    /// files included. It is a compaction of the branch: with its events (trigger `branch`), its retries and its bill, and
+    /// [`Self::abort`] cancels it. Input that comes meanwhile waits.
     ///
     /// # Errors
-    /// As [`Self::branch`]; [`Error::Model`] when no summary could be had; then nothing is changed.
+    /// As [`Self::branch`]; [`Error::BranchSummary`] when no summary could be had or it was aborted: then nothing is changed.
     pub async fn branch_with_summary(&self, to: Option<EntryId>) -> Result<()> {
-        let left = self.ask(|reply| SessionMessage::LeftBranch { to, reply }).await?;
-        let mut spent =
-            Spent { by: Spender::BranchSummary, usage: Usage::default(), cost_microdollars: Some(0) };
-        let summary = crate::branch_summary::of(&self.deps, &self.shared.id, left, &mut spent).await;
-        if spent.usage.total_tokens() > 0 {
-            let place = self.place()?;
-            let actor = self.actor().await?;
-            self.send(&actor, place, SessionMessage::Spent(spent))?;
+        let done = self.ask(|reply| SessionMessage::BranchWithSummary { to, reply }).await?;
+        match &done.outcome {
+            // Nothing: nothing was said on the branch.
+            CompactionOutcome::Completed | CompactionOutcome::Nothing { .. } => Ok(()),
+            CompactionOutcome::Failed { .. }
+            | CompactionOutcome::Cancelled { .. }
+            | CompactionOutcome::Truncated
+            | CompactionOutcome::Superseded
+            | CompactionOutcome::Interrupted => {
+                let reason = done.outcome.reason().unwrap_or("it was interrupted").to_owned();
+                Err(Error::BranchSummary { reason })
+            }
         }
-        let summary = summary?;
-        self.ask(|reply| SessionMessage::Branch { to, summary, reply }).await
     }
 
     /// Compacts when the current run is over, or now if none runs. For hooks and tools, which may not wait.

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use crate::compacting::branch::BranchRecord;
 use crate::compacting::summaries::{Progress, Reaction, SUMMARY_TOKENS_MIN, Source, Summaries, to_estimate};
 use crate::due::answer_room_max;
 use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, EntryKind, Trigger};
@@ -27,6 +28,7 @@ use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, Style, SummaryKind};
 use crate::usage::Ratio;
 
+pub mod branch;
 mod summaries;
 
 #[cfg(test)]
@@ -76,7 +78,9 @@ impl CompactionParams {
         match self.trigger {
             Trigger::Overflow => Occasion::Emergency,
             Trigger::Manual => Occasion::Manual,
-            Trigger::Threshold | Trigger::ModelSwitch | Trigger::Hook => Occasion::Automatic,
+            Trigger::Threshold | Trigger::ModelSwitch | Trigger::Hook | Trigger::Branch => {
+                Occasion::Automatic
+            }
         }
     }
 
@@ -231,6 +235,8 @@ pub enum Effect {
     Withdraw(Vec<u32>),
     /// Replace the segment; answer with [`Input::Installed`].
     Install(Box<Segment>),
+    /// The summary of a branch is whole; nothing comes after this. See [`branch`].
+    Summarised(Box<BranchRecord>),
     /// The compaction is over; nothing comes after this.
     End(End),
 }
@@ -368,7 +374,10 @@ impl Compacting {
                     HookDecision::Supply(supplied) => self.install_supplied(&supplied),
                 }
             }
-            (Phase::Hooks | Phase::Answers | Phase::Install { .. }, Input::Answered { id, answer, jitter }) => {
+            (
+                Phase::Hooks | Phase::Answers | Phase::Install { .. },
+                Input::Answered { id, answer, jitter },
+            ) => {
                 let reaction = self.summaries.answered(id, answer, jitter);
                 self.follow(reaction)
             }

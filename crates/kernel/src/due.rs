@@ -101,7 +101,7 @@ pub fn is_due(trigger: Trigger, size: &Size, has_news: bool) -> bool {
         // One that was not enough must not be followed by the next at once.
         Trigger::Threshold => size.is_due && has_news,
         Trigger::ModelSwitch => size.is_due,
-        Trigger::Overflow | Trigger::Manual | Trigger::Hook => true,
+        Trigger::Overflow | Trigger::Manual | Trigger::Hook | Trigger::Branch => true,
     }
 }
 

@@ -241,6 +241,18 @@ pub enum Trigger {
     ModelSwitch,
     /// A hook asked for it.
     Hook,
+    /// A branch was left, and its summary comes along. Nothing is replaced.
+    Branch,
+}
+
+impl Trigger {
+    /// Whether it came without being asked for, so that a failure holds the next one back.
+    pub fn is_automatic(self) -> bool {
+        match self {
+            Self::Threshold | Self::Overflow | Self::ModelSwitch | Self::Hook => true,
+            Self::Manual | Self::Branch => false,
+        }
+    }
 }
 
 /// How a compaction ended. In JSON: `outcome`, and `reason` where there is one.

@@ -332,11 +332,10 @@ impl Rejected {
                 "Your last answer was cut off at the output limit. Write a much shorter record, and end it."
                     .to_owned(),
             ),
-            Self::Incomplete => {
-                Some("Your last answer broke off. Write the whole record again.".to_owned())
-            }
+            Self::Incomplete => Some("Your last answer broke off. Write the whole record again.".to_owned()),
             Self::ToolCalls => Some(
-                "Your last answer called tools, and there are none here. Write the record as text.".to_owned(),
+                "Your last answer called tools, and there are none here. Write the record as text."
+                    .to_owned(),
             ),
             Self::TooLong { tokens, cap } => Some(format!(
                 "Your last answer had about {tokens} tokens, and at most {cap} are allowed. Write a shorter record."
@@ -497,6 +496,11 @@ pub fn truncated(plan: &Plan, cap_tokens: u64) -> String {
 /// A supplied summary, escaped, with the active request and the footer.
 pub fn supplied(plan: &Plan, summary: &str) -> String {
     append_footer(escape_tags(summary.trim()), plan.active_request.as_deref(), &plan.files)
+}
+
+/// The record of a branch that was left, with the files that were touched there as its footer.
+pub fn branch_record(text: &str, files: &FileOps) -> String {
+    append_footer(text.to_owned(), None, files)
 }
 
 fn append_footer(mut text: String, active_request: Option<&str>, files: &FileOps) -> String {

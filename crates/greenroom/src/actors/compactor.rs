@@ -9,18 +9,20 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_kernel::compacting::{Compacting, Effect, HookDecision, Input, SummaryRequest};
+use greenroom_kernel::compacting::{Effect, HookDecision, Input, SummaryRequest};
 use greenroom_kernel::retry::BACKOFF_MS_MAX;
 use greenroom_kernel::run::is_full;
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, EntryId, Failure, FailureClass};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+use crate::actors::agent::jitter;
 use crate::compaction::{self, CompactionProposal};
 use crate::deps::{Deps, model_info};
-use crate::actors::agent::jitter;
 use crate::event::{EventKind, Retried};
-use crate::message::{CompactionOrder, CompactorMessage, SessionMail, SessionMessage, Summariser};
+use crate::message::{
+    CompactionOrder, CompactionWork, CompactorMessage, SessionMail, SessionMessage, Summariser,
+};
 use crate::shared::SessionShared;
 use crate::summary_call;
 
@@ -48,7 +50,7 @@ pub(crate) struct CompactorState {
 struct Running {
     /// The entry of its start: news of another compaction is late.
     id: EntryId,
-    compacting: Compacting,
+    work: CompactionWork,
     /// Who writes the summaries: the first one, and each other where the one before fails.
     summarisers: Vec<Summariser>,
     /// Questions that wait for a child.
@@ -144,10 +146,10 @@ impl Actor for Compactor {
 
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
-        let CompactionOrder { id, compacting, effects, ratio, summarisers } = order;
+        let CompactionOrder { id, work, effects, ratio, summarisers } = order;
         self.running = Some(Box::new(Running {
             id,
-            compacting,
+            work,
             summarisers,
             queue: VecDeque::new(),
             delayed: HashMap::new(),
@@ -186,7 +188,10 @@ impl CompactorState {
 
     async fn input(&mut self, myself: &ActorRef<CompactorMessage>, compaction: EntryId, input: Input) {
         let Some(running) = self.current(compaction) else { return };
-        let effects = running.compacting.on(input);
+        let effects = match &mut running.work {
+            CompactionWork::Replace(compacting) => compacting.on(input),
+            CompactionWork::Branch(branch) => branch.on(input),
+        };
         self.perform(myself, effects).await;
     }
 
@@ -201,7 +206,8 @@ impl CompactorState {
             match effect {
                 Effect::Consult(plan) => {
                     let compaction = running.id;
-                    let params = running.compacting.params();
+                    let CompactionWork::Replace(compacting) = &running.work else { continue };
+                    let params = compacting.params();
                     let proposal = CompactionProposal {
                         session: Arc::clone(&self.shared.id),
                         trigger: params.trigger,
@@ -236,6 +242,13 @@ impl CompactorState {
                     let message =
                         SessionMessage::ReplacePathSegment { compaction, segment, cost_microdollars };
                     let _ = self.session.cast(message.into());
+                }
+                Effect::Summarised(record) => {
+                    let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
+                    self.running = None;
+                    let message = SessionMessage::BranchSummarised { compaction, record, cost_microdollars };
+                    let _ = self.session.cast(message.into());
+                    return;
                 }
                 Effect::End(end) => {
                     let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
@@ -291,7 +304,7 @@ impl CompactorState {
                 summariser: summariser.clone(),
                 compaction,
                 session: self.shared.id.to_string(),
-                fills_window: is_full(tokens, running.compacting.summariser_window()),
+                fills_window: is_full(tokens, running.summariser_window()),
             };
             match Actor::spawn_linked(None, SummaryActor, arguments, myself.get_cell()).await {
                 Ok((actor, _)) => {
@@ -309,6 +322,14 @@ impl CompactorState {
 }
 
 impl Running {
+    /// What a request to the summariser may fill, in tokens.
+    fn summariser_window(&self) -> u64 {
+        match &self.work {
+            CompactionWork::Replace(compacting) => compacting.summariser_window(),
+            CompactionWork::Branch(branch) => branch.summariser_window(),
+        }
+    }
+
     /// Forgets these questions. Killing a child drops its call.
     fn withdraw(&mut self, ids: &[u32]) {
         self.queue.retain(|question| !ids.contains(&question.id));

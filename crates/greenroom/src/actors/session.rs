@@ -193,12 +193,10 @@ impl SessionState {
             SessionMessage::Undo { reply } => {
                 let _ = reply.send(self.undo().await);
             }
-            SessionMessage::Branch { to, summary, reply } => {
-                let _ = reply.send(self.branch(to, summary).await);
+            SessionMessage::Branch { to, reply } => {
+                let _ = reply.send(self.branch(to).await);
             }
-            SessionMessage::LeftBranch { to, reply } => {
-                let _ = reply.send(self.left_branch(to).await);
-            }
+            SessionMessage::BranchWithSummary { to, reply } => self.branch_with_summary(to, reply).await,
             SessionMessage::Spent(spent) => self.spent(spent).await,
             SessionMessage::Pin { entry, pinned, reply } => {
                 let _ = reply.send(self.pin(entry, pinned).await);
@@ -266,6 +264,9 @@ impl SessionState {
             },
             SessionMessage::ReplacePathSegment { compaction, segment, cost_microdollars } => {
                 self.replace_path_segment(compaction, *segment, cost_microdollars).await;
+            }
+            SessionMessage::BranchSummarised { compaction, record, cost_microdollars } => {
+                self.branch_summarised(compaction, *record, cost_microdollars).await;
             }
             SessionMessage::CompactionOver { compaction, end, cost_microdollars } => {
                 self.compaction_over(compaction, *end, cost_microdollars).await;
@@ -549,13 +550,12 @@ impl LeftModel {
         // The switch was recorded, and then nobody answered.
         let path = log.path();
         let change = path.iter().rposition(|entry| matches!(entry.kind, EntryKind::ModelChange { .. }))?;
-        let newest = path.iter().rposition(|entry| is_answer(&entry.kind)).filter(|newest| *newest < change)?;
+        let newest =
+            path.iter().rposition(|entry| is_answer(&entry.kind)).filter(|newest| *newest < change)?;
         match &**path[newest].kind.as_message()? {
-            Message::Assistant(answer) => Some(Self {
-                provider: answer.provider.clone(),
-                model: answer.model.clone(),
-                window: None,
-            }),
+            Message::Assistant(answer) => {
+                Some(Self { provider: answer.provider.clone(), model: answer.model.clone(), window: None })
+            }
             Message::User(_) | Message::ToolResult(_) => None,
         }
     }

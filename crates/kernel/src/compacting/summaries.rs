@@ -69,6 +69,11 @@ impl Source {
         let previous = previous.filter(|previous| !previous.is_empty()).map(str::to_owned);
         Self { kind, cap_tokens, entries: entries.clone(), previous }
     }
+
+    /// A branch that is left.
+    pub(super) fn branch(entries: Vec<Arc<Entry>>, cap_tokens: u64) -> Self {
+        Self { kind: SummaryKind::Branch, cap_tokens, entries, previous: None }
+    }
 }
 
 /// What follows from an input: what to do, and how far the summaries are.
@@ -511,9 +516,8 @@ impl Summaries {
     /// `None` where one takes too many.
     fn parts_of_misfits(&self) -> Option<Vec<Option<Parts>>> {
         let (window, cap_max) = (self.window(), self.cap_max());
-        let fits = |asked: &Asked| {
-            asked.request.cap_tokens <= cap_max && asked.request.tokens(self.ratio) <= window
-        };
+        let fits =
+            |asked: &Asked| asked.request.cap_tokens <= cap_max && asked.request.tokens(self.ratio) <= window;
         let of = |(index, job): (usize, &Job)| {
             if self.asked.values().filter(|asked| asked.job == index).all(fits) {
                 return Some(None);

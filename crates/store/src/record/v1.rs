@@ -189,7 +189,7 @@ stored_struct!(V1: Compaction {
     cost_microdollars: Option<u64>,
 });
 
-stored_enum!(V1: Trigger { 0 = Threshold, 1 = Overflow, 2 = Manual, 3 = ModelSwitch, 4 = Hook });
+stored_enum!(V1: Trigger { 0 = Threshold, 1 = Overflow, 2 = Manual, 3 = ModelSwitch, 4 = Hook, 5 = Branch });
 
 stored_struct!(V1: CompactionStarted { trigger: Trigger, tokens_before: u64, messages_before: u64 });
 

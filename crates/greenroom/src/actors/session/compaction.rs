@@ -5,9 +5,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::compacting::{
-    Compacting, CompactionParams, Effect, End, Segment, SummariserLimits,
-};
+use greenroom_kernel::compacting::{Compacting, CompactionParams, Effect, End, Segment, SummariserLimits};
 use greenroom_kernel::due;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
@@ -27,8 +25,8 @@ use crate::error::Result;
 use crate::event::EventKind;
 use crate::lane::Lane;
 use crate::message::{
-    AgentMessage, CompactionOrder, CompactorMessage, MeasureFor, Measurement, RunAttempt, Summariser,
-    TrackerMessage,
+    AgentMessage, CompactionOrder, CompactionWork, CompactorMessage, MeasureFor, Measurement, RunAttempt,
+    Summariser, TrackerMessage,
 };
 
 /// Whether a segment may be replaced: its base is still the newest active compaction, it begins with the first
@@ -45,16 +43,16 @@ pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
 const ABORTED: &str = "it was aborted";
 
 /// A model that may write summaries, with what it takes and gives.
-struct Writer {
-    summariser: Summariser,
-    limits: SummariserLimits,
+pub(super) struct Writer {
+    pub(super) summariser: Summariser,
+    pub(super) limits: SummariserLimits,
 }
 
 /// What the calls of a compaction cost.
 #[derive(Debug, Clone, Copy, Default)]
-struct Spending {
-    usage: Usage,
-    cost_microdollars: Option<u64>,
+pub(super) struct Spending {
+    pub(super) usage: Usage,
+    pub(super) cost_microdollars: Option<u64>,
 }
 
 impl SessionState {
@@ -156,7 +154,7 @@ impl SessionState {
 
     /// Who writes the summaries: the configured model, or the one that was left; and ours, where that one fails.
     /// `window` is ours, in tokens.
-    fn writers(&self, window: u64) -> Vec<Writer> {
+    pub(super) fn writers(&self, window: u64) -> Vec<Writer> {
         let Self { deps, definition, .. } = self;
         let writer = |summariser: Summariser, window: u64| {
             let Summariser { lane, model, .. } = &summariser;
@@ -209,7 +207,8 @@ impl SessionState {
             | Trigger::Overflow
             | Trigger::Manual
             | Trigger::ModelSwitch
-            | Trigger::Hook => trigger,
+            | Trigger::Hook
+            | Trigger::Branch => trigger,
         }
     }
 
@@ -243,7 +242,13 @@ impl SessionState {
             return;
         }
         self.compaction.begin(id, request);
-        let order = CompactionOrder { id, compacting, effects, ratio: measured.ratio, summarisers };
+        let work = CompactionWork::Replace(compacting);
+        self.order(CompactionOrder { id, work, effects, ratio: measured.ratio, summarisers }).await;
+    }
+
+    /// Lets the compactor go on with what has begun.
+    pub(super) async fn order(&mut self, order: CompactionOrder) {
+        let id = order.id;
         match self.compactor().await {
             Ok(compactor) => {
                 let _ = compactor.cast(CompactorMessage::Begin(Box::new(order)));
@@ -381,7 +386,7 @@ impl SessionState {
     }
 
     /// Records the end of the compaction that runs, which installed nothing.
-    async fn end_compaction(
+    pub(super) async fn end_compaction(
         &mut self,
         id: EntryId,
         outcome: CompactionOutcome,
@@ -401,8 +406,9 @@ impl SessionState {
         if let Err(error) = self.append(draft, None).await {
             self.warn(format!("a compaction's end could not be recorded: {error}"));
         }
-        let is_automatic = ended.trigger != Trigger::Manual;
-        if is_automatic && self.log.head().automatic_compaction_failures == PAUSE_AFTER_FAILURES {
+        if ended.trigger.is_automatic()
+            && self.log.head().automatic_compaction_failures == PAUSE_AFTER_FAILURES
+        {
             self.warn(format!(
                 "{PAUSE_AFTER_FAILURES} compactions in a row failed; automatic compaction is paused until a manual one \
                  works, or the model or the settings change"
@@ -413,7 +419,12 @@ impl SessionState {
     }
 
     /// The result of a compaction that changed nothing and recorded no end.
-    fn unchanged(&self, request: &CompactionRequest, outcome: CompactionOutcome, tokens: u64) -> Compacted {
+    pub(super) fn unchanged(
+        &self,
+        request: &CompactionRequest,
+        outcome: CompactionOutcome,
+        tokens: u64,
+    ) -> Compacted {
         let messages = self.log.messages();
         Compacted {
             started: None,
@@ -432,7 +443,12 @@ impl SessionState {
     }
 
     /// Tells the run, the hooks and the caller that a compaction ended.
-    fn tell_compacted(&mut self, request: CompactionRequest, told: Compacted, floor: Option<Failure>) {
+    pub(super) fn tell_compacted(
+        &mut self,
+        request: CompactionRequest,
+        told: Compacted,
+        floor: Option<Failure>,
+    ) {
         self.compaction.ended();
         if let Some(stamp) = request.run {
             let installed = told.entry_id.is_some();
@@ -452,7 +468,9 @@ impl SessionState {
                 }
             }
         }
-        if !self.deps.hooks.is_empty() && !matches!(told.outcome, CompactionOutcome::Nothing { .. }) {
+        let concerns_hooks =
+            told.trigger != Trigger::Branch && !matches!(told.outcome, CompactionOutcome::Nothing { .. });
+        if !self.deps.hooks.is_empty() && concerns_hooks {
             let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
             let entry = self.log.path().iter().find(|entry| Some(entry.id) == told.entry_id).cloned();
             let report = CompactionReport {

@@ -7,22 +7,32 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use greenroom_kernel::EntryId;
+use greenroom_kernel::compacting::Effect;
+use greenroom_kernel::compacting::branch::{BranchParams, BranchRecord, BranchSummary};
 use greenroom_kernel::due::Size;
-use greenroom_kernel::entry::{Entry, EntryKind, Trigger};
+use greenroom_kernel::entry::{
+    CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
+};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::path::ActivePath;
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
+use greenroom_kernel::retry::Retries;
+use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::Estimator;
 use greenroom_kernel::usage::{ContextUsage, Measured, Ratio, Reports, measure};
 
 use super::SessionState;
+use super::compaction::Spending;
 use super::open_compaction::CompactionRequest;
 use super::opening::shared;
 use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::blocking;
 use crate::error::{BranchPointError, Error, PinError, Result};
-use crate::message::{BranchSummary, LeftBranch, Measurement, ReplyTo, TrackerMessage};
+use crate::log::Draft;
+use crate::message::{CompactionOrder, CompactionWork, Measurement, ReplyTo, Summariser, TrackerMessage};
 
+/// The window that a branch is summarised for where nothing knows the model's, in tokens.
+const WINDOW_ASSUMED: u64 = 128_000;
 /// The most that may be pinned, as a share of the window: one part in this many.
 const PIN_SHARE: u64 = 8;
 
@@ -71,8 +81,16 @@ impl SessionState {
         Ok(ContextUsage::new(size, self.definition.window))
     }
 
-    pub(super) async fn branch(&mut self, to: Option<EntryId>, summary: Option<BranchSummary>) -> Result<()> {
+    pub(super) async fn branch(&mut self, to: Option<EntryId>) -> Result<()> {
         self.check_idle("branch it")?;
+        let path = self.branch_path(to).await?;
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::LeafMoved { to });
+        self.follow_branch(draft, path).await
+    }
+
+    /// The path that a branch to this entry begins with.
+    async fn branch_path(&self, to: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
         let entries = self.log.head().entries;
         if let Some(entry) = to.filter(|to| to.0 >= entries) {
             return Err(Error::NoEntry { entry, entries });
@@ -84,14 +102,11 @@ impl SessionState {
         if !greenroom_kernel::path::open_calls(&path).is_empty() {
             return Err(Error::BranchPoint(BranchPointError::InsideCall));
         }
-        let left = self.log.head().leaf;
-        let mut draft = self.log.draft(self.deps.now_ms());
-        draft.push(EntryKind::LeafMoved { to });
-        let mut path = path;
-        if let (Some(BranchSummary { summary, files }), Some(from)) = (summary, left) {
-            draft.push(EntryKind::BranchSummary { from, summary, files });
-            path.extend(draft.entries.last().map(Arc::clone));
-        }
+        Ok(path)
+    }
+
+    /// Records a branch: from now on the context is this path.
+    async fn follow_branch(&mut self, mut draft: Draft, path: Vec<Arc<Entry>>) -> Result<()> {
         draft.follow_path(&path, self.measure_path(&path).tokens());
         self.append(draft, None).await?;
         self.take_path(path);
@@ -99,9 +114,133 @@ impl SessionState {
         Ok(())
     }
 
+    /// Has the branch summarised that is left, and branches when the summary comes.
+    pub(super) async fn branch_with_summary(&mut self, to: Option<EntryId>, reply: ReplyTo<Compacted>) {
+        let begun = self.begin_branch_summary(to).await;
+        let mut request = CompactionRequest::new(Trigger::Branch);
+        let (work, effects, summarisers) = match begun {
+            Ok(Some(begun)) => begun,
+            Ok(None) => {
+                let branched = self.branch(to).await;
+                let outcome =
+                    CompactionOutcome::Nothing { reason: "nothing was said on the branch".to_owned() };
+                let told = self.unchanged(&request, outcome, self.log.head().context_tokens);
+                let _ = reply.send(branched.map(|()| told));
+                return;
+            }
+            Err(error) => {
+                let _ = reply.send(Err(error));
+                return;
+            }
+        };
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.close_compaction(&self.log);
+        let id = draft.push(EntryKind::CompactionStarted(CompactionStarted {
+            trigger: Trigger::Branch,
+            tokens_before: self.log.head().context_tokens,
+            messages_before: self.log.messages(),
+        }));
+        if let Err(error) = self.append(draft, None).await {
+            let _ = reply.send(Err(error));
+            return;
+        }
+        (request.reply, request.branch_to) = (Some(reply), to);
+        self.compaction.begin(id, request);
+        let ratio = self.ratio();
+        let work = CompactionWork::Branch(work);
+        self.order(CompactionOrder { id, work, effects, ratio, summarisers }).await;
+    }
+
+    /// What is to be asked for the summary of the branch that is left, and of whom; `None` where nothing was said on it.
+    async fn begin_branch_summary(
+        &self,
+        to: Option<EntryId>,
+    ) -> Result<Option<(BranchSummary, Vec<Effect>, Vec<Summariser>)>> {
+        self.check_idle("branch it")?;
+        let kept: HashSet<EntryId> = self.branch_path(to).await?.iter().map(|entry| entry.id).collect();
+        let path = self.log.path();
+        let is_left = |id: EntryId| !kept.contains(&id);
+        let active = ActivePath::of(path);
+        // What it replaced before the branch began is kept word for word.
+        let compaction = active.compaction.map(|index| &path[index]).filter(|entry| {
+            let first_kept = entry.kind.as_compaction().and_then(|compaction| compaction.first_kept);
+            is_left(entry.id) && first_kept.is_none_or(is_left)
+        });
+        let settings = CompactionSettings::clone(&self.definition.settings);
+        let window = self.definition.window.tokens.unwrap_or(WINDOW_ASSUMED);
+        let writers = self.writers(window);
+        let limits = writers.iter().map(|writer| writer.limits).collect();
+        let run_limits = &self.definition.agent.limits;
+        let begun = BranchSummary::begin(BranchParams {
+            left: active.entries().iter().filter(|entry| is_left(entry.id)).cloned().collect(),
+            compaction: compaction.cloned(),
+            settings,
+            window,
+            summarisers: limits,
+            retries: Retries::new(run_limits.retries_max, run_limits.loading_ms_max),
+            ratio: self.ratio(),
+        });
+        let summarisers = writers.into_iter().map(|writer| writer.summariser).collect();
+        Ok(begun.map(|(work, effects)| (work, effects, summarisers)))
+    }
+
+    /// The summary of the branch that is left came: branches, with the summary, its end and its cost in one append.
+    pub(super) async fn branch_summarised(
+        &mut self,
+        id: EntryId,
+        record: BranchRecord,
+        cost_microdollars: Option<u64>,
+    ) {
+        let Some(request) = self.compaction.of(id) else { return };
+        let (to, duration_ms) = (request.branch_to, request.duration_ms());
+        let BranchRecord { summary, files, usage } = record;
+        let (Ok(mut path), Some(from)) = (self.branch_path(to).await, self.log.head().leaf) else {
+            let reason = "the branch that was left cannot be read".to_owned();
+            let spending = Spending { usage, cost_microdollars };
+            self.end_compaction(id, CompactionOutcome::Failed { reason }, None, spending).await;
+            return;
+        };
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::LeafMoved { to });
+        let entry = draft.push(EntryKind::BranchSummary { from, summary, files });
+        path.extend(draft.entries.last().map(Arc::clone));
+        let messages_after = ActivePath::of(&path).messages();
+        let started = self.log.interrupted_compaction().expect("a compaction that runs is open in the log");
+        let ended = CompactionEnded {
+            outcome: CompactionOutcome::Completed,
+            entry: Some(entry),
+            tokens_after: self.measure_path(&path).tokens(),
+            messages_after,
+            messages_removed: started.messages_before.saturating_sub(messages_after),
+            duration_ms,
+            summary_usage: usage,
+            cost_microdollars,
+            ..started
+        };
+        draft.push(EntryKind::CompactionEnded(ended.clone()));
+        let told = match self.follow_branch(draft, path).await {
+            Ok(()) => Ok(Compacted::from(&ended)),
+            Err(error) => Err(error),
+        };
+        let Some(mut request) = self.compaction.end(id) else { return };
+        match told {
+            Ok(told) => self.tell_compacted(request, told, None),
+            Err(error) => {
+                if let Some(reply) = request.reply.take() {
+                    let _ = reply.send(Err(error));
+                }
+                self.compaction.ended();
+            }
+        }
+    }
+
+    fn ratio(&self) -> Ratio {
+        self.deps.learned.ratio(self.definition.lane.origin(), self.definition.model())
+    }
+
     /// The size of a path that is not the session's yet.
     fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
-        let ratio = self.deps.learned.ratio(self.definition.lane.origin(), self.definition.model());
+        let ratio = self.ratio();
         let overhead = self.definition.overhead(self.log.pinned_tokens_before(path));
         measure(path, Estimator::Classes, overhead, ratio, Reports::Believed)
     }
@@ -112,33 +251,12 @@ impl SessionState {
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
     }
 
-    /// What stands on the path now and would not, if it ended at `to`.
-    pub(super) async fn left_branch(&mut self, to: Option<EntryId>) -> Result<LeftBranch> {
-        self.check_idle("branch it")?;
-        let kept: HashSet<EntryId> = self.read_path(to).await?.iter().map(|entry| entry.id).collect();
-        let entries = self.log.path().iter().filter(|entry| !kept.contains(&entry.id)).cloned().collect();
-        let window = self.definition.window.tokens.unwrap_or(128_000);
-        Ok(LeftBranch {
-            entries,
-            model: self
-                .definition
-                .settings
-                .summary_model
-                .clone()
-                .unwrap_or_else(|| self.definition.model().to_owned()),
-            cap_tokens: self.definition.settings.prefix_cap(window),
-            summariser_window: window,
-            output_tokens_max: self.deps.summary_output_max(
-                &self.definition.agent,
-                &self.definition.lane,
-                self.definition.settings.summary_model.as_deref().unwrap_or(self.definition.model()),
-            ),
-            definition: Arc::clone(&self.definition.agent),
-        })
-    }
-
     /// The path to an entry, back to what the newest active compaction on it kept.
     async fn read_path(&self, leaf: Option<EntryId>) -> Result<Vec<Arc<Entry>>> {
+        if leaf.is_none() {
+            // A session in which nothing was recorded is not in the store yet.
+            return Ok(Vec::new());
+        }
         let (store, id) = (self.deps.store.clone(), Arc::clone(&self.shared.id));
         let read = move || -> Result<Vec<Arc<Entry>>> {
             let all = shared(store.load(&id, EntryId(0))?);

@@ -29,6 +29,8 @@ pub(super) struct CompactionRequest {
     pub(super) or_else: Option<OverflowRequest>,
     /// The caller that waits for it.
     pub(super) reply: Option<ReplyTo<Compacted>>,
+    /// Where the branch begins that is to be gone to, with [`Trigger::Branch`].
+    pub(super) branch_to: Option<EntryId>,
     pub(super) began: tokio::time::Instant,
 }
 
@@ -50,6 +52,7 @@ impl CompactionRequest {
             run: None,
             or_else: None,
             reply: None,
+            branch_to: None,
             began: tokio::time::Instant::now(),
         }
     }

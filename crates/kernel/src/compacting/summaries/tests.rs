@@ -74,7 +74,9 @@ fn drive(
                 }
                 Effect::Withdraw(ids) => withdraw(&mut waiting, ids),
                 Effect::FallBack { .. } => {}
-                Effect::Consult(_) | Effect::Install(_) | Effect::End(_) => panic!("{effect:?}"),
+                Effect::Consult(_) | Effect::Install(_) | Effect::Summarised(_) | Effect::End(_) => {
+                    panic!("{effect:?}")
+                }
             }
         }
         if reaction.progress != Progress::Waiting {

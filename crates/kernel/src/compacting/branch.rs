@@ -1,0 +1,139 @@
+//! The summary of a branch that is left: a compaction of the branch, which replaces nothing.
+//!
+//! It has a compaction's parts, merges, retries and summarisers. What a compaction on the branch had summarised goes in as
+//! that compaction's summary.
+//!
+//! Invariants: exactly one [`Effect::Summarised`] or [`Effect::End`], and nothing after it.
+
+use std::sync::Arc;
+
+use super::summaries::{Progress, Reaction, Source, Summaries};
+use super::{Effect, End, Input, SummariserLimits};
+use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, EntryKind};
+use crate::files::FileOps;
+use crate::message::Usage;
+use crate::plan::touched_files;
+use crate::retry::Retries;
+use crate::settings::CompactionSettings;
+use crate::summary::{self, Style, SummaryKind};
+use crate::usage::Ratio;
+
+/// A branch that is left, and how it is to be summarised.
+#[derive(Debug, Clone)]
+pub struct BranchParams {
+    /// What stands on the path and would not afterwards, in order.
+    pub left: Vec<Arc<Entry>>,
+    /// The newest active compaction, where it replaced a part of the branch.
+    pub compaction: Option<Arc<Entry>>,
+    /// The settings of compaction as they are now.
+    pub settings: CompactionSettings,
+    /// The model's window, in tokens.
+    pub window: u64,
+    /// Who writes the summary, one after another, as in [`super::CompactionParams::summarisers`].
+    pub summarisers: Vec<SummariserLimits>,
+    /// What one request may be tried again.
+    pub retries: Retries,
+    /// What the provider counts for each token that we estimate.
+    pub ratio: Ratio,
+}
+
+/// The record of a branch that was left.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BranchRecord {
+    /// What happened there, with the files as its footer.
+    pub summary: String,
+    /// The files that were touched there.
+    pub files: FileOps,
+    /// What all model calls used.
+    pub usage: Usage,
+}
+
+/// The summary of a branch, in the making.
+#[derive(Debug)]
+pub struct BranchSummary {
+    summaries: Summaries,
+    files: FileOps,
+    is_over: bool,
+}
+
+impl BranchSummary {
+    /// Says what to ask first; `None` where nothing was said on the branch.
+    pub fn begin(params: BranchParams) -> Option<(Self, Vec<Effect>)> {
+        let mut files = FileOps::default();
+        let mut entries = Vec::new();
+        if let Some((entry, compaction)) = params.compaction.as_ref().and_then(with_compaction) {
+            files.merge(&compaction.files);
+            entries.push(record_of(entry, compaction));
+        }
+        let said = params.left.iter().filter(|entry| !matches!(entry.kind, EntryKind::Compaction(_)));
+        entries.extend(said.cloned());
+        files.merge(&touched_files(&params.left));
+        if summary::transcript(&entries).is_empty() {
+            return None;
+        }
+        let style = Style { focus: None, prompt: params.settings.compact_prompt.clone() };
+        let mut summaries = Summaries::new(style, params.ratio, params.summarisers, params.retries);
+        let source = Source::branch(entries, params.settings.prefix_cap(params.window));
+        let reaction = summaries.begin(vec![source]);
+        let mut this = Self { summaries, files, is_over: false };
+        let effects = this.follow(reaction);
+        Some((this, effects))
+    }
+
+    /// What a request to the summariser may fill, in tokens: its window as it is known by now.
+    pub fn summariser_window(&self) -> u64 {
+        self.summaries.window()
+    }
+
+    /// Decides what to do next. After its end it decides nothing.
+    pub fn on(&mut self, input: Input) -> Vec<Effect> {
+        match input {
+            _ if self.is_over => Vec::new(),
+            Input::Answered { id, answer, jitter } => {
+                let reaction = self.summaries.answered(id, answer, jitter);
+                self.follow(reaction)
+            }
+            Input::Cancelled { reason } => self.end(CompactionOutcome::Cancelled { reason }),
+            // No hook is asked, and nothing is replaced.
+            Input::Hooks(_) | Input::Installed(_) => Vec::new(),
+        }
+    }
+
+    fn follow(&mut self, reaction: Reaction) -> Vec<Effect> {
+        let Reaction { mut effects, progress } = reaction;
+        match progress {
+            Progress::Waiting => {}
+            Progress::Failed(why) => {
+                let reason = format!("no summary could be made: {why}");
+                effects.extend(self.end(CompactionOutcome::Failed { reason }));
+            }
+            Progress::Complete => {
+                self.is_over = true;
+                let text = self.summaries.text(SummaryKind::Branch).unwrap_or_default();
+                effects.push(Effect::Summarised(Box::new(BranchRecord {
+                    summary: summary::branch_record(text, &self.files),
+                    files: std::mem::take(&mut self.files),
+                    usage: self.summaries.usage(),
+                })));
+            }
+        }
+        effects
+    }
+
+    fn end(&mut self, outcome: CompactionOutcome) -> Vec<Effect> {
+        self.is_over = true;
+        self.summaries.clear();
+        vec![Effect::End(End { outcome, floor: None, usage: self.summaries.usage() })]
+    }
+}
+
+fn with_compaction(entry: &Arc<Entry>) -> Option<(&Entry, &Compaction)> {
+    entry.kind.as_compaction().map(|compaction| (&**entry, compaction))
+}
+
+/// What a compaction on the branch had summarised, as a record that stands before the messages after it.
+fn record_of(entry: &Entry, compaction: &Compaction) -> Arc<Entry> {
+    let summary = summary::without_footer(&compaction.summary).to_owned();
+    let kind = EntryKind::BranchSummary { from: EntryId(0), summary, files: FileOps::default() };
+    Arc::new(Entry { kind, ..entry.clone() })
+}

@@ -1,0 +1,196 @@
+//! The summary of a branch that is left is a compaction of the branch: with its parts, merges, retries and bill, supervised
+//! and cancellable; and all that was said on the branch reaches a summariser.
+
+use std::time::Duration;
+
+use greenroom::kernel::EntryId;
+use greenroom::kernel::entry::{EntryKind, Trigger};
+use greenroom::kernel::files::Touch;
+use greenroom::prelude::*;
+use greenroom_kernel::FileOps;
+use greenroom_simulator::{
+    ByPurpose, CallInfo, Echo, Fault, Function, Pace, Reply as Said, RetryAfter, Script, SeenRequest,
+    Summariser,
+};
+
+use crate::compaction_fixtures::{
+    asked, calls, chat, compactions, ends, keep, opened, result, said, settings, user,
+};
+use crate::support::{agent, drain, names, runtime, simulator};
+
+/// The record of the branch that was left, and its files.
+async fn record(runtime: &Runtime) -> (String, FileOps) {
+    let entries = runtime.entries("s", EntryId(0)).await.unwrap();
+    let record = entries.iter().rev().find_map(|entry| match &entry.kind {
+        EntryKind::BranchSummary { summary, files, .. } => Some((summary.clone(), files.clone())),
+        _ => None,
+    });
+    record.expect("a branch was summarised")
+}
+
+/// A branch of 118 messages, larger than the summariser's window: none of them is left out, and the parts are merged.
+#[tokio::test(start_paused = true)]
+async fn a_large_branch_is_summarised_whole() {
+    let model = simulator(Echo, 16_000);
+    let runtime = runtime(&model).await;
+    let mut messages = chat(1, 20);
+    messages.extend(chat(59, 260));
+    let session = opened(&runtime, "s", &agent(16_000), messages).await;
+    let mut events = session.subscribe();
+    session.branch_with_summary(Some(EntryId(1))).await.unwrap();
+    let asked = asked(&model);
+    assert!(asked.len() >= 4, "parts and merges: {}", asked.len());
+    for id in 0..118 {
+        let name = format!("m{id}. ");
+        assert!(asked.iter().any(|call| call.request.last_user_text().contains(&name)), "{name}");
+    }
+    assert!(asked.last().unwrap().request.last_user_text().contains("<part number=\"1\">"));
+    let seen = drain(&mut events);
+    let [end] = ends(&seen).try_into().unwrap();
+    assert_eq!(
+        (end.trigger, end.outcome.as_str(), end.messages_removed),
+        (Trigger::Branch, "completed", 117)
+    );
+    assert!(end.tokens_after < end.tokens_before && end.summary_usage.total_tokens() > 30_000, "{end:?}");
+    let state = session.state().await.unwrap();
+    assert_eq!(state.context.tokens, end.tokens_after);
+    assert_eq!(session.context().await.unwrap().len(), 3);
+    model.assert_clean();
+}
+
+/// What the branch's own compaction had summarised is in the record, and its files.
+#[tokio::test(start_paused = true)]
+async fn what_was_compacted_on_the_branch_is_in_its_summary() {
+    let scribe = Function(|request: &SeenRequest, info: CallInfo| {
+        let early = request.last_user_text().contains("early words");
+        let said = Summariser::Obedient.reply(request, info);
+        if early { Said { text: format!("{}\n- the lighthouse", said.text), ..said } } else { said }
+    });
+    let model = simulator(ByPurpose::new(Echo, scribe), 100_000);
+    let runtime = runtime(&model).await;
+    let mut messages = chat(2, 100);
+    messages.extend([
+        user("early words"),
+        calls(&["a"], "early.rs"),
+        result("a", "r", &[("early.rs", Touch::Modified)]),
+        said("done"),
+    ]);
+    messages.extend(chat(8, 200));
+    messages.extend([calls(&["b"], "late.rs"), result("b", "r", &[("late.rs", Touch::Read)]), said("done")]);
+    let session = opened(&runtime, "s", &agent(100_000), messages).await;
+    assert_eq!(session.compact(keep(700)).await.unwrap().outcome.as_str(), "completed");
+    assert!(compactions(&runtime, "s").await[0].1.summary.contains("the lighthouse"));
+    session.branch_with_summary(Some(EntryId(3))).await.unwrap();
+    let request = asked(&model).last().unwrap().request.last_user_text();
+    assert!(request.contains("[Record]: ") && request.contains("the lighthouse"), "{request}");
+    assert!(!request.contains("[User]: early words"), "it is in the compaction's summary already");
+    let (summary, files) = record(&runtime).await;
+    assert_eq!(files.modified().collect::<Vec<_>>(), ["early.rs"]);
+    assert_eq!(files.read().collect::<Vec<_>>(), ["late.rs"]);
+    assert!(
+        summary.ends_with(
+            "<read-files>\nlate.rs\n</read-files>\n\n<modified-files>\nearly.rs\n</modified-files>"
+        )
+    );
+    // One whose part is kept word for word is not repeated.
+    session.branch(Some(EntryId(11))).await.unwrap();
+    session.prompt("and on").await.unwrap();
+    session.branch_with_summary(Some(EntryId(11))).await.unwrap();
+    let request = asked(&model).last().unwrap().request.last_user_text();
+    assert!(!request.contains("the lighthouse") && request.contains("and on"), "{request}");
+}
+
+/// A summariser that is busy, answers garbage once or is refused: the branch is summarised all the same, and what was
+/// tried is told and billed.
+#[tokio::test(start_paused = true)]
+async fn a_branch_s_summary_is_tried_again_and_falls_back() {
+    for fault in [Fault::RateLimited(RetryAfter::Seconds(7)), Fault::ServerError(500), Fault::Loading] {
+        let failing = fault.clone();
+        let scribe = Function(move |request: &SeenRequest, info: CallInfo| match info.session_call {
+            0 | 1 => Said::fault(failing.clone()),
+            _ => Summariser::Obedient.reply(request, info),
+        });
+        let model = simulator(ByPurpose::new(Echo, scribe), 100_000);
+        let runtime = runtime(&model).await;
+        let session = opened(&runtime, "s", &agent(100_000), chat(6, 100)).await;
+        let mut events = session.subscribe();
+        session.branch_with_summary(Some(EntryId(1))).await.unwrap();
+        let told = names(&mut events);
+        assert_eq!(told.iter().filter(|name| **name == "retry").count(), 2, "{fault:?}: {told:?}");
+    }
+    // The summary model is refused; the session's own writes.
+    let scribe = Function(|request: &SeenRequest, info: CallInfo| match request.model.as_str() {
+        "scribe" => Said::fault(Fault::Http {
+            status: 403,
+            headers: Vec::new(),
+            body: r#"{"error":{"message":"not allowed","code":"forbidden"}}"#.to_owned(),
+        }),
+        _ => Summariser::Obedient.reply(request, info),
+    });
+    let model = simulator(ByPurpose::new(Echo, scribe), 100_000);
+    let runtime = runtime(&model).await;
+    let with_scribe = settings(|settings| settings.summary_model = Some("scribe".into()));
+    let session = opened(&runtime, "s", &agent(100_000).compaction(with_scribe), chat(6, 100)).await;
+    session.branch_with_summary(Some(EntryId(1))).await.unwrap();
+    let models: Vec<String> = asked(&model).iter().map(|call| call.request.model.clone()).collect();
+    assert_eq!(models, ["scribe", "simulated"]);
+}
+
+/// Where no summary can be had nothing is changed; nor where it is aborted. A prompt waits for it meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_branch_that_is_not_summarised_is_not_left() {
+    let model = simulator(ByPurpose::new(Echo, Summariser::Garbage), 100_000);
+    let runtime_of_garbage = runtime(&model).await;
+    let session = opened(&runtime_of_garbage, "s", &agent(100_000), chat(6, 100)).await;
+    let before = session.context().await.unwrap();
+    let error = session.branch_with_summary(Some(EntryId(1))).await.unwrap_err();
+    assert!(matches!(&error, Error::BranchSummary { .. }), "{error}");
+    assert!(
+        error.to_string().starts_with("the branch was not summarised, so nothing was changed: no summary")
+    );
+    assert_eq!(session.context().await.unwrap(), before);
+
+    let slow = Function(|request: &SeenRequest, info: CallInfo| {
+        let pace = Pace { chunks: 2, first_ms: 60_000, between_ms: 1 };
+        Summariser::Obedient.reply(request, info).with_pace(pace)
+    });
+    let model = simulator(ByPurpose::new(Echo, slow), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(6, 100)).await;
+    let branch = |session: &SessionHandle| {
+        let session = session.clone();
+        tokio::spawn(async move { session.branch_with_summary(Some(EntryId(1))).await })
+    };
+    let branching = branch(&session);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(matches!(session.branch(Some(EntryId(1))).await, Err(Error::NotIdle { .. })));
+    session.abort();
+    let error = branching.await.unwrap().unwrap_err();
+    assert!(error.to_string().ends_with("it was aborted"), "{error}");
+    assert_eq!(session.context().await.unwrap(), before);
+
+    let branching = branch(&session);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let began = tokio::time::Instant::now();
+    session.prompt("and on").await.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(50), "it waited: {:?}", began.elapsed());
+    branching.await.unwrap().unwrap();
+    let texts: Vec<String> = session.context().await.unwrap().iter().map(|message| message.text()).collect();
+    assert_eq!(texts.len(), 5, "two messages, the record, the prompt and its answer: {texts:?}");
+    assert!(texts[2].contains("went another way") && texts[3] == "and on", "{texts:?}");
+    model.assert_clean();
+}
+
+/// A failure of a branch's summary is no failure of automatic compaction.
+#[tokio::test(start_paused = true)]
+async fn a_branch_s_failures_pause_nothing() {
+    let model = simulator(ByPurpose::new(Echo, Summariser::Garbage), 100_000);
+    let runtime = runtime(&model).await;
+    let session = opened(&runtime, "s", &agent(100_000), chat(6, 100)).await;
+    for _ in 0..4 {
+        session.branch_with_summary(Some(EntryId(1))).await.unwrap_err();
+    }
+    assert_eq!(runtime.store().head("s").unwrap().unwrap().automatic_compaction_failures, 0);
+    let empty = runtime.open("t", &agent(100_000)).await.unwrap();
+    empty.branch_with_summary(None).await.unwrap();
+}
