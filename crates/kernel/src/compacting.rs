@@ -20,7 +20,9 @@ use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
 use crate::render::summary_text;
 use crate::retry::Retries;
 use crate::run::is_full;
-use crate::settings::{CompactOptions, CompactionSettings, CutRule, Occasion, SUCCESS_SHARE, Strategy, share};
+use crate::settings::{
+    CompactOptions, CompactionSettings, CutRule, Occasion, SUCCESS_SHARE, Strategy, share,
+};
 use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, Style, SummaryKind};
 use crate::usage::Ratio;
@@ -366,7 +368,10 @@ impl Compacting {
                     HookDecision::Supply(supplied) => self.install_supplied(&supplied),
                 }
             }
-            (Phase::Hooks | Phase::Answers | Phase::Install { .. }, Input::Answered { id, answer, jitter }) => {
+            (
+                Phase::Hooks | Phase::Answers | Phase::Install { .. },
+                Input::Answered { id, answer, jitter },
+            ) => {
                 let reaction = self.summaries.answered(id, answer, jitter);
                 self.follow(reaction)
             }

@@ -332,11 +332,10 @@ impl Rejected {
                 "Your last answer was cut off at the output limit. Write a much shorter record, and end it."
                     .to_owned(),
             ),
-            Self::Incomplete => {
-                Some("Your last answer broke off. Write the whole record again.".to_owned())
-            }
+            Self::Incomplete => Some("Your last answer broke off. Write the whole record again.".to_owned()),
             Self::ToolCalls => Some(
-                "Your last answer called tools, and there are none here. Write the record as text.".to_owned(),
+                "Your last answer called tools, and there are none here. Write the record as text."
+                    .to_owned(),
             ),
             Self::TooLong { tokens, cap } => Some(format!(
                 "Your last answer had about {tokens} tokens, and at most {cap} are allowed. Write a shorter record."

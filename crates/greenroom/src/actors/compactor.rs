@@ -16,9 +16,9 @@ use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, EntryId, Failure, FailureClass};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 
+use crate::actors::agent::jitter;
 use crate::compaction::{self, CompactionProposal};
 use crate::deps::{Deps, model_info};
-use crate::actors::agent::jitter;
 use crate::event::{EventKind, Retried};
 use crate::message::{CompactionOrder, CompactorMessage, SessionMail, SessionMessage, Summariser};
 use crate::shared::SessionShared;

@@ -549,13 +549,12 @@ impl LeftModel {
         // The switch was recorded, and then nobody answered.
         let path = log.path();
         let change = path.iter().rposition(|entry| matches!(entry.kind, EntryKind::ModelChange { .. }))?;
-        let newest = path.iter().rposition(|entry| is_answer(&entry.kind)).filter(|newest| *newest < change)?;
+        let newest =
+            path.iter().rposition(|entry| is_answer(&entry.kind)).filter(|newest| *newest < change)?;
         match &**path[newest].kind.as_message()? {
-            Message::Assistant(answer) => Some(Self {
-                provider: answer.provider.clone(),
-                model: answer.model.clone(),
-                window: None,
-            }),
+            Message::Assistant(answer) => {
+                Some(Self { provider: answer.provider.clone(), model: answer.model.clone(), window: None })
+            }
             Message::User(_) | Message::ToolResult(_) => None,
         }
     }

@@ -511,9 +511,8 @@ impl Summaries {
     /// `None` where one takes too many.
     fn parts_of_misfits(&self) -> Option<Vec<Option<Parts>>> {
         let (window, cap_max) = (self.window(), self.cap_max());
-        let fits = |asked: &Asked| {
-            asked.request.cap_tokens <= cap_max && asked.request.tokens(self.ratio) <= window
-        };
+        let fits =
+            |asked: &Asked| asked.request.cap_tokens <= cap_max && asked.request.tokens(self.ratio) <= window;
         let of = |(index, job): (usize, &Job)| {
             if self.asked.values().filter(|asked| asked.job == index).all(fits) {
                 return Some(None);

@@ -346,7 +346,11 @@ fn assert_fits(params: &CompactionParams, requests: &[SummaryRequest]) {
     for request in requests {
         let text = classes::tokens(summary::SYSTEM) + classes::tokens(&request.text);
         let tokens = params.ratio.apply(text) + request.cap_tokens * 5 / 4;
-        assert!(tokens <= params.summarisers[0].window, "{tokens} of {}: {request:?}", params.summarisers[0].window);
+        assert!(
+            tokens <= params.summarisers[0].window,
+            "{tokens} of {}: {request:?}",
+            params.summarisers[0].window
+        );
     }
 }
 
@@ -422,12 +426,9 @@ fn a_failure_is_tried_again_as_often_as_it_may_help() {
     assert_eq!(asked(Model::Filtered), [0]);
     // With a turn's retries and waits.
     let turn = [0, 500, 1_000, 2_000, 4_000, 8_000];
-    for class in [
-        FailureClass::RateLimited,
-        FailureClass::Overloaded,
-        FailureClass::Timeout,
-        FailureClass::Malformed,
-    ] {
+    for class in
+        [FailureClass::RateLimited, FailureClass::Overloaded, FailureClass::Timeout, FailureClass::Malformed]
+    {
         assert_eq!(asked(Model::Fails(class)), turn, "{class}");
     }
     for model in [Model::Empty, Model::Blank, Model::OnlyReasoning, Model::Aborted, Model::Broken] {
@@ -474,11 +475,13 @@ fn where_one_summariser_fails_the_next_one_goes_on() {
             for second in [LARGE, SummariserLimits { window: 4_000, output_tokens_max: Some(500) }] {
                 let params = two(LARGE, second);
                 let ran = run_with(&params, &HookDecision::Continue, |request| {
-                    let is_broken = request.summariser == 0 && broken_half.is_none_or(|half| half == request.kind);
+                    let is_broken =
+                        request.summariser == 0 && broken_half.is_none_or(|half| half == request.kind);
                     if is_broken { wrong.answer(request) } else { Model::Obedient.answer(request) }
                 });
                 assert_eq!(ran.outcome(), "completed", "{wrong:?} {broken_half:?}: {:?}", ran.end);
-                let by_second: Vec<_> = ran.requests.iter().filter(|request| request.summariser == 1).collect();
+                let by_second: Vec<_> =
+                    ran.requests.iter().filter(|request| request.summariser == 1).collect();
                 assert!(!by_second.is_empty(), "{wrong:?}");
                 for request in by_second {
                     assert!(request.output_tokens_max <= second.output_tokens_max.unwrap_or(u64::MAX));
@@ -486,11 +489,18 @@ fn where_one_summariser_fails_the_next_one_goes_on() {
                 }
                 let first_by_second = ran.requests.iter().position(|request| request.summariser == 1);
                 let after = &ran.requests[first_by_second.expect("found above")..];
-                assert!(after.iter().all(|request| request.summariser == 1), "the first one is asked no more");
+                assert!(
+                    after.iter().all(|request| request.summariser == 1),
+                    "the first one is asked no more"
+                );
                 // What the working half gave before is kept.
                 if broken_half == Some(SummaryKind::TurnPrefix) {
                     let history = ran.requests.iter().filter(|request| request.kind == SummaryKind::History);
-                    assert_eq!(history.map(|request| request.summariser).collect::<Vec<_>>(), [0], "{wrong:?}");
+                    assert_eq!(
+                        history.map(|request| request.summariser).collect::<Vec<_>>(),
+                        [0],
+                        "{wrong:?}"
+                    );
                 }
             }
         }
@@ -504,10 +514,8 @@ fn where_one_summariser_fails_the_next_one_goes_on() {
 fn a_summary_asks_for_no_more_output_than_its_model_gives() {
     for output_max in [50, 100, 1_000, 1_001, 1_999, 8_192] {
         let limits = SummariserLimits { output_tokens_max: Some(output_max), ..LARGE };
-        let params = CompactionParams {
-            summarisers: vec![limits],
-            ..params(path(&long_turn()), Trigger::Manual)
-        };
+        let params =
+            CompactionParams { summarisers: vec![limits], ..params(path(&long_turn()), Trigger::Manual) };
         let ran = run(&params, Model::Lossy);
         for request in &ran.requests {
             assert!(request.output_tokens_max <= output_max, "{request:?}");
@@ -615,8 +623,11 @@ fn halves_may_be_answered_in_any_order_or_never() {
     // A second word, an answer to nothing, and an installation that nobody asked for change nothing.
     assert_eq!(machine.on(Input::Hooks(HookDecision::Continue)), []);
     assert_eq!(machine.on(Input::Installed(true)), []);
-    let answer =
-        |request: &SummaryRequest| Input::Answered { id: request.id, answer: Model::Lossy.answer(request), jitter: 0 };
+    let answer = |request: &SummaryRequest| Input::Answered {
+        id: request.id,
+        answer: Model::Lossy.answer(request),
+        jitter: 0,
+    };
     assert_eq!(machine.on(answer(prefix)), []);
     assert_eq!(machine.on(answer(prefix)), []);
     let effects = machine.on(answer(history));
@@ -729,13 +740,17 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
     assert!(again.len() > old.len());
     // What was answered meanwhile is billed, and nothing else.
     for request in &old {
-        assert_eq!(machine.on(Input::Answered { id: request.id, answer: Model::Empty.answer(request), jitter: 0 }), []);
+        assert_eq!(
+            machine.on(Input::Answered { id: request.id, answer: Model::Empty.answer(request), jitter: 0 }),
+            []
+        );
     }
     // Only when each new one is answered are they merged.
     let mut last = Vec::new();
     for (asked, request) in again.iter().enumerate() {
         assert_eq!(last, [], "after {asked} answers");
-        last = machine.on(Input::Answered { id: request.id, answer: Model::Lossy.answer(request), jitter: 0 });
+        last =
+            machine.on(Input::Answered { id: request.id, answer: Model::Lossy.answer(request), jitter: 0 });
     }
     let merge = requests(&last);
     assert_eq!(merge[0].text.matches("<part number=").count(), again.len());

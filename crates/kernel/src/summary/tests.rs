@@ -219,7 +219,10 @@ fn only_a_whole_answer_in_the_asked_for_form_is_accepted() {
     assert!(lines.strip_prefix(&cut).is_some_and(|rest| rest.is_empty() || rest.starts_with('\n')), "{cut}");
     assert!(matches!(within(RECORD, tokens * 3 / 5), Err(Rejected::TooLong { .. })));
     let one_line = format!("{} {}", "word ".repeat(40), "word ".repeat(50));
-    assert!(matches!(accept(&says(&one_line), SummaryKind::History, 80, false), Err(Rejected::TooLong { .. })));
+    assert!(matches!(
+        accept(&says(&one_line), SummaryKind::History, 80, false),
+        Err(Rejected::TooLong { .. })
+    ));
     let few = "## Goal\nx\n## Constraints & Preferences\nx\n## Progress\nx\n## Key Decisions";
     let cap = classes::tokens(few) - 1;
     assert_eq!(within(few, cap + 1), Ok(few.to_owned()));

@@ -5,9 +5,7 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::compacting::{
-    Compacting, CompactionParams, Effect, End, Segment, SummariserLimits,
-};
+use greenroom_kernel::compacting::{Compacting, CompactionParams, Effect, End, Segment, SummariserLimits};
 use greenroom_kernel::due;
 use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
