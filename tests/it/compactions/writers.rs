@@ -103,6 +103,7 @@ async fn whatever_the_model_that_is_left_does_the_new_one_follows() {
         assert_eq!(outcomes, ["completed"], "{name}: {ended:?}");
         assert_eq!(newest(&runtime, "s").await.model, "small", "{name}");
         let models: Vec<String> = asked(&model).iter().map(|logged| logged.request.model.clone()).collect();
+        assert_eq!(models.first().map(String::as_str), Some("large"), "{name}");
         assert!(models.iter().filter(|model| *model == "small").count() > 1, "{name}: in parts: {models:?}");
     }
 }
