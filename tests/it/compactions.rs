@@ -20,6 +20,8 @@ mod sizes;
 mod steers;
 /// Summarisers at work and at fault.
 mod summarisers;
+/// Who writes a summary, how often and with how much output.
+mod writers;
 
 use greenroom::prelude::*;
 use greenroom_simulator::{ByPurpose, Function, Reply as Said, Summariser};

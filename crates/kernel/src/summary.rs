@@ -13,6 +13,7 @@ use crate::entry::{Entry, EntryKind};
 use crate::files::FileOps;
 use crate::message::{AssistantMessage, Block, Message, Part, StopReason};
 use crate::plan::Plan;
+use crate::settings::MESSAGES_PLACE;
 use crate::size::classes;
 use crate::text::elide_middle;
 
@@ -26,6 +27,10 @@ const UPDATE: &str = include_str!("../prompts/update.md");
 const PREFIX: &str = include_str!("../prompts/prefix.md");
 const MERGE: &str = include_str!("../prompts/merge.md");
 const BRANCH: &str = include_str!("../prompts/branch.md");
+/// As [`UPDATE`], under a prompt of the user's own.
+const OWN_UPDATE: &str = include_str!("../prompts/own_update.md");
+/// As [`PREFIX`], under a prompt of the user's own, which says what form the record has.
+const OWN_PREFIX: &str = include_str!("../prompts/own_prefix.md");
 
 const HISTORY_HEADINGS: [&str; 6] =
     ["Goal", "Constraints & Preferences", "Progress", "Key Decisions", "Next Steps", "Critical Context"];
@@ -105,16 +110,13 @@ pub fn request_text(
     let previous = previous
         .map(|summary| format!("<previous-summary>\n{}\n</previous-summary>", escape_tags(summary)))
         .filter(|_| kind == SummaryKind::History);
-    if let Some(prompt) = style.prompt.as_deref().filter(|_| kind == SummaryKind::History) {
+    if let Some(prompt) = &style.prompt {
         let data = match &previous {
             Some(previous) => format!("{previous}\n\n{conversation}"),
             None => conversation,
         };
-        if prompt.contains("{messages}") {
-            text.push_str(&prompt.replace("{messages}", &data));
-        } else {
-            let _ = write!(text, "{data}\n\n{prompt}");
-        }
+        let notes = [previous.map(|_| OWN_UPDATE), own_note(kind)];
+        text = own_request(prompt, &data, &notes, cap_tokens);
     } else {
         text.push_str(&conversation);
         if let Some(previous) = &previous {
@@ -132,11 +134,15 @@ pub fn request_text(
 
 /// The user message of a request that merges the summaries of consecutive parts.
 pub fn merge_text(kind: SummaryKind, parts: &[String], style: &Style, cap_tokens: u64) -> String {
-    let mut text = String::from("<conversation>\n");
+    let mut data = String::from("<conversation>\n");
     for (index, part) in parts.iter().enumerate() {
-        let _ = writeln!(text, "<part number=\"{}\">\n{}\n</part>", index + 1, escape_tags(part));
+        let _ = writeln!(data, "<part number=\"{}\">\n{}\n</part>", index + 1, escape_tags(part));
     }
-    let _ = write!(text, "</conversation>\n\n{MERGE}\n{}", instruction(kind, cap_tokens));
+    data.push_str("</conversation>");
+    let mut text = match &style.prompt {
+        Some(prompt) => own_request(prompt, &data, &[Some(MERGE), own_note(kind)], cap_tokens),
+        None => format!("{data}\n\n{MERGE}\n{}", instruction(kind, cap_tokens)),
+    };
     push_focus(&mut text, style);
     text
 }
@@ -146,8 +152,36 @@ fn instruction(kind: SummaryKind, cap_tokens: u64) -> String {
         SummaryKind::History | SummaryKind::Branch => HISTORY,
         SummaryKind::TurnPrefix => PREFIX,
     };
-    // A model does not count while it writes: a fifth of the cap is left for what it writes too much.
-    template.replace("{cap}", &(cap_tokens - cap_tokens / 5).to_string())
+    template.replace("{cap}", &wanted_tokens(cap_tokens).to_string())
+}
+
+/// What a prompt of the user's own cannot know of these data.
+fn own_note(kind: SummaryKind) -> Option<&'static str> {
+    match kind {
+        SummaryKind::History => None,
+        SummaryKind::TurnPrefix => Some(OWN_PREFIX),
+        SummaryKind::Branch => Some(BRANCH),
+    }
+}
+
+/// A request under a prompt of the user's own: these data, and what must be known of them, whatever the prompt says.
+fn own_request(prompt: &str, data: &str, notes: &[Option<&str>], cap_tokens: u64) -> String {
+    let mut text = if prompt.contains(MESSAGES_PLACE) {
+        prompt.replace(MESSAGES_PLACE, data)
+    } else {
+        format!("{data}\n\n{prompt}")
+    };
+    for note in notes.iter().flatten() {
+        let _ = write!(text, "\n\n{}", note.trim_end());
+    }
+    let _ = write!(text, "\n\nStay within {} tokens. Write only the record.", wanted_tokens(cap_tokens));
+    text
+}
+
+/// The length that is asked for. A model does not count while it writes: a fifth of the cap is left for what it writes
+/// too much.
+fn wanted_tokens(cap_tokens: u64) -> u64 {
+    cap_tokens - cap_tokens / 5
 }
 
 fn push_focus(text: &mut String, style: &Style) {

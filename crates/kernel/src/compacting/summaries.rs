@@ -389,7 +389,7 @@ impl Summaries {
             FailureClass::ContextOverflow
             | FailureClass::PayloadTooLarge
             | FailureClass::RequestTooLargeForRateLimit => self.shrink(asked, failure),
-            FailureClass::OutputLimit => self.lower_output(asked, failure),
+            FailureClass::OutputLimit => self.lower_output(asked, &failure),
             FailureClass::RateLimited
             | FailureClass::Overloaded
             | FailureClass::Timeout
@@ -528,7 +528,7 @@ impl Summaries {
     }
 
     /// More output was asked for than the summariser gives: the same summary is asked for in less.
-    fn lower_output(&mut self, asked: Asked, failure: Failure) -> Result<Vec<Effect>, String> {
+    fn lower_output(&mut self, asked: Asked, failure: &Failure) -> Result<Vec<Effect>, String> {
         let refused = asked.request.output_tokens_max;
         let known = self.limits().output_tokens_max.filter(|known| *known < refused);
         let lower = known.unwrap_or_else(|| lowered_output(Some(refused), failure.limit));

@@ -165,19 +165,47 @@ fn a_request_holds_the_transcript_the_previous_summary_and_the_instruction() {
     let prefix = ask(SummaryKind::TurnPrefix, Some("OLD"), &plain);
     assert!(!prefix.contains("OLD") && prefix.contains("## Original Request"));
     assert!(ask(SummaryKind::Branch, None, &plain).contains("branch that was left"));
-    // A focus stands at the end; a prompt of one's own replaces the instruction, once, and only the history's.
+    // A focus stands at the end.
     let focused = Style { focus: Some(" the tests ".into()), prompt: None };
     assert!(ask(SummaryKind::TurnPrefix, None, &focused).ends_with("Attend above all to this: the tests"));
-    let own = Style { focus: None, prompt: Some("Sum up {messages} now".into()) };
-    let asked = ask(SummaryKind::History, Some("OLD"), &own);
-    assert!(
-        asked.starts_with("Sum up <previous-summary>") && asked.ends_with("</conversation> now"),
-        "{asked}"
+}
+
+/// A prompt of one's own replaces the built-in instruction in every request; what it cannot know of the data is added.
+#[test]
+fn a_prompt_of_ones_own_shapes_every_request() {
+    let style = |prompt: &str| Style { focus: None, prompt: Some(prompt.into()) };
+    let ask =
+        |kind, previous, style: &Style| request_text(kind, "DATA {messages} {cap}", previous, style, 777);
+    let placed = style("Sum up {messages} now");
+    let plain = style("Be brief");
+    let stay = "\n\nStay within 622 tokens. Write only the record.";
+    assert_eq!(
+        ask(SummaryKind::History, None, &placed),
+        format!("Sum up <conversation>\nDATA {{messages}} {{cap}}\n</conversation> now{stay}")
     );
-    assert_eq!(asked.matches("DATA").count(), 1);
-    let own = Style { focus: None, prompt: Some("Be brief".into()) };
-    assert!(ask(SummaryKind::History, None, &own).ends_with("</conversation>\n\nBe brief"));
-    assert!(ask(SummaryKind::TurnPrefix, None, &own).contains("## Original Request"));
+    let history = ask(SummaryKind::History, None, &plain);
+    assert!(history.ends_with(&format!("</conversation>\n\nBe brief{stay}")), "{history}");
+    // Told to merge, of which part, and of what.
+    let update = ask(SummaryKind::History, Some("OLD"), &placed);
+    assert!(update.starts_with("Sum up <previous-summary>\nOLD\n</previous-summary>"), "{update}");
+    assert!(update.contains("</conversation> now\n\nA record of the time before") && update.contains("MERGE"));
+    let prefix = ask(SummaryKind::TurnPrefix, Some("OLD"), &plain);
+    assert!(prefix.contains("Be brief") && prefix.contains("BEGINNING") && !prefix.contains("OLD"), "{prefix}");
+    assert!(ask(SummaryKind::Branch, None, &plain).contains("branch that was left"));
+    let parts = ["one".to_owned(), "two".to_owned()];
+    for (style, begins) in [(&placed, "Sum up <conversation>\n<part"), (&plain, "<conversation>\n<part")] {
+        for kind in [SummaryKind::History, SummaryKind::TurnPrefix] {
+            let merge = merge_text(kind, &parts, style, 777);
+            assert!(merge.starts_with(begins) && merge.contains("Merge them into one record"), "{merge}");
+            assert_eq!(merge.contains("BEGINNING"), kind == SummaryKind::TurnPrefix);
+            assert!(merge.contains("Be brief") || merge.contains("</conversation> now"), "{merge}");
+        }
+    }
+    for text in [history, update, prefix, merge_text(SummaryKind::History, &parts, &plain, 777)] {
+        assert!(!text.contains("## "), "no form but the prompt's own: {text}");
+    }
+    let focused = Style { focus: Some("the tests".into()), ..plain };
+    assert!(merge_text(SummaryKind::History, &parts, &focused, 777).ends_with("this: the tests"));
 }
 
 #[test]

@@ -108,8 +108,8 @@ async fn a_definition_in_which_nothing_could_work_is_refused() {
     check_refused(&agent().settings(forced()), "tool_choice: there is no tool \"look\"");
     assert!(resolve(&Arc::new(deps()), &looker(agent()).settings(forced())).is_ok());
     // What is pinned leaves less room for the rest.
-    let small = Arc::new(agent().context_window(1_000).instructions(words(500)));
-    for (pinned_tokens, fits) in [(0, true), (200, true), (300, false)] {
+    let small = Arc::new(agent().context_window(1_000).instructions(words(300)));
+    for (pinned_tokens, fits) in [(0, true), (150, true), (300, false)] {
         let resolved = Definition::resolve(&Arc::new(deps()), Arc::clone(&small), pinned_tokens);
         assert_eq!(resolved.is_ok(), fits, "{pinned_tokens} tokens are pinned");
     }
