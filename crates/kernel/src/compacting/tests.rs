@@ -1060,7 +1060,11 @@ fn a_prompt_of_ones_own_is_used_and_its_form_is_free() {
     let ran = run_with(&params, &HookDecision::Continue, free);
     assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 2), "{:?}", ran.end);
     assert!(ran.requests.iter().all(|request| request.text.starts_with("Sum up: <conversation>")));
-    assert!(ran.summary().starts_with("All went well History.\n\n---\n\n# Turn Context"), "{}", ran.summary());
+    assert!(
+        ran.summary().starts_with("All went well History.\n\n---\n\n# Turn Context"),
+        "{}",
+        ran.summary()
+    );
     assert!(ran.summary().contains("\n\nAll went well TurnPrefix."), "{}", ran.summary());
     // In parts, merged, and with a summary before it: what is installed has the prompt's form.
     params.path = path(&format!("u:50 a:50 C@2:300 {}", turns(40)));
@@ -1070,7 +1074,10 @@ fn a_prompt_of_ones_own_is_used_and_its_form_is_free() {
     let ran = run_with(&params, &HookDecision::Continue, free);
     assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
     assert!(ran.requests.len() > 3, "{}", ran.requests.len());
-    assert!(ran.requests[0].text.starts_with("Sum up: <previous-summary>") && ran.requests[0].text.contains("MERGE"));
+    assert!(
+        ran.requests[0].text.starts_with("Sum up: <previous-summary>")
+            && ran.requests[0].text.contains("MERGE")
+    );
     let last = &ran.requests.last().expect("it was asked").text;
     assert!(last.starts_with("Sum up: <conversation>\n<part number=\"1\">"), "{last}");
     assert!(ran.requests.iter().all(|request| !request.text.contains("## Goal")), "{last}");

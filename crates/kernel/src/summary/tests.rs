@@ -188,9 +188,14 @@ fn a_prompt_of_ones_own_shapes_every_request() {
     // Told to merge, of which part, and of what.
     let update = ask(SummaryKind::History, Some("OLD"), &placed);
     assert!(update.starts_with("Sum up <previous-summary>\nOLD\n</previous-summary>"), "{update}");
-    assert!(update.contains("</conversation> now\n\nA record of the time before") && update.contains("MERGE"));
+    assert!(
+        update.contains("</conversation> now\n\nA record of the time before") && update.contains("MERGE")
+    );
     let prefix = ask(SummaryKind::TurnPrefix, Some("OLD"), &plain);
-    assert!(prefix.contains("Be brief") && prefix.contains("BEGINNING") && !prefix.contains("OLD"), "{prefix}");
+    assert!(
+        prefix.contains("Be brief") && prefix.contains("BEGINNING") && !prefix.contains("OLD"),
+        "{prefix}"
+    );
     assert!(ask(SummaryKind::Branch, None, &plain).contains("branch that was left"));
     let parts = ["one".to_owned(), "two".to_owned()];
     for (style, begins) in [(&placed, "Sum up <conversation>\n<part"), (&plain, "<conversation>\n<part")] {
