@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use greenroom::kernel::settings::COMPACT_PROMPT_BYTES_MAX;
 use greenroom::provider::BaseUrl;
 use serde_norway::Value;
 
@@ -124,7 +125,7 @@ pub(crate) fn load(explicit: Option<&Path>) -> Result<Loaded> {
     let mut merged = serde_norway::to_value(Config::default())?;
     let mut has_openai = false;
     if let Some(source) = &own {
-        let value = checked(source)?;
+        let value = checked(source, true)?;
         has_openai = value.get("providers").and_then(|providers| providers.get(OPENAI)).is_some();
         merge(&mut merged, value);
         files.push(source.path.clone());
@@ -132,8 +133,9 @@ pub(crate) fn load(explicit: Option<&Path>) -> Result<Loaded> {
     let own_config = typed(merged.clone())?;
     let mut notes = Vec::new();
     if let Some(source) = &project {
-        let value = checked(source)?;
-        let mut over = Over { source, is_trusted: is_trusted(&own_config), warnings, notes };
+        let is_trusted = is_trusted(&own_config);
+        let value = checked(source, is_trusted)?;
+        let mut over = Over { source, is_trusted, warnings, notes };
         over.put(&mut merged, value, "")?;
         Over { warnings, notes, .. } = over;
         files.push(source.path.clone());
@@ -238,7 +240,11 @@ fn project_source(own: Option<&Path>, warnings: &mut Vec<String>) -> Result<Opti
 }
 
 fn text(file: std::fs::File) -> Result<String, FileError> {
-    let bytes = files::read_all(file, BYTES_MAX)?;
+    text_within(file, BYTES_MAX)
+}
+
+fn text_within(file: std::fs::File, bytes_max: u64) -> Result<String, FileError> {
+    let bytes = files::read_all(file, bytes_max)?;
     String::from_utf8(bytes).map_err(|_| {
         FileError::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is not UTF-8 text"))
     })
@@ -248,8 +254,9 @@ fn not_readable(path: &Path, error: &FileError) -> anyhow::Error {
     usage(format!("cannot read the configuration {}: {error}", path.display()))
 }
 
-/// One file's value, of which every part is what it should be.
-pub(super) fn checked(source: &Source) -> Result<Value> {
+/// One file's value, of which every part is what it should be. A prompt that it names by a file is read where the
+/// author is trusted to speak to the model.
+pub(super) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
     let text = &source.text;
     if text.matches(['[', '{']).count() > BRACKETS_MAX {
         return Err(usage(format!("{}: it opens more than {BRACKETS_MAX} brackets", source.path.display())));
@@ -263,12 +270,106 @@ pub(super) fn checked(source: &Source) -> Result<Value> {
     }
     // Before the types are: what was there in the past, and what a project might try, deserve more words.
     refuse_old_provider(source, &value)?;
-    let typed: Option<Config> = serde_norway::from_str(text).map_err(|error| wrong(source, &error))?;
-    if let Err((key, reason)) = check(&typed.unwrap_or_default()) {
+    let has_unset = unset_to_default(&mut value, &serde_norway::to_value(Config::default())?, "");
+    let typed: Result<Option<Config>, _> = serde_norway::from_str(text);
+    let typed = match typed {
+        // What no `null` can be said of is the default again.
+        Err(_) if has_unset => serde_norway::from_value(value.clone()),
+        typed => typed,
+    };
+    let mut typed = typed.map_err(|error| wrong(source, &error))?.unwrap_or_default();
+    if let Some(name) = typed.compaction.compact_prompt.as_deref().and_then(prompt_file) {
+        // One that is not to be used is not read either.
+        typed.compaction.compact_prompt = if is_trusted {
+            let text = read_prompt(source, name)
+                .map_err(|reason| usage(at(source, PROMPT, &format!("{name}: {reason}"))))?;
+            value["compaction"][PROMPT] = Value::String(text.clone());
+            Some(text)
+        } else {
+            None
+        };
+    }
+    if let Err((key, reason)) = check(&typed) {
         return Err(usage(at(source, &key, &reason)));
     }
     rename(&mut value, "compaction", "model_auto_compact_token_limit", "auto_compact_token_limit");
     Ok(value)
+}
+
+/// Puts the default where a file says `null` of a setting that cannot be off; of a limit that cannot be off it takes
+/// nothing away. Gives whether there was one.
+fn unset_to_default(value: &mut Value, default: &Value, section: &str) -> bool {
+    let (Value::Mapping(map), Value::Mapping(defaults)) = (value, default) else { return false };
+    let mut has_unset = false;
+    map.retain(|name, value| {
+        let (Some(default), Some(name)) = (defaults.get(&*name), name.as_str()) else { return true };
+        let key = format!("{section}{name}");
+        if !value.is_null() {
+            has_unset |= unset_to_default(value, default, &format!("{key}."));
+            return true;
+        }
+        if default.is_null() || default.is_mapping() || can_be_null(&key) {
+            return true;
+        }
+        has_unset = true;
+        *value = default.clone();
+        rule(&key) != Rule::Lower
+    });
+    has_unset
+}
+
+/// Whether `null` means something for this setting.
+fn can_be_null(key: &str) -> bool {
+    let alone = key
+        .rsplit('.')
+        .fold(Value::Null, |value, name| Value::Mapping([(Value::from(name), value)].into_iter().collect()));
+    serde_norway::from_value::<Config>(alone).is_ok()
+}
+
+/// The setting that may name a file.
+const PROMPT: &str = "compact_prompt";
+
+/// The file that a prompt names, if it names one.
+fn prompt_file(prompt: &str) -> Option<&str> {
+    prompt.trim().strip_prefix("file:").map(str::trim)
+}
+
+/// The prompt in a file that a configuration names, relative to that configuration. A project's file may name only what
+/// lies within the project and nobody else could have written.
+fn read_prompt(source: &Source, name: &str) -> Result<String, String> {
+    let folder = source.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    if name.is_empty() {
+        return Err("the name of a file must follow `file:`".to_owned());
+    }
+    let shown = |error: std::io::Error| format!("cannot read {}: {error}", folder.join(name).display());
+    let path = folder.join(name).canonicalize().map_err(shown)?;
+    let opened = match source.author {
+        Author::User => files::open(&path, true),
+        Author::Project => {
+            if !path.starts_with(folder.canonicalize().map_err(shown)?) {
+                return Err(
+                    "it lies outside the project, and a project's file may name none there".to_owned()
+                );
+            }
+            files::open(&path, false)
+        }
+    };
+    let read = || -> Result<String, FileError> {
+        let (file, metadata) = opened?;
+        let by_others = match source.author {
+            Author::User => metadata.mode() & 0o002 != 0,
+            Author::Project => {
+                metadata.mode() & 0o022 != 0 || metadata.uid() != rustix::process::geteuid().as_raw()
+            }
+        };
+        if by_others {
+            let reason = "others may write it; look at it, and take that right away (chmod go-w)";
+            return Err(FileError::Io(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason)));
+        }
+        text_within(file, COMPACT_PROMPT_BYTES_MAX as u64)
+    };
+    read().map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 /// `provider:` is a name. A mapping with an address is what it was once, and what a stranger's file would like.
@@ -313,6 +414,8 @@ impl Over<'_> {
                     self.put(known, value, &format!("{key}."))?;
                 }
                 (Rule::Choose, Some(known)) => *known = value,
+                // What is known of the model is no limit of cost or time: without it, the model's own window holds.
+                (Rule::Lower, Some(known)) if value.is_null() && name == "context_window" => *known = value,
                 (Rule::Lower, Some(known)) => self.lower(known, value, &key),
                 (Rule::Text, Some(known)) => self.text(known, value, &key),
                 (Rule::UsersAlone, _) | (_, None) => {
@@ -342,11 +445,12 @@ impl Over<'_> {
     }
 
     fn text(&mut self, known: &mut Value, value: Value, key: &str) {
-        if value.is_null() {
-            return;
-        }
         if self.is_trusted {
             *known = value;
+            return;
+        }
+        // Words of the user's own are not taken away by a folder that nobody trusts.
+        if value.is_null() {
             return;
         }
         let folder = Path::new(".").canonicalize().unwrap_or_default();

@@ -427,7 +427,13 @@ fn of_limits_the_stricter_holds() {
         ("compaction.unknown_window", "32000", "1000000", "32000"),
         ("compaction.unknown_window", "32000", "disable", "32000"),
         ("context_window", "32000", "1000000", "32000"),
-        ("context_window", "32000", "null", "32000"),
+        // What is known of a model is no limit of cost or time.
+        ("context_window", "32000", "null", "null"),
+        ("compaction.context_window", "32000", "null", "null"),
+        // What cannot be off stays as it is.
+        ("limits.steps_max", "900", "null", "900"),
+        ("limits.steps_max", "null", "300", "250"),
+        ("compaction.unknown_window", "32000", "null", "32000"),
         ("context_window", "", "64000", "64000"),
     ] {
         let place = Place::new();
@@ -475,6 +481,90 @@ fn null_in_the_users_file_turns_a_default_off() {
     place.project_file("compaction: { threshold: null }\n");
     let shown = place.run(&["config"]).stdout;
     assert!(shown.contains("threshold: null\n") && shown.contains("reserve_tokens: 16384\n"), "{shown}");
+    // What cannot be off is the default again.
+    place.own_file("model: mine\ncompaction: { min_split_prefix: 9, cut: null }\n");
+    place.project_file("model: null\ncompaction: { min_split_prefix: null }\n");
+    let shown = place.run(&["config"]).stdout;
+    let default = Place::new().run(&["config", "--default"]).stdout;
+    let line =
+        |text: &str, key: &str| text.lines().find(|line| line.trim().starts_with(key)).map(str::to_owned);
+    for key in ["model:", "min_split_prefix:", "cut:"] {
+        assert_eq!(line(&shown, key), line(&default, key), "{shown}");
+    }
+    // What is wrong beside it is still told.
+    place.own_file("model: null\ncompaction: { cut: near }\n");
+    assert_eq!(place.run(&["config"]).code, Some(2));
+}
+
+#[test]
+fn a_prompt_may_stand_in_a_file_beside_the_configuration() {
+    let place = Place::new();
+    let own = place.own_file("compaction: { compact_prompt: 'file:prompts/own.md' }\n");
+    let ran = place.run(&["config"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.stderr.contains("prompts/own.md") && ran.stderr.contains("line 1: compact_prompt"),
+        "{ran:?}"
+    );
+    let prompts = own.parent().unwrap().join("prompts");
+    std::fs::create_dir(&prompts).unwrap();
+    let file = prompts.join("own.md");
+    std::fs::write(&file, "Sum up {messages} now.").unwrap();
+    let shown = place.run(&["config"]);
+    assert!(shown.stdout.contains("compact_prompt: Sum up {messages} now.\n"), "{shown:?}");
+    for (text, reason) in [
+        ("x".repeat(32 * 1024 + 1).into_bytes(), "more than 32768 bytes"),
+        (b" \n".to_vec(), "must not be empty"),
+        (vec![0xff], "not UTF-8"),
+        (b"{messages} {messages}".to_vec(), "more than once"),
+        (b"file:other.md".to_vec(), "names a file"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let ran = place.run(&["config"]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.stderr.contains(reason) && ran.stderr.contains("compact_prompt"), "{reason}: {ran:?}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    assert!(place.run(&["config"]).stderr.contains("no regular file"));
+    // A file that is named with --config has its own folder.
+    let named = own.parent().unwrap().join("named.yaml");
+    std::fs::write(&named, "compaction: { compact_prompt: 'file: beside.md' }\n").unwrap();
+    std::fs::write(own.parent().unwrap().join("beside.md"), "Beside.").unwrap();
+    let shown = place.run(&["config", "--config", named.to_str().unwrap()]);
+    assert!(shown.stdout.contains("compact_prompt: Beside.\n"), "{shown:?}");
+}
+
+#[test]
+fn a_prompts_file_of_a_folder_lies_within_it_and_needs_trust() {
+    let place = Place::new();
+    let project = place.project_file("compaction: { compact_prompt: 'file:prompts/theirs.md' }\n");
+    let folder = project.parent().unwrap();
+    std::fs::create_dir(folder.join("prompts")).unwrap();
+    let file = folder.join("prompts/theirs.md");
+    std::fs::write(&file, "Theirs.").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::fs::write(folder.parent().unwrap().join("outside.md"), "Outside.").unwrap();
+    let ran = place.run(&["config"]);
+    assert!(ran.stdout.contains("compact_prompt: null\n"), "{ran:?}");
+    assert!(ran.stderr.contains("trusted_folders"), "{ran:?}");
+    place.own_file(&format!("trusted_folders: [{:?}]\n", folder.canonicalize().unwrap()));
+    assert!(place.run(&["config"]).stdout.contains("compact_prompt: Theirs.\n"));
+    // Others could have written it.
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o664)).unwrap();
+    assert!(place.run(&["config"]).stderr.contains("others may write it"));
+    std::os::unix::fs::symlink("../outside.md", folder.join("link.md")).unwrap();
+    let outside = folder.parent().unwrap().canonicalize().unwrap().join("outside.md");
+    for name in ["../outside.md", "prompts/../../outside.md", "link.md", outside.to_str().unwrap()] {
+        place.project_file(&format!("compaction: {{ compact_prompt: 'file:{name}' }}\n"));
+        let ran = place.run(&["config"]);
+        assert_eq!(ran.code, Some(2), "{name}: {ran:?}");
+        assert!(ran.stderr.contains("outside the project") && ran.stderr.contains(name), "{name}: {ran:?}");
+        assert!(!ran.stdout.contains("Outside."), "{ran:?}");
+    }
+    place.project_file("compaction: { compact_prompt: 'file:none.md' }\n");
+    let ran = place.run(&["config"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("none.md"), "{ran:?}");
 }
 
 #[test]
@@ -512,7 +602,7 @@ fn text_of_a_folder_is_used_where_the_user_trusts_it() {
     let ran = place.run(&["config"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.stderr.contains("trusted_folders") && ran.stderr.contains("line 1"), "{ran:?}");
-    // The user's own text needs no trust; the folder's null does not take it away.
+    // The user's own text needs no trust; the null of a folder that is not trusted does not take it away.
     place.own_file("compaction: { compact_prompt: 'Mine. {messages}' }\n");
     place.project_file("compaction: { compact_prompt: null }\n");
     let ran = place.run(&["config"]);
