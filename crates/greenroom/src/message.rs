@@ -439,7 +439,7 @@ pub(crate) struct CompactionOrder {
 #[derive(Debug)]
 pub(crate) enum CompactionWork {
     /// The older part of the context is replaced.
-    Replace(Compacting),
+    Replace(Box<Compacting>),
     /// A branch that is left is summarised.
     Branch(BranchSummary),
 }

@@ -302,7 +302,7 @@ fn unset_to_default(value: &mut Value, default: &Value, section: &str) -> bool {
     let (Value::Mapping(map), Value::Mapping(defaults)) = (value, default) else { return false };
     let mut has_unset = false;
     map.retain(|name, value| {
-        let (Some(default), Some(name)) = (defaults.get(&name.clone()), name.as_str()) else { return true };
+        let (Some(default), Some(name)) = (defaults.get(name), name.as_str()) else { return true };
         let key = format!("{section}{name}");
         if !value.is_null() {
             has_unset |= unset_to_default(value, default, &format!("{key}."));

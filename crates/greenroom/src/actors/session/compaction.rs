@@ -242,7 +242,7 @@ impl SessionState {
             return;
         }
         self.compaction.begin(id, request);
-        let work = CompactionWork::Replace(compacting);
+        let work = CompactionWork::Replace(Box::new(compacting));
         self.order(CompactionOrder { id, work, effects, ratio: measured.ratio, summarisers }).await;
     }
 
