@@ -42,6 +42,7 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         }
+        self.refresh_settings();
         let reply = Some(reply);
         self.measure_for(CompactionRequest { options, reply, ..CompactionRequest::new(Trigger::Manual) });
     }
