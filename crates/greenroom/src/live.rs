@@ -118,10 +118,10 @@ impl Live {
     }
 
     /// The agent with the settings that hold now.
-    pub(crate) fn adjusted(&self, agent: &Arc<Agent>) -> Arc<Agent> {
+    pub(crate) fn adjusted(&self, agent: Arc<Agent>) -> Arc<Agent> {
         let adjust = self.adjust.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(adjust) = adjust else { return Arc::clone(agent) };
-        let mut adjusted = adjust(agent);
+        let Some(adjust) = adjust else { return agent };
+        let mut adjusted = adjust(&agent);
         // Another model or provider is the session's to choose, by opening it with another agent.
         adjusted.model.clone_from(&agent.model);
         adjusted.provider.clone_from(&agent.provider);

@@ -301,21 +301,21 @@ fn a_project_s_file_that_appears_tightens() {
 fn the_file_tools_reach_no_settings() {
     const OWN: &str = "limits: { steps_max: 9 }\n";
     const BETTER: &str = "limits: { steps_max: 1 }\n";
-    let attempts: [fn(&Path) -> (&'static str, Value); 3] = [
-        |_| ("write", json!({ "path": "greenroom.yaml", "content": BETTER })),
-        |own| ("write", json!({ "path": own, "content": BETTER })),
-        |own| ("write", json!({ "path": format!("../{}", own.display()), "content": BETTER })),
+    let attempts: [fn(&Path) -> String; 3] = [
+        |_| "greenroom.yaml".to_owned(),
+        |own| own.display().to_string(),
+        |own| format!("../{}", own.display()),
     ];
     for attempt in attempts {
         for name in COMMANDS {
             let place = Place::new();
             let own = place.own_file(OWN);
-            let call = attempt(&own);
+            let arguments = json!({ "path": attempt(&own), "content": BETTER });
             let runs = Function(move |request: &SeenRequest, info: CallInfo| {
                 if request.messages.last().is_some_and(|message| message.role() == "tool") {
                     Reply::text(format!("answer {}", info.session_call / 2))
                 } else {
-                    Reply::call(call.0, &call.1)
+                    Reply::call("write", &arguments)
                 }
             });
             let model = Model::new(runs, |_| {});

@@ -69,7 +69,10 @@ impl Definition {
     /// As [`Self::resolve`], the room apart.
     pub(super) fn resolve_to_read(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<Self> {
         let settings_version = deps.refresh_settings();
-        let agent = deps.live.as_ref().map_or_else(|| Arc::clone(&agent), |live| live.adjusted(&agent));
+        let agent = match &deps.live {
+            Some(live) => live.adjusted(agent),
+            None => agent,
+        };
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let tools = crate::sub_agent::tools_of(deps, &agent)?;
         let settings = deps.settings(&agent);
