@@ -89,6 +89,7 @@ async fn a_crash_forgets_no_answer_s_cost() {
     quiet_injected_panics();
     let points = [
         "session/record",
+        "session/measure",
         "session/project",
         "session/measured",
         "usage_tracker/appended",

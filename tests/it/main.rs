@@ -19,6 +19,8 @@ mod judged;
 mod keys;
 /// Sessions that are opened, sleep and wake.
 mod lifecycle;
+/// Settings that change while sessions are open.
+mod live;
 /// Events that begin, and their ends.
 mod pairs;
 /// Every prompt that we write, as a provider gets it.

@@ -3,11 +3,11 @@
 //! Invariants: everything that was said is in the log before it is answered, so leaving in any way loses nothing.
 
 use std::io::IsTerminal;
+use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::event::EventKind;
 use greenroom::kernel::entry::Trigger;
-use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::size::{Estimator, message_tokens};
 use greenroom::kernel::usage::{ContextUsage, WindowSource};
 use greenroom::{CompactOptions, Error, Event, RunItem, RunStream, SessionHandle};
@@ -17,7 +17,7 @@ use self::between::Between;
 use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
 use crate::options::{ChatArgs, Global};
-use crate::setup::{self, Setup, Stay};
+use crate::setup::{self, Settings, Setup, Stay};
 use crate::terminal::{Screen, Style, one_line};
 use crate::text::{self, thousands};
 use crate::view::View;
@@ -49,7 +49,7 @@ pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
     let between = Between::new(&setup.runtime, &id);
     let session = setup.runtime.open(&id, &setup.agent).await?;
     let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
-    let mut chat = Chat { session, view, interrupts, compaction: setup.compaction.clone(), between };
+    let mut chat = Chat { session, view, interrupts, settings: Arc::clone(&setup.settings), between };
     let result = chat.hold().await;
     setup.runtime.shutdown().await?;
     result?;
@@ -68,7 +68,7 @@ struct Chat {
     session: SessionHandle,
     view: View,
     interrupts: Interrupts,
-    compaction: CompactionSettings,
+    settings: Arc<Settings>,
     between: Between,
 }
 
@@ -223,7 +223,7 @@ impl Chat {
     /// Where a compaction triggers, in tokens.
     fn trigger(&self, context: &ContextUsage) -> u64 {
         let window = context.window.unwrap_or(0);
-        self.compaction.trigger_tokens(window).unwrap_or(window)
+        self.settings.compaction().trigger_tokens(window).unwrap_or(window)
     }
 
     async fn status_line(&mut self) -> Result<()> {

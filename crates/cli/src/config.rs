@@ -4,6 +4,7 @@
 //! address is parsed when its file is read, and only the parsed one is used; nothing shows an address's query.
 
 mod layers;
+mod live;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use greenroom_server::HttpOptions;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::layers::{Loaded, load, users_places};
+pub(crate) use self::live::{Change, LiveConfig};
 use crate::errors::usage;
 use crate::options::{ConfigArgs, Global};
 use crate::terminal::Screen;

@@ -14,7 +14,7 @@ use crate::setup::{self, Setup, Stay};
 /// Runs it, until standard input ends or it is interrupted.
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
+    let setup = Setup::new(global, &args.model, Stay::Unwatched).await?;
     let agent = Arc::new(setup.agent.clone());
     let served = greenroom_server::serve(&setup.runtime, agent, tokio::io::stdin(), tokio::io::stdout());
     let result = tokio::select! {

@@ -5,6 +5,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,16 +18,16 @@ use greenroom::store::{Notice, Store, StoreError, StoreOptions};
 use greenroom::tools::builtin::bash::{self, Containment, Helper};
 use greenroom::tools::privacy::Hidden;
 use greenroom::tools::{Workspace, builtin};
-use greenroom::{Agent, Runtime};
+use greenroom::{Agent, LiveSettings, ModelSettings, Runtime, RuntimeBuilder, SettingsChange};
 use greenroom_simulator::Pace;
 
 use crate::config::{
-    Config, FILE_NAME, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, ServeConfig, check_variable, load,
-    users_places,
+    Change, Config, FILE_NAME, LiveConfig, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, ServeConfig,
+    check_variable, load, users_places,
 };
 use crate::errors::{self, usage};
 use crate::moment;
-use crate::options::{Global, ModelArgs, ModelsArgs, ServerArgs};
+use crate::options::{Color, Global, ModelArgs, ModelsArgs, ServerArgs};
 use crate::serve::TOKEN_FILE;
 use crate::simulated::{MODEL, Simulated};
 use crate::terminal::{Screen, variable};
@@ -48,10 +49,10 @@ pub(crate) fn keep_in_mind(hidden: Hidden) {
 pub(crate) struct Setup {
     /// The runtime.
     pub(crate) runtime: Runtime,
-    /// The agent.
+    /// The agent, without what the configuration says of it: the runtime adds that, as it is then.
     pub(crate) agent: Agent,
-    /// How the agent's sessions are compacted.
-    pub(crate) compaction: CompactionSettings,
+    /// The configuration, and what stands over it.
+    pub(crate) settings: Arc<Settings>,
     /// How `serve` listens.
     pub(crate) serve: ServeConfig,
     /// The simulated model, where there is one; it ends with this.
@@ -142,8 +143,89 @@ pub(crate) fn completeness(store: &Store) -> u8 {
 pub(crate) enum Stay {
     /// It ends with a reply: whatever began after that would be interrupted.
     UntilReply,
-    /// It waits for more.
+    /// It waits for more. Edits of the configuration hold while it does; what is wrong with them is told by the events
+    /// of a session.
     ForMore,
+    /// It waits for more, and nobody need read its sessions' events: what is wrong is also said on standard error.
+    Unwatched,
+}
+
+/// The configuration of a command, and the flags that stand over it.
+pub(crate) struct Settings {
+    config: LiveConfig,
+    model: String,
+    window: Option<u64>,
+    simulated_window: Option<u64>,
+    flags: ModelSettings,
+}
+
+impl Settings {
+    /// How sessions are compacted now.
+    pub(crate) fn compaction(&self) -> CompactionSettings {
+        self.compaction_of(&self.config.config())
+    }
+
+    fn compaction_of(&self, config: &Config) -> CompactionSettings {
+        let mut compaction = config.compaction.clone();
+        if self.window.is_some() {
+            // A flag stands above every setting.
+            compaction.context_window = None;
+        }
+        compaction
+    }
+
+    /// The agent as the configuration and the flags want it.
+    fn adjusted(&self, agent: &Agent, config: &Config) -> Agent {
+        let mut agent = agent.clone();
+        if let Some(window) = self.window.or(config.context_window).or(self.simulated_window) {
+            agent = agent.context_window(window);
+        }
+        agent = agent.settings(config.model_settings.clone());
+        for (model, settings) in &config.models {
+            agent = agent.settings_for(model, settings.clone());
+        }
+        // A flag wins over every file.
+        agent = agent.settings_for(&self.model, self.flags.clone()).limits(config.limits.of_run());
+        if let Some(limit) = config.limits.cost_microdollars_max() {
+            agent = agent.cost_microdollars_max(limit);
+        }
+        if let Some(seconds) = config.limits.tool_timeout_s {
+            agent = agent.tool_timeout(Duration::from_secs(seconds));
+        }
+        agent.run_timeout(config.limits.run_timeout_s.map(Duration::from_secs))
+    }
+
+    /// What the runtime is told: first what holds, then what changes.
+    fn source(
+        self: Arc<Self>,
+        stay: Stay,
+        color: Color,
+    ) -> impl Fn() -> Option<SettingsChange> + Send + Sync + 'static {
+        let is_first = AtomicBool::new(true);
+        move || {
+            let Change { config, warning } = if is_first.swap(false, Ordering::Relaxed) {
+                Change { config: Some(self.config.config()), warning: None }
+            } else if stay == Stay::UntilReply {
+                return None;
+            } else {
+                self.config.look()?
+            };
+            if let Some(warning) = warning.as_ref().filter(|_| stay == Stay::Unwatched) {
+                // Who closed standard error wants to hear nothing.
+                let _ = Screen::stderr(color).line(format!("greenroom: warning: {warning}"));
+            }
+            let mut change = SettingsChange::default();
+            change.settings = config.map(|config| {
+                let this = Arc::clone(&self);
+                LiveSettings {
+                    compaction: self.compaction_of(&config),
+                    adjust: Arc::new(move |agent| this.adjusted(agent, &config)),
+                }
+            });
+            change.warning = warning;
+            Some(change)
+        }
+    }
 }
 
 /// Starts a runtime.
@@ -154,15 +236,26 @@ pub(crate) async fn runtime(
     compaction: &CompactionSettings,
     stay: Stay,
 ) -> Result<Runtime> {
+    start(global, builder(global, provider, settings, stay)?.compaction(compaction.clone())).await
+}
+
+fn builder(
+    global: &Global,
+    provider: Arc<dyn Provider>,
+    settings: &ProviderConfig,
+    stay: Stay,
+) -> Result<RuntimeBuilder> {
     // The provider's own limits are the nearer ones; this one holds for what they do not see.
     let silence_s = settings.first_event_timeout_s.max(settings.idle_timeout_s);
-    let builder = Runtime::builder()
+    Ok(Runtime::builder()
         .provider(provider)
         .data_dir(data_dir(global)?)
         .in_flight_max(settings.max_in_flight)
         .silence_max(Duration::from_secs(silence_s))
-        .compaction(compaction.clone())
-        .compact_between_runs(stay == Stay::ForMore);
+        .compact_between_runs(stay != Stay::UntilReply))
+}
+
+async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
     let runtime = builder.start().await?;
     tell(global, runtime.notices())?;
     Ok(runtime)
@@ -259,44 +352,28 @@ impl Setup {
             }
         };
         let base_url = provider.options().base_url.clone();
-        let (model, window) = if simulated.is_some() {
-            (args.model.as_deref().unwrap_or(MODEL), Some(window.unwrap_or(SIMULATED_WINDOW)))
-        } else {
-            (args.model.as_deref().unwrap_or(&config.model), window)
-        };
-        let mut agent = Agent::new(model).instructions(instructions(tools.as_ref(), args));
-        if let Some(window) = window {
-            if window == 0 {
-                return Err(usage("--window must be at least 1 token"));
-            }
-            agent = agent.context_window(window);
+        let own_model = if simulated.is_some() { MODEL } else { config.model.as_str() };
+        let model = args.model.as_deref().unwrap_or(own_model);
+        if args.window == Some(0) {
+            return Err(usage("--window must be at least 1 token"));
         }
+        let flags = args.settings();
+        flags.check().map_err(|error| usage(error.to_string()))?;
+        let mut agent = Agent::new(model).instructions(instructions(tools.as_ref(), args));
         if let Some(workspace) = tools {
             agent = agent.tools(&registry(global, workspace, args).await?);
         }
-        agent = agent.settings(config.model_settings.clone());
-        for (model, settings) in &config.models {
-            agent = agent.settings_for(model, settings.clone());
-        }
-        // A flag wins over every file.
-        let flags = args.settings();
-        flags.check().map_err(|error| usage(error.to_string()))?;
-        agent = agent.settings_for(model, flags);
-        agent = agent.limits(config.limits.of_run());
-        if let Some(limit) = config.limits.cost_microdollars_max() {
-            agent = agent.cost_microdollars_max(limit);
-        }
-        if let Some(seconds) = config.limits.tool_timeout_s {
-            agent = agent.tool_timeout(Duration::from_secs(seconds));
-        }
-        agent = agent.run_timeout(config.limits.run_timeout_s.map(Duration::from_secs));
-        let mut compaction = loaded.config.compaction.clone();
-        if args.window.is_some() {
-            // A flag stands above every setting.
-            compaction.context_window = None;
-        }
-        let runtime = runtime(global, provider, &server.settings, &compaction, stay).await?;
-        Ok(Self { runtime, agent, compaction, serve: loaded.config.serve, simulated, base_url })
+        let settings = Arc::new(Settings {
+            config: LiveConfig::new(global.config.as_deref(), &loaded),
+            model: model.to_owned(),
+            window: args.window,
+            simulated_window: simulated.is_some().then_some(SIMULATED_WINDOW),
+            flags,
+        });
+        let source = Arc::clone(&settings).source(stay, global.color);
+        let builder = builder(global, provider, &server.settings, stay)?.live_settings(source);
+        let runtime = start(global, builder).await?;
+        Ok(Self { runtime, agent, settings, serve: loaded.config.serve, simulated, base_url })
     }
 
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the

@@ -20,6 +20,7 @@ use crate::error::{ConfigError, Error, Result};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::learned::Learned;
+use crate::live::Live;
 use crate::message::SupervisorMessage;
 
 /// What all actors of one runtime share.
@@ -29,6 +30,8 @@ pub(crate) struct Deps {
     pub(crate) lanes: HashMap<String, Arc<Lane>>,
     pub(crate) default_provider: String,
     pub(crate) compaction: RwLock<Arc<CompactionSettings>>,
+    /// Where settings come from that change while sessions are open.
+    pub(crate) live: Option<Live>,
     pub(crate) learned: Learned,
     /// How models are to answer, whichever agent asks them.
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
@@ -68,6 +71,16 @@ impl Deps {
             Some(own) => Arc::new(own.clone()),
             None => Arc::clone(&self.compaction.read().unwrap_or_else(PoisonError::into_inner)),
         }
+    }
+
+    /// Takes over settings that changed. Gives which hold: another number after each change.
+    pub(crate) fn refresh_settings(&self) -> u64 {
+        let Some(live) = &self.live else { return 0 };
+        if let Some(compaction) = live.ask() {
+            *self.compaction.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(compaction);
+            live.took_effect();
+        }
+        live.version()
     }
 
     /// The window of a model of this lane, for this agent, whose requests have a fixed part of so many tokens. A learned

@@ -22,6 +22,7 @@ mod hooks;
 pub mod instructions;
 mod lane;
 mod learned;
+pub mod live;
 mod log;
 mod message;
 pub mod models;
@@ -45,6 +46,7 @@ pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposa
 pub use error::{ConfigError, Error, Result};
 pub use event::{Event, EventKind, EventType, RecordKind, Retried, Role};
 pub use instructions::InstructionsContext;
+pub use live::{LiveSettings, SettingsChange};
 pub use models::{FactSource, KnownModel, Models};
 pub use prompt::{Prompt, Reply, RunRequest, Submitted, Typed};
 pub use run_stream::{RunItem, RunStream};

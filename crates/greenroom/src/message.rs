@@ -149,6 +149,8 @@ pub(crate) enum SessionMessage {
         /// Why the last answer was rejected, where that ended the run.
         rejected: Option<String>,
     },
+    /// From the agent: how large is the context, by the settings that hold now? The tracker answers.
+    Measure { stamp: RunAttempt },
     /// From the agent: what is the model to be sent?
     Project { stamp: RunAttempt },
     /// From the agent: compact.
@@ -202,6 +204,7 @@ impl SessionMessage {
             Self::Spent(..) => "session/spent",
             Self::Record { .. } => "session/record",
             Self::End { .. } => "session/end",
+            Self::Measure { .. } => "session/measure",
             Self::Project { .. } => "session/project",
             Self::Compact { .. } => "session/compact",
             Self::EventsFlushed => "session/events_flushed",
@@ -371,7 +374,7 @@ pub(crate) enum TrackerMessage {
     Configure(Box<crate::actors::usage_tracker::TrackerConfig>),
     /// From the session: an entry that is durable changed the bill.
     Billed(Bill),
-    /// From the agent: how large is the context?
+    /// From the session, for the agent: how large is the context?
     Measure { stamp: RunAttempt, reply_to: ractor::ActorRef<AgentMessage> },
     /// From the session: how large is the context?
     MeasureFor(MeasureFor),
@@ -441,7 +444,7 @@ pub(crate) enum CompactionWork {
     /// The older part of the context is replaced.
     Replace(Box<Compacting>),
     /// A branch that is left is summarised.
-    Branch(BranchSummary),
+    Branch(Box<BranchSummary>),
 }
 
 /// A model that writes summaries, at its provider. An order names it, since the session may go on with another.

@@ -28,6 +28,7 @@ use crate::event::{Event, durable};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::learned::Learned;
+use crate::live::{Live, SettingsChange};
 use crate::message::SupervisorMessage;
 use crate::models::{Models, models};
 use crate::session::{SessionHandle, SessionSummary, State, open};
@@ -83,6 +84,7 @@ pub struct RuntimeBuilder {
     idle_after: Option<Duration>,
     silence_max: Option<Duration>,
     leaves_compactions_to_runs: bool,
+    live: Option<crate::live::Source>,
     probe: Option<crate::deps::Probe>,
 }
 
@@ -220,6 +222,19 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Settings that change while sessions are open, such as a file that its user edits. `source` says what changed since
+    /// it was asked last, `None` for nothing; it is asked before each check of each session, so it must be quick: a look
+    /// at a file's date, not its contents. What it says first, when the runtime starts, stands over
+    /// [`Self::compaction`].
+    #[must_use]
+    pub fn live_settings(
+        mut self,
+        source: impl Fn() -> Option<SettingsChange> + Send + Sync + 'static,
+    ) -> Self {
+        self.live = Some(Arc::new(source));
+        self
+    }
+
     /// Whether a compaction that is due when a run has ended begins at once, so that the next prompt need not wait for
     /// it. `true` by default. With `false` it begins with the next run, before its first model call: for programs that
     /// end with the reply, and would interrupt it.
@@ -270,6 +285,7 @@ impl RuntimeBuilder {
         }
         let idle_after = self.idle_after.unwrap_or(IDLE_AFTER);
         let deps = Arc::new(Deps {
+            live: self.live.map(Live::new),
             learned: Learned::new(store.clone()),
             store,
             bus: Bus::default(),
@@ -286,6 +302,7 @@ impl RuntimeBuilder {
             opens: tokio::sync::Semaphore::new(REQUESTS_MAX),
             probe: self.probe,
         });
+        deps.refresh_settings();
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
             .await
             .map_err(|error| Error::internal("starting the supervisor", &error))?;

@@ -38,6 +38,10 @@ pub(crate) struct Loaded {
     pub(crate) warnings: Vec<String>,
     /// What the project's file asked for and did not get, for who asks: one line each.
     pub(crate) notes: Vec<String>,
+    /// The texts of the user's file and of the project's.
+    pub(super) texts: [Option<String>; 2],
+    /// What the project's file says.
+    pub(super) project: Option<Value>,
 }
 
 /// The author of a configuration file, which decides what the file may set.
@@ -110,47 +114,92 @@ pub(super) fn rule(key: &str) -> Rule {
 
 /// The configuration that holds here: `explicit` alone, or the user's file with the project's over it.
 pub(crate) fn load(explicit: Option<&Path>) -> Result<Loaded> {
-    let (mut files, mut warnings) = (Vec::new(), Vec::new());
-    let (own, project) = match explicit {
-        Some(path) => (Some(user_source(path)?), None),
-        None => {
-            let own = match own_file() {
-                Some(path) => own_source(&path)?,
-                None => None,
-            };
-            let project = project_source(own.as_ref().map(|source| source.path.as_path()), &mut warnings)?;
-            (own, project)
+    let files = Files::read(explicit)?;
+    let [own, project] = files.checked()?;
+    assemble(&files, own, project)
+}
+
+/// The files that say what holds here.
+pub(super) struct Files {
+    pub(super) own: Option<Source>,
+    pub(super) project: Option<Source>,
+    /// Why a project's file was not read.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Files {
+    pub(super) fn read(explicit: Option<&Path>) -> Result<Self> {
+        let mut warnings = Vec::new();
+        let (own, project) = match explicit {
+            Some(path) => (Some(user_source(path)?), None),
+            None => {
+                let own = match own_file() {
+                    Some(path) => own_source(&path)?,
+                    None => None,
+                };
+                let project =
+                    project_source(own.as_ref().map(|source| source.path.as_path()), &mut warnings)?;
+                (own, project)
+            }
+        };
+        Ok(Self { own, project, warnings })
+    }
+
+    /// What they say, checked each by itself: the user's, and the project's.
+    pub(super) fn checked(&self) -> Result<[Option<Value>; 2]> {
+        let own = self.own.as_ref().map(|source| checked(source, true)).transpose()?;
+        let Some(project) = &self.project else { return Ok([own, None]) };
+        let mut merged = serde_norway::to_value(Config::default())?;
+        if let Some(own) = own.clone() {
+            merge(&mut merged, own);
         }
-    };
+        let project = checked(project, is_trusted(&typed(merged)?))?;
+        Ok([own, Some(project)])
+    }
+
+    pub(super) fn texts(&self) -> [Option<String>; 2] {
+        [&self.own, &self.project].map(|source| source.as_ref().map(|source| source.text.clone()))
+    }
+
+    /// Where they are, whether they are there or not: the user's, and the project's.
+    pub(super) fn places(explicit: Option<&Path>) -> (Option<PathBuf>, Option<PathBuf>) {
+        match explicit {
+            Some(path) => (Some(path.to_owned()), None),
+            None => (own_file(), Some(PathBuf::from(FILE_NAME))),
+        }
+    }
+}
+
+/// Puts together what the files say; their values were checked.
+pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>) -> Result<Loaded> {
     let mut merged = serde_norway::to_value(Config::default())?;
     let mut has_openai = false;
-    if let Some(source) = &own {
-        let value = checked(source, true)?;
+    if let Some(value) = own {
         has_openai = value.get("providers").and_then(|providers| providers.get(OPENAI)).is_some();
         merge(&mut merged, value);
-        files.push(source.path.clone());
     }
     let own_config = typed(merged.clone())?;
-    let mut notes = Vec::new();
-    if let Some(source) = &project {
-        let is_trusted = is_trusted(&own_config);
-        let value = checked(source, is_trusted)?;
-        let mut over = Over { source, is_trusted, warnings, notes };
+    let mut over = Over {
+        source: files.project.as_ref(),
+        is_trusted: is_trusted(&own_config),
+        warnings: files.warnings.clone(),
+        notes: Vec::new(),
+    };
+    if let Some(value) = project.clone() {
         over.put(&mut merged, value, "")?;
-        Over { warnings, notes, .. } = over;
-        files.push(source.path.clone());
     }
+    let Over { warnings, notes, .. } = over;
     let config = typed(merged)?;
     if let Err((key, reason)) = check(&config) {
         return Err(usage(format!("the configuration: {key}: {reason}")));
     }
     if let Err(error) = config.provider(&config.provider) {
         let names_it = |source: &&Source| line_of(&source.text, "provider").is_some();
-        let source = [&project, &own].into_iter().flatten().find(names_it);
+        let source = [&files.project, &files.own].into_iter().flatten().find(names_it);
         let text = error.to_string();
         return Err(usage(source.map_or(text.clone(), |source| at(source, "provider", &text))));
     }
-    if let Some(source) = &project
+    if let Some(source) = &files.project
         && config.provider == OPENAI
         && own_config.provider != OPENAI
         && !has_openai
@@ -164,7 +213,9 @@ pub(crate) fn load(explicit: Option<&Path>) -> Result<Loaded> {
         );
         return Err(usage(at(source, "provider", &reason)));
     }
-    Ok(Loaded { config, own: own_config, files, warnings, notes })
+    let read = [&files.own, &files.project].into_iter().flatten().map(|source| source.path.clone()).collect();
+    let texts = files.texts();
+    Ok(Loaded { config, own: own_config, files: read, warnings, notes, texts, project })
 }
 
 /// Where the user's configuration is, or would be: the file that they named, their own file, and its folder.
@@ -237,6 +288,59 @@ fn project_source(own: Option<&Path>, warnings: &mut Vec<String>) -> Result<Opti
     }
     let text = text(file).map_err(|error| not_readable(path, &error))?;
     Ok(Some(Source { path: path.to_owned(), text, author: Author::Project }))
+}
+
+/// How an edit of a project's file, while a session is open, may change a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tighter {
+    /// A smaller number is tighter; none is the loosest.
+    Lower,
+    /// A larger number is tighter; none is the loosest.
+    Raise,
+}
+
+/// Which edits of a project's file hold while a session is open: those that tighten. All other settings of the file hold
+/// from the next start.
+pub(super) fn tighter(key: &str) -> Option<Tighter> {
+    match (key, rule(key)) {
+        ("compaction.threshold", _) | (_, Rule::Lower) => Some(Tighter::Lower),
+        ("compaction.reserve_tokens", _) => Some(Tighter::Raise),
+        (_, Rule::Choose | Rule::Text | Rule::UsersAlone) => None,
+    }
+}
+
+/// Each setting of a file's value with its name: `limits.steps_max`, `model`.
+pub(super) fn settings_of(value: &Value) -> Vec<(String, &Value)> {
+    let Value::Mapping(map) = value else { return Vec::new() };
+    let mut settings = Vec::new();
+    for (name, value) in map {
+        let Some(name) = name.as_str() else { continue };
+        match (name, value) {
+            ("limits" | "compaction", Value::Mapping(section)) => {
+                let named = section.iter().filter_map(|(key, value)| Some((key.as_str()?, value)));
+                settings.extend(named.map(|(key, value)| (format!("{name}.{key}"), value)));
+            }
+            _ => settings.push((name.to_owned(), value)),
+        }
+    }
+    settings
+}
+
+/// The setting of this name.
+pub(super) fn setting<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+    key.split('.').try_fold(value, |value, name| value.get(name))
+}
+
+/// Sets the setting of this name.
+pub(super) fn set(value: &mut Value, key: &str, to: Value) {
+    if !value.is_mapping() {
+        *value = Value::Mapping(serde_norway::Mapping::new());
+    }
+    let Value::Mapping(map) = value else { return };
+    match key.split_once('.') {
+        Some((section, key)) => set(map.entry(section.into()).or_insert(Value::Null), key, to),
+        None => _ = map.insert(key.into(), to),
+    }
 }
 
 fn text(file: std::fs::File) -> Result<String, FileError> {
@@ -396,7 +500,8 @@ fn refuse_old_provider(source: &Source, value: &Value) -> Result<()> {
 
 /// A project's file, on its way over the user's.
 struct Over<'a> {
-    source: &'a Source,
+    /// `None` for one that is gone, and of which something still holds.
+    source: Option<&'a Source>,
     is_trusted: bool,
     warnings: Vec<String>,
     notes: Vec<String>,
@@ -424,11 +529,15 @@ impl Over<'_> {
                          folder can choose one of your providers with `provider: NAME`",
                         own_file_shown()
                     );
-                    return Err(usage(at(self.source, name, &reason)));
+                    return Err(usage(self.at(name, &reason)));
                 }
             }
         }
         Ok(())
+    }
+
+    fn at(&self, key: &str, reason: &str) -> String {
+        self.source.map_or_else(|| format!("{FILE_NAME}: {key}: {reason}"), |source| at(source, key, reason))
     }
 
     fn lower(&mut self, known: &mut Value, value: Value, key: &str) {
@@ -459,7 +568,8 @@ impl Over<'_> {
              `trusted_folders: [{folder:?}]` to {}",
             own_file_shown()
         );
-        self.warnings.push(at(self.source, key.rsplit('.').next().unwrap_or(key), &reason));
+        let text = self.at(key.rsplit('.').next().unwrap_or(key), &reason);
+        self.warnings.push(text);
     }
 }
 

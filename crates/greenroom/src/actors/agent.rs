@@ -139,8 +139,11 @@ impl AgentState {
             }
             AgentMessage::Sized { stamp, measured } => {
                 let Some(running) = self.current(stamp) else { return };
+                // Asked twice, of a tracker that died and of its successor, it is answered once.
+                if !std::mem::take(&mut running.measuring) {
+                    return;
+                }
                 let size = measured.size.clone();
-                running.measuring = false;
                 running.measured = Some(measured);
                 self.input(myself, stamp, Input::Size(size));
             }
@@ -235,8 +238,7 @@ impl AgentState {
             Effect::Measure => {
                 let Some(running) = self.current(stamp) else { return };
                 running.measuring = true;
-                let reply_to = myself.clone();
-                let _ = running.begin.tracker.cast(TrackerMessage::Measure { stamp, reply_to });
+                self.tell_session(SessionMessage::Measure { stamp });
             }
             Effect::Compact { trigger, at_window, failed_attempts } => {
                 let measured = self.current(stamp).and_then(|running| running.measured.clone());

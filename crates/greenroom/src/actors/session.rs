@@ -24,6 +24,7 @@ use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::{self, Event, EventKind};
+use crate::live::Live;
 use crate::log::{Draft, Log};
 use crate::message::{
     AgentMessage, CompactorMessage, MeasureFor, RunCompletion, SessionMail, SessionMessage,
@@ -188,6 +189,7 @@ impl SessionState {
                 }
             }
             SessionMessage::PlanManually { options, reply } => {
+                self.refresh_settings();
                 let _ = reply.send(Ok(self.plan_manually(&options).map(Box::new)));
             }
             SessionMessage::Undo { reply } => {
@@ -238,6 +240,14 @@ impl SessionState {
             }
             SessionMessage::End { stamp, messages, outcome, rejected } => {
                 self.end(stamp, messages, outcome, rejected).await;
+            }
+            SessionMessage::Measure { stamp } => {
+                if self.current(stamp).is_some() {
+                    // What changed holds for this check.
+                    self.refresh_settings();
+                    let _ =
+                        self.tracker.cast(TrackerMessage::Measure { stamp, reply_to: self.agent.clone() });
+                }
             }
             SessionMessage::Project { stamp } => {
                 let messages = self.log.context();
@@ -371,6 +381,21 @@ impl SessionState {
     fn limits_changed(&mut self) {
         let _ = self.definition.refresh_window(&self.deps, self.log.pinned_tokens());
         let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.tracker_config())));
+    }
+
+    /// Takes over settings that changed since this session looked last. Those that cannot work here are not used.
+    fn refresh_settings(&mut self) {
+        let version = self.deps.refresh_settings();
+        let warnings = self.deps.live.as_ref().map(Live::take_warnings).unwrap_or_default();
+        for warning in warnings {
+            self.warn(warning);
+        }
+        if version != self.definition.settings_version {
+            self.definition.settings_version = version;
+            if let Err(error) = self.configure(self.shared.agent()) {
+                self.warn(format!("what changed is not used in this session: {error}"));
+            }
+        }
     }
 
     /// Takes over a changed definition, or changed settings.

@@ -125,7 +125,7 @@ async fn a_session_is_prompted_and_compacted() {
 async fn replies_tell_the_compactions_since_the_one_before() {
     let (server, simulator) = server_with(|_| {}).await;
     let mut told = Vec::new();
-    for run in 0..60 {
+    for run in 0..40 {
         let body = json!({ "text": format!("question {run}"), "key": format!("{run}") });
         let (_, reply) = call(&server, Method::POST, "/sessions/a/prompt", Some(body.clone())).await;
         let compactions = reply["compactions"].as_array().unwrap().clone();
@@ -140,7 +140,7 @@ async fn replies_tell_the_compactions_since_the_one_before() {
     assert_eq!(told, distinct, "each is told once");
     let (_, state) = call(&server, Method::GET, "/sessions/a", None).await;
     let installed = state["compactions"].as_u64().unwrap();
-    assert!(installed >= 3, "{installed} compactions");
+    assert!(installed >= 2, "{installed} compactions");
     // The newest one may have begun after the last reply.
     assert!([installed, installed - 1].contains(&(told.len() as u64)), "{told:?} of {installed}");
     simulator.assert_clean();

@@ -29,6 +29,8 @@ pub(super) struct Definition {
     pub(super) tools: Registry,
     pub(super) settings: Arc<CompactionSettings>,
     pub(super) window: Window,
+    /// Which of the settings that may change it was resolved with: see [`Deps::refresh_settings`].
+    pub(super) settings_version: u64,
     /// The instructions that hold now: of the newest run, or those that need no run.
     instructions: Arc<str>,
     /// The instructions, in estimated tokens.
@@ -66,6 +68,11 @@ impl Definition {
     /// # Errors
     /// As [`Self::resolve`], the room apart.
     pub(super) fn resolve_to_read(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<Self> {
+        let settings_version = deps.refresh_settings();
+        let agent = match &deps.live {
+            Some(live) => live.adjusted(agent),
+            None => agent,
+        };
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let tools = crate::sub_agent::tools_of(deps, &agent)?;
         let settings = deps.settings(&agent);
@@ -75,8 +82,17 @@ impl Definition {
         let instructions_tokens = instructions_tokens(&instructions);
         let fixed_tokens = instructions_tokens + tools_tokens;
         let window = deps.window(&agent, &lane, &agent.model, &settings, fixed_tokens);
-        let definition =
-            Self { agent, lane, tools, settings, window, instructions, instructions_tokens, tools_tokens };
+        let definition = Self {
+            agent,
+            lane,
+            tools,
+            settings,
+            window,
+            settings_version,
+            instructions,
+            instructions_tokens,
+            tools_tokens,
+        };
         definition.agent.settings_by_model.values().try_for_each(ModelSettings::check)?;
         definition.model_settings(deps, &ModelSettings::default())?;
         Ok(definition)

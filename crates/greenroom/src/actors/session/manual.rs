@@ -42,6 +42,7 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         }
+        self.refresh_settings();
         let reply = Some(reply);
         self.measure_for(CompactionRequest { options, reply, ..CompactionRequest::new(Trigger::Manual) });
     }
@@ -147,7 +148,7 @@ impl SessionState {
         (request.reply, request.branch_to) = (Some(reply), to);
         self.compaction.begin(id, request);
         let ratio = self.ratio();
-        let work = CompactionWork::Branch(work);
+        let work = CompactionWork::Branch(Box::new(work));
         self.order(CompactionOrder { id, work, effects, ratio, summarisers }).await;
     }
 

@@ -177,6 +177,7 @@ impl SessionState {
         options: PromptOptions,
         reply: Option<ReplyTo<Reply>>,
     ) -> Result<EntryId> {
+        self.refresh_settings();
         let mut draft = self.opening_draft();
         let run = draft.message(Message::User(content));
         self.begin_recorded(draft, run, options, reply).await?;
@@ -212,6 +213,7 @@ impl SessionState {
         options: PromptOptions,
         reply: Option<ReplyTo<Reply>>,
     ) -> Result<()> {
+        self.refresh_settings();
         let mut draft = self.opening_draft();
         // Whatever it was meant for, it begins a run.
         let run = draft.deliver(item, false);
@@ -228,6 +230,7 @@ impl SessionState {
             let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
             return;
         };
+        self.refresh_settings();
         let mut draft = self.opening_draft();
         // It is noted, so that a crash in it is known, and each end of a run has its beginning.
         draft.push(EntryKind::Note { kind: RUN_RESUMED.into(), data: run.to_string() });
@@ -428,6 +431,7 @@ impl SessionState {
 
     /// The run is over; its end is recorded with the size that the tracker measures.
     fn start_closing(&mut self, outcome: RunOutcome) {
+        self.refresh_settings();
         if let Some(run) = &mut self.run {
             run.closing = Some(outcome);
             let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::RunEnd));

@@ -53,6 +53,7 @@ fn deps() -> Deps {
         (name.to_owned(), Arc::new(Lane::new(provider, 1, Duration::ZERO)))
     });
     Deps {
+        live: None,
         learned: Learned::new(store.clone()),
         store,
         bus: Bus::default(),

@@ -1,0 +1,264 @@
+//! The configuration while a command runs: its files are looked at before each check of a session.
+//!
+//! Invariants: where nothing changed, a look costs two calls of the system; an edit that cannot be used changes nothing,
+//! and is said once, with file, line and key; an edit of a project's file tightens, or waits for the next start.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use serde_norway::Value;
+
+use super::Config;
+use super::layers::{Files, Loaded, Source, Tighter, assemble, line_of, set, setting, settings_of, tighter};
+
+/// A file that was changed so short a time ago is read again with each look: clocks of file systems are coarse, and its
+/// next edit may not be seen by its date.
+const YOUNG: Duration = Duration::from_secs(2);
+/// An empty file is taken for one that is being written, for so long.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
+
+/// What changed.
+#[derive(Debug, Default)]
+pub(crate) struct Change {
+    /// What holds from now on; `None`: what held before.
+    pub(crate) config: Option<Arc<Config>>,
+    /// What the user must know.
+    pub(crate) warning: Option<String>,
+}
+
+/// The configuration of a command that runs.
+pub(crate) struct LiveConfig {
+    explicit: Option<PathBuf>,
+    places: [Option<PathBuf>; 2],
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What holds.
+    config: Arc<Config>,
+    /// What held at the start.
+    start: Arc<Config>,
+    /// Of the project's file: what holds.
+    project: Option<Value>,
+    /// The files as they were looked at last: the user's, and the project's.
+    stamps: [Option<Stamp>; 2],
+    /// Whether one of them may change again without another stamp.
+    is_young: bool,
+    /// The files' texts as they were read last.
+    texts: [Option<String>; 2],
+    /// What could not be read, so that it is said once.
+    unreadable: Option<([Option<Stamp>; 2], String)>,
+}
+
+/// By what a change of a file is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    place: (u64, u64),
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path, follows: bool) -> Option<Self> {
+        let metadata = if follows { path.metadata() } else { path.symlink_metadata() }.ok()?;
+        Some(Self {
+            place: (metadata.dev(), metadata.ino()),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+
+    /// How long ago it changed; nothing where that lies ahead.
+    fn age(&self) -> Duration {
+        let (seconds, nanoseconds) = self.changed.max(self.modified);
+        let since_epoch = Duration::new(
+            u64::try_from(seconds).unwrap_or_default(),
+            u32::try_from(nanoseconds).unwrap_or_default(),
+        );
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + since_epoch).unwrap_or_default()
+    }
+}
+
+impl LiveConfig {
+    /// What was loaded from these files.
+    pub(crate) fn new(explicit: Option<&Path>, loaded: &Loaded) -> Self {
+        let (own, project) = Files::places(explicit);
+        let places = [own, project];
+        // An edit since they were loaded is young, and so it is seen by its text.
+        let stamps = stamps(&places);
+        let config = Arc::new(loaded.config.clone());
+        let state = State {
+            start: Arc::clone(&config),
+            config,
+            project: loaded.project.clone(),
+            is_young: is_young(&stamps),
+            stamps,
+            texts: loaded.texts.clone(),
+            unreadable: None,
+        };
+        Self { explicit: explicit.map(Path::to_owned), places, state: Mutex::new(state) }
+    }
+
+    /// What holds, as far as it was looked at.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.state().config)
+    }
+
+    /// What changed since the last look.
+    pub(crate) fn look(&self) -> Option<Change> {
+        let stamps = stamps(&self.places);
+        let mut state = self.state();
+        if stamps == state.stamps && !state.is_young {
+            return None;
+        }
+        state.is_young = is_young(&stamps);
+        state.stamps = stamps;
+        let files = match Files::read(self.explicit.as_deref()) {
+            Ok(files) => files,
+            Err(error) => return state.unreadable(stamps, error.to_string()),
+        };
+        match (&state.texts[0], &files.own) {
+            (Some(_), None) => {
+                let path = self.places[0].as_deref().unwrap_or(Path::new("")).display();
+                return state.unreadable(stamps, format!("{path} is gone"));
+            }
+            (Some(before), Some(source)) if source.text.is_empty() && !before.is_empty() => {
+                if stamps[0].is_some_and(|stamp| stamp.age() < WRITTEN_WITHIN) {
+                    return None;
+                }
+            }
+            (Some(_) | None, Some(_)) | (None, None) => {}
+        }
+        state.unreadable = None;
+        let texts = files.texts();
+        if texts == state.texts {
+            return None;
+        }
+        let is_project_edited = texts[1] != state.texts[1];
+        state.texts = texts;
+        Some(match state.taken(&files, is_project_edited) {
+            Ok(warning) => Change { config: Some(Arc::clone(&state.config)), warning },
+            Err(error) => Change { config: None, warning: Some(refused(&error.to_string())) },
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// What cannot be read is said once.
+    fn unreadable(&mut self, stamps: [Option<Stamp>; 2], reason: String) -> Option<Change> {
+        let now = Some((stamps, reason));
+        if self.unreadable == now {
+            return None;
+        }
+        self.unreadable = now;
+        let warning = self.unreadable.as_ref().map(|(_, reason)| refused(reason));
+        Some(Change { config: None, warning })
+    }
+
+    /// Takes over what may change while sessions are open. Gives what waits for the next start.
+    fn taken(&mut self, files: &Files, is_project_edited: bool) -> Result<Option<String>> {
+        let [own, edited] = files.checked()?;
+        // All of it, as it would be used at a start: an edit is good or it is not.
+        assemble(files, own.clone(), edited.clone())?;
+        let mut project = self.project.clone();
+        let mut waits = Vec::new();
+        if is_project_edited {
+            let held = assemble(files, own.clone(), project.clone())?;
+            let held = serde_norway::to_value(&held.config)?;
+            let edited = edited.unwrap_or(Value::Null);
+            for (key, value) in settings_of(&edited) {
+                let before = project.as_ref().and_then(|project| setting(project, &key));
+                if before == Some(value) {
+                    continue;
+                }
+                if is_tighter(&key, setting(&held, &key), value) {
+                    set(project.get_or_insert(Value::Null), &key, value.clone());
+                } else {
+                    waits.push(key);
+                }
+            }
+            let gone = self.project.iter().flat_map(settings_of).map(|(key, _)| key);
+            waits.extend(gone.filter(|key| setting(&edited, key).is_none()));
+        }
+        let config = assemble(files, own, project.clone())?.config;
+        let warning = match (files.project.as_ref(), waits.as_slice()) {
+            (_, []) => self.waiting(&config),
+            (source, keys) => Some(project_waits(source, keys)),
+        };
+        self.project = project;
+        self.config = Arc::new(config);
+        Ok(warning)
+    }
+
+    /// Which settings of the user's file wait for the next start, if they were changed now.
+    fn waiting(&self, config: &Config) -> Option<String> {
+        let (start, before) = (&self.start, &self.config);
+        let changed = [
+            ("model", config.model != start.model && config.model != before.model),
+            ("provider", config.provider != start.provider && config.provider != before.provider),
+            ("providers", config.providers != start.providers && config.providers != before.providers),
+            ("serve", config.serve != start.serve && config.serve != before.serve),
+            (
+                "trusted_folders",
+                config.trusted_folders != start.trusted_folders
+                    && config.trusted_folders != before.trusted_folders,
+            ),
+        ];
+        let keys: Vec<&str> = changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
+        (!keys.is_empty())
+            .then(|| format!("changed in the configuration: {} wait for the next start", keys.join(", ")))
+    }
+}
+
+/// What a project's file asks for and does not get before the next start.
+fn project_waits(source: Option<&Source>, keys: &[String]) -> String {
+    let place = source.map_or_else(
+        || format!("{} is gone", super::FILE_NAME),
+        |source| {
+            let name = keys[0].rsplit('.').next().unwrap_or_default();
+            let line = line_of(&source.text, name).map(|line| format!(", line {line}")).unwrap_or_default();
+            format!("{}{line}", source.path.display())
+        },
+    );
+    format!(
+        "{place}: {} wait for the next start: while sessions are open, a file in the current folder can only lower limits",
+        keys.join(", ")
+    )
+}
+
+/// Whether a project's edit of a setting tightens what holds.
+fn is_tighter(key: &str, held: Option<&Value>, edited: &Value) -> bool {
+    let (Some(tighter), Some(edited)) = (tighter(key), edited.as_f64()) else { return false };
+    match (tighter, held.and_then(Value::as_f64)) {
+        (_, None) => true,
+        (Tighter::Lower, Some(held)) => edited < held,
+        (Tighter::Raise, Some(held)) => edited > held,
+    }
+}
+
+fn refused(reason: &str) -> String {
+    // The reason comes last: it may be long.
+    format!("the settings before the newest edit still hold: {reason}")
+}
+
+fn stamps(places: &[Option<PathBuf>; 2]) -> [Option<Stamp>; 2] {
+    let [own, project] = places;
+    // The user's file may be a link; a project's is not read if it is one.
+    [
+        own.as_deref().and_then(|path| Stamp::of(path, true)),
+        project.as_deref().and_then(|path| Stamp::of(path, false)),
+    ]
+}
+
+fn is_young(stamps: &[Option<Stamp>; 2]) -> bool {
+    stamps.iter().flatten().any(|stamp| stamp.age() < YOUNG)
+}
