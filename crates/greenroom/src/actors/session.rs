@@ -226,7 +226,11 @@ impl SessionState {
                 }
             }
             SessionMessage::CheckSettings { settings, reply } => {
-                let _ = reply.send(self.definition.check_settings(&settings, self.log.pinned_tokens()));
+                let _ = reply.send(self.definition.check_settings(
+                    &self.deps,
+                    &settings,
+                    self.log.pinned_tokens(),
+                ));
             }
             SessionMessage::AbortCompaction => {
                 self.shared.abort_is_heard();
