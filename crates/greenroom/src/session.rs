@@ -252,7 +252,8 @@ impl SessionHandle {
             CompactionOutcome::Completed | CompactionOutcome::Nothing { .. } => Ok(()),
             CompactionOutcome::Failed { .. }
             | CompactionOutcome::Cancelled { .. }
-            | CompactionOutcome::Truncated
+            | CompactionOutcome::Truncated { .. }
+            | CompactionOutcome::Pruned { .. }
             | CompactionOutcome::Superseded
             | CompactionOutcome::Interrupted => {
                 let reason = done.outcome.reason().unwrap_or("it was interrupted").to_owned();

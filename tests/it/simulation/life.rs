@@ -153,6 +153,9 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
     for (fault, times) in world.model.fired() {
         world.outcome.count(fault, times);
     }
+    for (what, times) in world.logs.facts() {
+        world.outcome.count(what, times);
+    }
     world.outcome.count("actor panics", world.panics.load(Ordering::Relaxed));
     world.outcome.count("tool panics", world.tool_panics.load(Ordering::Relaxed));
 }

@@ -35,6 +35,7 @@ use crate::session::{State, Status};
 use crate::shared::SessionShared;
 
 mod compaction;
+mod debt;
 mod definition;
 mod first_reply;
 mod inbox;
@@ -281,6 +282,9 @@ impl SessionState {
             }
             SessionMessage::BranchSummarised { compaction, record, cost_microdollars } => {
                 self.branch_summarised(compaction, *record, cost_microdollars).await;
+            }
+            SessionMessage::PruneResults { compaction, segment, cost_microdollars } => {
+                self.prune_results(compaction, *segment, cost_microdollars).await;
             }
             SessionMessage::CompactionOver { compaction, end, cost_microdollars } => {
                 self.compaction_over(compaction, *end, cost_microdollars).await;
