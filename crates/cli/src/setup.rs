@@ -108,6 +108,7 @@ pub(crate) async fn store(global: &Global) -> Result<Store> {
 /// Says what the store had to say when it was opened, and whether others could have changed it.
 fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
     let dir = data_dir(global)?;
+    tracing::debug!(dir = %dir.display(), "the store is open");
     if std::fs::metadata(&dir).is_ok_and(|metadata| metadata.mode() & 0o022 != 0) {
         let dir = dir.display();
         warn(
@@ -317,6 +318,7 @@ pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String>
 /// The configuration that holds here. What the user must know of it is said on standard error.
 pub(crate) fn config(global: &Global) -> Result<Loaded> {
     let loaded = load(global.config.as_deref())?;
+    tracing::debug!(files = ?loaded.files, "the configuration was read");
     for warning in &loaded.warnings {
         warn(global, warning)?;
     }
