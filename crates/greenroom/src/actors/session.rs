@@ -631,6 +631,7 @@ fn state_by_log(id: &str, log: &Log, definition: &Definition, context: ContextUs
         status: Status::Idle,
         waiting: log.inbox().len(),
         is_unanswered: runs::unanswered(log).is_some(),
+        lost_from: log.head().lost_from,
     }
 }
 
