@@ -35,6 +35,8 @@ mod seeds;
 mod settings;
 /// Whole lives made of a seed, with faults, crashes and panics.
 mod simulation;
+/// What is traced, and that no trace holds content.
+mod spans;
 /// The workspace as a whole: who may know whom, and what every file owes its reader.
 mod structure;
 /// An agent as a tool of another.

@@ -1,13 +1,17 @@
 //! Windows that servers tell, and limits that they name: what sessions work with over HTTP.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use greenroom::kernel::usage::WindowSource;
 use greenroom::prelude::*;
 use greenroom::store::Store;
 use greenroom_provider::{OpenAi, OpenAiOptions};
-use greenroom_simulator::{Echo, ListForm, Simulator, SimulatorOptions, SimulatorServer};
+use greenroom_simulator::{
+    ByPurpose, CallInfo, Echo, Fault, Function, ListForm, Point, Reply as Said, Script, SeenRequest,
+    Simulator, SimulatorOptions, SimulatorServer, Summariser,
+};
 
 /// A model with a window of 8,192 tokens behind a server that lists it in this form.
 async fn served(list: ListForm) -> (Simulator, SimulatorServer) {
@@ -123,4 +127,52 @@ async fn a_server_that_does_not_answer_delays_nobody_for_long() {
     let opened = tokio::time::timeout(Duration::from_secs(30), runtime.open("s", simulated())).await;
     assert_eq!(window(&opened.unwrap().unwrap()).await, (Some(128_000), WindowSource::Assumed));
     runtime.shutdown().await.unwrap();
+}
+
+/// Learns a limit of a server that lists nothing, has one call of a step or of a summary fail so, and says where the
+/// window comes from after the next call.
+async fn after(fault: Fault, in_summary: bool) -> WindowSource {
+    let armed = Arc::new(AtomicBool::new(false));
+    let (of_runs, of_summaries) = (Arc::clone(&armed), Arc::clone(&armed));
+    let (step, summary) = (fault.clone(), fault);
+    let runs = Function(move |_: &SeenRequest, _: CallInfo| {
+        let said = Said::text("word ".repeat(300));
+        if !in_summary && of_runs.swap(false, Ordering::Relaxed) {
+            said.with_fault(step.clone())
+        } else {
+            said
+        }
+    });
+    let summaries = Function(move |request: &SeenRequest, call: CallInfo| {
+        let said = Summariser::Obedient.reply(request, call);
+        let fires = in_summary && of_summaries.swap(false, Ordering::Relaxed);
+        if fires { said.with_fault(summary.clone()) } else { said }
+    });
+    let model = crate::support::simulator(ByPurpose::new(runs, summaries), 8_192);
+    let runtime = crate::support::runtime(&model).await;
+    let session = runtime.open("s", simulated()).await.unwrap();
+    // The second is too long: the server names its limit.
+    for _ in 0..2 {
+        session.prompt("thing ".repeat(4_000)).await.unwrap();
+    }
+    assert_eq!(window(&session).await, (Some(8_192), WindowSource::Learned));
+    armed.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        session.prompt("hello").await.unwrap();
+        session.compact(CompactOptions { force: true, keep_recent: Some(100), focus: None }).await.unwrap();
+    }
+    assert!(!armed.load(Ordering::Relaxed), "the fault came");
+    let other = runtime.open("other", simulated()).await.unwrap();
+    window(&other).await.1
+}
+
+/// A server that was lost may come back as another; one that says nothing for a while is the same.
+#[tokio::test(start_paused = true)]
+async fn a_lost_connection_makes_a_limit_doubtful_and_a_stall_does_not() {
+    let stall = || Fault::Stall { at: Point::BeforeHeaders, ping_every_ms: None, for_ms: None };
+    for in_summary in [false, true] {
+        let lost = after(Fault::Reset(Point::BeforeHeaders), in_summary).await;
+        assert_eq!(lost, WindowSource::Assumed, "in a summary: {in_summary}");
+        assert_eq!(after(stall(), in_summary).await, WindowSource::Learned, "in a summary: {in_summary}");
+    }
 }

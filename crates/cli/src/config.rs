@@ -5,6 +5,7 @@
 
 mod layers;
 mod live;
+mod words;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

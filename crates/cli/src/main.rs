@@ -5,7 +5,7 @@
 //!
 //! Reading order: `options` (what can be said), a module for each command, `setup` and `config` (what they run
 //! on), `view` and `picture` and `terminal` (what is seen), `errors` (what is said when something fails), `files`
-//! (how files are read).
+//! (how files are read), `log` (what `-v` tells).
 
 mod options;
 
@@ -32,6 +32,7 @@ mod view;
 
 mod errors;
 mod files;
+mod log;
 mod moment;
 mod picture;
 mod terminal;
@@ -43,9 +44,8 @@ use anyhow::Context as _;
 use clap::Parser;
 use greenroom::tools::{helper, privacy};
 use rustix::process::{Resource, getrlimit};
-use tracing_subscriber::EnvFilter;
 
-use crate::options::{Command, Global, Options};
+use crate::options::{Command, Options};
 
 fn main() -> ExitCode {
     if let Some(code) = helper::act_if_asked() {
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     };
     setup::keep_in_mind(hidden);
     let options = Options::parse();
-    start_log(&options.global);
+    log::start(&options.global);
     if let Err(error) = check_limits() {
         return end(Err(error));
     }
@@ -137,20 +137,4 @@ fn end(result: anyhow::Result<u8>) -> ExitCode {
             ExitCode::from(errors::exit_code(&error))
         }
     }
-}
-
-/// What happens inside is told on standard error: nothing by default, more with `-v`, in detail with RUST_LOG.
-fn start_log(global: &Global) {
-    let filter = match (terminal::variable("RUST_LOG"), global.verbose) {
-        (Some(filter), _) => filter,
-        (None, 0) => "off".to_owned(),
-        (None, 1) => "warn,greenroom=info,greenroom_store=info".to_owned(),
-        (None, 2) => "info,greenroom=debug,greenroom_store=debug,greenroom_provider=debug".to_owned(),
-        (None, _) => "debug".to_owned(),
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter))
-        .with_writer(|| terminal::LogWriter)
-        .with_ansi(false)
-        .init();
 }

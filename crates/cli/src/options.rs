@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use greenroom::{ModelSettings, ReasoningEffort, ToolChoice};
 
+use crate::terminal::variable;
+
 /// The end of every help: how a script tells what happened.
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -105,8 +107,8 @@ pub(crate) struct Options {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where sessions are kept [default: greenroom in the user's data directory]
-    #[arg(long, global = true, env = "GREENROOM_DATA_DIR", value_name = "DIR")]
+    /// Where sessions are kept [env: GREENROOM_DATA_DIR] [default: greenroom in the user's data directory]
+    #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// A configuration file, instead of ./greenroom.yaml and the user's own
     #[arg(long, global = true, value_name = "FILE")]
@@ -204,8 +206,8 @@ pub(crate) struct ServerArgs {
 /// Which model answers, and what it may do.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// The model that answers [default: the configuration's, else gpt-5.5]
-    #[arg(long, env = "GREENROOM_MODEL", value_name = "NAME")]
+    /// The model that answers [env: GREENROOM_MODEL] [default: the configuration's, else gpt-5.5]
+    #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -251,6 +253,11 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// The model that a flag or the environment names.
+    pub(crate) fn model(&self) -> Option<String> {
+        self.model.clone().or_else(|| variable("GREENROOM_MODEL"))
+    }
+
     /// How the flags say that the model is to answer.
     pub(crate) fn settings(&self) -> ModelSettings {
         ModelSettings {

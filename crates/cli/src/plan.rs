@@ -121,6 +121,8 @@ fn options(args: &PlanArgs, config: &Config, window: u64) -> PlanOptions {
         Some(Estimator::Classes) => options.estimator = size::Estimator::Classes,
         None => {}
     }
+    let PlanOptions { keep_recent, keep_max, preserve_messages, summary_cap, .. } = options;
+    tracing::debug!(window, keep_recent, keep_max, preserve_messages, summary_cap, "the plan is made with");
     options
 }
 

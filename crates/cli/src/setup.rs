@@ -64,6 +64,7 @@ pub(crate) struct Setup {
 pub(crate) fn data_dir(global: &Global) -> Result<PathBuf> {
     match &global.data_dir {
         Some(dir) => Ok(dir.clone()),
+        // It knows the variable, and takes an empty one for none.
         None => Ok(greenroom::env::data_dir()?),
     }
 }
@@ -108,6 +109,7 @@ pub(crate) async fn store(global: &Global) -> Result<Store> {
 /// Says what the store had to say when it was opened, and whether others could have changed it.
 fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
     let dir = data_dir(global)?;
+    tracing::debug!(dir = %dir.display(), "the store is open");
     if std::fs::metadata(&dir).is_ok_and(|metadata| metadata.mode() & 0o022 != 0) {
         let dir = dir.display();
         warn(
@@ -267,7 +269,8 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
     let loaded = config(global)?;
     let config = &loaded.config;
     let server = Server::chosen(config, &args.server, true)?;
-    let provider = server.provider(&args.server)?;
+    // What is forgotten is in our own store: nobody is asked.
+    let provider = server.provider(&args.server, args.forget.is_none())?;
     let mut agent = Agent::new(config.model.as_str());
     if let Some(window) = config.context_window {
         agent = agent.context_window(window);
@@ -317,6 +320,7 @@ pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String>
 /// The configuration that holds here. What the user must know of it is said on standard error.
 pub(crate) fn config(global: &Global) -> Result<Loaded> {
     let loaded = load(global.config.as_deref())?;
+    tracing::debug!(files = ?loaded.files, "the configuration was read");
     for warning in &loaded.warnings {
         warn(global, warning)?;
     }
@@ -348,12 +352,13 @@ impl Setup {
                 if let Some(warning) = check_cost(&loaded, &server, args)? {
                     warn(global, &warning)?;
                 }
-                server.provider(&args.server)?
+                server.provider(&args.server, true)?
             }
         };
         let base_url = provider.options().base_url.clone();
         let own_model = if simulated.is_some() { MODEL } else { config.model.as_str() };
-        let model = args.model.as_deref().unwrap_or(own_model);
+        let named = args.model();
+        let model = named.as_deref().unwrap_or(own_model);
         if args.window == Some(0) {
             return Err(usage("--window must be at least 1 token"));
         }
@@ -432,13 +437,13 @@ impl Server {
         self.settings.catalog_name(self.name.as_deref().unwrap_or(OPENAI), &self.base_url)
     }
 
-    fn provider(&self, args: &ServerArgs) -> Result<Arc<OpenAi>> {
+    fn provider(&self, args: &ServerArgs, needs_key: bool) -> Result<Arc<OpenAi>> {
         if let Some(name) = &args.api_key_env {
             check_variable(name).map_err(|reason| usage(format!("--api-key-env {reason}")))?;
         }
         let key_variable = args.api_key_env.as_deref().or(self.settings.api_key_env.as_deref());
         let api_key = key_variable.and_then(variable);
-        if let Some(key_variable) = key_variable.filter(|_| api_key.is_none()) {
+        if let Some(key_variable) = key_variable.filter(|_| api_key.is_none() && needs_key) {
             let asks_openai = self.base_url == OpenAiOptions::default().base_url;
             match &self.name {
                 _ if args.api_key_env.is_some() => {
@@ -498,7 +503,7 @@ fn check_cost(loaded: &Loaded, server: &Server, args: &ModelArgs) -> Result<Opti
         }
         Some(_) | None => catalog.clone(),
     };
-    let main = |config: &Config| args.model.clone().unwrap_or_else(|| config.model.clone());
+    let main = |config: &Config| args.model().unwrap_or_else(|| config.model.clone());
     let summaries = |config: &Config| config.compaction.summary_model.clone().unwrap_or_else(|| main(config));
     let prices = |catalog: &str, model: &str| Catalog::bundled().lookup(catalog, model)?.prices;
     for (theirs, ours) in [(main(config), main(own)), (summaries(config), summaries(own))] {

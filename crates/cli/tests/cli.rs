@@ -6,6 +6,7 @@
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `live`: settings are edited while a command runs
+//! - `log`: what `-v` and `-vv` tell
 //! - `models`: limits, prices and where they come from
 //! - `process`: asked to end; no file descriptors left
 //! - `refusals`: every way a provider refuses ends with its class
@@ -25,6 +26,7 @@ mod cli {
     pub(crate) mod configuration;
     pub(crate) mod demo;
     pub(crate) mod live;
+    pub(crate) mod log;
     pub(crate) mod models;
     pub(crate) mod process;
     pub(crate) mod refusals;

@@ -106,7 +106,7 @@ impl Lane {
             }
             None if self.served.may_tell_more(model) => self.served.ask_again(),
             None => {}
-            Some(error) if error.failure.class == FailureClass::Timeout && error.failure.status.is_none() => {
+            Some(error) if error.connection_lost => {
                 self.is_unreachable.store(true, Ordering::Relaxed);
             }
             Some(_) => {}

@@ -39,6 +39,7 @@ pub mod session;
 mod shared;
 mod sub_agent;
 mod summary_call;
+mod trace;
 pub mod validate;
 
 pub use agent::Agent;

@@ -18,6 +18,7 @@ use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
 use tokio::sync::{OwnedSemaphorePermit, SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::agent::Agent;
 use crate::compaction::Compacted;
@@ -341,6 +342,8 @@ pub(crate) struct Answer {
 /// A run to work on.
 pub(crate) struct BeginRun {
     pub(crate) stamp: RunAttempt,
+    /// The run, as it is traced.
+    pub(crate) span: Span,
     pub(crate) agent: Arc<Agent>,
     pub(crate) model: String,
     pub(crate) tools: greenroom_tools::Registry,
@@ -433,6 +436,8 @@ impl CompactorMessage {
 pub(crate) struct CompactionOrder {
     /// The entry of its start.
     pub(crate) id: EntryId,
+    /// As it is traced.
+    pub(crate) span: Span,
     /// What is to be done.
     pub(crate) work: CompactionWork,
     /// What to do first.

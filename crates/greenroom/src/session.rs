@@ -83,6 +83,10 @@ pub struct State {
     pub waiting: usize,
     /// Whether the newest prompt has no complete answer: `resume` goes on with it.
     pub is_unanswered: bool,
+    /// The first entry that the store has lost, where it is damaged: until that is accepted (`Store::accept_loss`), the
+    /// session can be read and takes nothing more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_from: Option<EntryId>,
 }
 
 /// What the store knows of a session, whether it is live or not.
@@ -121,6 +125,9 @@ pub struct SessionSummary {
     pub title: Option<String>,
     /// The session whose agent called this one as a tool, or that it was forked from.
     pub parent: Option<String>,
+    /// As [`State::lost_from`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_from: Option<EntryId>,
 }
 
 impl SessionSummary {
@@ -142,6 +149,7 @@ impl SessionSummary {
             updated_at_ms: head.updated_at_ms,
             title: head.title,
             parent: head.parent_session,
+            lost_from: head.lost_from,
         }
     }
 }

@@ -150,12 +150,21 @@ pub struct ProviderError {
     /// Whether nobody listened at the server's address. A server that had answered before is about to come back, and is
     /// waited for.
     pub connection_refused: bool,
+    /// Whether there was no connection, or it broke: the server may have gone, and come back as another. A server that
+    /// merely says nothing for too long is still there.
+    pub connection_lost: bool,
 }
 
 impl ProviderError {
     /// An error with this classification and the body as received, which may be empty.
     pub fn new(failure: Failure, body: impl Into<String>) -> Self {
-        Self { failure, body: body.into(), empty_stream: false, connection_refused: false }
+        Self {
+            failure,
+            body: body.into(),
+            empty_stream: false,
+            connection_refused: false,
+            connection_lost: false,
+        }
     }
 
     /// Whether this failure may be a context overflow although nothing in it says so: an empty stream, or a 400, 413

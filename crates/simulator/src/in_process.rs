@@ -294,12 +294,13 @@ async fn stall(for_ms: Option<u64>) {
 }
 
 fn reset() -> ProviderError {
-    ProviderError::new(Failure::new(FailureClass::Timeout, "the connection was reset"), "")
+    let failure = Failure::new(FailureClass::Timeout, "the connection was reset");
+    ProviderError { connection_lost: true, ..ProviderError::new(failure, "") }
 }
 
 fn refused() -> ProviderError {
     let failure = Failure::new(FailureClass::Timeout, "cannot reach the simulator: connection refused");
-    ProviderError { connection_refused: true, ..ProviderError::new(failure, "") }
+    ProviderError { connection_refused: true, connection_lost: true, ..ProviderError::new(failure, "") }
 }
 
 fn raw_error(raw: &Raw) -> ProviderError {

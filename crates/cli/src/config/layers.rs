@@ -15,6 +15,7 @@ use greenroom::kernel::settings::COMPACT_PROMPT_BYTES_MAX;
 use greenroom::provider::BaseUrl;
 use serde_norway::Value;
 
+use super::words::plain;
 use super::{Config, FILE_NAME, OPENAI, check};
 use crate::errors::usage;
 use crate::files::{self, FileError};
@@ -610,7 +611,8 @@ pub(super) fn merge(base: &mut Value, over: Value) {
 }
 
 fn typed(value: Value) -> Result<Config> {
-    serde_norway::from_value(value).map_err(|error| usage(format!("the configuration: {error}")))
+    serde_norway::from_value(value)
+        .map_err(|error| usage(format!("the configuration: {}", plain(&error.to_string()))))
 }
 
 fn has_tag(value: &Value) -> bool {
@@ -635,8 +637,7 @@ fn wrong(source: &Source, error: &serde_norway::Error) -> anyhow::Error {
     let key = text.split('`').nth(1);
     let line = error.location().map(|location| location.line()).or_else(|| line_of(&source.text, key?));
     let line = line.map(|line| format!(", line {line}")).unwrap_or_default();
-    let text = text.split(" at line ").next().unwrap_or_default();
-    usage(format!("{}{line}: {text}", source.path.display()))
+    usage(format!("{}{line}: {}", source.path.display(), plain(&text)))
 }
 
 /// What is wrong with a key, and where it stands.

@@ -546,3 +546,27 @@ fn a_store_that_others_may_write_is_warned_of() {
         }
     }
 }
+
+/// Programs are told of the damage too: by the list, by a session's state, and by what the session refuses.
+#[test]
+fn a_damaged_session_says_so_to_programs() {
+    let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
+    talk(&place, &model);
+    flip(&place, b"This is prompt number 4.");
+    let mut rpc = place.start(&["rpc", "--base-url", &model.url()]);
+    let mut call = |id: u32, method: &str, params: &str| -> serde_json::Value {
+        rpc.say(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#));
+        serde_json::from_str(&rpc.wait_for(&format!(r#""id":{id},"#))).unwrap()
+    };
+    let list = call(1, "session/list", "{}");
+    let lost = &list["result"]["sessions"][0]["lost_from"];
+    assert!(lost.as_u64().is_some_and(|from| from > 0), "{list}");
+    let state = call(2, "agent/state", r#"{"session_id":"mine"}"#);
+    let says_so = state["result"]["lost_from"] == *lost
+        || state["error"]["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("lost") || text.contains("damaged"));
+    assert!(says_so, "{state}");
+    let refused = call(3, "session/prompt", r#"{"session_id":"mine","text":"x"}"#);
+    assert!(refused["error"]["message"].as_str().unwrap().contains("damaged or lost"), "{refused}");
+}

@@ -2,7 +2,7 @@
 
 use greenroom_simulator::Reply;
 
-use super::support::{Model, Place, Says};
+use super::support::{Model, Place, Says, ran};
 
 #[test]
 fn what_cannot_work_is_said_in_one_line() {
@@ -80,4 +80,42 @@ fn a_configuration_in_the_folder_is_used() {
     place.project_file("model: another\ncompaction: { threshold: 0.5 }\n");
     let ran = place.run(&["config"]);
     assert!(ran.stdout.contains("model: another") && ran.stdout.contains("threshold: 0.5"), "{}", ran.stdout);
+}
+
+/// A variable that is set and empty is not set: scripts like to leave one so.
+#[test]
+fn empty_variables_are_as_unset() {
+    let (place, model) = (Place::new(), Model::new(greenroom_simulator::Echo, |_| {}));
+    let url = model.url();
+    let home = place.work().join("home");
+    let names = [
+        "GREENROOM_DATA_DIR",
+        "GREENROOM_MODEL",
+        "OPENAI_BASE_URL",
+        "OPENAI_API_KEY",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+        "HTTP_PROXY",
+        "http_proxy",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+        "NO_COLOR",
+        "RUST_LOG",
+        "TERM",
+    ];
+    for value in ["", " "] {
+        let mut command = place.command(&["run", "-p", "Hello.", "--session", "mine", "--base-url", &url]);
+        command.env("HOME", &home).envs(names.map(|name| (name, value)));
+        let ran = ran(command.output().unwrap());
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        assert_eq!(model.simulator.requests().pop().unwrap().request.model, "gpt-5.5");
+        assert!(home.join(".local/share/greenroom/journal").exists(), "the store is where it is by default");
+        assert!(!place.store().exists());
+    }
+    // And those that say something are heard.
+    let mut command = place.command(&["run", "-p", "Hello.", "--base-url", &url]);
+    assert_eq!(ran(command.env("GREENROOM_MODEL", "chosen").output().unwrap()).code, Some(0));
+    assert_eq!(model.simulator.requests().pop().unwrap().request.model, "chosen");
+    assert!(place.store().exists());
 }

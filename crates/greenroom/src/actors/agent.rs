@@ -15,6 +15,7 @@ use greenroom_kernel::{AssistantMessage, Message};
 use greenroom_provider::{ModelSettings, Purpose, Request, ToolChoice};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Span;
 
 use crate::deps::Deps;
 use crate::event::{EventKind, Retried};
@@ -23,6 +24,7 @@ use crate::message::{
     TrackerMessage,
 };
 use crate::shared::SessionShared;
+use crate::trace;
 use crate::validate::ProposedAnswer;
 
 mod model_task;
@@ -54,8 +56,9 @@ struct Running {
     call: u64,
     /// The form of the next request, while the context for it is on its way.
     next_request: Option<RequestForm>,
-    /// The newest step, from 1.
+    /// The newest step, from 1, and as it is traced.
     step: u32,
+    step_span: Span,
     /// The user was warned that images of the prompt are not sent.
     media_missed: bool,
     measuring: bool,
@@ -202,6 +205,7 @@ impl AgentState {
             run,
             call: 0,
             step: 0,
+            step_span: Span::none(),
             next_request: None,
             media_missed: false,
             measuring: false,
@@ -253,12 +257,19 @@ impl AgentState {
                 });
             }
             Effect::StepStarted { step } => {
+                let session = Arc::clone(&self.shared.id);
                 if let Some(running) = self.current(stamp) {
                     running.step = step;
+                    running.step_span = trace::step(&running.begin.span, &session, step);
                 }
                 self.publish(EventKind::StepStart { run: stamp.run, step });
             }
-            Effect::StepEnded { step } => self.publish(EventKind::StepEnd { run: stamp.run, step }),
+            Effect::StepEnded { step } => {
+                if let Some(running) = self.current(stamp) {
+                    running.step_span = Span::none();
+                }
+                self.publish(EventKind::StepEnd { run: stamp.run, step });
+            }
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
                 running.next_request = Some(RequestForm { output_tokens_max, media });
@@ -279,6 +290,7 @@ impl AgentState {
                     deps,
                     shared,
                     stamp,
+                    span: running.step_span.clone(),
                     tools: running.begin.tools.clone(),
                     time_limit: running.begin.agent.tool_timeout,
                     cancel,
@@ -330,6 +342,10 @@ impl AgentState {
             if let Some(lane) = agent.and_then(|agent| self.deps.lane(&agent)) {
                 lane.pause_ms(delay_ms);
             }
+        }
+        let session = Arc::clone(&self.shared.id);
+        if let Some(running) = self.current(stamp) {
+            trace::retry(&running.step_span, &session, attempt, delay_ms, &failure);
         }
         self.publish(EventKind::Retry { of: Retried::Run(stamp.run), attempt, delay_ms, failure });
         let Some(running) = self.current(stamp) else { return };
@@ -383,7 +399,9 @@ impl AgentState {
         let cancel = begin.cancel.child_token();
         let call = running.call;
         running.model = Some(cancel.clone().drop_guard());
-        let task = model_task::ModelTask { agent: myself.clone(), deps, shared, lane, stamp, call, cancel };
+        let span = running.step_span.clone();
+        let task =
+            model_task::ModelTask { agent: myself.clone(), deps, shared, lane, stamp, call, cancel, span };
         tokio::spawn(task.run(request));
     }
 

@@ -15,6 +15,7 @@ use greenroom_kernel::run::is_full;
 use greenroom_kernel::usage::Ratio;
 use greenroom_kernel::{AssistantMessage, EntryId, Failure, FailureClass};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tracing::Span;
 
 use crate::actors::agent::jitter;
 use crate::compaction::{self, CompactionProposal};
@@ -24,7 +25,7 @@ use crate::message::{
     CompactionOrder, CompactionWork, CompactorMessage, SessionMail, SessionMessage, Summariser,
 };
 use crate::shared::SessionShared;
-use crate::summary_call;
+use crate::{summary_call, trace};
 
 /// The most questions that are asked at the same time.
 const CHILDREN_MAX: usize = 4;
@@ -50,6 +51,8 @@ pub(crate) struct CompactorState {
 struct Running {
     /// The entry of its start: news of another compaction is late.
     id: EntryId,
+    /// As it is traced.
+    span: Span,
     work: CompactionWork,
     /// Who writes the summaries: the first one, and each other where the one before fails.
     summarisers: Vec<Summariser>,
@@ -148,9 +151,10 @@ impl Actor for Compactor {
 
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
-        let CompactionOrder { id, work, effects, ratio, doubts_window, summarisers } = order;
+        let CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers } = order;
         self.running = Some(Box::new(Running {
             id,
+            span,
             work,
             summarisers,
             queue: VecDeque::new(),
@@ -209,6 +213,7 @@ impl CompactorState {
             match effect {
                 Effect::Consult(plan) => {
                     let compaction = running.id;
+                    trace::planned(&running.span, &self.shared.id, &plan);
                     let CompactionWork::Replace(compacting) = &running.work else { continue };
                     let params = compacting.params();
                     let proposal = CompactionProposal {
@@ -309,6 +314,7 @@ impl CompactorState {
             let arguments = SummaryArguments {
                 compactor: myself.clone(),
                 deps: Arc::clone(&self.deps),
+                span: running.span.clone(),
                 summariser: summariser.clone(),
                 compaction,
                 session: self.shared.id.to_string(),
@@ -378,6 +384,8 @@ struct SummaryActor;
 struct SummaryArguments {
     compactor: ActorRef<CompactorMessage>,
     deps: Arc<Deps>,
+    /// The compaction, as it is traced.
+    span: Span,
     summariser: Summariser,
     compaction: EntryId,
     session: String,
@@ -409,7 +417,7 @@ impl Actor for SummaryActor {
         let id = question.id;
         let Summariser { lane, model, .. } = &state.summariser;
         let (text, output) = (question.text, question.output_tokens_max);
-        let answer = summary_call::ask(&state.summariser, &state.session, text, output);
+        let answer = summary_call::ask(&state.span, &state.summariser, &state.session, text, output);
         let mut answer = Box::pin(answer).await;
         lane.heard(model, answer.as_mut().err(), &state.deps.learned);
         let answer = answer.map_err(|error| {

@@ -18,6 +18,7 @@ use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tracing::{Instrument as _, Span};
 
 use crate::actors::usage_tracker::TrackerConfig;
 use crate::agent::Agent;
@@ -33,6 +34,7 @@ use crate::message::{
 use crate::restarts::Restarts;
 use crate::session::{State, Status};
 use crate::shared::SessionShared;
+use crate::trace;
 
 mod compaction;
 mod debt;
@@ -90,6 +92,8 @@ pub(crate) struct SessionState {
     outgoing: VecDeque<Arc<Event>>,
     /// The end of the newest run, until the agent broadcast it.
     completion: Option<RunCompletion>,
+    /// Its life in memory, as it is traced.
+    span: Span,
     /// Warnings about the model, given once, when a run begins.
     model_warnings: Vec<String>,
     /// It is to end as soon as nothing is under way.
@@ -265,7 +269,9 @@ impl SessionState {
             SessionMessage::LimitLearned { lane, model, limit, sent } => {
                 let served = lane.served.find(&model).and_then(|served| served.window_tokens);
                 let (origin, now_ms) = (lane.origin(), self.deps.now_ms());
-                if self.deps.learned.learn_limit(origin, &model, limit, sent, served, now_ms) {
+                let is_new = self.deps.learned.learn_limit(origin, &model, limit, sent, served, now_ms);
+                trace::limit_named(&self.shared.id, origin, &model, limit, sent, is_new);
+                if is_new {
                     self.warn(format!("{origin} says that {model} takes {limit} tokens; this is remembered"));
                     self.limits_changed();
                 }
@@ -320,7 +326,10 @@ impl SessionState {
             head: draft.head.clone(),
             key,
         };
-        match self.deps.store.append_of_any_size(&self.shared.id, batch).await? {
+        let span = trace::append(self.work_span(), &self.shared.id, entries.len());
+        let appended =
+            self.deps.store.append_of_any_size(&self.shared.id, batch).instrument(span.clone()).await;
+        match appended.inspect_err(|_| trace::append_failed(&span))? {
             Appended::Written { .. } => {}
             Appended::Duplicate { first } => {
                 let session = self.shared.id.to_string();
@@ -360,6 +369,11 @@ impl SessionState {
         Ok(())
     }
 
+    /// What it works on: the run, or the session itself.
+    fn work_span(&self) -> &Span {
+        self.run_span().unwrap_or(&self.span)
+    }
+
     fn tell_agent(&self, message: AgentMessage) {
         // An agent that died is replaced by `child_failed`, which sends anew what matters.
         let _ = self.agent.cast(message);
@@ -387,7 +401,10 @@ impl SessionState {
 
     /// Tells the tracker by what the context is measured from now on.
     fn limits_changed(&mut self) {
-        let _ = self.definition.refresh_window(&self.deps, self.log.pinned_tokens());
+        let before = self.definition.window;
+        if self.definition.refresh_window(&self.deps, self.log.pinned_tokens()) {
+            trace::window_changed(&self.shared.id, &before, &self.definition.window);
+        }
         let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.tracker_config())));
     }
 
@@ -400,6 +417,7 @@ impl SessionState {
         }
         if version != self.definition.settings_version {
             self.definition.settings_version = version;
+            trace::settings_changed(&self.shared.id, version);
             if let Err(error) = self.configure(self.shared.agent()) {
                 self.warn(format!("what changed is not used in this session: {error}"));
             }
@@ -621,6 +639,7 @@ fn state_by_log(id: &str, log: &Log, definition: &Definition, context: ContextUs
         status: Status::Idle,
         waiting: log.inbox().len(),
         is_unanswered: runs::unanswered(log).is_some(),
+        lost_from: log.head().lost_from,
     }
 }
 

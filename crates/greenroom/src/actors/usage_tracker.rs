@@ -16,6 +16,7 @@ use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::message::{AgentMessage, Bill, Measurement, SessionMail, SessionMessage, TrackerMessage};
 use crate::shared::SessionShared;
+use crate::trace;
 
 /// What the context of a session is measured with.
 #[derive(Debug, Clone)]
@@ -94,6 +95,9 @@ impl TrackerState {
     fn measurement(&self) -> Box<Measurement> {
         let usage = self.context();
         let size = self.config.limits.size(usage.tokens, self.tracker.counted(), self.bill.cost_microdollars);
+        let ContextLimits { window, settings, .. } = &self.config.limits;
+        let trigger_at = window.tokens.and_then(|window| settings.trigger_tokens(window));
+        trace::measured(&self.shared.id, &size, window, trigger_at, self.config.limits.full_at());
         Box::new(Measurement { size, usage, ratio: self.tracker.ratio() })
     }
 

@@ -217,6 +217,7 @@ fn states_replies_options_and_summaries_read_back() {
         status: Status::Compacting,
         waiting: 0,
         is_unanswered: true,
+        lost_from: Some(EntryId(3)),
     });
     check(&CompactOptions { focus: Some("names".into()), keep_recent: Some(5), force: true });
     check(&SessionSummary::new("s".into(), greenroom_store::Head::default()));

@@ -249,10 +249,12 @@ impl Reader {
             | OpenAIError::StreamError(_)
             | OpenAIError::Boxed(_)
             | OpenAIError::InvalidArgument(_)) => match self.exchange.interruption() {
-                Some(Interruption::Connection(how)) => timed_out(format!(
-                    "the connection to {} broke in the middle of the answer: {how}",
-                    self.server.endpoint.base
-                )),
+                Some(Interruption::Connection(how)) => {
+                    let base = &self.server.endpoint.base;
+                    let message =
+                        format!("the connection to {base} broke in the middle of the answer: {how}");
+                    ProviderError { connection_lost: true, ..timed_out(message) }
+                }
                 Some(Interruption::TooLarge(what)) => too_large(&self.server.endpoint.base, &what),
                 None => self.incomplete(&one_line(&other.to_string())),
             },
@@ -374,7 +376,11 @@ fn transport_error(base: &str, error: TransportError) -> ProviderError {
             } else {
                 format!("the connection to {base} broke: {cause}")
             };
-            ProviderError { connection_refused: is_refused(&error), ..timed_out(message) }
+            ProviderError {
+                connection_refused: is_refused(&error),
+                connection_lost: true,
+                ..timed_out(message)
+            }
         }
     }
 }

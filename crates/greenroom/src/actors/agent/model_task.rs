@@ -9,12 +9,14 @@ use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use greenroom_tools::panic_text;
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::deps::Deps;
 use crate::event::{Delta, EventKind};
 use crate::lane::Lane;
 use crate::message::{AgentMessage, ModelOutcome, RunAttempt};
 use crate::shared::SessionShared;
+use crate::trace;
 
 pub(super) struct ModelTask {
     pub(super) agent: ActorRef<AgentMessage>,
@@ -24,6 +26,8 @@ pub(super) struct ModelTask {
     pub(super) stamp: RunAttempt,
     pub(super) call: u64,
     pub(super) cancel: CancellationToken,
+    /// The step, as it is traced.
+    pub(super) span: Span,
 }
 
 impl ModelTask {
@@ -36,9 +40,11 @@ impl ModelTask {
             stop: StopReason::Aborted,
             error: None,
         };
+        let span = trace::chat(&self.span, &*self.lane.provider, &request);
+        let began = tokio::time::Instant::now();
         let mut started = false;
         let mut outcome = {
-            let work = AssertUnwindSafe(self.work(request, &mut partial, &mut started)).catch_unwind();
+            let work = AssertUnwindSafe(self.work(request, &mut partial, &mut started, &span)).catch_unwind();
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => None,
@@ -58,6 +64,13 @@ impl ModelTask {
                 "",
             ))),
         };
+        let (session, took) = (&self.shared.id, began.elapsed());
+        match &outcome {
+            ModelOutcome::Answered(answer) => trace::answered(&span, session, Purpose::Step, answer, took),
+            ModelOutcome::Failed(error) => trace::failed(&span, session, Purpose::Step, &error.failure, took),
+            ModelOutcome::Cancelled(_) => trace::cancelled(&span, session, Purpose::Step, took),
+        }
+        drop(span);
         if started && matches!(outcome, ModelOutcome::Failed(_)) {
             self.shared.publish(&self.deps.bus, EventKind::MessageDiscarded { run: self.stamp.run });
         }
@@ -69,8 +82,11 @@ impl ModelTask {
         request: Request,
         partial: &mut AssistantMessage,
         started: &mut bool,
+        span: &Span,
     ) -> Result<Box<AssistantMessage>, Box<ProviderError>> {
+        let asked = tokio::time::Instant::now();
         let _place = self.lane.enter(Purpose::Step).await;
+        trace::entered(span, &self.shared.id, asked.elapsed());
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
         let stream = self.lane.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
         let mut stream = stream.map_err(Box::new)?;

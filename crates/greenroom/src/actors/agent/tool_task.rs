@@ -13,12 +13,14 @@ use greenroom_kernel::ToolCall;
 use greenroom_tools::{Progress, Registry, ToolContext};
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::compaction;
 use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::message::{AgentMessage, RunAttempt, SessionMail};
 use crate::shared::SessionShared;
+use crate::trace;
 
 /// The calls of one answer, and what they are run with.
 pub(super) struct ToolTask {
@@ -27,6 +29,8 @@ pub(super) struct ToolTask {
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
     pub(super) stamp: RunAttempt,
+    /// The step, as it is traced.
+    pub(super) span: Span,
     pub(super) tools: Registry,
     /// How long one call may take.
     pub(super) time_limit: Option<Duration>,
@@ -58,6 +62,7 @@ impl ToolTask {
             name: call.name.clone(),
             arguments: call.arguments.clone(),
         });
+        let span = trace::tool(&self.span, &self.shared.id, call);
         let began = tokio::time::Instant::now();
         let context = ToolContext {
             session: self.shared.id.to_string(),
@@ -66,7 +71,9 @@ impl ToolTask {
             progress: self.progress(call),
             compaction: compaction::requests_to(&self.session),
         };
-        let result = self.tools.run(call, context, self.time_limit).await;
+        let result = self.tools.run(call, context, self.time_limit).instrument(span.clone()).await;
+        trace::tool_ended(&span, &self.shared.id, call, result.status, began.elapsed());
+        drop(span);
         publish(EventKind::ToolEnd {
             call_id: call.id.clone(),
             name: call.name.clone(),

@@ -33,6 +33,7 @@ use crate::message::{
     AgentMessage, CompactionOrder, CompactionWork, CompactorMessage, MeasureFor, Measurement, RunAttempt,
     Summariser, TrackerMessage,
 };
+use crate::trace;
 
 /// Whether a segment may be replaced: its base is still the newest active compaction, it begins with the first
 /// active entry, and it ends directly before the first kept one.
@@ -88,7 +89,17 @@ impl SessionState {
         if self.compaction.join(stamp, overflow) {
             return;
         }
-        if !due::is_due(trigger, &measured.size, self.compaction.has_message_since()) {
+        let has_news = self.compaction.has_message_since();
+        let is_due = due::is_due(trigger, &measured.size, has_news);
+        trace::compaction_wanted(
+            self.work_span(),
+            &self.shared.id,
+            trigger,
+            &measured.size,
+            is_due,
+            has_news,
+        );
+        if !is_due {
             self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None, why: None });
             return;
         }
@@ -252,23 +263,25 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         // A compaction whose end the store refused.
         draft.close_compaction(&self.log);
-        let id = draft.push(EntryKind::CompactionStarted(CompactionStarted {
+        let started = CompactionStarted {
             trigger: request.trigger,
             tokens_before: tokens,
             messages_before: self.log.messages(),
-        }));
+        };
+        let id = draft.push(EntryKind::CompactionStarted(started.clone()));
         if let Err(error) = self.append(draft, None).await {
             let outcome = CompactionOutcome::Failed { reason: error.to_string() };
             let told = self.unchanged(&request, outcome, tokens);
             self.tell_compacted(request, told, None);
             return;
         }
-        self.compaction.begin(id, request);
+        let span = trace::compaction(self.work_span(), &self.shared.id, id, &started);
+        self.compaction.begin(id, CompactionRequest { span: span.clone(), ..request });
         let work = CompactionWork::Replace(Box::new(compacting));
         let size = &measured.size;
         let doubts_window = size.is_window_guessed || size.window.is_none() || self.log.has_answers();
         let ratio = measured.ratio;
-        self.order(CompactionOrder { id, work, effects, ratio, doubts_window, summarisers }).await;
+        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers }).await;
     }
 
     /// Lets the compactor go on with what has begun.
@@ -558,6 +571,9 @@ impl SessionState {
         floor: Option<Failure>,
     ) {
         self.compaction.ended();
+        if told.started.is_some() {
+            trace::compaction_ended(&request.span, &self.shared.id, &told);
+        }
         if let Some(stamp) = request.run {
             let installed = told.entry_id.is_some();
             match request.or_else.filter(|_| !installed && self.current(stamp).is_some()) {

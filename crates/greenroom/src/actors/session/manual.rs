@@ -30,6 +30,7 @@ use crate::deps::blocking;
 use crate::error::{BranchPointError, Error, PinError, Result};
 use crate::log::Draft;
 use crate::message::{CompactionOrder, CompactionWork, Measurement, ReplyTo, Summariser, TrackerMessage};
+use crate::trace;
 
 /// The window that a branch is summarised for where nothing knows the model's, in tokens.
 const WINDOW_ASSUMED: u64 = 128_000;
@@ -134,21 +135,24 @@ impl SessionState {
         };
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.close_compaction(&self.log);
-        let id = draft.push(EntryKind::CompactionStarted(CompactionStarted {
+        let started = CompactionStarted {
             trigger: Trigger::Branch,
             tokens_before: self.log.head().context_tokens,
             messages_before: self.log.messages(),
-        }));
+        };
+        let id = draft.push(EntryKind::CompactionStarted(started.clone()));
         if let Err(error) = self.append(draft, None).await {
             let _ = reply.send(Err(error));
             return;
         }
         (request.reply, request.branch_to) = (Some(reply), to);
+        let span = trace::compaction(self.work_span(), &self.shared.id, id, &started);
+        request.span = span.clone();
         self.compaction.begin(id, request);
         let ratio = self.ratio();
         let work = CompactionWork::Branch(Box::new(work));
         let doubts_window = self.log.has_answers();
-        self.order(CompactionOrder { id, work, effects, ratio, doubts_window, summarisers }).await;
+        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers }).await;
     }
 
     /// What is to be asked for the summary of the branch that is left, and of whom; `None` where nothing was said on it.

@@ -8,6 +8,7 @@
 
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::Trigger;
+use tracing::Span;
 
 use crate::compaction::{CompactOptions, Compacted};
 use crate::message::{ReplyTo, RunAttempt};
@@ -32,6 +33,8 @@ pub(super) struct CompactionRequest {
     /// Where the branch begins that is to be gone to, with [`Trigger::Branch`].
     pub(super) branch_to: Option<EntryId>,
     pub(super) began: tokio::time::Instant,
+    /// As it is traced, once it has begun.
+    pub(super) span: Span,
 }
 
 /// What a run asks for at the window.
@@ -54,6 +57,7 @@ impl CompactionRequest {
             reply: None,
             branch_to: None,
             began: tokio::time::Instant::now(),
+            span: Span::none(),
         }
     }
 

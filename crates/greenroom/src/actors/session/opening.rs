@@ -24,6 +24,7 @@ use crate::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
 use crate::restarts::Restarts;
 use crate::shared::SessionShared;
 use crate::sub_agent;
+use crate::trace;
 
 impl SessionState {
     /// Reads the log and starts the children.
@@ -45,6 +46,7 @@ impl SessionState {
             Some(from) => missed_events(&deps, &shared, from).await?,
             None => VecDeque::new(),
         };
+        let span = trace::session(&shared.id, shared.parent.as_deref());
         let only_at_window = log.was_undone();
         let config = definition.tracker_config(&deps, session_limits(&log, shared.parent.is_some()));
         shared.set_bill(log.bill());
@@ -72,6 +74,7 @@ impl SessionState {
             compaction: OpenCompaction::new(only_at_window),
             outgoing,
             completion: None,
+            span,
             model_warnings,
             is_stopping: false,
         })

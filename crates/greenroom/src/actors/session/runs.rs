@@ -24,7 +24,9 @@ use crate::message::{
     RunCompletion, SessionMessage, TrackerMessage,
 };
 use crate::prompt::Reply;
+use crate::trace;
 use greenroom_provider::ModelSettings;
+use tracing::Span;
 
 /// The newest message of the path, if the agent owes an answer to it: a user's message, or tool results.
 pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
@@ -39,6 +41,9 @@ pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
 /// The run in progress.
 pub(super) struct OpenRun {
     stamp: RunAttempt,
+    /// As it is traced, and since when.
+    span: Span,
+    began: tokio::time::Instant,
     options: PromptOptions,
     /// How the model is to answer.
     settings: ModelSettings,
@@ -271,8 +276,12 @@ impl SessionState {
         let cancel = options.cancel.clone();
         self.shared.set_run(cancel);
         let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
+        let (provider, model) = (self.definition.provider(), self.definition.model());
+        let span = trace::run(&self.span, &self.shared.id, run, provider, model);
         self.run = Some(OpenRun {
             stamp,
+            span,
+            began: tokio::time::Instant::now(),
             options,
             settings,
             reply,
@@ -316,6 +325,7 @@ impl SessionState {
         let Some(run) = &self.run else { return };
         self.tell_agent(AgentMessage::Begin(Box::new(BeginRun {
             stamp: run.stamp,
+            span: run.span.clone(),
             agent: Arc::clone(&self.definition.agent),
             model: self.definition.model().to_owned(),
             tools: self.definition.tools.clone(),
@@ -350,6 +360,11 @@ impl SessionState {
             run.instructions.changed = None;
         }
         self.tell_agent_to_begin();
+    }
+
+    /// The run in progress, as it is traced.
+    pub(super) fn run_span(&self) -> Option<&Span> {
+        self.run.as_ref().map(|run| &run.span)
     }
 
     /// The run in progress.
@@ -445,6 +460,16 @@ impl SessionState {
         let context = measured.usage;
         let Some(mut run) = self.run.take_if(|run| run.closing.is_some()) else { return };
         let outcome = run.closing.take().unwrap_or(RunOutcome::Interrupted);
+        let Told { steps, usage, .. } = &run.told;
+        trace::run_ended(
+            &run.span,
+            &self.shared.id,
+            run.stamp.run,
+            &outcome,
+            *steps,
+            usage,
+            run.began.elapsed(),
+        );
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::RunEnded { run: run.stamp.run, outcome: outcome.clone(), context });
         let result = match &outcome {

@@ -1,0 +1,69 @@
+//! What the parser of configurations says, in words for people who do not know the program's types.
+//!
+//! Invariants: a message that is not known stays as it is, and no name of a type of ours is in any.
+
+#[cfg(test)]
+mod tests;
+
+/// A message of the parser in plain words, without the place that it names at its end.
+pub(super) fn plain(message: &str) -> String {
+    let message = message.split(" at line ").next().unwrap_or_default();
+    let (key, said) = match message.find("invalid type: ").or_else(|| message.find("invalid value: ")) {
+        Some(at) => message.split_at(at),
+        None => return in_general(message),
+    };
+    let said = said.trim_start_matches("invalid type: ").trim_start_matches("invalid value: ");
+    match said.rsplit_once(", expected ") {
+        Some((found, wanted)) => format!("{key}must be {}, not {}", self::wanted(wanted), self::found(found)),
+        None => in_general(message),
+    }
+}
+
+fn in_general(message: &str) -> String {
+    match message.split_once("data did not match any variant of untagged enum ") {
+        Some((key, "UnknownWindowText")) => format!("{key}must be a number of tokens, or `disable`"),
+        Some((key, _)) => format!("{key}is none of the forms that it may have"),
+        None => {
+            message.replace("unknown field ", "unknown key ").replace("unknown variant ", "unknown value ")
+        }
+    }
+}
+
+/// What there should be.
+fn wanted(wanted: &str) -> String {
+    let words = match wanted {
+        "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "a whole number that is not negative",
+        "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a string" | "string" | "str" | "borrowed string" => "a text",
+        "a boolean" | "bool" => "true or false",
+        "a sequence" | "sequence" => "a list",
+        "a map" | "map" => "a section with keys of its own",
+        "option" => "a value or null",
+        "unit" => "empty",
+        "socket address" => "an address with a port, such as 127.0.0.1:7878",
+        _ if wanted.starts_with("struct ") => "a section with keys of its own",
+        _ if wanted.starts_with("enum ") => "one of the words that it may be",
+        other => other,
+    };
+    words.to_owned()
+}
+
+/// What there is.
+fn found(found: &str) -> String {
+    let value = |kind: &str| found.strip_prefix(kind).map(|value| value.trim().trim_matches('`').to_owned());
+    if let Some(number) = value("integer ").or_else(|| value("floating point ")).or_else(|| value("boolean "))
+    {
+        return number;
+    }
+    if let Some(text) = value("string ") {
+        return format!("the text {text}");
+    }
+    match found {
+        "map" => "a section",
+        "sequence" => "a list",
+        "unit value" | "Option value" | "null" => "nothing",
+        other => other,
+    }
+    .to_owned()
+}

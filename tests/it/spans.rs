@@ -1,0 +1,233 @@
+//! The spans of a run with a tool and a compaction, as a subscriber gets them.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use greenroom::prelude::*;
+use greenroom_simulator::{ByPurpose, CallInfo, Fault, Function, Reply as Said, Summariser};
+use serde_json::json;
+use tracing::Subscriber;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{Layer, Registry};
+
+use crate::support::{agent, builder, simulator};
+
+type Fields = BTreeMap<String, String>;
+
+/// A span that was seen.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    id: u64,
+    parent: Option<u64>,
+    name: &'static str,
+    fields: Fields,
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Collected {
+    spans: Vec<Seen>,
+    lines: Vec<(Option<u64>, Fields)>,
+}
+
+/// Collects all spans and events.
+#[derive(Clone, Default)]
+struct Collector(Arc<Mutex<Collected>>);
+
+struct Reader<'a>(&'a mut Fields);
+
+impl Visit for Reader<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}").trim_matches('"').to_owned());
+    }
+}
+
+impl Collector {
+    fn with(&self, id: &Id, change: impl FnOnce(&mut Seen)) {
+        let mut collected = self.0.lock().unwrap();
+        // The newest of this id: the registry gives ids again.
+        change(collected.spans.iter_mut().rev().find(|span| span.id == id.into_u64()).unwrap());
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let current = || context.lookup_current().map(|span| span.id().into_u64());
+        let parent = attributes.parent().map(Id::into_u64);
+        let parent = if attributes.is_contextual() { current() } else { parent };
+        let mut fields = Fields::new();
+        attributes.record(&mut Reader(&mut fields));
+        let name = attributes.metadata().name();
+        let span = Seen { id: id.into_u64(), parent, name, fields, is_closed: false };
+        self.0.lock().unwrap().spans.push(span);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
+        self.with(id, |span| values.record(&mut Reader(&mut span.fields)));
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::new();
+        event.record(&mut Reader(&mut fields));
+        let parent = event.parent().map(Id::into_u64);
+        self.0.lock().unwrap().lines.push((parent, fields));
+    }
+
+    fn on_close(&self, id: Id, _: Context<'_, S>) {
+        self.with(&id, |span| span.is_closed = true);
+    }
+}
+
+impl Collected {
+    /// The ancestors of a span by name, from the root, and its own name.
+    fn path(&self, span: &Seen) -> String {
+        let parent = span.parent.map(|id| {
+            let at = self.spans.iter().position(|other| std::ptr::eq(other, span)).unwrap();
+            self.spans[..at]
+                .iter()
+                .rev()
+                .find(|other| other.id == id)
+                .expect("a parent comes before its children")
+        });
+        match parent {
+            Some(parent) => format!("{} {}", self.path(parent), span.name),
+            None => span.name.to_owned(),
+        }
+    }
+
+    fn at(&self, path: &str) -> Vec<&Seen> {
+        self.spans.iter().filter(|span| self.path(span) == path).collect()
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Look {
+    #[serde(rename = "what")]
+    _what: String,
+}
+
+/// Words that no trace may hold: of the prompt, the tool's arguments and result, the answer and the instructions.
+const SECRETS: [&str; 6] = ["xyzzy", "plugh", "frobozz", "quux", "zork", "grue"];
+
+#[tokio::test(start_paused = true)]
+async fn the_tree_of_spans_has_the_names_of_the_conventions_and_no_content() {
+    let collector = Collector::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(collector.clone()));
+    let runs = Function(|_: &_, call: CallInfo| match call.session_call {
+        0 => Said::call("look", &json!({ "what": "plugh" })),
+        1 => Said::text("").with_fault(Fault::Http { status: 503, headers: Vec::new(), body: "zork".into() }),
+        _ => Said::text(format!("quux {}", "word ".repeat(600))),
+    });
+    let model = simulator(ByPurpose::new(runs, Summariser::Obedient), 4_000);
+    let runtime = builder(&model).compact_between_runs(false).start().await.unwrap();
+    let agent = agent(4_000)
+        .instructions("grue")
+        .settings(ModelSettings::new().temperature(0.5).output_tokens_max(900))
+        .tool("look", |_: Look| async { Ok("frobozz") });
+    let session = runtime.open("mine", &agent).await.unwrap();
+    let mut compactions = 0;
+    while compactions == 0 {
+        compactions += session.prompt("xyzzy").await.unwrap().compactions.len();
+    }
+    runtime.shutdown().await.unwrap();
+    drop(session);
+
+    let collected = collector.0.lock().unwrap();
+    let one = |path: &str| collected.at(path)[0].fields.clone();
+    let has = |fields: &Fields, expected: &[(&str, &str)]| {
+        for (name, value) in expected {
+            assert_eq!(fields.get(*name).map(String::as_str), Some(*value), "{name} in {fields:?}");
+        }
+    };
+    assert_eq!(collected.at("session").len(), 1);
+    has(&one("session"), &[("gen_ai.conversation.id", "mine")]);
+    has(
+        &one("session invoke_agent"),
+        &[
+            ("gen_ai.operation.name", "invoke_agent"),
+            ("gen_ai.provider.name", "simulator"),
+            ("gen_ai.request.model", "simulated"),
+            ("gen_ai.conversation.id", "mine"),
+            ("greenroom.run", "0"),
+            ("greenroom.run.outcome", "completed"),
+            ("greenroom.run.steps", "2"),
+        ],
+    );
+    has(&one("session invoke_agent step"), &[("greenroom.step", "1")]);
+    let chats = collected.at("session invoke_agent step chat");
+    has(
+        &chats[0].fields,
+        &[
+            ("otel.kind", "client"),
+            ("otel.name", "chat simulated"),
+            ("gen_ai.operation.name", "chat"),
+            ("gen_ai.provider.name", "simulator"),
+            ("gen_ai.request.model", "simulated"),
+            ("gen_ai.response.model", "simulated"),
+            ("gen_ai.conversation.id", "mine"),
+            ("gen_ai.request.temperature", "0.5"),
+            ("gen_ai.request.max_tokens", "900"),
+            ("gen_ai.response.finish_reasons", "tool_calls"),
+            ("greenroom.purpose", "step"),
+        ],
+    );
+    assert!(!chats[0].fields.contains_key("error.type"));
+    // The second call failed and was made again, in the same step.
+    has(&chats[1].fields, &[("error.type", "overloaded")]);
+    assert_eq!(chats[1].parent, chats[2].parent);
+    let answered = &model.requests()[0];
+    for (name, tokens) in [("gen_ai.usage.input_tokens", 1), ("gen_ai.usage.output_tokens", 1)] {
+        let value: u64 = chats[0].fields[name].parse().unwrap();
+        assert!(value >= tokens, "{name}: {value} for {:?}", answered.call);
+    }
+    has(
+        &one("session invoke_agent step execute_tool"),
+        &[
+            ("otel.name", "execute_tool look"),
+            ("gen_ai.operation.name", "execute_tool"),
+            ("gen_ai.tool.name", "look"),
+            ("gen_ai.tool.type", "function"),
+        ],
+    );
+    assert!(one("session invoke_agent step execute_tool").contains_key("gen_ai.tool.call.id"));
+    has(
+        &one("session invoke_agent compaction"),
+        &[
+            ("greenroom.compaction.trigger", "threshold"),
+            ("greenroom.compaction.outcome", "completed"),
+            ("gen_ai.conversation.id", "mine"),
+        ],
+    );
+    has(
+        &one("session invoke_agent compaction chat"),
+        &[("greenroom.purpose", "summary"), ("gen_ai.operation.name", "chat")],
+    );
+    assert!(!collected.at("session invoke_agent store.append").is_empty());
+    assert!(!collected.at("session store.append").is_empty());
+    let open: Vec<&Seen> = collected.spans.iter().filter(|span| !span.is_closed).collect();
+    assert!(open.is_empty(), "what began has ended: {open:?}");
+
+    let text = format!("{collected:?}");
+    for secret in SECRETS {
+        assert!(!text.contains(secret), "{secret}");
+    }
+    // The decisions, with their numbers.
+    for line in [
+        "a run begins",
+        "the context is measured",
+        "the model answered",
+        "a tool ended",
+        "the model call failed",
+        "the call is made again after a wait",
+        "is a compaction due?",
+        "the plan of the compaction",
+        "the compaction ended",
+        "the run ended",
+    ] {
+        assert!(text.contains(line), "{line}");
+    }
+}
