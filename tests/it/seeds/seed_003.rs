@@ -135,7 +135,9 @@ async fn the_prompt_can_be_replaced_and_its_answer_needs_no_headings() {
         assert_eq!(session.compact(keep(300)).await.unwrap().outcome.as_str(), "completed");
         let request = asked(&model)[0].request.last_user_text();
         assert!(
-            request.starts_with(expected) && request.contains("m0.") && request.ends_with("In one line.")
+            request.starts_with(expected)
+                && request.contains("m0.")
+                && request.contains("\nIn one line.\n\nStay within ")
         );
         assert!(!request.contains("{messages}"));
         assert!(newest(&runtime, "s").await.summary.starts_with("They talked about m0."));
