@@ -95,6 +95,7 @@ fn over(older: u64) -> Compaction {
         first_kept: Some(EntryId(older)),
         summary: format!("## Goal\nA parser.\n\n## Progress\n### Done\n{}", "- [x] a line\n".repeat(40)),
         active_request: None,
+        debt: Vec::new(),
         files: FileOps::default(),
         trigger: Trigger::Threshold,
         truncated: false,

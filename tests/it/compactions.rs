@@ -6,6 +6,8 @@ mod branches;
 mod hooks;
 /// Which rung is taken, what is typed, and when nothing is tried any more.
 mod ladder;
+/// What gives way at the window where no summary can be had.
+mod last_resort;
 /// What an earlier compaction still says reaches no later one.
 mod late_news;
 /// Plans, undo, branches, forks, pins, and input that comes meanwhile.
@@ -14,6 +16,8 @@ mod manual;
 mod properties;
 /// Which provider is asked, what its refusals teach, and whom its pauses hold back.
 mod providers;
+/// Tool results that are too large.
+mod results;
 /// What lists say of a context's size.
 mod sizes;
 /// What joins the request in progress.

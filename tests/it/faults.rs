@@ -17,6 +17,8 @@ mod overflow;
 mod provider;
 /// Retries: how long, how often, and when not.
 mod retries;
+/// Servers that say nothing where a request is too large.
+mod silent;
 /// Disks that are full or broken.
 mod store;
 /// Reports of usage that cannot be true.

@@ -94,6 +94,14 @@ fn assert_rich(fired: &BTreeMap<String, u64>) {
         "compacted: truncated",
         "compacted: failed",
         "compacted: interrupted",
+        "compacted: pruned",
+        "a steer joined a turn",
+        "a steer was carried through a compaction",
+        "a large result was kept beside the path",
+        "results were pruned",
+        "a debt was made",
+        "a debt was paid",
+        "a debt was undone",
     ] {
         assert!(fired.get(what).copied().unwrap_or(0) > 0, "{what:?} never happened: {fired:?}");
     }

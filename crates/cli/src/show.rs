@@ -290,6 +290,8 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
             &format!("entry {entry} was {}", if *pinned { "pinned" } else { "released" }),
         ),
         EntryKind::Compaction(_)
+        | EntryKind::Prune(_)
+        | EntryKind::WholeResult { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::Label { .. }
         | EntryKind::Note { .. }

@@ -23,12 +23,17 @@ pub(crate) fn thousands(number: u64) -> String {
 /// The lines that users know: what was compacted and what it saved, or why nothing was.
 pub(crate) fn compacted(end: &Compacted) -> String {
     if end.is_installed() {
+        let what = match end.messages_removed {
+            0 => "Shortened tool results".to_owned(),
+            removed => format!("Compacted {removed} messages"),
+        };
+        let why = end.outcome.reason().map(|reason| format!("\n  Without a summary: {reason}"));
         return format!(
-            "✓ Compacted {} messages\n  Tokens: {} → {} (saved {})",
-            end.messages_removed,
+            "✓ {what}\n  Tokens: {} → {} (saved {}){}",
             thousands(end.tokens_before),
             thousands(end.tokens_after),
             thousands(end.tokens_before.saturating_sub(end.tokens_after)),
+            why.unwrap_or_default(),
         );
     }
     let name = end.outcome.as_str();

@@ -226,6 +226,7 @@ impl Reader {
             first_kept,
             summary: str_of(line, "summary").unwrap_or_default().to_owned(),
             active_request: None,
+            debt: Vec::new(),
             files: files(line),
             trigger: if from_hook { Trigger::Hook } else { Trigger::Threshold },
             truncated: false,

@@ -249,6 +249,19 @@ impl<'a> Repair<'a> {
                 ] {
                     *id = id.and_then(new);
                 }
+                for range in &mut compaction.debt {
+                    range.first = new(range.first).unwrap_or(range.first);
+                    range.last = new(range.last).unwrap_or(range.last);
+                }
+            }
+            EntryKind::Prune(prune) => {
+                prune.results.retain_mut(|result| match new(result.entry) {
+                    Some(entry) => {
+                        result.entry = entry;
+                        true
+                    }
+                    None => false,
+                });
             }
             EntryKind::BranchSummary { from: id, .. }
             | EntryKind::Label { target: id, .. }
@@ -266,6 +279,7 @@ impl<'a> Repair<'a> {
             | EntryKind::InboxCleared { .. }
             | EntryKind::LeafMoved { .. }
             | EntryKind::Spent(_)
+            | EntryKind::WholeResult { .. }
             | EntryKind::CompactionStarted(_)
             | EntryKind::CompactionEnded(_)
             | EntryKind::RunEnded { .. } => {}

@@ -82,7 +82,8 @@ impl Compacted {
             }
             CompactionOutcome::Nothing { .. }
             | CompactionOutcome::Completed
-            | CompactionOutcome::Truncated => None,
+            | CompactionOutcome::Truncated { .. }
+            | CompactionOutcome::Pruned { .. } => None,
         }
     }
 

@@ -177,9 +177,18 @@ pub enum EventKind {
         /// How many tokens the context lost.
         tokens_saved: u64,
     },
-    /// A compaction no longer counts. Durable.
+    /// Tool results are sent shorter from here on. Durable.
+    ResultsPruned {
+        /// The prune's entry.
+        entry_id: EntryId,
+        /// How many results are sent shorter.
+        results: u64,
+        /// How many tokens the context lost.
+        tokens_saved: u64,
+    },
+    /// A compaction, or a pruning of results, no longer counts. Durable.
     CompactionUndone {
-        /// The compaction's entry.
+        /// The entry of the compaction or of the prune.
         compaction: EntryId,
     },
     /// Input waits for the current run. Durable.
@@ -260,6 +269,7 @@ impl EventKind {
             Self::CompactionStart { .. } => EventType::CompactionStart,
             Self::CompactionEnd(_) => EventType::CompactionEnd,
             Self::SessionCompacted { .. } => EventType::SessionCompacted,
+            Self::ResultsPruned { .. } => EventType::ResultsPruned,
             Self::CompactionUndone { .. } => EventType::CompactionUndone,
             Self::InputQueued { .. } => EventType::InputQueued,
             Self::Recorded { .. } => EventType::Recorded,
@@ -298,6 +308,7 @@ impl EventKind {
             | Self::CompactionStart { .. }
             | Self::CompactionEnd(_)
             | Self::SessionCompacted { .. }
+            | Self::ResultsPruned { .. }
             | Self::CompactionUndone { .. }
             | Self::InputQueued { .. }
             | Self::Recorded { .. }
@@ -346,6 +357,8 @@ names! {
         CompactionEnd = "compaction_end",
         /// See [`EventKind::SessionCompacted`].
         SessionCompacted = "session_compacted",
+        /// See [`EventKind::ResultsPruned`].
+        ResultsPruned = "results_pruned",
         /// See [`EventKind::CompactionUndone`].
         CompactionUndone = "compaction_undone",
         /// See [`EventKind::InputQueued`].
@@ -400,6 +413,8 @@ names! {
         LeafMoved = "leaf_moved",
         /// Tokens were spent by calls that are not the session's own answers.
         Spent = "spent",
+        /// The whole of a tool result that was too large for the context was kept.
+        WholeResult = "whole_result",
     }
 }
 
@@ -492,6 +507,11 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
             entry_id,
             tokens_saved: compaction.tokens_before.saturating_sub(compaction.tokens_after),
         },
+        EntryKind::Prune(prune) => EventKind::ResultsPruned {
+            entry_id,
+            results: prune.results.len() as u64,
+            tokens_saved: prune.tokens_before.saturating_sub(prune.tokens_after),
+        },
         EntryKind::CompactionUndone { compaction } => EventKind::CompactionUndone { compaction: *compaction },
         EntryKind::CompactionStarted(started) => EventKind::CompactionStart {
             entry_id,
@@ -511,6 +531,7 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
         EntryKind::Note { .. } => recorded(RecordKind::Note),
         EntryKind::LeafMoved { .. } => recorded(RecordKind::LeafMoved),
         EntryKind::Spent(_) => recorded(RecordKind::Spent),
+        EntryKind::WholeResult { .. } => recorded(RecordKind::WholeResult),
     };
     Event { session: Arc::clone(session), seq: entry.id.0, n: None, parent: parent.cloned(), kind }
 }

@@ -30,6 +30,7 @@ mod names;
 mod pairs;
 mod partial_json;
 pub mod prompt;
+mod recall;
 mod restarts;
 pub mod run_stream;
 pub mod runtime;

@@ -12,6 +12,7 @@ use greenroom_kernel::entry::{
 };
 use greenroom_kernel::message::{Block, Message, ToolResult};
 use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
+use greenroom_kernel::prune::{RECALL, capped};
 use greenroom_kernel::size::{Estimator, entry_tokens};
 use greenroom_kernel::usage::{ContextUsage, is_believable, usable_usage};
 use greenroom_store::{Head, SessionState};
@@ -197,7 +198,10 @@ impl Log {
     /// Whether the newest rewrite of the context was an undone compaction.
     pub(crate) fn was_undone(&self) -> bool {
         let rewrite = |entry: &&Arc<Entry>| {
-            matches!(entry.kind, EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. })
+            matches!(
+                entry.kind,
+                EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. } | EntryKind::Prune(_)
+            )
         };
         let newest = self.path.iter().rev().find(rewrite);
         newest.is_some_and(|entry| matches!(entry.kind, EntryKind::CompactionUndone { .. }))
@@ -206,6 +210,17 @@ impl Log {
     /// Lets automatic compactions be tried again after failures. Durable with the next append.
     pub(crate) fn reset_failures(&mut self) {
         self.head.automatic_compaction_failures = 0;
+    }
+
+    /// Whether the model has answered in this context.
+    pub(crate) fn has_answers(&self) -> bool {
+        let is_answer = |entry: &Arc<Entry>| {
+            entry.kind.as_message().is_some_and(|message| match &**message {
+                Message::Assistant(answer) => !answer.stop.is_partial(),
+                Message::User(_) | Message::ToolResult(_) => false,
+            })
+        };
+        self.path.iter().rev().any(is_answer)
     }
 
     /// How many messages the context has.
@@ -250,6 +265,8 @@ impl Log {
                 | EntryKind::Note { .. }
                 | EntryKind::LeafMoved { .. }
                 | EntryKind::Spent(_)
+                | EntryKind::Prune(_)
+                | EntryKind::WholeResult { .. }
                 | EntryKind::RunEnded { .. } => {}
                 EntryKind::CompactionStarted(started) => self.compaction = Some(started.clone()),
                 EntryKind::CompactionEnded(_) => self.compaction = None,
@@ -384,9 +401,22 @@ impl Draft {
         self.push(EntryKind::message(message))
     }
 
-    /// Adds a message of a run: what the program says in it joins the turn in progress.
-    pub(crate) fn message_of_run(&mut self, message: Message) -> EntryId {
+    /// Adds a message of a run: what the program says in it joins the turn in progress. A tool result that is too large
+    /// for this window, in tokens, is kept whole beside the path, and its message has the head and the tail.
+    pub(crate) fn message_of_run(&mut self, mut message: Message, window: Option<u64>) -> EntryId {
         let steer = matches!(message, Message::User(_));
+        if let Message::ToolResult(result) = &mut message {
+            // What was recalled is in the log already.
+            let whole = (result.tool_name != RECALL).then(|| self.next_id());
+            if let Some(short) = capped(result, window, whole) {
+                let content = std::mem::replace(&mut result.content, short);
+                if whole.is_some() {
+                    let content =
+                        content.into_iter().filter(|block| matches!(block, Block::Text(_))).collect();
+                    self.push(EntryKind::WholeResult { call_id: result.call_id.clone(), content });
+                }
+            }
+        }
         self.push(EntryKind::Message { message: Arc::new(message), inbox: None, steer })
     }
 
@@ -436,6 +466,8 @@ impl Draft {
             | EntryKind::InboxCleared { .. }
             | EntryKind::LeafMoved { .. }
             | EntryKind::CompactionStarted(_)
+            | EntryKind::Prune(_)
+            | EntryKind::WholeResult { .. }
             | EntryKind::RunEnded { .. } => return,
         };
         self.head.total_usage.add(&usage);
@@ -494,7 +526,9 @@ impl Draft {
                 head.context_tokens = head.context_tokens.saturating_add(entry.tokens);
             }
             EntryKind::LeafMoved { to } => head.leaf = *to,
-            EntryKind::Shell(_)
+            EntryKind::Prune(prune) => head.context_tokens = prune.tokens_after,
+            EntryKind::WholeResult { .. }
+            | EntryKind::Shell(_)
             | EntryKind::Custom(_)
             | EntryKind::BranchSummary { .. }
             | EntryKind::CompactionUndone { .. }

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
-use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, Segment};
+use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
 use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
@@ -174,6 +174,8 @@ pub(crate) enum SessionMessage {
     ReplacePathSegment { compaction: EntryId, segment: Box<Segment>, cost_microdollars: Option<u64> },
     /// From the compactor: the summary of the branch that is left.
     BranchSummarised { compaction: EntryId, record: Box<BranchRecord>, cost_microdollars: Option<u64> },
+    /// From the compactor: send these results shorter, if they are still what they were.
+    PruneResults { compaction: EntryId, segment: Box<PruneSegment>, cost_microdollars: Option<u64> },
     /// From the compactor: it is over.
     CompactionOver { compaction: EntryId, end: Box<End>, cost_microdollars: Option<u64> },
 }
@@ -213,6 +215,7 @@ impl SessionMessage {
             Self::Measured { .. } => "session/measured",
             Self::ReplacePathSegment { .. } => "session/replace_path_segment",
             Self::BranchSummarised { .. } => "session/branch_summarised",
+            Self::PruneResults { .. } => "session/prune_results",
             Self::CompactionOver { .. } => "session/compaction_over",
         }
     }
@@ -354,6 +357,8 @@ pub(crate) struct BeginRun {
     pub(crate) cancel: CancellationToken,
     pub(crate) tracker: ractor::ActorRef<TrackerMessage>,
     pub(crate) may_compact: bool,
+    /// Whether the model has answered in this context before.
+    pub(crate) answered_before: bool,
     pub(crate) max_request_bytes: u64,
 }
 
@@ -439,6 +444,8 @@ pub(crate) struct CompactionOrder {
     pub(crate) effects: Vec<Effect>,
     /// What the provider counts for each token that we estimate.
     pub(crate) ratio: Ratio,
+    /// Whether a provider that says nothing again may mean that the request is too large, whatever the numbers say.
+    pub(crate) doubts_window: bool,
     /// Who writes the summaries: the first one, and each other where the one before fails.
     pub(crate) summarisers: Vec<Summariser>,
 }

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId};
 use greenroom_kernel::message::Message;
@@ -259,7 +260,8 @@ impl SessionHandle {
             CompactionOutcome::Completed | CompactionOutcome::Nothing { .. } => Ok(()),
             CompactionOutcome::Failed { .. }
             | CompactionOutcome::Cancelled { .. }
-            | CompactionOutcome::Truncated
+            | CompactionOutcome::Truncated { .. }
+            | CompactionOutcome::Pruned { .. }
             | CompactionOutcome::Superseded
             | CompactionOutcome::Interrupted => {
                 let reason = done.outcome.reason().unwrap_or("it was interrupted").to_owned();
@@ -415,7 +417,9 @@ impl SessionHandle {
 }
 
 /// How often it is asked for a session that dies before it takes up the request.
-const OPEN_ATTEMPTS: u32 = 3;
+const OPEN_ATTEMPTS: u32 = 6;
+/// The first wait before it is asked for again.
+const OPEN_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// Asks the supervisor to open or resume a session.
 pub(crate) async fn open(
@@ -430,7 +434,7 @@ pub(crate) async fn open(
     }
     let _place = deps.opens.acquire().await.map_err(|_| Error::Closed)?;
     let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
-    for _ in 0..OPEN_ATTEMPTS {
+    for attempt in 0..OPEN_ATTEMPTS {
         let (reply, answer) = oneshot::channel();
         let (id, agent, parent) = (Arc::clone(&id), Arc::clone(&agent), parent.clone());
         let request = OpenRequest { id, agent, parent, resume_failed, reply };
@@ -439,7 +443,7 @@ pub(crate) async fn open(
             Ok(opened) => return opened,
             Err(_) if supervisor.get_status() >= ractor::ActorStatus::Stopping => return Err(Error::Closed),
             // The session died before it took up the request; another one takes its place.
-            Err(_) => {}
+            Err(_) => tokio::time::sleep(OPEN_AGAIN_AFTER * 2_u32.pow(attempt)).await,
         }
     }
     Err(Error::Interrupted { session: id.to_string() })

@@ -12,12 +12,14 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::ToolSpec;
 use greenroom_kernel::entry::{Spender, Spent};
+use greenroom_kernel::prune::RECALL;
 use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 
 use crate::agent::{Agent, SubAgent};
 use crate::deps::{Deps, blocking};
 use crate::error::{ConfigError, Error, Result};
 use crate::message::{SessionMessage, SupervisorMessage};
+use crate::recall::Recall;
 use crate::session::{SessionHandle, open};
 use crate::shared::SessionShared;
 use tokio::sync::oneshot;
@@ -29,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How much of its caller's id a session's id begins with: two dots and 16 digits follow, and 64 characters are allowed.
 const CALLER_CHARS_MAX: usize = 44;
 
-/// All tools of an agent: its own, and the agents it may call.
+/// All tools of an agent: its own, the agents it may call, and the one that reads what was left out of the context.
 pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
     if let Some(problem) = agent.problems.first() {
         return Err(problem.clone().into());
@@ -38,6 +40,10 @@ pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
     for sub_agent in &agent.sub_agents {
         let tool = SubAgentTool { deps: Arc::downgrade(deps), definition: sub_agent.clone() };
         tools.insert(tool).map_err(|error| ConfigError::tool(&error))?;
+    }
+    // Results may be left out of the context, and this is how the model reads them all the same.
+    if !tools.is_empty() && tools.get(RECALL).is_none() {
+        tools.insert(Recall { deps: Arc::downgrade(deps) }).map_err(|error| ConfigError::tool(&error))?;
     }
     Ok(tools)
 }

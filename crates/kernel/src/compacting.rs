@@ -6,18 +6,22 @@
 //!
 //! Invariants: exactly one `End`; at most `CALLS_MAX` requests; nothing is installed that is not smaller than
 //! what it replaces; below the window a failed summary changes nothing; each rung keeps strictly less than the one
-//! before.
+//! before, or the same with shorter tool results; what is cut without a summary, where one was wanted, is a debt that the
+//! next summary reads.
 
 use std::sync::Arc;
 
 use crate::compacting::branch::BranchRecord;
 use crate::compacting::summaries::{Progress, Reaction, SUMMARY_TOKENS_MIN, Source, Summaries, to_estimate};
 use crate::due::answer_room_max;
-use crate::entry::{Compaction, CompactionOutcome, Entry, EntryId, EntryKind, Trigger};
+use crate::entry::{
+    Compaction, CompactionOutcome, Entry, EntryId, EntryKind, EntryRange, Prune, PrunedResult, Trigger,
+};
 use crate::failure::{Failure, FailureClass};
 use crate::message::{AssistantMessage, Message, Usage};
-use crate::path::{ActivePath, is_message};
+use crate::path::{ActivePath, as_sent, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
+use crate::prune;
 use crate::render::summary_text;
 use crate::retry::Retries;
 use crate::run::is_full;
@@ -34,6 +38,8 @@ mod summaries;
 #[cfg(test)]
 mod tests;
 
+/// The most ranges that are remembered of what was cut without a summary.
+const DEBT_RANGES_MAX: usize = 8;
 /// The share of the window that an automatic compaction frees at least, where the trigger is not far below it.
 const FREED_SHARE: f64 = 0.1;
 
@@ -46,8 +52,10 @@ pub struct CompactionParams {
     pub settings: CompactionSettings,
     /// Why it was asked for.
     pub trigger: Trigger,
-    /// The model's window, in tokens.
+    /// The window to compact for, in tokens: the model's, or less where the provider refused less.
     pub window: u64,
+    /// The model's window as it is known, in tokens: by it a context is found too large for good.
+    pub known_window: u64,
     /// Who may write the summaries, in the order in which they are asked: the next one where one fails. At least one.
     pub summarisers: Vec<SummariserLimits>,
     /// How often one request to a summariser is tried again, as in a turn.
@@ -70,6 +78,10 @@ pub struct CompactionParams {
     pub focus: Option<String>,
     /// The rungs that were tried in vain for this same overflow.
     pub failed_attempts: u32,
+    /// What was cut without a summary before, read from the log for the next summary: oldest first.
+    pub debt: Vec<Arc<Entry>>,
+    /// What of the debt was too much to be read now: it stays a debt.
+    pub debt_left: Vec<EntryRange>,
 }
 
 impl CompactionParams {
@@ -132,7 +144,21 @@ impl CompactionParams {
             Some(entry.id) == plan.base
                 || (entry.id >= plan.first && entry.id <= plan.last && is_message(&entry.kind))
         };
-        self.path.iter().filter(replaced).map(|entry| entry.tokens).sum()
+        as_sent(&self.path).iter().filter(replaced).map(|entry| entry.tokens).sum()
+    }
+
+    /// Whether the next request cannot be sent as it is: then tool results may be shortened.
+    fn is_over(&self) -> bool {
+        // Where nothing knows the window, the context is taken for it.
+        self.at_window || self.tokens_before > self.window
+    }
+
+    /// Sends these results shorter from here on, as if that were recorded.
+    fn add_prune(&mut self, prune: Prune) {
+        let last = self.path.last().map_or(0, |entry| entry.id.0 + 1);
+        let (id, parent) = (EntryId(last), last.checked_sub(1).map(EntryId));
+        let kind = EntryKind::Prune(Box::new(prune));
+        self.path.push(Arc::new(Entry { id, parent, at_ms: 0, tokens: 0, origin: None, kind }));
     }
 }
 
@@ -210,8 +236,27 @@ pub struct Segment {
     pub last: EntryId,
     /// The first entry that stays.
     pub first_kept: EntryId,
+    /// The tool results that are sent shorter from here on: to be appended before the compaction.
+    pub prune: Option<Box<Prune>>,
     /// The entry to append. `previous`, `duration_ms` and the cost are filled in by who installs it.
     pub compaction: Compaction,
+    /// How the compaction ends when this is installed.
+    pub outcome: CompactionOutcome,
+}
+
+/// What to install where nothing is replaced: tool results that are sent shorter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PruneSegment {
+    /// The newest active compaction must still be this one, and all results must still be active.
+    pub base: Option<EntryId>,
+    /// The entry to append.
+    pub prune: Prune,
+    /// How many messages the context has.
+    pub messages: u64,
+    /// What model calls used before it came to this.
+    pub usage: Usage,
+    /// How the compaction ends when this is installed.
+    pub outcome: CompactionOutcome,
 }
 
 /// What who drives a [`Compacting`] is to do.
@@ -237,6 +282,8 @@ pub enum Effect {
     Install(Box<Segment>),
     /// The summary of a branch is whole; nothing comes after this. See [`branch`].
     Summarised(Box<BranchRecord>),
+    /// Send tool results shorter from here on; answer with [`Input::Installed`].
+    InstallPrune(Box<PruneSegment>),
     /// The compaction is over; nothing comes after this.
     End(End),
 }
@@ -284,7 +331,7 @@ enum Rung {
     Halve,
     /// The truncate fallback as a chosen strategy: keeps what is asked for.
     Truncate,
-    /// The truncate fallback at the window: keeps as little as is legal.
+    /// No model at the window: old tool results give way, then as much of the oldest as must.
     LastResort,
 }
 
@@ -296,12 +343,22 @@ enum Phase {
     /// The answers of summarisers.
     Answers,
     /// Whether the segment was replaced.
-    Install {
-        /// Whether the truncate fallback is on its way, and not a summary.
-        truncated: bool,
-    },
+    Install,
     /// None: it has ended.
     Over,
+}
+
+/// Who wrote what stands in the place of the segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Author {
+    /// A model.
+    Model,
+    /// A hook.
+    Hook,
+    /// Nobody, since no summary is wanted.
+    Strategy,
+    /// Nobody, since no summary could be had: what is cut is a debt.
+    Nobody,
 }
 
 /// A compaction in progress: the ladder, from rung to rung until something is installed or nothing can be.
@@ -316,6 +373,14 @@ pub struct Compacting {
     /// Whether the hooks were asked.
     consulted: bool,
     phase: Phase,
+    /// Tool results that are sent shorter, if what comes of this compaction is installed.
+    pruned: Vec<PrunedResult>,
+    /// Whether the middles of the newest results were left out already.
+    shortened: bool,
+    /// Why no model's summary can be had, once that is so.
+    unsummarised: Option<String>,
+    /// How the compaction ends when what is on its way is installed.
+    on_its_way: Option<CompactionOutcome>,
     summaries: Summaries,
 }
 
@@ -345,9 +410,16 @@ impl Compacting {
             last_first_kept: None,
             consulted: false,
             phase: Phase::Answers,
+            pruned: Vec::new(),
+            shortened: false,
+            unsummarised: None,
+            on_its_way: None,
             summaries,
         };
-        let effects = this.start_rung();
+        let effects = match this.rung {
+            Rung::LastResort => this.last_resort("the provider refused what was compacted before".to_owned()),
+            Rung::Summarise | Rung::Halve | Rung::Truncate => this.start_rung(),
+        };
         (this, effects)
     }
 
@@ -374,20 +446,14 @@ impl Compacting {
                     HookDecision::Supply(supplied) => self.install_supplied(&supplied),
                 }
             }
-            (
-                Phase::Hooks | Phase::Answers | Phase::Install { .. },
-                Input::Answered { id, answer, jitter },
-            ) => {
+            (Phase::Hooks | Phase::Answers | Phase::Install, Input::Answered { id, answer, jitter }) => {
                 let reaction = self.summaries.answered(id, answer, jitter);
                 self.follow(reaction)
             }
-            (Phase::Install { truncated: true }, Input::Installed(true)) => {
-                self.end(CompactionOutcome::Truncated, None)
+            (Phase::Install, Input::Installed(installed)) => {
+                let outcome = self.on_its_way.take().filter(|_| installed);
+                self.end(outcome.unwrap_or(CompactionOutcome::Superseded), None)
             }
-            (Phase::Install { truncated: false }, Input::Installed(true)) => {
-                self.end(CompactionOutcome::Completed, None)
-            }
-            (Phase::Install { .. }, Input::Installed(false)) => self.end(CompactionOutcome::Superseded, None),
             (Phase::Hooks | Phase::Answers, Input::Cancelled { reason }) => {
                 self.end(CompactionOutcome::Cancelled { reason }, None)
             }
@@ -408,13 +474,15 @@ impl Compacting {
                 // Messages that were to be preserved give way, too.
                 options.keep_max /= 2;
             }
-            Rung::LastResort => {
-                options.keep_recent = 1;
-                options.preserve_messages = 0;
-                options.cut = CutRule::Nearest;
-            }
+            Rung::LastResort => options = self.least_options(),
         }
         options
+    }
+
+    /// The options that keep as little as is legal.
+    fn least_options(&self) -> PlanOptions {
+        let options = self.params.plan_options();
+        PlanOptions { keep_recent: 1, preserve_messages: 0, cut: CutRule::Nearest, force: true, ..options }
     }
 
     /// Plans the rung, and asks for summaries or goes on to the next one.
@@ -449,6 +517,9 @@ impl Compacting {
         if self.plan.is_some() || self.params.at_window {
             return self.next_rung(&nothing.to_string());
         }
+        if let Some(effects) = self.shorten_alone(&nothing.to_string()) {
+            return effects;
+        }
         self.end(CompactionOutcome::Nothing { reason: nothing.to_string() }, None)
     }
 
@@ -458,17 +529,20 @@ impl Compacting {
             self.last_first_kept.is_none_or(|last| plan.first_kept > last),
             "each rung keeps less than the one before"
         );
-        if self.is_crowded_by_previous(&plan) {
+        if self.rung != Rung::LastResort && self.is_crowded_by_previous(&plan) {
             plan = plan.with_one_summary();
             self.plan = Some(plan.clone());
         }
-        if matches!(self.rung, Rung::Truncate | Rung::LastResort) {
-            return self.install_truncated(&plan);
+        match self.rung {
+            Rung::Truncate => return self.install_truncated(&plan),
+            Rung::LastResort => return self.give_way(),
+            Rung::Summarise | Rung::Halve => {}
         }
         let (settings, window) = (&self.params.settings, self.params.window);
         let mut wanted = Vec::new();
-        if plan.messages_to_summarize() > 0 {
-            wanted.push(Source::of(&plan, SummaryKind::History, settings.summary_cap(window)));
+        if plan.messages_to_summarize() > 0 || !self.params.debt.is_empty() {
+            let with_debt = self.with_debt(&plan);
+            wanted.push(Source::of(&with_debt, SummaryKind::History, settings.summary_cap(window)));
         }
         if plan.is_split_turn {
             wanted.push(Source::of(&plan, SummaryKind::TurnPrefix, settings.prefix_cap(window)));
@@ -506,6 +580,16 @@ impl Compacting {
         effects
     }
 
+    /// The plan with what was cut before without a summary, to be read in front of its history.
+    fn with_debt(&self, plan: &Plan) -> Plan {
+        let mut plan = plan.clone();
+        if !self.params.debt.is_empty() {
+            plan.history.splice(0..0, self.params.debt.iter().cloned());
+            plan.previous_summary = plan.previous_summary.as_deref().map(summary::without_cut_note);
+        }
+        plan
+    }
+
     fn finish_summaries(&mut self) -> Vec<Effect> {
         let Some(plan) = self.plan.clone() else { return Vec::new() };
         let text = summary::assemble(
@@ -513,7 +597,12 @@ impl Compacting {
             self.summaries.text(SummaryKind::History),
             self.summaries.text(SummaryKind::TurnPrefix),
         );
-        self.install_or_next(&plan, text, false)
+        let author = Author::Model;
+        match self.segment(&plan, text, author) {
+            Some(segment) if self.is_success(segment.compaction.tokens_after) => self.install(segment),
+            Some(_) => self.next_rung("the context would still be too large"),
+            None => self.next_rung("the context would not get smaller"),
+        }
     }
 
     /// How many tokens (by our estimate) the summary may have for the result to count as a success; `None` where
@@ -544,7 +633,8 @@ impl Compacting {
 
     /// The context after, in tokens, with a summary entry of this estimated size.
     fn tokens_after(&self, plan: &Plan, summary_tokens: u64) -> u64 {
-        let messages = || self.params.path.iter().filter(|entry| is_message(&entry.kind));
+        let sent = as_sent(&self.params.path);
+        let messages = || sent.iter().filter(|entry| is_message(&entry.kind));
         let sum = |is_meant: &dyn Fn(&Entry) -> bool| -> u64 {
             messages().filter(|entry| is_meant(entry)).map(|entry| entry.tokens).sum()
         };
@@ -568,8 +658,10 @@ impl Compacting {
             }
         }
         let text = summary::supplied(&plan, &supplied.summary);
-        let segment = self.segment(&plan, text, false, true).filter(|segment| {
-            !supplied.summary.trim().is_empty() && self.is_success(segment.compaction.tokens_after, true)
+        let segment = self.segment(&plan, text, Author::Hook).filter(|segment| {
+            !supplied.summary.trim().is_empty()
+                && (self.is_success(segment.compaction.tokens_after)
+                    || self.can_be_sent(segment.compaction.tokens_after))
         });
         match segment {
             Some(segment) => self.install(segment),
@@ -582,18 +674,18 @@ impl Compacting {
         }
     }
 
+    /// The truncate fallback as a chosen strategy.
     fn install_truncated(&mut self, plan: &Plan) -> Vec<Effect> {
         let cap = self
             .room_for_summary(plan)
             .unwrap_or(u64::MAX)
             .min(self.params.settings.summary_cap(self.params.window));
         let text = summary::truncated(plan, cap.max(SUMMARY_TOKENS_MIN));
-        self.install_or_next(plan, text, true)
-    }
-
-    fn install_or_next(&mut self, plan: &Plan, text: String, truncated: bool) -> Vec<Effect> {
-        match self.segment(plan, text, truncated, false) {
-            Some(segment) if self.is_success(segment.compaction.tokens_after, truncated) => {
+        match self.segment(plan, text, Author::Strategy) {
+            Some(segment)
+                if self.is_success(segment.compaction.tokens_after)
+                    || self.can_be_sent(segment.compaction.tokens_after) =>
+            {
                 self.install(segment)
             }
             Some(_) => self.next_rung("the context would still be too large"),
@@ -601,8 +693,187 @@ impl Compacting {
         }
     }
 
+    /// The last resort: what gives way costs as little as can be. First old tool results, then as much of the oldest as
+    /// leaves the room that success demands, then the middles of the newest results; and where that room cannot be had,
+    /// what can be sent at all.
+    fn give_way(&mut self) -> Vec<Effect> {
+        let old = prune::old_results(&self.params.path, self.estimate_window());
+        if self.prune(old) && self.has_room(self.tokens_now()) {
+            return self.install_prune();
+        }
+        if let Some(segment) = self.least_cut() {
+            return self.install(segment);
+        }
+        if self.shorten() {
+            if self.has_room(self.tokens_now()) {
+                return self.install_prune();
+            }
+            if let Some(segment) = self.least_cut() {
+                return self.install(segment);
+            }
+        }
+        if !self.pruned.is_empty() && self.can_be_sent(self.tokens_now()) {
+            return self.install_prune();
+        }
+        match self.greatest_cut() {
+            Some(segment) => self.install(segment),
+            None => self.floor(),
+        }
+    }
+
+    /// The truncation that replaces the least and leaves the room that success demands; `None` where none does.
+    fn least_cut(&self) -> Option<Box<Segment>> {
+        let cap = self.params.settings.summary_cap(self.params.window);
+        let places = Plan::places(&self.params.path);
+        let at = |place: &EntryId| {
+            let segment = self.cut_at(*place, cap)?;
+            self.has_room(segment.compaction.tokens_after).then_some(segment)
+        };
+        // The later the cut, the less is kept.
+        let first = places.partition_point(|place| at(place).is_none());
+        places.get(first).and_then(at)
+    }
+
+    /// The truncation that keeps as little as is legal, if what it keeps can be sent.
+    fn greatest_cut(&self) -> Option<Box<Segment>> {
+        let least = plan(&self.params.path, &self.least_options()).ok()?;
+        let cap = self.params.settings.summary_cap(self.params.window);
+        // Even the summary before it may be too much.
+        let room = self.room_for_summary(&least).unwrap_or(cap).min(cap).max(SUMMARY_TOKENS_MIN);
+        let segment = self.cut_at(least.first_kept, room)?;
+        self.can_be_sent(segment.compaction.tokens_after).then_some(segment)
+    }
+
+    /// Everything before this place, cut; what stands there has at most `cap_tokens` of the summary before it.
+    fn cut_at(&self, first_kept: EntryId, cap_tokens: u64) -> Option<Box<Segment>> {
+        let least = plan(&self.params.path, &self.least_options()).ok()?;
+        let plan = least.moved_to(&self.params.path, first_kept)?;
+        self.segment(&plan, summary::truncated(&plan, cap_tokens), Author::Nobody)
+    }
+
+    /// Leaves out the middles of the newest results, once. Gives whether that made anything smaller.
+    fn shorten(&mut self) -> bool {
+        if std::mem::replace(&mut self.shortened, true) {
+            return false;
+        }
+        let ratio = self.params.ratio;
+        let room = to_estimate(self.room_tokens().saturating_sub(self.params.overhead), ratio);
+        let all = active_tokens(&self.params.path);
+        let from = |first: EntryId| prune::results_tokens(&self.params.path, first);
+        // Where the rest leaves half of the room, nothing else has to give way.
+        let first = EntryId(0);
+        let beside = all.saturating_sub(from(first));
+        let (first, budget) = match room.saturating_sub(beside) {
+            budget if budget >= room / 2 => (first, budget),
+            // Else for what is newest, with room for a summary beside it.
+            _ => {
+                let least = plan(&self.params.path, &self.least_options());
+                let first = least.map_or(first, |plan| plan.first_kept);
+                let sent = as_sent(&self.params.path);
+                let is_kept = |entry: &&Arc<Entry>| entry.id >= first && is_message(&entry.kind);
+                let kept: u64 = sent.iter().filter(is_kept).map(|entry| entry.tokens).sum();
+                (first, (room - room / 4).saturating_sub(kept - from(first)))
+            }
+        };
+        let middles = prune::middles(&self.params.path, first, budget);
+        self.prune(middles)
+    }
+
+    /// Where somebody asked for a compaction of a context that does not fit its window, and nothing can be summarised:
+    /// what is newest is shortened.
+    fn shorten_alone(&mut self, why: &str) -> Option<Vec<Effect>> {
+        if !self.params.is_over() || !self.shorten() {
+            return None;
+        }
+        self.unsummarised = Some(why.to_owned());
+        Some(self.install_prune())
+    }
+
+    /// Sends these results shorter from here on. Gives whether there are any.
+    fn prune(&mut self, results: Vec<PrunedResult>) -> bool {
+        if results.is_empty() {
+            return false;
+        }
+        let names = |entry: EntryId| results.iter().any(|result| result.entry == entry);
+        self.pruned.retain(|before| !names(before.entry));
+        self.params.add_prune(self.prune_of(results.clone()));
+        self.pruned.extend(results);
+        self.pruned.sort_by_key(|result| result.entry);
+        true
+    }
+
+    fn prune_of(&self, results: Vec<PrunedResult>) -> Prune {
+        let (trigger, tokens_before) = (self.params.trigger, self.params.tokens_before);
+        Prune { results, trigger, tokens_before, tokens_after: self.tokens_now() }
+    }
+
+    /// The context with the results as they would be sent, in tokens.
+    fn tokens_now(&self) -> u64 {
+        self.params.overhead + self.params.ratio.apply(active_tokens(&self.params.path))
+    }
+
+    /// Whether a context of this size leaves the room that success demands, whoever asked.
+    fn has_room(&self, tokens: u64) -> bool {
+        tokens <= self.room_tokens()
+    }
+
+    /// The largest context that leaves that room, in tokens. Where the provider refused what was compacted before, its
+    /// window is smaller than anybody knows: half of it, each time.
+    fn room_tokens(&self) -> u64 {
+        let CompactionParams { window, overhead, .. } = self.params;
+        let room = self.params.settings.target_tokens(window, overhead).saturating_sub(overhead);
+        overhead + (room >> self.params.failed_attempts.min(8))
+    }
+
+    /// The window in tokens by our estimate.
+    fn estimate_window(&self) -> u64 {
+        to_estimate(self.params.window, self.params.ratio)
+    }
+
+    fn install_prune(&mut self) -> Vec<Effect> {
+        let reason = self.reason();
+        let outcome = CompactionOutcome::Pruned { reason };
+        let active = ActivePath::of(&self.params.path);
+        let (base, messages) = (active.compaction_id(), active.messages());
+        let prune = self.prune_of(self.pruned.clone());
+        self.phase = Phase::Install;
+        self.on_its_way = Some(outcome.clone());
+        vec![Effect::InstallPrune(Box::new(PruneSegment {
+            base,
+            prune,
+            messages,
+            usage: self.summaries.usage(),
+            outcome,
+        }))]
+    }
+
+    /// Why no model's summary stands there.
+    fn reason(&self) -> String {
+        self.unsummarised.clone().unwrap_or_default()
+    }
+
     /// The segment to install; `None` if it would not be smaller than what it replaces.
-    fn segment(&self, plan: &Plan, text: String, truncated: bool, from_hook: bool) -> Option<Box<Segment>> {
+    fn segment(&self, plan: &Plan, text: String, author: Author) -> Option<Box<Segment>> {
+        let active = ActivePath::of(&self.params.path);
+        let carried = || active.compaction().map(|compaction| compaction.debt.clone()).unwrap_or_default();
+        let (debt, outcome) = match author {
+            Author::Model => (self.params.debt_left.clone(), CompactionOutcome::Completed),
+            // It has not read what was cut before.
+            Author::Hook => (carried(), CompactionOutcome::Completed),
+            Author::Strategy => {
+                let reason = "no summary is wanted: the strategy is `truncate`".to_owned();
+                (carried(), CompactionOutcome::Truncated { reason })
+            }
+            Author::Nobody => {
+                let cut = EntryRange { first: plan.first, last: plan.last };
+                // Who wants no summaries owes none.
+                let debt = match self.params.settings.strategy {
+                    Strategy::Summarize => with_range(carried(), active.compaction(), cut),
+                    Strategy::Truncate => carried(),
+                };
+                (debt, CompactionOutcome::Truncated { reason: self.reason() })
+            }
+        };
         let mut compaction = Compaction {
             base: plan.base,
             previous: None,
@@ -613,8 +884,8 @@ impl Compacting {
             active_request: plan.active_request.clone(),
             files: plan.files.clone(),
             trigger: self.params.trigger,
-            truncated,
-            from_hook,
+            truncated: matches!(author, Author::Strategy | Author::Nobody),
+            from_hook: author == Author::Hook,
             is_split_turn: plan.is_split_turn,
             tokens_before: self.params.tokens_before,
             tokens_after: 0,
@@ -624,6 +895,7 @@ impl Compacting {
             model: self.summaries.model().to_owned(),
             usage: self.summaries.usage(),
             cost_microdollars: None,
+            debt,
         };
         let kind = EntryKind::Compaction(Box::new(compaction.clone()));
         let summary_tokens = entry_tokens(&kind, Estimator::Classes);
@@ -632,49 +904,71 @@ impl Compacting {
         // measure has just been shown to be too low.
         let smaller = summary_tokens < self.params.replaced_tokens(plan)
             && (compaction.tokens_after < self.params.tokens_before || self.params.at_window);
+        // A result that is replaced needs no shorter form.
+        let kept: Vec<PrunedResult> =
+            self.pruned.iter().filter(|result| result.entry >= plan.first_kept).cloned().collect();
+        let prune = (!kept.is_empty()).then(|| Box::new(self.prune_of(kept)));
         smaller.then(|| {
             Box::new(Segment {
                 base: plan.base,
                 first: plan.first,
                 last: plan.last,
                 first_kept: plan.first_kept,
+                prune,
                 compaction,
+                outcome,
             })
         })
     }
 
-    fn is_success(&self, tokens_after: u64, last_resort: bool) -> bool {
-        match self.target_tokens() {
-            None => true,
-            // At the window, what can be sent at all is better than nothing, though it be above the trigger; with
-            // room for an answer, or the next request would be at the window again.
-            Some(_) if last_resort && self.params.at_window => {
-                let window = self.params.window;
-                let room = (self.params.settings.reserve(window) / 2).max(answer_room_max(window));
-                tokens_after < window.saturating_sub(room)
-            }
-            Some(target) => tokens_after <= target,
-        }
+    fn is_success(&self, tokens_after: u64) -> bool {
+        self.target_tokens().is_none_or(|target| tokens_after <= target)
+    }
+
+    /// Whether a context can be sent at the window, though it be above the trigger, which is better than nothing: with
+    /// room for an answer, or the next request would be at the window again.
+    fn can_be_sent(&self, tokens: u64) -> bool {
+        let window = self.params.window;
+        let room = (self.params.settings.reserve(window) / 2).max(answer_room_max(window));
+        self.params.at_window && tokens < window.saturating_sub(room)
     }
 
     fn install(&mut self, segment: Box<Segment>) -> Vec<Effect> {
         assert!(segment.first <= segment.last && segment.last < segment.first_kept, "the kept part follows");
-        self.phase = Phase::Install { truncated: segment.compaction.truncated };
+        self.phase = Phase::Install;
+        self.on_its_way = Some(segment.outcome.clone());
         vec![Effect::Install(segment)]
     }
 
     fn summary_failed(&mut self, why: &str) -> Vec<Effect> {
+        let reason = format!("no summary could be made: {why}");
         if self.params.at_window {
-            return self.last_resort();
+            return self.last_resort(reason);
         }
-        self.end(CompactionOutcome::Failed { reason: format!("no summary could be made: {why}") }, None)
+        self.end(CompactionOutcome::Failed { reason }, None)
     }
 
     /// The last rung needs no smaller plan than the one before: its summary is smaller.
-    fn last_resort(&mut self) -> Vec<Effect> {
+    fn last_resort(&mut self, why: String) -> Vec<Effect> {
         self.rung = Rung::LastResort;
         self.last_first_kept = None;
-        self.start_rung()
+        self.unsummarised = Some(why);
+        let mut effects = self.summaries.clear();
+        if self.consulted {
+            effects.extend(self.give_way());
+            return effects;
+        }
+        effects.extend(match plan(&self.params.path, &self.options()) {
+            Ok(least) => {
+                self.consulted = true;
+                self.plan = Some(least.clone());
+                self.phase = Phase::Hooks;
+                vec![Effect::Consult(Box::new(least))]
+            }
+            // Nothing can be cut, so there is nothing that a hook could speak of.
+            Err(_) => self.give_way(),
+        });
+        effects
     }
 
     fn next_rung(&mut self, why: &str) -> Vec<Effect> {
@@ -684,25 +978,44 @@ impl Compacting {
                 self.rung = Rung::Halve;
                 self.start_rung()
             }
-            Rung::Halve | Rung::Truncate if self.params.at_window => self.last_resort(),
+            Rung::Halve | Rung::Truncate if self.params.at_window => self.shorten_or_last_resort(why),
             // It is tried at the window only.
             Rung::LastResort => self.floor(),
-            Rung::Summarise | Rung::Halve | Rung::Truncate => {
-                self.end(CompactionOutcome::Failed { reason: format!("it would not help: {why}") }, None)
-            }
+            Rung::Summarise | Rung::Halve | Rung::Truncate => match self.shorten_alone(why) {
+                Some(effects) => effects,
+                None => {
+                    let reason = format!("it would not help: {why}");
+                    self.end(CompactionOutcome::Failed { reason }, None)
+                }
+            },
         }
+    }
+
+    /// No summary helped with the results as they are: it is tried again with shorter ones, once.
+    fn shorten_or_last_resort(&mut self, why: &str) -> Vec<Effect> {
+        let why = format!("a summary would not help: {why}");
+        if self.rung != Rung::Halve || !self.shorten() {
+            return self.last_resort(why);
+        }
+        if self.has_room(self.tokens_now()) {
+            self.unsummarised = Some(why);
+            return self.install_prune();
+        }
+        self.rung = Rung::Summarise;
+        self.last_first_kept = None;
+        self.start_rung()
     }
 
     /// Even the smallest context is too large. Where our own count shows it, says what is in it; else it is the
     /// provider that must refuse, whatever it reported before.
     fn floor(&mut self) -> Vec<Effect> {
-        let CompactionParams { window, overhead, .. } = self.params;
-        let newest: u64 = match &self.plan {
-            Some(plan) => {
+        let CompactionParams { known_window: window, overhead, .. } = self.params;
+        let newest: u64 = match plan(&self.params.path, &self.least_options()) {
+            Ok(plan) => {
                 let is_kept = |entry: &&Arc<Entry>| entry.id >= plan.first_kept && is_message(&entry.kind);
-                self.params.path.iter().filter(is_kept).map(|entry| entry.tokens).sum()
+                as_sent(&self.params.path).iter().filter(is_kept).map(|entry| entry.tokens).sum()
             }
-            None => active_tokens(&self.params.path),
+            Err(_) => active_tokens(&self.params.path),
         };
         let requested = overhead.saturating_add(newest);
         if !is_full(requested, window) {
@@ -740,10 +1053,26 @@ fn frame_tokens(plan: &Plan) -> u64 {
     entry_tokens(&EntryKind::message(Message::user(summary_text(&frame))), Estimator::Classes)
 }
 
-/// The active messages and the summary before them, in tokens by our own count.
+/// The active messages and the summary before them, as they are sent, in tokens by our own count.
 fn active_tokens(path: &[Arc<Entry>]) -> u64 {
-    let active = ActivePath::of(path);
+    let path = as_sent(path);
+    let active = ActivePath::of(&path);
     let summary = active.compaction.map_or(0, |index| path[index].tokens);
     let messages = active.entries().iter().filter(|entry| is_message(&entry.kind));
     messages.map(|entry| entry.tokens).sum::<u64>() + summary
+}
+
+/// A debt with what is cut now, after `base`. Where that one was cut too, the two are one range.
+fn with_range(mut debt: Vec<EntryRange>, base: Option<&Compaction>, cut: EntryRange) -> Vec<EntryRange> {
+    let ended = base.and_then(|base| base.last);
+    match debt.last_mut().filter(|range| Some(range.last) == ended) {
+        Some(range) => range.last = cut.last,
+        None => debt.push(cut),
+    }
+    // A summariser that keeps failing must not make it long: what lies between two ranges is read twice, at worst.
+    while debt.len() > DEBT_RANGES_MAX {
+        let first = debt.remove(0).first;
+        debt[0].first = first;
+    }
+    debt
 }

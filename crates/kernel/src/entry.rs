@@ -73,9 +73,9 @@ pub enum EntryKind {
     },
     /// The older part of the path replaced, in the model's view, by a summary.
     Compaction(Box<Compaction>),
-    /// A compaction that no longer counts.
+    /// A compaction, or a pruning of tool results, that no longer counts.
     CompactionUndone {
-        /// The compaction's id.
+        /// The id of the compaction or of the prune.
         compaction: EntryId,
     },
     /// An entry that every compaction keeps verbatim, or no longer does.
@@ -140,6 +140,16 @@ pub enum EntryKind {
         /// The context's size then.
         context: ContextUsage,
     },
+    /// Tool results that are sent shorter from here on, in the model's view.
+    Prune(Box<Prune>),
+    /// Beside the path: the whole of a tool result that was too large for the context. Its message, which follows, has
+    /// the head and the tail.
+    WholeResult {
+        /// The id of the call that it answers.
+        call_id: String,
+        /// The texts of the result.
+        content: Vec<Block>,
+    },
 }
 
 impl EntryKind {
@@ -157,6 +167,7 @@ impl EntryKind {
             | Self::BranchSummary { .. }
             | Self::Compaction(_)
             | Self::CompactionUndone { .. }
+            | Self::Prune(_)
             | Self::Pin { .. }
             | Self::ModelChange { .. }
             | Self::Label { .. }
@@ -167,6 +178,7 @@ impl EntryKind {
             | Self::CompactionStarted(_)
             | Self::CompactionEnded(_)
             | Self::Spent(_)
+            | Self::WholeResult { .. }
             | Self::RunEnded { .. } => false,
         }
     }
@@ -261,8 +273,16 @@ impl Trigger {
 pub enum CompactionOutcome {
     /// A summary was installed.
     Completed,
-    /// A model's summary could not be had, and the truncate fallback was installed.
-    Truncated,
+    /// The oldest part was cut without a summary.
+    Truncated {
+        /// Why no model's summary stands there, as a fragment of a sentence.
+        reason: String,
+    },
+    /// Tool results are sent shorter, and no message was replaced.
+    Pruned {
+        /// Why no model's summary was made, as a fragment of a sentence.
+        reason: String,
+    },
     /// There was nothing to compact; the history is as it was.
     Nothing {
         /// Why there was nothing, as a fragment of a sentence.
@@ -289,7 +309,8 @@ impl CompactionOutcome {
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Completed => "completed",
-            Self::Truncated => "truncated",
+            Self::Truncated { .. } => "truncated",
+            Self::Pruned { .. } => "pruned",
             Self::Nothing { .. } => "nothing",
             Self::Failed { .. } => "failed",
             Self::Cancelled { .. } => "cancelled",
@@ -301,14 +322,25 @@ impl CompactionOutcome {
     /// The reason, where there is one.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Self::Nothing { reason } | Self::Failed { reason } | Self::Cancelled { reason } => Some(reason),
-            Self::Completed | Self::Truncated | Self::Superseded | Self::Interrupted => None,
+            Self::Truncated { reason }
+            | Self::Pruned { reason }
+            | Self::Nothing { reason }
+            | Self::Failed { reason }
+            | Self::Cancelled { reason } => Some(reason),
+            Self::Completed | Self::Superseded | Self::Interrupted => None,
         }
     }
 
     /// Whether the context changed.
     pub fn is_installed(&self) -> bool {
-        matches!(self, Self::Completed | Self::Truncated)
+        match self {
+            Self::Completed | Self::Truncated { .. } | Self::Pruned { .. } => true,
+            Self::Nothing { .. }
+            | Self::Failed { .. }
+            | Self::Cancelled { .. }
+            | Self::Superseded
+            | Self::Interrupted => false,
+        }
     }
 }
 
@@ -362,6 +394,44 @@ pub struct Compaction {
     pub usage: Usage,
     /// What its calls cost, in micro-dollars; `None` if the price is not known.
     pub cost_microdollars: Option<u64>,
+    /// What was cut without a summary, by this compaction or before it, and no summary has read since: oldest first. The
+    /// next summary reads it.
+    pub debt: Vec<EntryRange>,
+}
+
+/// Entries of a path, from one to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryRange {
+    /// The first of them.
+    pub first: EntryId,
+    /// The last of them. The others are found by the parents from here back to `first`.
+    pub last: EntryId,
+}
+
+/// Tool results that are sent shorter than they were recorded. The log keeps them whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prune {
+    /// What is sent in the place of which result, in the order of the path.
+    pub results: Vec<PrunedResult>,
+    /// Why the compaction was asked for that it belongs to.
+    pub trigger: Trigger,
+    /// The context before, in tokens.
+    pub tokens_before: u64,
+    /// The context after, in tokens, as counted before it was installed.
+    pub tokens_after: u64,
+}
+
+/// What is sent in the place of a tool result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrunedResult {
+    /// The result's entry.
+    pub entry: EntryId,
+    /// The text that is sent: a line that stands for the result, or its head and its tail.
+    pub text: String,
+    /// Whether the result's images are still sent.
+    pub keeps_images: bool,
+    /// The size of what is sent, in tokens by the default estimator.
+    pub tokens: u64,
 }
 
 /// That a compaction began.

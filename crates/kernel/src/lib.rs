@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`message`] (what is said), [`entry`] (what is recorded), [`path`] (which of it counts now),
 //! [`size`] and [`usage`] (how large it is), [`settings`] and [`due`] (when and how to compact), [`plan`] (where to
-//! cut), [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end),
+//! cut), [`prune`] (which tool results are sent shorter), [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end),
 //! [`failure`] (what went wrong), [`run`] (what to do next).
 
 pub mod compacting;
@@ -21,6 +21,7 @@ pub mod message;
 mod notation;
 pub mod path;
 pub mod plan;
+pub mod prune;
 pub mod render;
 pub mod retry;
 pub mod run;

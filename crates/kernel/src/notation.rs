@@ -228,6 +228,7 @@ pub(crate) fn compaction(first_kept: Option<EntryId>, summary: &str) -> Compacti
         model: String::new(),
         usage: Usage::default(),
         cost_microdollars: None,
+        debt: Vec::new(),
     }
 }
 

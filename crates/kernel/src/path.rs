@@ -4,7 +4,8 @@
 //! It need not begin at the session's first entry: nothing before the first kept entry of the newest active
 //! compaction is needed to project it (pinned entries apart), which is why a session opens without its history.
 //!
-//! Invariants: projection never fails and never changes an entry; in what it gives, every tool call has
+//! Invariants: projection never fails and never changes an entry, and what it leaves out of a tool result an entry says
+//! ([`EntryKind::Prune`]), so that between two of them each context extends the one before; in what it gives, every tool call has
 //! exactly one result directly after it, no message is empty, and a summary is told from a user's words by its
 //! entry's kind, never by its text.
 
@@ -12,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::entry::{Compaction, Entry, EntryId, EntryKind};
+use crate::entry::{Compaction, Entry, EntryId, EntryKind, PrunedResult};
 use crate::message::{Block, Message, Part, ToolCall, ToolResult};
 use crate::render::{branch_summary_text, shell_text, summary_text};
 
@@ -48,6 +49,57 @@ pub fn active_compaction(path: &[Arc<Entry>]) -> Option<usize> {
         }
     }
     None
+}
+
+/// The index of the newest compaction or prune on `path` that was not undone: what an undo takes back.
+pub fn newest_rewrite(path: &[Arc<Entry>]) -> Option<usize> {
+    let undone = undone(path);
+    path.iter().rposition(|entry| is_rewrite(&entry.kind) && !undone.contains(&entry.id))
+}
+
+/// Whether the entry changes what is sent of those before it.
+fn is_rewrite(kind: &EntryKind) -> bool {
+    matches!(kind, EntryKind::Compaction(_) | EntryKind::Prune(_))
+}
+
+fn undone(path: &[Arc<Entry>]) -> HashSet<EntryId> {
+    let undone = |entry: &Arc<Entry>| {
+        if let EntryKind::CompactionUndone { compaction } = entry.kind { Some(compaction) } else { None }
+    };
+    path.iter().filter_map(undone).collect()
+}
+
+/// The path as it is sent: each tool result that an active prune names is what the newest of them says, with that size.
+/// All else is as it was recorded, and a path without a prune is not copied.
+pub fn as_sent(path: &[Arc<Entry>]) -> Cow<'_, [Arc<Entry>]> {
+    if !path.iter().any(|entry| matches!(entry.kind, EntryKind::Prune(_))) {
+        return Cow::Borrowed(path);
+    }
+    let undone = undone(path);
+    let mut replaced: HashMap<EntryId, &PrunedResult> = HashMap::new();
+    for entry in path.iter().filter(|entry| !undone.contains(&entry.id)) {
+        if let EntryKind::Prune(prune) = &entry.kind {
+            replaced.extend(prune.results.iter().map(|result| (result.entry, result)));
+        }
+    }
+    let sent = |entry: &Arc<Entry>| match replaced.get(&entry.id) {
+        Some(pruned) => pruned_entry(entry, pruned),
+        None => Arc::clone(entry),
+    };
+    Cow::Owned(path.iter().map(sent).collect())
+}
+
+/// A tool result's entry as it is sent after a prune.
+fn pruned_entry(entry: &Arc<Entry>, pruned: &PrunedResult) -> Arc<Entry> {
+    let mut copy = Entry::clone(entry);
+    let EntryKind::Message { message, .. } = &mut copy.kind else { return Arc::clone(entry) };
+    let Message::ToolResult(result) = &**message else { return Arc::clone(entry) };
+    let mut short = result.clone();
+    short.content.retain(|block| pruned.keeps_images && matches!(block, Block::Image(_)));
+    short.content.insert(0, Block::Text(pruned.text.clone()));
+    *message = Arc::new(Message::ToolResult(short));
+    copy.tokens = pruned.tokens;
+    Arc::new(copy)
 }
 
 /// A path and the part of it that is active: what its newest active compaction kept, and what came after that.
@@ -118,6 +170,8 @@ pub fn is_message(kind: &EntryKind) -> bool {
         | EntryKind::Spent(_)
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
+        | EntryKind::Prune(_)
+        | EntryKind::WholeResult { .. }
         | EntryKind::RunEnded { .. } => false,
     }
 }
@@ -150,7 +204,8 @@ pub fn entry_message(kind: &EntryKind) -> Option<Cow<'_, Arc<Message>>> {
 ///
 /// `pinned` are the entries pinned before the active part, in order.
 pub fn project(path: &[Arc<Entry>], pinned: &[Arc<Entry>]) -> Vec<Arc<Message>> {
-    let active = ActivePath::of(path);
+    let path = as_sent(path);
+    let active = ActivePath::of(&path);
     let mut messages: Vec<Arc<Message>> = Vec::new();
     let first_active = active.entries().first().map(|entry| entry.id);
     if let Some(compaction) = active.compaction() {

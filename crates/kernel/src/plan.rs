@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::entry::{Entry, EntryId, EntryKind};
 use crate::files::{FileOps, Touch};
 use crate::message::{Message, Part, ToolStatus};
-use crate::path::{ActivePath, is_message};
+use crate::path::{ActivePath, as_sent, is_message};
 use crate::settings::{CompactionSettings, CutRule, Occasion};
 use crate::size::{Estimator, stored_tokens};
 use crate::text::bounded;
@@ -155,6 +155,14 @@ impl Plan {
         count_messages(&self.turn_prefix)
     }
 
+    /// Where this path may be cut so that something is replaced: the ids of the messages that would be kept first, oldest
+    /// first.
+    pub fn places(path: &[Arc<Entry>]) -> Vec<EntryId> {
+        let active = ActivePath::of(path);
+        let replaces = |cut: &usize| count_messages(&path[active.start..*cut]) > 0;
+        legal_cuts(&active, false).into_iter().filter(replaces).map(|cut| path[cut].id).collect()
+    }
+
     /// The same compaction with another first kept entry, if the path may be cut there and something is replaced.
     /// An entry that carries no message stands for the next one that does.
     pub fn moved_to(&self, path: &[Arc<Entry>], first_kept: EntryId) -> Option<Self> {
@@ -288,7 +296,7 @@ fn build(active: &ActivePath<'_>, cut: usize, options: &PlanOptions) -> Result<P
         };
         with_steers(begun, &path[after..first_kept])
     };
-    let kept_tokens: u64 = kept
+    let kept_tokens: u64 = as_sent(path)[first_kept..]
         .iter()
         .filter(|entry| is_message(&entry.kind))
         .map(|entry| stored_tokens(entry, options.estimator))
@@ -399,6 +407,9 @@ fn may_begin(kind: &EntryKind) -> bool {
 
 fn choose_cut(active: &ActivePath<'_>, cuts: &[usize], options: &PlanOptions) -> Option<usize> {
     let &first_cut = cuts.first()?;
+    // Results count as they are sent.
+    let sent = as_sent(active.path);
+    let active = &ActivePath { path: &sent, ..*active };
     // Where enough is kept: walking back from the newest message.
     let mut kept = 0u64;
     let mut kept_messages = 0u64;

@@ -281,6 +281,8 @@ pub struct Run {
     size: Size,
     /// How many answers the model gave.
     steps: u32,
+    /// Whether the model answered in this context before the run: then it took smaller requests.
+    answered_before: bool,
     /// The step that began and is not over.
     open_step: Option<u32>,
     recovery: Recovery,
@@ -311,6 +313,14 @@ struct Recovery {
     must_compact: bool,
     /// The failure that the compaction under way is to recover from.
     last_failure: Option<Failure>,
+    /// How often in a row the provider said nothing at all to this request.
+    wordless: u32,
+    /// Whether that was taken for an overflow, so that the compaction under way may be for nothing.
+    suspected: bool,
+    /// Whether a compaction for such a suspicion came to nothing.
+    suspected_in_vain: bool,
+    /// Whether the last resort was taken for it.
+    gave_way: bool,
 }
 
 /// What the program's validators say of answers.
@@ -367,6 +377,7 @@ impl Run {
             phase: Phase::New,
             size: Size::default(),
             steps: 0,
+            answered_before: false,
             open_step: None,
             recovery: Recovery {
                 retries: Retries::new(limits.retries_max, limits.loading_ms_max),
@@ -377,6 +388,10 @@ impl Run {
                 media: Media::All,
                 must_compact: false,
                 last_failure: None,
+                wordless: 0,
+                suspected: false,
+                suspected_in_vain: false,
+                gave_way: false,
             },
             calls: Calls::default(),
             validation: Validation::default(),
@@ -389,6 +404,13 @@ impl Run {
     #[must_use]
     pub fn validated(mut self, is_on: bool) -> Self {
         self.validation.is_on = is_on;
+        self
+    }
+
+    /// The same run, in a context in which the model has answered before, or has not.
+    #[must_use]
+    pub fn answered_before(mut self, has_answered: bool) -> Self {
+        self.answered_before = has_answered;
         self
     }
 
@@ -496,6 +518,14 @@ impl Run {
         emergency: bool,
     ) -> Vec<Effect> {
         self.recovery.must_compact = false;
+        if std::mem::take(&mut self.recovery.suspected) && !installed {
+            // It was no overflow, or cannot be helped: asked again, as after any failure.
+            self.recovery.suspected_in_vain = true;
+            let said = self.recovery.last_failure.take();
+            let failure =
+                said.unwrap_or_else(|| Failure::new(FailureClass::Malformed, "the model said nothing"));
+            return self.retry(failure, 0);
+        }
         if emergency && !installed {
             return self.unrecovered(floor, why);
         }
@@ -588,6 +618,9 @@ impl Run {
         }
         self.steps += 1;
         self.recovery.retries.answered();
+        self.recovery.wordless = 0;
+        self.recovery.suspected_in_vain = false;
+        self.recovery.gave_way = false;
         self.recovery.overflows = 0;
         self.recovery.output_lowered = 0;
         self.recovery.output_tokens_max = self.recovery.output_configured;
@@ -758,10 +791,17 @@ impl Run {
     }
 
     fn failed(&mut self, failure: Failure, wordless: bool, jitter: u64) -> Vec<Effect> {
+        // A stream without any event; a refusal without a body has a status that says more.
+        let is_silence = wordless && failure.class == FailureClass::Malformed;
+        self.recovery.wordless = if is_silence { self.recovery.wordless + 1 } else { 0 };
         if wordless && self.is_full() {
             let mut failure = failure;
             failure.class = FailureClass::ContextOverflow;
             return self.overflowed(failure);
+        }
+        if self.is_suspect() && !self.recovery.suspected_in_vain {
+            // A summary shows that the provider takes smaller requests. Nothing is cut for a suspicion.
+            return self.compact_for_suspicion(failure, false);
         }
         match failure.class {
             FailureClass::ContextOverflow => self.overflowed(failure),
@@ -795,9 +835,40 @@ impl Run {
         }
     }
 
+    /// Whether the provider's silence may mean that the request is too large, whatever the numbers say: it came again, and
+    /// the window is a guess, or smaller requests were answered.
+    fn is_suspect(&self) -> bool {
+        let is_doubtful = self.size.is_window_guessed
+            || self.size.window.is_none()
+            || self.answered_before
+            || self.steps > 0;
+        self.recovery.wordless > 1
+            && is_doubtful
+            && self.may_compact
+            && self.recovery.overflows < self.limits.overflows_max
+    }
+
+    /// Compacts because the provider said nothing again.
+    fn compact_for_suspicion(&mut self, failure: Failure, at_window: bool) -> Vec<Effect> {
+        let failed_attempts = self.recovery.overflows;
+        self.recovery.overflows += 1;
+        self.recovery.suspected = true;
+        // If it says nothing again, that is not for the first time.
+        self.recovery.wordless = 1;
+        self.recovery.last_failure = Some(failure);
+        self.phase = Phase::Compacting { emergency: true };
+        let compact = Effect::Compact { trigger: Trigger::Overflow, at_window, failed_attempts };
+        vec![Effect::OverflowDetected, compact]
+    }
+
     /// Waits and asks again, unchanged; or gives up.
     fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
         let Some(Retry { delay_ms, attempt }) = self.recovery.retries.next(&failure, jitter) else {
+            if self.is_suspect() && !self.recovery.gave_way {
+                // Before the session is of no use to anybody, something gives way, once.
+                self.recovery.gave_way = true;
+                return self.compact_for_suspicion(failure, true);
+            }
             return self.end(Vec::new(), RunOutcome::Failed(failure));
         };
         self.phase = Phase::Waiting;

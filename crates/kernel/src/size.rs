@@ -98,6 +98,8 @@ pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
         | EntryKind::Spent(_)
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
+        | EntryKind::Prune(_)
+        | EntryKind::WholeResult { .. }
         | EntryKind::RunEnded { .. } => 0,
     }
 }

@@ -38,6 +38,8 @@ const HISTORY_HEADINGS_NEEDED: usize = 4;
 const PREFIX_HEADINGS: [&str; 3] = ["Original Request", "Early Progress", "Context for the Kept Part"];
 const PREFIX_HEADINGS_NEEDED: usize = 2;
 
+/// How the line begins that stands for messages of which there is no summary.
+const CUT_NOTE: &str = "[Compacted ";
 /// The most of one tool result that a transcript shows, in characters.
 const TOOL_RESULT_CHARS: usize = 2_000;
 /// The tags that are ours; data that looks like one of them is escaped.
@@ -514,17 +516,28 @@ pub fn truncated(plan: &Plan, cap_tokens: u64) -> String {
         .filter(|(_, count)| *count > 0)
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
+    let previous = plan.previous_summary.as_deref().map(without_footer);
+    let again = match previous {
+        Some(previous) if previous.starts_with(CUT_NOTE) => " Nor of others before them.",
+        Some(_) | None => "",
+    };
     let mut text = format!(
-        "[Compacted {} messages: {}. No summary of them could be made.]",
+        "{CUT_NOTE}{} messages: {}. No summary of them could be made.{again}]",
         plan.messages_removed(),
         listed.join(", ")
     );
-    if let Some(previous) =
-        plan.previous_summary.as_deref().map(without_footer).filter(|body| !body.is_empty())
-    {
-        let _ = write!(text, "\n\n{}", escape_tags(&keep_within(previous, cap_tokens)));
+    if let Some(previous) = previous.map(without_cut_note).filter(|body| !body.is_empty()) {
+        let _ = write!(text, "\n\n{}", escape_tags(&keep_within(&previous, cap_tokens)));
     }
     append_footer(text, plan.active_request.as_deref(), &plan.files)
+}
+
+/// A summary without the line that says that messages were cut.
+pub fn without_cut_note(summary: &str) -> String {
+    match summary.strip_prefix(CUT_NOTE).and_then(|noted| noted.split_once(']')) {
+        Some((_, after)) => after.trim_start().to_owned(),
+        None => summary.to_owned(),
+    }
 }
 
 /// A supplied summary, escaped, with the active request and the footer.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::context_usage::{ContextUsage, Measured, Window, WindowSource};
 use crate::entry::{Entry, EntryKind};
 use crate::message::{Message, Usage};
-use crate::path::{ActivePath, is_message};
+use crate::path::{ActivePath, as_sent, is_message};
 use crate::settings::{CompactionSettings, UnknownWindow};
 use crate::size::{Estimator, stored_tokens};
 
@@ -180,6 +180,7 @@ pub fn measure(
     ratio: Ratio,
     reports: Reports,
 ) -> Measured {
+    let path = &*as_sent(path);
     let active = ActivePath::of(path);
     let fresh = fresh_from(path, &active);
     let mut counted = active.compaction.map_or(0, |index| stored_tokens(&path[index], estimator));
@@ -262,6 +263,7 @@ pub enum Trust {
 impl Tracker {
     /// Starts from a path as it was recorded, and judges its reports as when they came.
     pub fn open(path: &[Arc<Entry>], overhead: u64, ratio: Ratio) -> Self {
+        let path = &*as_sent(path);
         let active = ActivePath::of(path);
         let summary = active.compaction.map_or(0, |index| path[index].tokens);
         let mut tracker =
@@ -364,7 +366,10 @@ impl Tracker {
 /// From where on reports are of the context as it is: an earlier one is of another.
 fn fresh_from(path: &[Arc<Entry>], active: &ActivePath<'_>) -> usize {
     let is_rewrite = |entry: &Arc<Entry>| {
-        matches!(entry.kind, EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. })
+        matches!(
+            entry.kind,
+            EntryKind::Compaction(_) | EntryKind::CompactionUndone { .. } | EntryKind::Prune(_)
+        )
     };
     path.iter().rposition(is_rewrite).map_or(active.start, |index| (index + 1).max(active.start))
 }

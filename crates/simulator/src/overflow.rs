@@ -144,6 +144,15 @@ impl ErrorDialect {
         }
     }
 
+    /// The refusal of a request that asks for more output than the model gives.
+    pub(crate) fn refuse_output_above(limit: u64, output: u64) -> Refusal {
+        let message = format!(
+            "max_tokens is too large: {output}. This model supports at most {limit} completion tokens, whereas you \
+             provided {output}."
+        );
+        Refusal::Status(400, wire::error_body(&message, "invalid_request_error", Some("invalid_value")))
+    }
+
     /// The refusal of a request whose input fits, but not together with the output that it asks for.
     pub(crate) fn refuse_output(window: u64, tokens: u64, output: u64) -> Refusal {
         let requested = tokens.saturating_add(output);

@@ -44,6 +44,8 @@ pub struct SimulatorOptions {
     /// Whether a request whose input fits, but not together with the output that it asks for, is refused; else
     /// the answer is cut to the room there is.
     pub refuses_output_overflow: bool,
+    /// Whether a request that asks for more output than `max_output` is refused; else it just gets no more.
+    pub refuses_output_above_max: bool,
     /// A plan of faults; `None`: only those that the script orders.
     pub faults: Option<FaultPlan>,
     /// What the list of models says of the window, over HTTP.
@@ -70,6 +72,7 @@ impl SimulatorOptions {
             script: Arc::new(script),
             error_dialect: ErrorDialect::default(),
             refuses_output_overflow: false,
+            refuses_output_above_max: false,
             faults: None,
             list: ListForm::default(),
             closes_after_ms: None,
@@ -369,7 +372,7 @@ impl Simulator {
         Answer::Status(StatusAnswer::new(400, body))
     }
 
-    /// The refusal of a request that is larger than the window.
+    /// The refusal of a request that is larger than the window, or asks for more output than there is.
     fn overflow(&self, request: &SeenRequest) -> Option<Refusal> {
         let options = &self.inner.options;
         let output = request.settings.output_tokens_max;
@@ -381,6 +384,10 @@ impl Simulator {
                 request.bytes,
                 request.streamed,
             );
+        }
+        let too_much = output.filter(|wanted| *wanted > options.max_output);
+        if let Some(wanted) = too_much.filter(|_| options.refuses_output_above_max) {
+            return Some(ErrorDialect::refuse_output_above(options.max_output, wanted));
         }
         let wanted = output.filter(|_| options.refuses_output_overflow)?;
         (request.tokens.saturating_add(wanted) > options.window)

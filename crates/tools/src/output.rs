@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 
 use greenroom_kernel::Block;
 
-/// The most text one tool result carries, in bytes.
-pub(crate) const RESULT_BYTES_MAX: usize = 50 * 1024;
-/// The most lines of text one tool result carries.
-pub(crate) const RESULT_LINES_MAX: usize = 2_000;
-/// The most text a built-in tool collects, in bytes: below the limit of a result, to leave room for remarks.
+/// The most text of one tool result that is kept, in bytes. How much of it a context has is decided where it is recorded.
+pub(crate) const RESULT_BYTES_MAX: usize = 1024 * 1024;
+/// The most lines of one tool result that are kept.
+pub(crate) const RESULT_LINES_MAX: usize = 100_000;
+/// The most text a built-in tool collects, in bytes: below what a context has of one result, to leave room for remarks.
 pub(crate) const BODY_BYTES_MAX: usize = 48 * 1024;
 /// The most lines a built-in tool collects.
 pub(crate) const BODY_LINES_MAX: usize = 1_900;

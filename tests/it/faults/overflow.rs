@@ -366,8 +366,8 @@ async fn each_refusal_goes_one_rung_down_and_after_the_last_the_end_is_typed() {
         // The last rung asks nobody for a summary.
         (Trigger::Overflow, "truncated"),
     ];
-    // A fifth of the window, half of that, the newest message; for whole turns, half as much again.
-    let kept_at_most = [9_000, 4_500, 20];
+    // A fifth of the window, half of that (for whole turns, half as much again), and less than both.
+    let kept_at_most = [9_000, 4_500, 2_000];
     for refusals in 1..=4 {
         let script = Function(move |request: &SeenRequest, info: CallInfo| match request.purpose {
             Purpose::Summary => greenroom_simulator::Script::reply(&Summariser::Obedient, request, info),

@@ -65,6 +65,12 @@ impl Logs {
         }
     }
 
+    /// What happened in the logs, and how often.
+    pub(crate) fn facts(&self) -> Vec<(&'static str, u64)> {
+        let facts = self.records.values().flat_map(|record| record.facts.iter());
+        facts.map(|(what, times)| (*what, *times)).collect()
+    }
+
     /// Another life: its events are counted anew.
     pub(crate) fn begin_life(&mut self) {
         self.lives += 1;

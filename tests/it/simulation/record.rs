@@ -2,15 +2,16 @@
 //!
 //! Invariants: each entry is looked at once, when it is new, so that a long life costs no more than its entries.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{
-    Compaction, CompactionEnded, CompactionOutcome, Entry, EntryId, EntryKind, Trigger,
+    Compaction, CompactionEnded, CompactionOutcome, Delivery, Entry, EntryId, EntryKind, Prune, Trigger,
 };
 use greenroom_kernel::message::{Message, StopReason};
 use greenroom_kernel::path::is_message;
-use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::plan::is_turn_start;
+use greenroom_kernel::settings::{CompactionSettings, Strategy};
 use greenroom_store::Head;
 
 /// The share of its trigger that a context has at most after a compaction that nobody asked for.
@@ -40,6 +41,10 @@ pub(crate) struct Record {
     queued: HashSet<String>,
     /// How often the model asked for each call.
     asked: HashMap<String, u64>,
+    /// For each compaction: the messages before its kept part that no summary has read.
+    unread: HashMap<EntryId, BTreeSet<EntryId>>,
+    /// What happened in it that a life must have seen, and how often.
+    pub(crate) facts: BTreeMap<&'static str, u64>,
 }
 
 impl Record {
@@ -71,16 +76,18 @@ impl Record {
         let before = entry.parent.map(|parent| Arc::clone(&self.open_calls[place(parent)]));
         let before = before.unwrap_or_default();
         let installed = self.installed.take();
+        let rewrites = matches!(entry.kind, EntryKind::Compaction(_) | EntryKind::Prune(_));
         assert_eq!(
             installed.is_some(),
-            entry.kind.as_compaction().is_some(),
-            "entry {id}: a summary comes with the end of its compaction, and at no other time"
+            rewrites,
+            "entry {id}: a summary or a prune comes with the end of its compaction, and at no other time"
         );
         let after = match &entry.kind {
-            EntryKind::Message { message, inbox, .. } => {
+            EntryKind::Message { message, inbox, steer } => {
                 if let Some(waited) = inbox {
                     self.leaves_inbox(*waited);
                 }
+                self.check_steer(id, message, *inbox, *steer);
                 self.message(id, message, before)
             }
             other => {
@@ -88,8 +95,21 @@ impl Record {
                 before
             }
         };
-        if let (Some(ended), Some(compaction)) = (installed, entry.kind.as_compaction()) {
-            self.check_installed(&entry, &ended, compaction, bounds);
+        match (installed, &entry.kind) {
+            (Some(ended), EntryKind::Compaction(compaction)) => {
+                self.check_installed(&entry, &ended, compaction, bounds);
+                self.check_debt(id, compaction, bounds);
+                self.check_request(&entry, compaction);
+            }
+            (Some(ended), EntryKind::Prune(prune)) => {
+                self.check_prune(&entry, prune);
+                let is_alone = ended.entry == Some(id);
+                let is_pruned = matches!(ended.outcome, CompactionOutcome::Pruned { .. });
+                assert_eq!(is_alone, is_pruned, "entry {id}: {ended:?}");
+                // The compaction that it belongs to comes next.
+                self.installed = (!is_alone).then_some(ended);
+            }
+            _ => {}
         }
         self.entries.push(entry);
         self.open_calls.push(after);
@@ -135,6 +155,16 @@ impl Record {
     /// Each run and each compaction has one beginning and one end.
     fn other(&mut self, id: EntryId, kind: &EntryKind) {
         match kind {
+            EntryKind::WholeResult { .. } => self.happened("a large result was kept beside the path"),
+            EntryKind::CompactionUndone { compaction } => {
+                let undone = &self.entries[place(*compaction)].kind;
+                let is_debt = undone.as_compaction().is_some_and(|compaction| !compaction.debt.is_empty());
+                match undone {
+                    EntryKind::Prune(_) => self.happened("a prune was undone"),
+                    _ if is_debt => self.happened("a debt was undone"),
+                    _ => {}
+                }
+            }
             EntryKind::Note { kind, data } if kind == "run_resumed" => {
                 assert_eq!(self.open_run, None, "entry {id}: a run is resumed within another");
                 self.open_run = Some(EntryId(data.parse().expect("a note of ours")));
@@ -165,6 +195,122 @@ impl Record {
         }
     }
 
+    fn happened(&mut self, what: &'static str) {
+        *self.facts.entry(what).or_default() += 1;
+    }
+
+    /// What says that it joined a turn was a steer, within a run.
+    fn check_steer(&mut self, id: EntryId, message: &Message, inbox: Option<EntryId>, steer: bool) {
+        if !steer {
+            return;
+        }
+        assert!(matches!(message, Message::User(_)), "entry {id}: only a user steers");
+        assert!(self.open_run.is_some(), "entry {id}: a steer outside of a run");
+        let queued = inbox.map(|inbox| &self.entries[place(inbox)].kind);
+        let was_meant =
+            queued.is_none_or(|kind| matches!(kind, EntryKind::Inbox { delivery: Delivery::Steer, .. }));
+        assert!(was_meant, "entry {id}: it was put in as no steer");
+        self.happened("a steer joined a turn");
+    }
+
+    /// The path that ends with an entry, newest first.
+    fn path_back(&self, leaf: EntryId) -> impl Iterator<Item = &Arc<Entry>> {
+        let mut next = Some(leaf);
+        std::iter::from_fn(move || {
+            let entry = &self.entries[place(next?)];
+            next = entry.parent;
+            Some(entry)
+        })
+    }
+
+    /// Results that are sent shorter stand on the path, were recorded whole, and get smaller.
+    fn check_prune(&mut self, entry: &Entry, prune: &Prune) {
+        let id = entry.id;
+        assert!(!prune.results.is_empty(), "entry {id}: a prune of nothing");
+        let path: HashSet<EntryId> = entry
+            .parent
+            .into_iter()
+            .flat_map(|parent| self.path_back(parent))
+            .map(|entry| entry.id)
+            .collect();
+        for result in &prune.results {
+            let pruned = &self.entries[place(result.entry)];
+            assert!(path.contains(&result.entry), "entry {id}: {result:?} is not on the path");
+            assert_eq!(pruned.kind.as_message().map(|message| message.role()), Some("tool"), "entry {id}");
+            assert!(result.tokens < pruned.tokens, "entry {id}: {result:?} of {}", pruned.tokens);
+            let names = result.text.contains(&format!("entry {}", result.entry));
+            assert!(names, "entry {id}: nobody is told where the rest is: {result:?}");
+        }
+        self.happened("results were pruned");
+    }
+
+    /// No message is unknown to all three: what is before the kept part was read by a summary, or is a debt.
+    fn check_debt(&mut self, id: EntryId, compaction: &Compaction, bounds: &Bounds) {
+        let (first, last) = compaction.first.zip(compaction.last).expect("ours name what they replace");
+        let before = compaction.base.map(|base| self.unread[&base].clone()).unwrap_or_default();
+        let owed = compaction.base.map_or(0, |base| self.debt_of(base).len());
+        let owes = |id: &EntryId| compaction.debt.iter().any(|range| (range.first..=range.last).contains(id));
+        let unread: BTreeSet<EntryId> =
+            if compaction.truncated && bounds.settings.strategy == Strategy::Summarize {
+                let cut = self.path_back(last).take_while(|entry| entry.id >= first);
+                let cut = cut.filter(|entry| is_message(&entry.kind)).map(|entry| entry.id);
+                before.union(&cut.collect()).copied().collect()
+            } else if compaction.truncated || compaction.from_hook {
+                before
+            } else {
+                // It has read what it no longer owes.
+                before.into_iter().filter(owes).collect()
+            };
+        let unknown: Vec<&EntryId> = unread.iter().filter(|id| !owes(id)).collect();
+        assert!(
+            unknown.is_empty(),
+            "entry {id}: {unknown:?} were never summarised and are no debt: {compaction:?}"
+        );
+        if compaction.truncated && !compaction.debt.is_empty() {
+            self.happened("a debt was made");
+        }
+        if !compaction.truncated && compaction.debt.len() < owed {
+            self.happened("a debt was paid");
+        }
+        self.unread.insert(id, unread);
+    }
+
+    fn debt_of(&self, compaction: EntryId) -> &[greenroom_kernel::entry::EntryRange] {
+        self.entries[place(compaction)].kind.as_compaction().map_or(&[], |compaction| &compaction.debt)
+    }
+
+    /// The request in progress and what joined it are there word for word.
+    fn check_request(&mut self, entry: &Entry, compaction: &Compaction) {
+        let id = entry.id;
+        let (Some(first), Some(last), Some(first_kept)) =
+            (compaction.first, compaction.last, compaction.first_kept)
+        else {
+            return;
+        };
+        let path = entry.parent.into_iter().flat_map(|parent| self.path_back(parent));
+        let kept =
+            path.take_while(|entry| entry.id >= first_kept).filter(|entry| is_message(&entry.kind)).last();
+        if kept.is_some_and(|entry| is_turn_start(&entry.kind)) {
+            return;
+        }
+        let replaced: Vec<Arc<Entry>> =
+            self.path_back(last).take_while(|entry| entry.id >= first).cloned().collect();
+        let turn = replaced.iter().position(|entry| is_turn_start(&entry.kind));
+        let of_turn = &replaced[..turn.map_or(replaced.len(), |at| at + 1)];
+        let request = compaction.active_request.as_deref().unwrap_or_default();
+        let mut steers = 0;
+        for said in of_turn.iter().filter(|entry| entry.kind.is_steer() || is_turn_start(&entry.kind)) {
+            let text = said.kind.as_message().map(|message| message.text()).unwrap_or_default();
+            // Long ones are bounded.
+            let is_there = text.len() > 2_000 || request.contains(text.trim());
+            assert!(is_there || request.contains("bytes cut"), "entry {id}: {text:?} is not in {request:?}");
+            steers += usize::from(said.kind.is_steer());
+        }
+        if steers > 0 {
+            self.happened("a steer was carried through a compaction");
+        }
+    }
+
     fn leaves_inbox(&mut self, item: EntryId) {
         let at = self.inbox.iter().position(|waits| *waits == item);
         self.inbox.remove(at.unwrap_or_else(|| panic!("input {item} leaves the inbox and was not in it")));
@@ -188,7 +334,7 @@ impl Record {
         for words in ["Sure! Next I will", "lorem 42 }{"] {
             assert!(!compaction.summary.contains(words), "entry {id}: a wrong summary was installed");
         }
-        let is_fallback = matches!(ended.outcome, CompactionOutcome::Truncated);
+        let is_fallback = matches!(ended.outcome, CompactionOutcome::Truncated { .. });
         assert_eq!(is_fallback, compaction.truncated, "entry {id}: the fallback says what it is");
         // A provider that lies about its usage makes the size before too small to compare with.
         assert!(

@@ -37,7 +37,10 @@ fn a_compaction_says_what_it_saved_or_why_there_was_none() {
     let reason = || "everything is recent enough to keep".to_owned();
     for (outcome, text) in [
         (CompactionOutcome::Completed, done),
-        (CompactionOutcome::Truncated, done),
+        (
+            CompactionOutcome::Truncated { reason: reason() },
+            &format!("{done}\n  Without a summary: {}", reason()),
+        ),
         (
             CompactionOutcome::Nothing { reason: reason() },
             "No compaction needed: everything is recent enough to keep",

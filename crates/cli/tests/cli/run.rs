@@ -75,10 +75,10 @@ fn events_come_one_a_line_and_the_last_is_the_end() {
 fn tools_are_offered_as_they_are_allowed() {
     let (place, model) = (Place::new(), Model::new(Echo, |_| {}));
     for (flags, names) in [
-        (&[][..], &["read", "list", "grep"][..]),
+        (&[][..], &["read", "list", "grep", "recall"][..]),
         (&["--no-tools"], &[]),
-        (&["--allow-write"], &["read", "list", "grep", "write", "edit"]),
-        (&["--allow-shell"], &["read", "list", "grep", "write", "edit", "bash"]),
+        (&["--allow-write"], &["read", "list", "grep", "write", "edit", "recall"]),
+        (&["--allow-shell"], &["read", "list", "grep", "write", "edit", "bash", "recall"]),
     ] {
         let url = model.url();
         let mut arguments = vec!["run", "-p", "Hello.", "--base-url", &url];

@@ -7,7 +7,7 @@
 //! items, starts and ends) are left out; reading the file again gives the same messages, the same compactions and the
 //! same file lists.
 
-use greenroom_kernel::entry::{Compaction, Custom, Entry, EntryId, EntryKind, Shell};
+use greenroom_kernel::entry::{Compaction, Custom, Entry, EntryId, EntryKind, PrunedResult, Shell};
 use greenroom_kernel::files::FileOps;
 use greenroom_kernel::message::{
     AssistantMessage, Block, Message, Part, StopReason, ToolResult, ToolStatus, Usage,
@@ -85,6 +85,10 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         EntryKind::CompactionUndone { compaction } => {
             custom(UNDONE, &json!({ "compaction": name(*compaction) }))
         }
+        EntryKind::Prune(prune) => {
+            let result = |pruned: &PrunedResult| json!({ "entry": name(pruned.entry), "text": pruned.text });
+            custom("greenroom.prune", &json!(prune.results.iter().map(result).collect::<Vec<_>>()))
+        }
         EntryKind::Pin { entry, pinned } => {
             custom("greenroom.pin", &json!({ "entry": name(*entry), "pinned": pinned }))
         }
@@ -93,6 +97,7 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         | EntryKind::InboxCleared { .. }
         | EntryKind::LeafMoved { .. }
         | EntryKind::Spent(_)
+        | EntryKind::WholeResult { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
         | EntryKind::RunEnded { .. } => custom("greenroom.record", &Value::Null),

@@ -194,7 +194,8 @@ impl AgentState {
         let of_provider = || self.deps.lane(&begin.agent)?.provider.output_tokens_max();
         let output_tokens_max = begin.settings.output_tokens_max.or_else(of_provider);
         let run = Run::new(begin.agent.limits, begin.may_compact, output_tokens_max)
-            .validated(!begin.validators.is_empty());
+            .validated(!begin.validators.is_empty())
+            .answered_before(begin.answered_before);
         let changed = begin.instructions_changed.map(|tokens| EventKind::InstructionsChanged {
             run: stamp.run,
             text: begin.instructions.to_string(),

@@ -63,6 +63,8 @@ struct Running {
     /// The children at work.
     children: HashMap<ActorId, Child>,
     ratio: Ratio,
+    /// Whether a provider that says nothing again may mean that the request is too large.
+    doubts_window: bool,
     /// What the calls cost so far, in micro-dollars; `None` if a price is not known.
     cost_microdollars: Option<u64>,
 }
@@ -149,7 +151,7 @@ impl Actor for Compactor {
 
 impl CompactorState {
     async fn begin(&mut self, myself: &ActorRef<CompactorMessage>, order: CompactionOrder) {
-        let CompactionOrder { id, span, work, effects, ratio, summarisers } = order;
+        let CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers } = order;
         self.running = Some(Box::new(Running {
             id,
             span,
@@ -159,6 +161,7 @@ impl CompactorState {
             delayed: HashMap::new(),
             children: HashMap::new(),
             ratio,
+            doubts_window,
             cost_microdollars: Some(0),
         }));
         self.perform(myself, effects).await;
@@ -255,6 +258,11 @@ impl CompactorState {
                     let _ = self.session.cast(message.into());
                     return;
                 }
+                Effect::InstallPrune(segment) => {
+                    let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
+                    let message = SessionMessage::PruneResults { compaction, segment, cost_microdollars };
+                    let _ = self.session.cast(message.into());
+                }
                 Effect::End(end) => {
                     let (compaction, cost_microdollars) = (running.id, running.cost_microdollars);
                     for child in running.children.values() {
@@ -311,6 +319,7 @@ impl CompactorState {
                 compaction,
                 session: self.shared.id.to_string(),
                 fills_window: is_full(tokens, running.summariser_window()),
+                is_doubtful: question.attempt > 0 && running.doubts_window,
             };
             match Actor::spawn_linked(None, SummaryActor, arguments, myself.get_cell()).await {
                 Ok((actor, _)) => {
@@ -380,7 +389,10 @@ struct SummaryArguments {
     summariser: Summariser,
     compaction: EntryId,
     session: String,
+    /// Whether the request fills the summariser's window, so that an empty answer means that it is too large.
     fills_window: bool,
+    /// Whether it was asked before and nobody knows how much is taken, so that an empty stream means the same.
+    is_doubtful: bool,
 }
 
 impl Actor for SummaryActor {
@@ -409,8 +421,10 @@ impl Actor for SummaryActor {
         let mut answer = Box::pin(answer).await;
         lane.heard(model, answer.as_mut().err(), &state.deps.learned);
         let answer = answer.map_err(|error| {
-            // As in a run, an empty answer to a request that fills the window means that the request is too large.
-            let is_overflow = state.fills_window && error.is_overflow_candidate();
+            // As in a run: to a request that fills the window, or again where nobody knows how much is taken.
+            let is_silence = error.failure.class == FailureClass::Malformed;
+            let may_be_too_large = state.fills_window || (state.is_doubtful && is_silence);
+            let is_overflow = may_be_too_large && error.is_overflow_candidate();
             let class = if is_overflow { FailureClass::ContextOverflow } else { error.failure.class };
             Failure { class, ..error.failure }
         });

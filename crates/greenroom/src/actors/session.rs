@@ -37,6 +37,7 @@ use crate::shared::SessionShared;
 use crate::trace;
 
 mod compaction;
+mod debt;
 mod definition;
 mod first_reply;
 mod inbox;
@@ -230,7 +231,11 @@ impl SessionState {
                 }
             }
             SessionMessage::CheckSettings { settings, reply } => {
-                let _ = reply.send(self.definition.check_settings(&settings, self.log.pinned_tokens()));
+                let _ = reply.send(self.definition.check_settings(
+                    &self.deps,
+                    &settings,
+                    self.log.pinned_tokens(),
+                ));
             }
             SessionMessage::AbortCompaction => {
                 self.shared.abort_is_heard();
@@ -283,6 +288,9 @@ impl SessionState {
             }
             SessionMessage::BranchSummarised { compaction, record, cost_microdollars } => {
                 self.branch_summarised(compaction, *record, cost_microdollars).await;
+            }
+            SessionMessage::PruneResults { compaction, segment, cost_microdollars } => {
+                self.prune_results(compaction, *segment, cost_microdollars).await;
             }
             SessionMessage::CompactionOver { compaction, end, cost_microdollars } => {
                 self.compaction_over(compaction, *end, cost_microdollars).await;

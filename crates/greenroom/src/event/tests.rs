@@ -78,6 +78,7 @@ fn all() -> Vec<EventKind> {
             messages_before: 2,
         },
         EventKind::SessionCompacted { entry_id, tokens_saved: 810 },
+        EventKind::ResultsPruned { entry_id: EntryId(3), results: 2, tokens_saved: 900 },
         EventKind::CompactionUndone { compaction: entry_id },
         EventKind::InputQueued { entry_id, delivery: Delivery::FollowUp },
         EventKind::Retry { of: Retried::Run(run), attempt: 1, delay_ms: 500, failure: failure() },
@@ -97,7 +98,8 @@ fn all() -> Vec<EventKind> {
     kinds.extend(outcomes.map(|outcome| EventKind::RunEnd { run, outcome, context: context() }));
     let outcomes = [
         CompactionOutcome::Completed,
-        CompactionOutcome::Truncated,
+        CompactionOutcome::Truncated { reason: "the model is down".into() },
+        CompactionOutcome::Pruned { reason: "the model is down".into() },
         CompactionOutcome::Nothing { reason: "recent".into() },
         CompactionOutcome::Failed { reason: "refused".into() },
         CompactionOutcome::Cancelled { reason: "aborted".into() },

@@ -126,24 +126,24 @@ const WINDOW: u64 = 10_000;
 const OVERHEAD: u64 = 500;
 
 fn params(path: Vec<Arc<Entry>>, trigger: Trigger) -> CompactionParams {
-    let active = ActivePath::of(&path);
-    let summary = active.compaction.map_or(0, |index| path[index].tokens);
-    let active: u64 = active.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
     CompactionParams {
         settings: CompactionSettings::default(),
         trigger,
         window: WINDOW,
+        known_window: WINDOW,
         summarisers: vec![SummariserLimits { window: 200_000, output_tokens_max: None }],
         retries: Retries::new(5, 300_000),
         overhead: OVERHEAD,
         pinned: Vec::new(),
-        tokens_before: OVERHEAD + active + summary,
+        tokens_before: OVERHEAD + active_tokens(&path),
         ratio: Ratio::default(),
         at_window: trigger == Trigger::Overflow,
         keep_recent: None,
         force: false,
         focus: None,
         failed_attempts: 0,
+        debt: Vec::new(),
+        debt_left: Vec::new(),
         path,
     }
 }
@@ -163,6 +163,7 @@ fn long_turn() -> String {
 struct Ran {
     end: End,
     installed: Option<Box<Segment>>,
+    pruned: Option<Box<PruneSegment>>,
     requests: Vec<SummaryRequest>,
     plan: Option<Plan>,
 }
@@ -195,6 +196,7 @@ fn run_with(
     let mut effects: VecDeque<Effect> = effects.into();
     let mut waiting: VecDeque<SummaryRequest> = VecDeque::new();
     let (mut requests, mut installed, mut end, mut consulted) = (Vec::new(), None, None, None);
+    let mut pruned = None;
     while let Some(effect) = effects.pop_front().or_else(|| waiting.pop_front().map(Effect::Ask)) {
         assert!(end.is_none(), "something after the end: {effect:?}");
         let input = match effect {
@@ -230,6 +232,13 @@ fn run_with(
                 installed = Some(segment);
                 Input::Installed(true)
             }
+            Effect::InstallPrune(segment) => {
+                assert!(installed.is_none() && pruned.is_none(), "two installations");
+                assert!(waiting.is_empty(), "requests are left: {waiting:?}");
+                assert_prune(params, &segment);
+                pruned = Some(segment);
+                Input::Installed(true)
+            }
             Effect::End(it) => {
                 end = Some(it);
                 waiting.clear();
@@ -254,8 +263,8 @@ fn run_with(
     ] {
         assert_eq!(machine.on(stray), [], "after the end");
     }
-    assert_end(params, &end, installed.as_deref());
-    Ran { end, installed, requests, plan: consulted }
+    assert_end(params, &end, installed.as_deref(), pruned.as_deref());
+    Ran { end, installed, pruned, requests, plan: consulted }
 }
 
 /// What is installed is smaller, lies on the path, and keeps calls and results together.
@@ -270,14 +279,15 @@ fn assert_segment(params: &CompactionParams, segment: &Segment) {
     assert!(!compaction.summary.trim().is_empty());
     assert!(compaction.messages_removed > 0);
     assert!(params.at_window || compaction.tokens_after < params.tokens_before);
-    let before: u64 = path
+    let before: u64 = as_sent(path)
         .iter()
         .filter(|entry| Some(entry.id) == segment.base || is_message(&entry.kind))
         .filter(|entry| Some(entry.id) == segment.base || entry.id >= segment.first)
         .map(|entry| entry.tokens)
         .sum();
     let installed = install(path, segment);
-    let active = ActivePath::of(&installed);
+    let sent = as_sent(&installed);
+    let active = ActivePath::of(&sent);
     let kept: u64 = active.entries().iter().filter(|e| is_message(&e.kind)).map(|e| e.tokens).sum();
     let summary = installed.last().expect("just installed").tokens;
     assert!(kept + summary < before, "{kept} + {summary} is not less than {before}");
@@ -286,10 +296,35 @@ fn assert_segment(params: &CompactionParams, segment: &Segment) {
         params.overhead + params.ratio.apply(kept + summary),
         "as re-counted"
     );
-    // The kept part is exactly what stood there before.
+    // The kept part is exactly what stood there before, and what a prune names is what it says.
     let texts = |path: &[Arc<Entry>]| project(path, &[]).iter().map(|m| m.text()).collect::<Vec<_>>();
-    let (old, new) = (texts(path), texts(&installed));
+    let pruned = segment.prune.as_ref().map_or_else(|| path.clone(), |prune| with_prune(path, prune));
+    let (old, new) = (texts(&pruned), texts(&installed));
     assert!(old.ends_with(&new[1..]) || has_orphans(path), "what is kept stays verbatim");
+}
+
+/// Every result that gives way is active and gets smaller, and the context with it.
+fn assert_prune(params: &CompactionParams, segment: &PruneSegment) {
+    let active = ActivePath::of(&params.path);
+    assert_eq!(segment.base, active.compaction_id());
+    assert!(!segment.prune.results.is_empty());
+    for result in &segment.prune.results {
+        let entry = active.entries().iter().find(|entry| entry.id == result.entry).expect("it is active");
+        assert_eq!(entry.kind.as_message().map(|message| message.role()), Some("tool"));
+        assert!(result.tokens < entry.tokens, "{result:?}");
+    }
+    let after = active_tokens(&with_prune(&params.path, &segment.prune));
+    assert_eq!(segment.prune.tokens_after, params.overhead + params.ratio.apply(after), "as re-counted");
+    let sizes = |path: &[Arc<Entry>]| project(path, &[]).len();
+    assert_eq!(sizes(&params.path), sizes(&with_prune(&params.path, &segment.prune)), "no message is lost");
+}
+
+/// The path with a prune recorded after it.
+fn with_prune(path: &[Arc<Entry>], prune: &Prune) -> Vec<Arc<Entry>> {
+    let mut sketch = Sketch::default();
+    sketch.path = path.to_vec();
+    sketch.push(EntryKind::Prune(Box::new(prune.clone())), 0);
+    sketch.path
 }
 
 /// Whether results stand in the path that pairing would drop or move.
@@ -300,11 +335,24 @@ fn has_orphans(path: &[Arc<Entry>]) -> bool {
     crate::path::pair(&plain) != plain
 }
 
-fn assert_end(params: &CompactionParams, end: &End, installed: Option<&Segment>) {
-    assert_eq!(end.outcome.is_installed(), installed.is_some(), "{end:?}");
+fn assert_end(
+    params: &CompactionParams,
+    end: &End,
+    installed: Option<&Segment>,
+    pruned: Option<&PruneSegment>,
+) {
+    assert_eq!(end.outcome.is_installed(), installed.is_some() || pruned.is_some(), "{end:?}");
+    assert_eq!(matches!(end.outcome, CompactionOutcome::Pruned { .. }), pruned.is_some(), "{end:?}");
+    if let CompactionOutcome::Truncated { reason } | CompactionOutcome::Pruned { reason } = &end.outcome {
+        assert!(!reason.is_empty(), "it says why");
+    }
     match installed {
         Some(segment) => {
-            assert_eq!(end.outcome == CompactionOutcome::Truncated, segment.compaction.truncated);
+            assert_eq!(is_truncated(end), segment.compaction.truncated);
+            // What is cut where a summary was wanted is a debt, and only that.
+            let owes = segment.compaction.debt.last().is_some_and(|range| range.last == segment.last);
+            let is_wanted = params.settings.strategy == Strategy::Summarize;
+            assert_eq!(owes, is_truncated(end) && is_wanted, "{end:?}");
             let tokens_after = segment.compaction.tokens_after;
             let automatic = !matches!(params.trigger, Trigger::Manual | Trigger::Hook);
             if automatic && !params.at_window {
@@ -323,7 +371,7 @@ fn assert_end(params: &CompactionParams, end: &End, installed: Option<&Segment>)
             assert!(end.floor.is_none() || (params.at_window && end.outcome.as_str() == "failed"), "{end:?}");
         }
     }
-    if end.outcome == CompactionOutcome::Truncated {
+    if is_truncated(end) {
         assert!(params.at_window || params.settings.strategy == Strategy::Truncate);
     }
     if let Some(floor) = &end.floor {
@@ -333,10 +381,17 @@ fn assert_end(params: &CompactionParams, end: &End, installed: Option<&Segment>)
     }
 }
 
+fn is_truncated(end: &End) -> bool {
+    matches!(end.outcome, CompactionOutcome::Truncated { .. })
+}
+
 /// The path with the segment replaced: the compaction appended, as a session does it.
 fn install(path: &[Arc<Entry>], segment: &Segment) -> Vec<Arc<Entry>> {
     let mut sketch = Sketch::default();
-    sketch.path = path.to_vec();
+    sketch.path = match &segment.prune {
+        Some(prune) => with_prune(path, prune),
+        None => path.to_vec(),
+    };
     let kind = EntryKind::Compaction(Box::new(segment.compaction.clone()));
     let tokens = entry_tokens(&kind, Estimator::Classes);
     sketch.push(kind, tokens);
@@ -399,15 +454,17 @@ fn below_the_window_a_failed_summary_changes_nothing() {
 #[test]
 fn at_the_window_the_truncate_fallback_says_so() {
     for trigger in [Trigger::Overflow, Trigger::Threshold, Trigger::Manual] {
-        for drawing in [turns(24), long_turn()] {
+        let talk = "u:50 a:350 ".repeat(24);
+        let long = format!("{}u:60 {}", "u:50 a:350 ".repeat(3), "a:500 ".repeat(14));
+        for drawing in [&talk, &long] {
             for model in WRONG {
-                let mut params = params(path(&drawing), trigger);
+                let mut params = params(path(drawing), trigger);
                 params.at_window = true;
                 let ran = run(&params, model);
                 assert_eq!(ran.outcome(), "truncated", "{model:?}: {:?}", ran.end);
                 assert!(ran.summary().starts_with("[Compacted "), "{}", ran.summary());
-                let request = path(&drawing)[12].kind.as_message().expect("drawn").text();
-                let split = drawing == long_turn();
+                let request = path(drawing)[6].kind.as_message().expect("drawn").text();
+                let split = *drawing == long;
                 assert_eq!(ran.summary().contains(request.trim()), split, "{}", ran.summary());
             }
         }
@@ -725,6 +782,7 @@ fn parts_of_a_size_that_was_refused_are_withdrawn() {
             | Effect::Withdraw(_)
             | Effect::Install(_)
             | Effect::Summarised(_)
+            | Effect::InstallPrune(_)
             | Effect::End(_) => {
                 panic!("{effect:?}")
             }
@@ -801,7 +859,7 @@ fn a_summariser_much_smaller_than_told_is_found_by_halves_of_what_was_sent() {
 fn the_calls_of_one_compaction_are_bounded() {
     let mut params = params(path(&turns(2_000)), Trigger::Manual);
     (params.window, params.keep_recent, params.summarisers[0].window) = (1_000_000, Some(10_000), 1_500);
-    for (at_window, outcome) in [(false, "failed"), (true, "truncated")] {
+    for (at_window, outcome) in [(false, "failed"), (true, "pruned")] {
         params.at_window = at_window;
         let ran = run(&params, Model::Lossy);
         assert_eq!((ran.outcome(), ran.requests.len()), (outcome, 0), "{:?}", ran.end);
@@ -833,7 +891,7 @@ fn when_one_half_fails_for_good_the_other_is_withdrawn() {
     let failure = Failure::new(FailureClass::Auth, "no");
     let effects = machine.on(Input::Answered { id: prefix.id, answer: Err(failure), jitter: 0 });
     assert!(
-        matches!(&effects[..], [Effect::Withdraw(ids), Effect::Install(_)] if *ids == [history.id]),
+        matches!(&effects[..], [Effect::Withdraw(ids), Effect::InstallPrune(_)] if *ids == [history.id]),
         "{effects:?}"
     );
 }
@@ -917,7 +975,11 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
     let drawing = format!("{}u:50 c:50 r:5600", turns(5));
     let ran = run(&params(path(&drawing), Trigger::Threshold), Model::Obedient);
     assert_eq!((ran.outcome(), ran.requests.len()), ("failed", 0), "{:?}", ran.end);
-    // At the window it is at least sent, if it fits there.
+    // At the window a result gives way, and nothing is cut.
+    let ran = run(&params(path(&drawing), Trigger::Overflow), Model::Obedient);
+    assert_eq!((ran.outcome(), ran.requests.len()), ("pruned", 0), "{:?}", ran.end);
+    // What is no result is at least sent, if it fits there.
+    let drawing = format!("{}u:50 a:5650", turns(5));
     let mut at_window = params(path(&drawing), Trigger::Overflow);
     let ran = run(&at_window, Model::Obedient);
     assert_eq!((ran.outcome(), ran.requests.len()), ("truncated", 0), "{:?}", ran.end);
@@ -930,7 +992,7 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
         "{}",
         floor.message
     );
-    // The fixed part and what is kept: the call and its result.
+    // The fixed part and what is kept.
     assert_eq!((floor.requested, floor.limit), (Some(5_000 + 5_650), Some(WINDOW)));
 }
 
@@ -938,7 +1000,7 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
 #[test]
 fn the_last_resort_leaves_room_for_an_answer() {
     for (newest, outcome) in [(8_600, "truncated"), (8_800, "failed")] {
-        let path = path(&format!("{}u:50 c:50 r:{newest}", turns(5)));
+        let path = path(&format!("{}u:50 a:{}", turns(5), newest + 50));
         let mut params = params(path, Trigger::Threshold);
         (params.at_window, params.settings.reserve_tokens) = (true, Some(100));
         let ran = run(&params, Model::Obedient);
@@ -1007,9 +1069,12 @@ fn each_overflow_in_a_row_goes_a_rung_down() {
         kept.push(ActivePath::of(&path).messages());
     }
     assert!(kept.is_sorted_by(|more, less| more > less), "{kept:?}");
-    // Nothing is left to be cut.
+    // Once more, and nothing is left to be cut.
     let mut params = params(path, Trigger::Overflow);
     params.failed_attempts = 3;
+    while let Some(segment) = run(&params, Model::Lossy).installed {
+        params.path = install(&params.path, &segment);
+    }
     let end = run(&params, Model::Lossy).end;
     assert_eq!((end.outcome.as_str(), end.floor), ("failed", None), "our own count shows no floor");
 }
@@ -1159,6 +1224,7 @@ fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
             params.at_window |= random.one_in(4);
             params.ratio = Ratio::new(*random.pick(&[0.5, 1.0, 1.7, 3.0]));
             params.window = *random.pick(&[1_000, 10_000, 40_000]);
+            params.known_window = params.window;
             params.summarisers[0].window = *random.pick(&[1_000, 5_000, 100_000]);
             params.tokens_before =
                 params.overhead + params.ratio.apply(params.tokens_before - params.overhead);
@@ -1195,12 +1261,22 @@ fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
             for (fact, _) in facts.into_iter().filter(|(_, holds)| *holds) {
                 *seen.entry(fact).or_default() += 1;
             }
+            if let Some(segment) = ran.pruned {
+                entries = with_prune(&entries, &segment.prune);
+            }
             let Some(segment) = ran.installed else { continue };
+            *seen.entry("truncated with shorter results").or_default() +=
+                usize::from(segment.prune.is_some() && is_truncated(&ran.end));
+            *seen.entry("summarised with shorter results").or_default() +=
+                usize::from(segment.prune.is_some() && !is_truncated(&ran.end));
             entries = install(&entries, &segment);
         }
     }
     for (fact, least) in [
         ("completed", 25),
+        ("pruned", 20),
+        ("truncated with shorter results", 3),
+        ("summarised with shorter results", 1),
         ("truncated", 40),
         ("failed", 80),
         ("nothing", 60),
@@ -1271,6 +1347,7 @@ fn first_asked(params: &CompactionParams) -> (Plan, Vec<(SummaryKind, u64)>) {
         | Effect::Withdraw(_)
         | Effect::Install(_)
         | Effect::Summarised(_)
+        | Effect::InstallPrune(_)
         | Effect::End(_) => None,
     });
     let asked = asked.collect();
@@ -1383,7 +1460,7 @@ fn a_summary_must_be_smaller_than_what_it_replaces_to_the_token() {
 fn the_last_resort_leaves_half_of_the_reserve_to_the_token() {
     let mut largest = 0;
     for newest in 7_950..8_150 {
-        let path = path(&format!("{}u:50 c:50 r:{newest}", turns(2)));
+        let path = path(&format!("{}u:50 a:{}", turns(2), newest + 50));
         let mut params = params(path, Trigger::Threshold);
         (params.at_window, params.settings.reserve_tokens) = (true, Some(3_000));
         let ran = run(&params, Model::Obedient);
@@ -1540,4 +1617,113 @@ fn grow(settings: &CompactionSettings, window: u64, trigger: u64, model: Model, 
         compactions += 1;
     }
     compactions
+}
+
+/// No summary can be had at the window of a long talk: only as much of the oldest goes as leaves the room that success
+/// demands, and the next truncation goes on where that one ended.
+#[test]
+fn the_last_resort_cuts_no_more_of_the_oldest_than_it_must() {
+    let mut params = params(path(&"u:500 a:1500 ".repeat(60)), Trigger::Threshold);
+    (params.window, params.known_window, params.at_window) = (128_000, 128_000, true);
+    let room = share(params.settings.trigger_tokens(128_000).expect("a threshold"), SUCCESS_SHARE);
+    let ran = run(&params, Model::Fails(FailureClass::Malformed));
+    let CompactionOutcome::Truncated { reason } = &ran.end.outcome else { panic!("{:?}", ran.end) };
+    assert!(reason.contains("no summary could be made: it failed"), "{reason}");
+    let segment = ran.installed.expect("it was installed");
+    let after = segment.compaction.tokens_after;
+    // One message more would have been too much.
+    assert!(after <= room && after + 1_500 > room, "{after} of {room}");
+    assert_eq!(segment.compaction.debt, [EntryRange { first: segment.first, last: segment.last }]);
+    let mut longer = install(&params.path, &segment);
+    let mut sketch = Sketch::default();
+    sketch.path = std::mem::take(&mut longer);
+    sketch.add_all(&"u:500 a:1500 ".repeat(30));
+    params.path = sketch.path;
+    params.tokens_before = OVERHEAD + active_tokens(&params.path);
+    let again = run(&params, Model::Fails(FailureClass::Malformed)).installed.expect("it was installed");
+    let both = EntryRange { first: segment.first, last: again.last };
+    assert_eq!(again.compaction.debt, [both], "the second goes on where the first ended");
+    assert!(again.compaction.summary.contains("Nor of others before them."), "{}", again.compaction.summary);
+    assert_eq!(again.compaction.summary.matches("[Compacted ").count(), 1);
+}
+
+/// What was cut without a summary is read by the next one, in parts where it is large; what was too much stays a debt.
+#[test]
+fn the_next_summary_reads_what_was_cut_without_one() {
+    let mut params = params(path(&"u:50 a:350 ".repeat(24)), Trigger::Threshold);
+    params.at_window = true;
+    let cut = run(&params, Model::Fails(FailureClass::Malformed)).installed.expect("it was installed");
+    let lost: Vec<Arc<Entry>> = params.path.iter().filter(|entry| entry.id <= cut.last).cloned().collect();
+    let mut sketch = Sketch::default();
+    sketch.path = install(&params.path, &cut);
+    sketch.add_all(&"u:50 a:350 ".repeat(12));
+    params.path = sketch.path;
+    params.tokens_before = OVERHEAD + active_tokens(&params.path);
+    (params.debt, params.at_window) = (lost.clone(), false);
+    let older = EntryRange { first: EntryId(0), last: EntryId(0) };
+    for (window, debt_left) in [(200_000, vec![]), (2_500, vec![older])] {
+        (params.summarisers[0].window, params.debt_left) = (window, debt_left.clone());
+        let ran = run(&params, Model::Lossy);
+        assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
+        let paid = ran.installed.as_ref().expect("it was installed");
+        // The compare-and-swap, and what is replaced, are as ever.
+        assert_eq!((paid.first, paid.base), (cut.first_kept, Some(EntryId(48))));
+        assert_eq!(paid.compaction.debt, debt_left);
+        let asked: String = ran.requests.iter().map(|request| request.text.as_str()).collect();
+        let read = marks(&asked);
+        let expect: Vec<u64> = (0..paid.first_kept.0).filter(|id| *id != 48).collect();
+        assert_eq!(read, expect, "all of it, in order");
+        assert!(!asked.contains("No summary of them"), "that line is not true any more");
+        assert_eq!(ran.requests.len() > 1, window < 10_000, "a large one is read in parts");
+    }
+    // A hook's summary has not read it, and neither has a truncation; both owe it still.
+    let word = HookDecision::Supply(Supplied { summary: "supplied".into(), first_kept: None });
+    let supplied = run_with(&params, &word, |request| panic!("nobody is asked: {request:?}"));
+    assert_eq!(supplied.installed.expect("it was installed").compaction.debt, cut.compaction.debt);
+    params.settings.strategy = Strategy::Truncate;
+    let chosen = run(&params, Model::Obedient).installed.expect("it was installed");
+    assert_eq!(chosen.compaction.debt, cut.compaction.debt, "a chosen truncation makes none of its own");
+}
+
+/// Old results give way to a line each before anything is cut, and then nothing has to be.
+#[test]
+fn old_results_give_way_before_anything_is_cut() {
+    let mut params = params(path(&long_turn()), Trigger::Threshold);
+    params.at_window = true;
+    let ran = run(&params, Model::Empty);
+    assert_eq!(ran.outcome(), "pruned", "{:?}", ran.end);
+    let pruned = ran.pruned.expect("it was installed");
+    assert!(pruned.prune.tokens_after <= 5_600, "{}", pruned.prune.tokens_after);
+    // The newest 3,000 tokens of results, three tenths of the window, stay whole: seven of 450.
+    let named: Vec<u64> = pruned.prune.results.iter().map(|result| result.entry.0).collect();
+    assert_eq!(named, [2, 6, 10, 14, 16, 18, 20, 22, 24, 26]);
+}
+
+/// Twelve results at once that do not fit: with shorter ones a summary of what is before them helps, and where nothing is
+/// before them none is needed.
+#[test]
+fn the_middles_of_the_newest_results_give_way_before_the_floor() {
+    let batch = format!("u:50 c12:200 {}", "r:2000 ".repeat(12));
+    let ran = run(&params(path(&batch), Trigger::Overflow), Model::Lossy);
+    assert_eq!((ran.outcome(), ran.requests.len()), ("pruned", 0), "{:?}", ran.end);
+    let pruned = ran.pruned.expect("it was installed");
+    assert_eq!(pruned.prune.results.len(), 12);
+    assert!(pruned.prune.tokens_after < 5_700, "{}", pruned.prune.tokens_after);
+    // Nobody is told to ask for all of them again: each says which entry has the rest.
+    for result in &pruned.prune.results {
+        assert!(result.text.contains(&format!("recall with entry {}", result.entry)), "{result:?}");
+    }
+    let long = format!("{}{batch}", "u:50 a:400 ".repeat(16));
+    let ran = run(&params(path(&long), Trigger::Overflow), Model::Lossy);
+    assert_eq!(ran.outcome(), "completed", "{:?}", ran.end);
+    let segment = ran.installed.expect("it was installed");
+    assert_eq!(segment.prune.map(|prune| prune.results.len()), Some(12));
+    // Without a summary, what is before them is cut, as little as can be.
+    let ran = run(&params(path(&long), Trigger::Overflow), Model::Empty);
+    assert_eq!(ran.outcome(), "truncated", "{:?}", ran.end);
+    // A manual one of what does not fit does something too, and asks no model in vain.
+    let mut manual = params(path(&batch), Trigger::Manual);
+    manual.force = true;
+    let ran = run(&manual, Model::Lossy);
+    assert_eq!(ran.outcome(), "pruned", "{:?}", ran.end);
 }

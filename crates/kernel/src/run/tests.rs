@@ -411,6 +411,75 @@ fn sessions_whose_answers_are_empty_do_not_come_back_at_once() {
     }
 }
 
+/// A stream without any event that comes again is compacted for, where the window is a guess or smaller requests were
+/// answered; nothing gives way for it before the retries are used up, and then once.
+#[test]
+fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() {
+    let silence = || Input::Failed { failure: failure(FailureClass::Malformed), wordless: true, jitter: 0 };
+    let guessed = || Input::Size(Size { is_window_guessed: true, window: Some(1_000), ..Size::default() });
+    let unknown = || Input::Size(Size { tokens: 850, ..Size::default() });
+    let helped = |first: Input| {
+        vec![
+            (Input::Begin, "measure"),
+            (first, "ask"),
+            (silence(), "wait 500 #1"),
+            (Input::Waited, "ask"),
+            (silence(), "overflow; compact overflow 0"),
+            (compacted(true), "measure"),
+            (size(10), "ask"),
+            // The next one need not come twice.
+            (silence(), "overflow; compact overflow 1"),
+            (compacted(true), "measure"),
+            (size(10), "ask"),
+            (text(), "record (a) end"),
+        ]
+    };
+    check_run(run().answered_before(true), helped(size(100)));
+    for first in [guessed(), unknown()] {
+        let mut table = helped(first);
+        // What was measured since says that the window is known.
+        table.truncate(6);
+        check(table);
+    }
+    // A known window in which nothing was answered: as any failure.
+    check_asked(vec![(silence(), "wait 500 #1"), (Input::Waited, "ask"), (silence(), "wait 1000 #2")]);
+    // Other failures in between, or refusals without a body, are no silence.
+    let refused = || Input::Failed { failure: failure(FailureClass::RateLimited), wordless: true, jitter: 0 };
+    let other = begun(vec![
+        (silence(), "wait 500 #1"),
+        (Input::Waited, "ask"),
+        (refused(), "wait 1000 #2"),
+        (Input::Waited, "ask"),
+        (silence(), "wait 2000 #3"),
+    ]);
+    check_run(run().answered_before(true), other);
+    // It was no overflow: it is asked as often as ever, and only then something gives way.
+    let in_vain = begun(vec![
+        (silence(), "wait 500 #1"),
+        (Input::Waited, "ask"),
+        (silence(), "overflow; compact overflow 0"),
+        (compacted(false), "wait 1000 #2"),
+        (Input::Waited, "ask"),
+        (silence(), "wait 2000 #3"),
+        (Input::Waited, "ask"),
+        (silence(), "wait 4000 #4"),
+        (Input::Waited, "ask"),
+        (silence(), "wait 8000 #5"),
+        (Input::Waited, "ask"),
+        (silence(), "overflow; compact overflow window 1"),
+        (compacted(true), "measure"),
+        (size(10), "ask"),
+        (silence(), "end failed malformed ()"),
+    ]);
+    check_run(run().answered_before(true), in_vain);
+    // Where nothing may be compacted, nothing is.
+    let off = Run::new(RunLimits::default(), false, None).answered_before(true);
+    check_run(
+        off,
+        begun(vec![(silence(), "wait 500 #1"), (Input::Waited, "ask"), (silence(), "wait 1000 #2")]),
+    );
+}
+
 #[test]
 fn a_wordless_refusal_is_an_overflow_where_the_window_is_full() {
     let wordless = |class, status| Input::Failed {

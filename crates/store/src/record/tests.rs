@@ -6,7 +6,8 @@ mod v2;
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{
-    CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, Shell, Spender, Spent, Trigger,
+    CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, EntryRange, Prune, PrunedResult,
+    Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -105,6 +106,7 @@ fn compaction(trigger: Trigger) -> EntryKind {
         model: "m".to_owned(),
         usage: usage(),
         cost_microdollars: Some(10),
+        debt: vec![EntryRange { first: EntryId(11), last: EntryId(12) }],
     }))
 }
 
@@ -152,6 +154,8 @@ fn kind_name(kind: &EntryKind) -> &'static str {
         EntryKind::InboxCleared { .. } => "inbox_cleared",
         EntryKind::LeafMoved { .. } => "leaf_moved",
         EntryKind::Spent(_) => "spent",
+        EntryKind::Prune(_) => "prune",
+        EntryKind::WholeResult { .. } => "whole_result",
         EntryKind::CompactionStarted(_) => "compaction_started",
         EntryKind::CompactionEnded(_) => "compaction_ended",
         EntryKind::RunEnded { .. } => "run_ended",
@@ -214,7 +218,7 @@ fn kinds() -> Vec<EntryKind> {
     kinds.extend(
         [
             CompactionOutcome::Completed,
-            CompactionOutcome::Truncated,
+            CompactionOutcome::Truncated { reason: reason() },
             CompactionOutcome::Nothing { reason: reason() },
             CompactionOutcome::Failed { reason: reason() },
             CompactionOutcome::Cancelled { reason: reason() },
@@ -278,6 +282,19 @@ fn kinds() -> Vec<EntryKind> {
         [WindowSource::Server, WindowSource::Trained]
             .map(|source| run_ended_in(RunOutcome::Completed, source)),
     );
+    kinds.push(EntryKind::Prune(Box::new(Prune {
+        results: vec![PrunedResult {
+            entry: EntryId(1),
+            text: "t".to_owned(),
+            keeps_images: true,
+            tokens: 2,
+        }],
+        trigger: Trigger::Overflow,
+        tokens_before: 3,
+        tokens_after: 4,
+    })));
+    kinds.push(EntryKind::WholeResult { call_id: "c".to_owned(), content: text("w") });
+    kinds.push(ended(CompactionOutcome::Pruned { reason: reason() }));
     kinds
 }
 

@@ -10,8 +10,8 @@ use bincode::de::Decoder;
 use bincode::enc::Encoder;
 use bincode::error::{DecodeError, EncodeError};
 use greenroom_kernel::entry::{
-    Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, Shell, Spender,
-    Spent, Trigger,
+    Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, EntryRange, Prune,
+    PrunedResult, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -91,6 +91,8 @@ stored_enum!(V1: EntryKind {
     14 = CompactionEnded(ended: CompactionEnded),
     15 = RunEnded { run: EntryId, outcome: RunOutcome, context: ContextUsage },
     16 = Spent(spent: Spent),
+    17 = Prune(prune: Box<Prune>),
+    18 = WholeResult { call_id: String, content: Vec<Block> },
 });
 
 stored_enum!(V1: Message {
@@ -187,7 +189,19 @@ stored_struct!(V1: Compaction {
     model: String,
     usage: Usage,
     cost_microdollars: Option<u64>,
+    debt: Vec<EntryRange>,
 });
+
+stored_struct!(V1: EntryRange { first: EntryId, last: EntryId });
+
+stored_struct!(V1: Prune {
+    results: Vec<PrunedResult>,
+    trigger: Trigger,
+    tokens_before: u64,
+    tokens_after: u64,
+});
+
+stored_struct!(V1: PrunedResult { entry: EntryId, text: String, keeps_images: bool, tokens: u64 });
 
 stored_enum!(V1: Trigger { 0 = Threshold, 1 = Overflow, 2 = Manual, 3 = ModelSwitch, 4 = Hook, 5 = Branch });
 
@@ -210,12 +224,13 @@ stored_struct!(V1: CompactionEnded {
 
 stored_enum!(V1: CompactionOutcome {
     0 = Completed,
-    1 = Truncated,
+    1 = Truncated { reason: String },
     2 = Nothing { reason: String },
     3 = Failed { reason: String },
     4 = Cancelled { reason: String },
     5 = Superseded,
     6 = Interrupted,
+    7 = Pruned { reason: String },
 });
 
 stored_struct!(V1: Spent { by: Spender, usage: Usage, cost_microdollars: Option<u64> });

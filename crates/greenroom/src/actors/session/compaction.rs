@@ -5,25 +5,30 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::compacting::{Compacting, CompactionParams, Effect, End, Segment, SummariserLimits};
+use greenroom_kernel::compacting::{
+    Compacting, CompactionParams, Effect, End, PruneSegment, Segment, SummariserLimits,
+};
 use greenroom_kernel::due;
 use greenroom_kernel::entry::{
-    CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
+    CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, EntryRange, Trigger,
 };
 use greenroom_kernel::path::ActivePath;
 use greenroom_kernel::retry::Retries;
-use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::settings::{CompactionSettings, Strategy};
 use greenroom_kernel::{EntryId, Failure, Usage};
 use ractor::{Actor, ActorRef};
 
+use super::debt;
 use super::open_compaction::{CompactionRequest, OverflowRequest};
 use super::{PAUSE_AFTER_FAILURES, SessionState};
 use crate::actors::compactor::{Compactor, CompactorArguments};
 use crate::agent::Agent;
 use crate::compaction::{self, Compacted, CompactionReport};
+use crate::deps::blocking;
 use crate::error::Result;
 use crate::event::EventKind;
 use crate::lane::Lane;
+use crate::log::Draft;
 use crate::message::{
     AgentMessage, CompactionOrder, CompactionWork, CompactorMessage, MeasureFor, Measurement, RunAttempt,
     Summariser, TrackerMessage,
@@ -40,6 +45,14 @@ pub(crate) fn accepts(path: &[Arc<Entry>], segment: &Segment) -> bool {
         && place(segment.last).is_some_and(|last| place(segment.first_kept) == Some(last + 1))
 }
 
+/// Whether results may be sent shorter: the newest active compaction is still that one, and all of them are active.
+fn accepts_prune(path: &[Arc<Entry>], segment: &PruneSegment) -> bool {
+    let active = ActivePath::of(path);
+    let is_active = |id: EntryId| active.entries().binary_search_by_key(&id, |entry| entry.id).is_ok();
+    active.compaction_id() == segment.base
+        && segment.prune.results.iter().all(|result| is_active(result.entry))
+}
+
 /// The reason of a compaction that was aborted by the session's user.
 const ABORTED: &str = "it was aborted";
 
@@ -48,6 +61,8 @@ pub(super) struct Writer {
     pub(super) summariser: Summariser,
     pub(super) limits: SummariserLimits,
 }
+/// How much of what was cut without a summary one summary reads: so many windows of its model.
+const DEBT_WINDOWS: u64 = 4;
 
 /// What the calls of a compaction cost.
 #[derive(Debug, Clone, Copy, Default)]
@@ -138,10 +153,13 @@ impl SessionState {
     ) -> CompactionParams {
         let size = &measured.size;
         let mut window = self.definition.window.tokens.unwrap_or(size.tokens.max(1));
+        let mut known_window = window;
         if request.trigger == Trigger::Overflow {
-            // The provider says what fits, whatever the settings say.
-            window =
-                window.min(self.deps.limit(&self.definition.lane, self.definition.model()).unwrap_or(window));
+            // The provider says what fits, whatever the settings say; and where it names no limit, what it refused does
+            // not fit.
+            let limit = self.deps.limit(&self.definition.lane, self.definition.model());
+            known_window = window.min(limit.unwrap_or(window));
+            window = window.min(limit.unwrap_or(size.tokens)).max(1);
         }
         let limits = &self.definition.agent.limits;
         CompactionParams {
@@ -149,6 +167,7 @@ impl SessionState {
             settings: CompactionSettings::clone(&self.definition.settings),
             trigger: request.trigger,
             window,
+            known_window,
             summarisers: self.writers(window).into_iter().map(|writer| writer.limits).collect(),
             retries: Retries::new(limits.retries_max, limits.loading_ms_max),
             overhead: self.overhead(),
@@ -160,6 +179,8 @@ impl SessionState {
             force: request.options.force,
             focus: request.options.focus.clone(),
             failed_attempts: request.failed_attempts,
+            debt: Vec::new(),
+            debt_left: Vec::new(),
         }
     }
 
@@ -225,11 +246,12 @@ impl SessionState {
 
     /// The size is known: plans, records the start, and lets the compactor go on with the plan.
     async fn start_compaction(&mut self, request: CompactionRequest, measured: &Measurement) {
-        let params = self.compaction_params(&request, measured);
+        let mut params = self.compaction_params(&request, measured);
         let summarisers: Vec<Summariser> =
             self.writers(params.window).into_iter().map(|writer| writer.summariser).collect();
         assert_eq!(summarisers.len(), params.summarisers.len(), "each has its limits");
         let tokens = measured.size.tokens;
+        (params.debt, params.debt_left) = self.read_debt(params.summarisers[0].window).await;
         let (compacting, effects) = Compacting::begin(params);
         if let [Effect::End(end)] = effects.as_slice()
             && let CompactionOutcome::Nothing { .. } = end.outcome
@@ -256,7 +278,10 @@ impl SessionState {
         let span = trace::compaction(self.work_span(), &self.shared.id, id, &started);
         self.compaction.begin(id, CompactionRequest { span: span.clone(), ..request });
         let work = CompactionWork::Replace(Box::new(compacting));
-        self.order(CompactionOrder { id, span, work, effects, ratio: measured.ratio, summarisers }).await;
+        let size = &measured.size;
+        let doubts_window = size.is_window_guessed || size.window.is_none() || self.log.has_answers();
+        let ratio = measured.ratio;
+        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers }).await;
     }
 
     /// Lets the compactor go on with what has begun.
@@ -269,6 +294,25 @@ impl SessionState {
             Err(error) => {
                 let outcome = CompactionOutcome::Failed { reason: error.to_string() };
                 self.end_compaction(id, outcome, None, Spending::default()).await;
+            }
+        }
+    }
+
+    /// What was cut without a summary, for a summary that reads it now, and what of it is left for the next one. What
+    /// cannot be read is not waited for.
+    async fn read_debt(&self, summariser_window: u64) -> (Vec<Arc<Entry>>, Vec<EntryRange>) {
+        let active = ActivePath::of(self.log.path());
+        let debt = active.compaction().map(|compaction| compaction.debt.clone()).unwrap_or_default();
+        if debt.is_empty() || self.definition.settings.strategy != Strategy::Summarize {
+            return (Vec::new(), debt);
+        }
+        let (store, id, owed) = (self.deps.store.clone(), Arc::clone(&self.shared.id), debt.clone());
+        let tokens_max = summariser_window.saturating_mul(DEBT_WINDOWS);
+        match blocking(&self.deps, move || Ok(debt::read(&store, &id, &owed, tokens_max)?)).await {
+            Ok(read) => read,
+            Err(error) => {
+                self.warn(format!("what was cut without a summary could not be read: {error}"));
+                (Vec::new(), debt)
             }
         }
     }
@@ -313,15 +357,12 @@ impl SessionState {
         let start = path.iter().position(|entry| Some(entry.id) == compaction.first_kept);
         let after = ActivePath { path, compaction: Some(0), start: start.unwrap_or(path.len()) };
         // The end comes first, so that the start's end is told before what follows from it.
-        let entry = EntryId(draft.next_id().0 + 1);
+        let entry = EntryId(draft.next_id().0 + 1 + u64::from(segment.prune.is_some()));
+        let outcome = segment.outcome.clone();
         let ended = CompactionEnded {
             started: id,
             trigger,
-            outcome: if compaction.truncated {
-                CompactionOutcome::Truncated
-            } else {
-                CompactionOutcome::Completed
-            },
+            outcome,
             entry: Some(entry),
             tokens_before: compaction.tokens_before,
             tokens_after: compaction.tokens_after,
@@ -333,8 +374,51 @@ impl SessionState {
             cost_microdollars,
         };
         draft.push(EntryKind::CompactionEnded(ended.clone()));
+        if let Some(prune) = segment.prune {
+            draft.push(EntryKind::Prune(prune));
+        }
         let pushed = draft.push(EntryKind::Compaction(Box::new(segment.compaction)));
         assert_eq!(pushed, entry, "the end names the compaction's entry");
+        self.install(id, draft, &ended).await;
+    }
+
+    /// Sends tool results shorter from here on: compare, then one atomic append.
+    pub(super) async fn prune_results(
+        &mut self,
+        id: EntryId,
+        segment: PruneSegment,
+        cost_microdollars: Option<u64>,
+    ) {
+        let request = self.compaction.of(id).filter(|_| accepts_prune(self.log.path(), &segment));
+        let Some(request) = request else {
+            self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
+            return;
+        };
+        let (trigger, duration_ms) = (request.trigger, request.duration_ms());
+        let PruneSegment { prune, messages, outcome, usage, .. } = segment;
+        self.deps.probe(&self.shared.id, "install/1_accepted");
+        let mut draft = self.log.draft(self.deps.now_ms());
+        let ended = CompactionEnded {
+            started: id,
+            trigger,
+            outcome,
+            entry: Some(EntryId(draft.next_id().0 + 1)),
+            tokens_before: prune.tokens_before,
+            tokens_after: prune.tokens_after,
+            messages_before: messages,
+            messages_after: messages,
+            messages_removed: 0,
+            duration_ms,
+            summary_usage: usage,
+            cost_microdollars,
+        };
+        draft.push(EntryKind::CompactionEnded(ended.clone()));
+        draft.push(EntryKind::Prune(Box::new(prune)));
+        self.install(id, draft, &ended).await;
+    }
+
+    /// Makes a compaction durable, with its end, and tells everyone.
+    async fn install(&mut self, id: EntryId, draft: Draft, ended: &CompactionEnded) {
         self.deps.probe(&self.shared.id, "install/2_drafted");
         if let Err(error) = self.append(draft, None).await {
             self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: false });
@@ -350,9 +434,33 @@ impl SessionState {
         let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.limits_changed();
         self.deps.probe(&self.shared.id, "install/4_measured");
+        self.warn_of_loss(ended);
         self.tell_compactor(CompactorMessage::Installed { compaction: id, installed: true });
         if let Some(request) = self.compaction.end(id) {
-            self.tell_compacted(request, Compacted::from(&ended), None);
+            self.tell_compacted(request, Compacted::from(ended), None);
+        }
+    }
+
+    /// What gave way without a summary, though one was wanted, is said.
+    fn warn_of_loss(&self, ended: &CompactionEnded) {
+        let is_wanted = self.definition.settings.strategy == Strategy::Summarize;
+        match &ended.outcome {
+            CompactionOutcome::Truncated { reason } if is_wanted => self.warn(format!(
+                "the oldest {} messages of the context were cut without a summary ({reason}); the next summary that can be \
+                 made reads them, and undoing the compaction brings them back where they fit",
+                ended.messages_removed
+            )),
+            CompactionOutcome::Pruned { reason } => self.warn(format!(
+                "tool results are sent shorter to make room ({reason}); the model can read them with `recall`, and undoing \
+                 the compaction brings them back where they fit"
+            )),
+            CompactionOutcome::Truncated { .. }
+            | CompactionOutcome::Completed
+            | CompactionOutcome::Nothing { .. }
+            | CompactionOutcome::Failed { .. }
+            | CompactionOutcome::Cancelled { .. }
+            | CompactionOutcome::Superseded
+            | CompactionOutcome::Interrupted => {}
         }
     }
 

@@ -59,7 +59,7 @@ impl Definition {
     /// An unknown provider, a tool that cannot be used, or settings in which nothing could work.
     pub(super) fn resolve(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
         let definition = Self::resolve_to_read(deps, agent)?;
-        definition.check_room(&definition.settings, definition.overhead(pinned_tokens))?;
+        definition.check_room(definition.overhead(pinned_tokens))?;
         Ok(definition)
     }
 
@@ -107,7 +107,7 @@ impl Definition {
             return Ok(false);
         }
         let tokens = instructions_tokens(text);
-        self.check_room(&self.settings, tokens + self.tools_tokens + pinned_tokens)?;
+        self.check_room(tokens + self.tools_tokens + pinned_tokens)?;
         self.instructions_tokens = tokens;
         self.instructions = Arc::clone(text);
         Ok(true)
@@ -117,17 +117,26 @@ impl Definition {
     ///
     /// # Errors
     /// They leave no room in the window. An agent with settings of its own takes no others.
-    pub(super) fn check_settings(&self, settings: &CompactionSettings, pinned_tokens: u64) -> Result<()> {
+    pub(super) fn check_settings(
+        &self,
+        deps: &Deps,
+        settings: &CompactionSettings,
+        pinned_tokens: u64,
+    ) -> Result<()> {
         if self.agent.compaction.is_some() {
             return Ok(());
         }
-        self.check_room(settings, self.overhead(pinned_tokens))
+        let overhead = self.overhead(pinned_tokens);
+        if let Some(window) = deps.window(&self.agent, &self.lane, self.model(), settings, overhead).tokens {
+            settings.feasible(window, overhead)?;
+        }
+        Ok(())
     }
 
-    /// Checks that a compaction by these settings has room in the window beside the fixed part of every request.
-    fn check_room(&self, settings: &CompactionSettings, overhead: u64) -> Result<()> {
-        if let Some(window) = settings.context_window.or(self.window.tokens) {
-            settings.feasible(window, overhead)?;
+    /// Checks that a compaction has room in the window beside a fixed part of so many tokens.
+    fn check_room(&self, overhead: u64) -> Result<()> {
+        if let Some(window) = self.window.tokens {
+            self.settings.feasible(window, overhead)?;
         }
         Ok(())
     }

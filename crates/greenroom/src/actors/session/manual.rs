@@ -14,7 +14,7 @@ use greenroom_kernel::entry::{
     CompactionEnded, CompactionOutcome, CompactionStarted, Entry, EntryKind, Trigger,
 };
 use greenroom_kernel::message::Message;
-use greenroom_kernel::path::ActivePath;
+use greenroom_kernel::path::{ActivePath, newest_rewrite};
 use greenroom_kernel::plan::{NothingToCompact, Plan, plan};
 use greenroom_kernel::retry::Retries;
 use greenroom_kernel::settings::CompactionSettings;
@@ -59,11 +59,9 @@ impl SessionState {
 
     pub(super) async fn undo(&mut self) -> Result<ContextUsage> {
         self.check_idle("undo a compaction")?;
-        let active = self
-            .log
-            .head()
-            .active_compaction
-            .ok_or_else(|| Error::NothingToUndo { session: self.shared.id.to_string() })?;
+        // Everything since the newest compaction is held, and so is every prune after it.
+        let active = newest_rewrite(self.log.path()).map(|index| self.log.path()[index].id);
+        let active = active.ok_or_else(|| Error::NothingToUndo { session: self.shared.id.to_string() })?;
         // What the compaction replaced is read from the log.
         let mut draft = self.log.draft(self.deps.now_ms());
         draft.push(EntryKind::CompactionUndone { compaction: active });
@@ -153,7 +151,8 @@ impl SessionState {
         self.compaction.begin(id, request);
         let ratio = self.ratio();
         let work = CompactionWork::Branch(Box::new(work));
-        self.order(CompactionOrder { id, span, work, effects, ratio, summarisers }).await;
+        let doubts_window = self.log.has_answers();
+        self.order(CompactionOrder { id, span, work, effects, ratio, doubts_window, summarisers }).await;
     }
 
     /// What is to be asked for the summary of the branch that is left, and of whom; `None` where nothing was said on it.

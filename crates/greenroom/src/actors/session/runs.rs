@@ -337,6 +337,7 @@ impl SessionState {
             cancel: run.options.cancel.clone(),
             tracker: self.tracker.clone(),
             may_compact: self.definition.settings.enabled,
+            answered_before: self.log.has_answers(),
             max_request_bytes: self.definition.settings.max_request_bytes,
         })));
     }
@@ -386,7 +387,7 @@ impl SessionState {
         messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
-            draft.message_of_run(message);
+            draft.message_of_run(message, self.definition.window.tokens);
         }
         let joins = |item: &&InboxItem| match boundary {
             Boundary::None => false,
@@ -419,7 +420,7 @@ impl SessionState {
         messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
-            draft.message_of_run(message);
+            draft.message_of_run(message, self.definition.window.tokens);
         }
         if (draft.entries.is_empty() || self.append_for_run(draft).await) && self.close_open_calls().await {
             self.start_closing(outcome);

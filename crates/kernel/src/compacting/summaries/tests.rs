@@ -74,7 +74,11 @@ fn drive(
                 }
                 Effect::Withdraw(ids) => withdraw(&mut waiting, ids),
                 Effect::FallBack { .. } => {}
-                Effect::Consult(_) | Effect::Install(_) | Effect::Summarised(_) | Effect::End(_) => {
+                Effect::Consult(_)
+                | Effect::Install(_)
+                | Effect::InstallPrune(_)
+                | Effect::Summarised(_)
+                | Effect::End(_) => {
                     panic!("{effect:?}")
                 }
             }

@@ -178,9 +178,9 @@ async fn the_fixed_part_is_the_instructions_the_tools_and_what_is_pinned() {
     let instructions = instructions_tokens(&words(100));
     assert!((90..=110).contains(&instructions), "{instructions}");
     assert_eq!(overhead(&instructed, 30), instructions + 30);
-    // A tool's name, description and schema, and a sub-agent is a tool.
+    // A tool's name, description and schema, with the one that reads what was left out; and a sub-agent is a tool.
     let tool = overhead(&looker(bare.clone()), 0);
-    assert!((5..50).contains(&tool), "{tool}");
+    assert!((30..100).contains(&tool), "{tool}");
     assert_eq!(overhead(&looker(instructed), 0), instructions + tool);
     let called = bare.clone().sub_agent("helper", &words(300), bare.clone());
     assert!((300..500).contains(&overhead(&called, 0)), "{}", overhead(&called, 0));

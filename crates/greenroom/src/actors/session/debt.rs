@@ -1,0 +1,54 @@
+//! What was cut without a summary, read from the log for the summary that makes up for it.
+//!
+//! Invariants: at most so much is read as one summary takes, the newest first, in blocks; what is not read is named, so that
+//! the next summary reads it. Only messages are given.
+
+use std::sync::Arc;
+
+use greenroom_kernel::entry::{Entry, EntryId, EntryRange};
+use greenroom_kernel::path::is_message;
+use greenroom_store::{Store, StoreError};
+
+/// How many entries are read at a time.
+const BLOCK: u64 = 64;
+/// What one message counts at most, in tokens: a transcript shows no more of a tool result.
+const MESSAGE_TOKENS_MAX: u64 = 1_000;
+
+/// The messages of these ranges, oldest first, of which all together count about `tokens_max`; and the ranges that are
+/// left.
+pub(super) fn read(
+    store: &Store,
+    session: &str,
+    ranges: &[EntryRange],
+    tokens_max: u64,
+) -> Result<(Vec<Arc<Entry>>, Vec<EntryRange>), StoreError> {
+    let mut found = Vec::new();
+    let mut left = ranges.to_vec();
+    let mut tokens = 0u64;
+    while let Some(range) = left.pop() {
+        let mut next = Some(range.last);
+        while let Some(last) = next.filter(|last| *last >= range.first) {
+            if tokens >= tokens_max {
+                left.push(EntryRange { first: range.first, last });
+                found.reverse();
+                return Ok((found, left));
+            }
+            let from = EntryId(last.0.saturating_sub(BLOCK - 1)).max(range.first);
+            let ids: Vec<EntryId> = (from.0..=last.0).map(EntryId).collect();
+            let block = store.get(session, &ids)?;
+            next = Some(last);
+            // Back along the path: other entries stand between its own.
+            while let Some(id) = next.filter(|id| *id >= from && tokens < tokens_max) {
+                let entry = usize::try_from(id.0 - from.0).ok().and_then(|index| block.get(index));
+                next = entry.and_then(|entry| entry.parent).filter(|parent| *parent < id);
+                let Some(entry) = entry else { break };
+                if is_message(&entry.kind) {
+                    tokens += entry.tokens.min(MESSAGE_TOKENS_MAX);
+                    found.push(Arc::new(entry.clone()));
+                }
+            }
+        }
+    }
+    found.reverse();
+    Ok((found, Vec::new()))
+}

@@ -1,0 +1,241 @@
+//! Which tool results are sent shorter than they were recorded, and by what: old ones give way to a line each, the middles
+//! of the newest ones are left out, and one that is too large by itself is recorded with its head and its tail.
+//!
+//! Invariants: nothing is shortened that would not get smaller; what is left out is said, with the entry where the
+//! `recall` tool reads it; a result that no answer has followed yet never becomes a mere line.
+
+use std::sync::Arc;
+
+use crate::entry::{Entry, EntryId, EntryKind, PrunedResult};
+use crate::message::{Block, Message, ToolResult, blocks_text};
+use crate::path::{ActivePath, as_sent};
+use crate::settings::share;
+use crate::size::{Estimator, classes, entry_tokens};
+
+#[cfg(test)]
+mod tests;
+
+/// The tool that reads what was left out: its name, as it stands in the texts here.
+pub const RECALL: &str = "recall";
+
+/// The newest results stay whole up to this many tokens together.
+const PROTECT_TOKENS: u64 = 40_000;
+/// The most of the window that is protected so.
+const PROTECT_SHARE: f64 = 0.3;
+/// Old results give way only if that frees so many tokens.
+const FREED_TOKENS_MIN: u64 = 20_000;
+/// The least share of the window that frees enough.
+const FREED_SHARE: f64 = 0.15;
+/// No result is shortened to less than this, in tokens: its mark and a few words.
+const SHORT_TOKENS_MIN: u64 = 64;
+/// The share of the window that one result may have when it is recorded: one part in this many.
+const RESULT_SHARE: u64 = 4;
+/// The most text that one result has in the context, in bytes.
+const RESULT_BYTES_MAX: usize = 50 * 1024;
+/// The most lines that one result has in the context.
+const RESULT_LINES_MAX: usize = 2_000;
+
+/// The old results that give way to a line each, so that enough is freed; empty where that would not free enough.
+///
+/// `window` is in tokens by our estimate.
+pub fn old_results(path: &[Arc<Entry>], window: u64) -> Vec<PrunedResult> {
+    let protect = PROTECT_TOKENS.min(share(window, PROTECT_SHARE));
+    let freed_min = FREED_TOKENS_MIN.min(share(window, FREED_SHARE)).max(1);
+    let sent = as_sent(path);
+    let entries = &sent[ActivePath::of(&sent).start..];
+    // What no answer has followed was not read yet.
+    let read = entries.iter().rposition(|entry| entry_role(entry) == Some("assistant")).unwrap_or(0);
+    let (mut newest, mut freed) = (0u64, 0u64);
+    let mut pruned = Vec::new();
+    for (index, entry) in entries.iter().enumerate().rev() {
+        let Some(result) = tool_result(entry) else { continue };
+        let newer = newest;
+        newest = newest.saturating_add(entry.tokens);
+        if newer < protect || index > read {
+            continue;
+        }
+        let line = placeholder(entry, result);
+        if line.tokens < entry.tokens {
+            freed += entry.tokens - line.tokens;
+            pruned.push(line);
+        }
+    }
+    pruned.reverse();
+    if freed >= freed_min { pruned } else { Vec::new() }
+}
+
+/// The middles of the largest active results left out, from `first` on, so that all results there have about `budget`
+/// tokens together; empty where they have no more than that, or cannot be shortened.
+pub fn middles(path: &[Arc<Entry>], first: EntryId, budget: u64) -> Vec<PrunedResult> {
+    let sent = as_sent(path);
+    let entries = &sent[ActivePath::of(&sent).start..];
+    let results: Vec<&Arc<Entry>> =
+        entries.iter().filter(|entry| entry.id >= first && tool_result(entry).is_some()).collect();
+    let sizes: Vec<u64> = results.iter().map(|entry| entry.tokens).collect();
+    if sizes.iter().sum::<u64>() <= budget {
+        return Vec::new();
+    }
+    let most = level(sizes, budget).max(SHORT_TOKENS_MIN);
+    let short = |entry: &&Arc<Entry>| shortened(entry, tool_result(entry)?, most);
+    results.iter().filter(|entry| entry.tokens > most).filter_map(short).collect()
+}
+
+/// The size of all active tool results from `first` on, in tokens.
+pub fn results_tokens(path: &[Arc<Entry>], first: EntryId) -> u64 {
+    let sent = as_sent(path);
+    let entries = &sent[ActivePath::of(&sent).start..];
+    let is_meant = |entry: &&Arc<Entry>| entry.id >= first && tool_result(entry).is_some();
+    entries.iter().filter(is_meant).map(|entry| entry.tokens).sum()
+}
+
+/// The most that each may have, so that all have at most `budget` together: those that are smaller leave their part to
+/// the others.
+fn level(mut sizes: Vec<u64>, budget: u64) -> u64 {
+    sizes.sort_unstable();
+    let (mut left, mut count) = (budget, sizes.len() as u64);
+    for size in sizes {
+        if size > left / count {
+            return left / count;
+        }
+        left -= size;
+        count -= 1;
+    }
+    u64::MAX
+}
+
+/// What a result is recorded with, where it is too large for its context: its head and its tail, with a mark between them
+/// that names `whole`, the entry that has all of it, or says to ask for less. `None` where it is not too large.
+///
+/// `window` is the model's, in tokens; `None` where nothing knows it.
+pub fn capped(result: &ToolResult, window: Option<u64>, whole: Option<EntryId>) -> Option<Vec<Block>> {
+    let text = blocks_text(&result.content);
+    let lines = text.bytes().filter(|byte| *byte == b'\n').count();
+    let tokens_max = window.map_or(u64::MAX, |window| (window / RESULT_SHARE).max(SHORT_TOKENS_MIN));
+    let is_small = text.len() <= RESULT_BYTES_MAX && lines <= RESULT_LINES_MAX;
+    // A byte is at most a token, so most texts need no count.
+    if is_small && (text.len() as u64 <= tokens_max || classes::tokens(&text) <= tokens_max) {
+        return None;
+    }
+    let mut clip = Clip::of(&text);
+    clip.limit_bytes(RESULT_BYTES_MAX);
+    clip.limit_lines(RESULT_LINES_MAX);
+    let short = clip.within(tokens_max, whole)?;
+    let images = result.content.iter().filter(|block| matches!(block, Block::Image(_))).cloned();
+    Some(std::iter::once(Block::Text(short)).chain(images).collect())
+}
+
+fn entry_role(entry: &Entry) -> Option<&'static str> {
+    entry.kind.as_message().map(|message| message.role())
+}
+
+fn tool_result(entry: &Entry) -> Option<&ToolResult> {
+    match entry.kind.as_message().map(|message| &**message) {
+        Some(Message::ToolResult(result)) => Some(result),
+        Some(Message::User(_) | Message::Assistant(_)) | None => None,
+    }
+}
+
+fn placeholder(entry: &Entry, result: &ToolResult) -> PrunedResult {
+    let tool = &result.tool_name;
+    let text = format!(
+        "[This result of `{tool}`, {} tokens, was left out to save space: {RECALL} with entry {} reads it.]",
+        entry.tokens, entry.id
+    );
+    sized(entry, result, text, false)
+}
+
+/// The result's head and tail, with about `tokens_max` tokens and its images, or without them where they take too much;
+/// `None` if that would not be smaller.
+fn shortened(entry: &Entry, result: &ToolResult, tokens_max: u64) -> Option<PrunedResult> {
+    let text = blocks_text(&result.content);
+    let around = entry.tokens.saturating_sub(classes::tokens(&text));
+    let keeps_images = around <= tokens_max / 2;
+    let room = if keeps_images { tokens_max - around } else { tokens_max };
+    let short = Clip::of(&text).within(room, Some(entry.id)).unwrap_or(text);
+    Some(sized(entry, result, short, keeps_images)).filter(|pruned| pruned.tokens < entry.tokens)
+}
+
+/// What is sent, with its size.
+fn sized(entry: &Entry, result: &ToolResult, text: String, keeps_images: bool) -> PrunedResult {
+    let mut short = result.clone();
+    short.content.retain(|block| keeps_images && matches!(block, Block::Image(_)));
+    short.content.push(Block::Text(text.clone()));
+    let tokens = entry_tokens(&EntryKind::message(Message::ToolResult(short)), Estimator::Classes);
+    PrunedResult { entry: entry.id, text, keeps_images, tokens }
+}
+
+/// The head and the tail of a text that is cut in the middle.
+struct Clip<'a> {
+    text: &'a str,
+    head: &'a str,
+    tail: &'a str,
+}
+
+impl<'a> Clip<'a> {
+    fn of(text: &'a str) -> Self {
+        Self { text, head: text, tail: "" }
+    }
+
+    /// Takes at most so many bytes, two thirds of them from the beginning.
+    fn limit_bytes(&mut self, bytes: usize) {
+        if self.head.len() + self.tail.len() <= bytes {
+            return;
+        }
+        let (before, after) = (self.head.len(), self.tail.len());
+        let head = bytes * 2 / 3;
+        self.head = &self.text[..self.text.floor_char_boundary(head.min(before))];
+        let tail = bytes.saturating_sub(head).min(if after > 0 { after } else { usize::MAX });
+        self.tail = &self.text[self.text.ceil_char_boundary(self.text.len() - tail)..];
+    }
+
+    /// Takes at most so many lines, two thirds of them from the beginning.
+    fn limit_lines(&mut self, lines: usize) {
+        let ends = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
+        if ends(self.head) + ends(self.tail) <= lines {
+            return;
+        }
+        let (head, tail) = (lines * 2 / 3, lines - lines * 2 / 3);
+        let head_end =
+            self.head.match_indices('\n').nth(head.max(1) - 1).map_or(self.head.len(), |(at, _)| at);
+        let tail_in = if self.tail.is_empty() { &self.text[head_end..] } else { self.tail };
+        let tail_at = tail_in.rmatch_indices('\n').nth(tail).map_or(0, |(at, _)| at + 1);
+        self.head = &self.text[..head_end];
+        self.tail = &tail_in[tail_at..];
+    }
+
+    /// Head, mark and tail with at most about so many tokens; `None` if nothing has to be left out.
+    fn within(mut self, tokens_max: u64, whole: Option<EntryId>) -> Option<String> {
+        if self.tail.is_empty()
+            && self.head.len() == self.text.len()
+            && classes::tokens(self.text) <= tokens_max
+        {
+            return None;
+        }
+        // A twelfth of a token a byte is less than any text has, so this many bytes decide.
+        let most = usize::try_from(tokens_max.saturating_mul(12)).unwrap_or(usize::MAX);
+        self.limit_bytes(most.min(self.head.len() + self.tail.len()));
+        loop {
+            let short = self.marked(whole);
+            let tokens = classes::tokens(&short);
+            let bytes = self.head.len() + self.tail.len();
+            if tokens <= tokens_max || bytes == 0 {
+                return Some(short);
+            }
+            // By the share that is too much, and a little more, so that it ends soon.
+            let now = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(tokens_max) / tokens.max(1);
+            let now = usize::try_from(now).unwrap_or(bytes).min(bytes);
+            self.limit_bytes(now - now / 16 - usize::from(now > 0));
+        }
+    }
+
+    fn marked(&self, whole: Option<EntryId>) -> String {
+        let count = |text: &str| text.chars().count();
+        let (all, head) = (count(self.text), count(self.head));
+        let left_out = all - head - count(self.tail);
+        let how = match whole {
+            Some(entry) => format!("{RECALL} with entry {entry} and from {head} reads on"),
+            None => "ask for a smaller part to see it".to_owned(),
+        };
+        format!("{}\n[… {left_out} of {all} characters left out here: {how} …]\n{}", self.head, self.tail)
+    }
+}

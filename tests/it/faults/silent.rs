@@ -1,0 +1,82 @@
+//! A server that says nothing where a request is too large for it: nothing at all, with a window that nobody knows.
+
+use greenroom::prelude::*;
+use greenroom_simulator::{
+    ByPurpose, CallInfo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Simulator,
+    SimulatorOptions, Summariser,
+};
+
+use crate::compaction_fixtures::{count, ends, keep, talker, text};
+use crate::support::{agent, builder, drain, runtime};
+
+/// A server with a window of 4,000 that cuts silently.
+fn silent(script: impl greenroom_simulator::Script + 'static) -> Simulator {
+    let options = SimulatorOptions::new(script);
+    Simulator::new(SimulatorOptions { window: 4_000, error_dialect: ErrorDialect::LlamaCppPython, ..options })
+}
+
+/// Whatever the window is taken to be, assumed or set far too large or not known at all: every prompt is answered.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cuts_silently_locks_no_session() {
+    let unknown = Agent::new("nobody-knows");
+    let agents = [("assumed", unknown), ("too large", agent(60_000)), ("right", agent(4_000))];
+    for (name, definition) in agents {
+        let model = silent(ByPurpose::new(talker(150), Summariser::Obedient));
+        let runtime = runtime(&model).await;
+        let session = runtime.open("s", &definition).await.unwrap();
+        let mut events = session.subscribe();
+        let mut seen = Vec::new();
+        for run in 0..40 {
+            let answer = session.prompt(text(&format!("q{run}."), 150)).await;
+            assert!(answer.is_ok(), "{name}: prompt {run}: {answer:?}");
+            seen.extend(drain(&mut events));
+        }
+        let ended = ends(&seen);
+        let completed = ended.iter().filter(|end| end.outcome.as_str() == "completed").count();
+        assert!(completed >= 3, "{name}: {ended:?}");
+        // Nothing was thrown away for it.
+        assert!(ended.iter().all(|end| end.outcome.as_str() != "truncated"), "{name}: {ended:?}");
+        assert!(count(&seen, "overflow_detected") >= 3 || name == "right", "{name}");
+        model.assert_clean();
+    }
+}
+
+/// A manual compaction finds out how much such a server takes.
+#[tokio::test(start_paused = true)]
+async fn a_summary_is_asked_in_smaller_parts_where_a_silent_server_takes_no_more() {
+    let model = silent(ByPurpose::new(talker(10), Summariser::Obedient));
+    let runtime = runtime(&model).await;
+    let messages = crate::compaction_fixtures::chat(30, 200);
+    let session =
+        crate::compaction_fixtures::opened(&runtime, "s", &Agent::new("nobody-knows"), messages).await;
+    let done = session.compact(keep(600)).await.unwrap();
+    assert_eq!(done.outcome.as_str(), "completed", "{done:?}");
+    session.prompt("on").await.unwrap();
+    model.assert_clean();
+}
+
+/// A server that is broken is no overflow: it is asked again as often as ever, and nothing is cut for the suspicion.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_says_nothing_for_a_while_costs_no_history() {
+    for broken in [2, 4] {
+        let script = Function(move |_: &SeenRequest, info: CallInfo| {
+            if (6..6 + broken).contains(&info.call) {
+                Said::fault(Fault::EmptyStream)
+            } else {
+                Said::text(text("fine.", 50))
+            }
+        });
+        let model = Simulator::new(SimulatorOptions::new(script));
+        let runtime = builder(&model).start().await.unwrap();
+        let session = runtime.open("s", &agent(60_000)).await.unwrap();
+        for run in 0..6 {
+            session.prompt(format!("question {run}")).await.unwrap();
+        }
+        let mut events = session.subscribe();
+        let reply = session.prompt("and this?").await;
+        let seen = drain(&mut events);
+        assert!(reply.is_ok(), "{broken}: {reply:?} {:?}", ends(&seen));
+        assert!(ends(&seen).iter().all(|end| end.messages_removed == 0), "{broken}: {:?}", ends(&seen));
+        assert_eq!(session.context().await.unwrap().len(), 14, "{broken}");
+    }
+}
