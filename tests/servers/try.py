@@ -226,6 +226,7 @@ def main(binary, model):
     proxy = Server(
         "LiteLLM", [litellm, "--config", config, "--port", str(port), "--host", "127.0.0.1"], port,
         "/health/liveliness", os.path.join(folder, "litellm.log"),
+        {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"},
     )
     if os.path.exists(litellm):
         servers.append(proxy)

@@ -212,7 +212,7 @@ impl Log {
         self.head.automatic_compaction_failures = 0;
     }
 
-    /// Whether the model has answered in this context.
+    /// Whether the model has answered in this context, or before what a compaction replaced.
     pub(crate) fn has_answers(&self) -> bool {
         let is_answer = |entry: &Arc<Entry>| {
             entry.kind.as_message().is_some_and(|message| match &**message {
@@ -220,7 +220,7 @@ impl Log {
                 Message::User(_) | Message::ToolResult(_) => false,
             })
         };
-        self.path.iter().rev().any(is_answer)
+        self.head.last_compaction.is_some() || self.path.iter().rev().any(is_answer)
     }
 
     /// How many messages the context has.

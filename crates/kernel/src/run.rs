@@ -842,10 +842,12 @@ impl Run {
             || self.size.window.is_none()
             || self.answered_before
             || self.steps > 0;
-        self.recovery.wordless > 1
-            && is_doubtful
-            && self.may_compact
-            && self.recovery.overflows < self.limits.overflows_max
+        is_doubtful && self.was_silent_again()
+    }
+
+    /// Whether the provider said nothing again, and something may still be done about it.
+    fn was_silent_again(&self) -> bool {
+        self.recovery.wordless > 1 && self.may_compact && self.recovery.overflows < self.limits.overflows_max
     }
 
     /// Compacts because the provider said nothing again.
@@ -864,10 +866,15 @@ impl Run {
     /// Waits and asks again, unchanged; or gives up.
     fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
         let Some(Retry { delay_ms, attempt }) = self.recovery.retries.next(&failure, jitter) else {
-            if self.is_suspect() && !self.recovery.gave_way {
-                // Before the session is of no use to anybody, something gives way, once.
+            if self.was_silent_again() && !self.recovery.gave_way {
+                // Before the session is of no use to anybody, something gives way, once. That holds without a doubt too:
+                // where nothing was ever answered, it may be an unanswered prompt that is too large.
                 self.recovery.gave_way = true;
                 return self.compact_for_suspicion(failure, true);
+            }
+            let mut failure = failure;
+            if self.recovery.wordless > 0 {
+                failure.message.push_str("; the request may be larger than the server takes");
             }
             return self.end(Vec::new(), RunOutcome::Failed(failure));
         };

@@ -138,7 +138,7 @@ async fn a_summary_has_a_turns_retries_and_each_is_an_event() {
     let faults: [fn(u32) -> Said; 5] = [
         |_| Said::fault(Fault::ServerError(500)),
         |_| Said::fault(Fault::EofBeforeFinish),
-        |_| Said::fault(Fault::EmptyStream),
+        |_| Said::fault(Fault::ErrorEvent),
         |_| Said::text(""),
         |call| Said::fault(if call % 2 == 0 { Fault::ServerError(503) } else { Fault::MalformedSse }),
     ];

@@ -23,6 +23,7 @@ use greenroom_store::Store;
 use greenroom_store::faults::{self as store, FaultyFiles, MemoryFiles};
 use greenroom_store::files::{Files, OpenMode};
 
+use crate::compaction_fixtures::{calls, chat, entries, result, said, text, user};
 use crate::support::{agent, builder, quiet_injected_panics, simulator};
 
 const SESSIONS: usize = 100;
@@ -113,6 +114,8 @@ struct Orders {
     overflow: Arc<AtomicBool>,
     summary_overloaded: Arc<AtomicBool>,
     summary_slow: Arc<AtomicBool>,
+    /// As long as it is set.
+    summary_refused: Arc<AtomicBool>,
     cancel_compaction: Arc<AtomicBool>,
 }
 
@@ -128,6 +131,9 @@ fn script(strike: Strike, orders: Orders) -> impl Script {
             strike.at(session, "summary");
             if is_victim && once(&orders.summary_overloaded) {
                 return Said::fault(Fault::ServerError(503));
+            }
+            if is_victim && orders.summary_refused.load(Ordering::Relaxed) {
+                return Said::fault(Fault::EmptyBody(403));
             }
             let wait_ms = if is_victim && once(&orders.summary_slow) { 30_000 } else { 0 };
             return Script::reply(&Summariser::Obedient, request, info).after_ms(wait_ms);
@@ -178,13 +184,19 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
         let session = session.clone();
         tokio::spawn(async move { session.prompt(text).await })
     };
-    let path = crate::compaction_fixtures::entries(
-        crate::compaction_fixtures::chat(3, 300).into_iter().map(EntryKind::message),
-    );
+    // Old results fill the window, and give way where no summary can be had.
+    let mut messages = chat(3, 20);
+    for id in (0..12).map(|number| format!("k{number}")) {
+        let found = result(&id, text("found.", 360), &[]);
+        messages.extend([user("look"), calls(&[&id], "x"), found, said("seen")]);
+    }
+    let path = entries(messages.into_iter().map(EntryKind::message));
     let leaf = path.last().map(|entry| entry.id);
     let _ = ask("adopt", session.import(path, leaf)).await;
     let _ = ask("pin", session.pin(EntryId(0))).await;
+    orders.summary_refused.store(true, Ordering::Relaxed);
     let _ = ask("prompt", session.prompt("call it")).await;
+    orders.summary_refused.store(false, Ordering::Relaxed);
     let _ = ask("delegate", session.prompt("delegate it")).await;
     let _ = ask("configure", open(1)).await;
     orders.overloaded.store(true, Ordering::Relaxed);

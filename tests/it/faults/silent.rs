@@ -80,3 +80,28 @@ async fn a_server_that_says_nothing_for_a_while_costs_no_history() {
         assert_eq!(session.context().await.unwrap().len(), 14, "{broken}");
     }
 }
+
+/// A prompt that is larger than such a server takes is refused, and says so; the next one is answered, whatever the window
+/// is taken to be, and whether anything was answered before.
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_is_too_large_locks_no_session() {
+    for before in [0, 3] {
+        for definition in [Agent::new("nobody-knows"), agent(60_000), agent(9_000)] {
+            let model = silent(ByPurpose::new(talker(50), Summariser::Garbage));
+            let runtime = runtime(&model).await;
+            let session = runtime.open("s", &definition).await.unwrap();
+            for run in 0..before {
+                session.prompt(text(&format!("q{run}."), 50)).await.unwrap();
+            }
+            let refused = session.prompt(text("large.", 5_000)).await.unwrap_err();
+            assert!(refused.to_string().contains("larger than the server takes"), "{refused}");
+            let answer = session.prompt("and now?").await;
+            assert!(
+                answer.is_ok(),
+                "{before} before, {:?}: {answer:?}",
+                session.state().await.unwrap().context
+            );
+            session.prompt("and on").await.unwrap();
+        }
+    }
+}
