@@ -12,6 +12,8 @@ mod last_resort;
 mod late_news;
 /// Plans, undo, branches, forks, pins, and input that comes meanwhile.
 mod manual;
+/// What is newest and cannot give way.
+mod newest;
 /// Random sessions, and what must hold of any context.
 mod properties;
 /// Which provider is asked, what its refusals teach, and whom its pauses hold back.

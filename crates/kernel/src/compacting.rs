@@ -43,6 +43,10 @@ const DEBT_RANGES_MAX: usize = 8;
 /// The share of the window that an automatic compaction frees at least, where the trigger is not far below it.
 const FREED_SHARE: f64 = 0.1;
 
+/// The share of the window that a summary may have where the newest messages alone are more than a success leaves: one
+/// part in this many.
+const SUMMARY_USEFUL_SHARE: u64 = 16;
+
 /// What a compaction is given.
 #[derive(Debug, Clone)]
 pub struct CompactionParams {
@@ -329,6 +333,9 @@ enum Rung {
     Summarise,
     /// A model's summary, and half as much kept.
     Halve,
+    /// A model's summary, as little kept as is legal, and no more demanded than that leaves: what is newest cannot give
+    /// way, and must not keep the older part from being summarised.
+    Least,
     /// The truncate fallback as a chosen strategy: keeps what is asked for.
     Truncate,
     /// No model at the window: old tool results give way, then as much of the oldest as must.
@@ -379,6 +386,8 @@ pub struct Compacting {
     shortened: bool,
     /// Why no model's summary can be had, once that is so.
     unsummarised: Option<String>,
+    /// Why the rungs before [`Rung::Least`] were in vain.
+    vain: Option<String>,
     /// How the compaction ends when what is on its way is installed.
     on_its_way: Option<CompactionOutcome>,
     summaries: Summaries,
@@ -413,12 +422,13 @@ impl Compacting {
             pruned: Vec::new(),
             shortened: false,
             unsummarised: None,
+            vain: None,
             on_its_way: None,
             summaries,
         };
         let effects = match this.rung {
             Rung::LastResort => this.last_resort("the provider refused what was compacted before".to_owned()),
-            Rung::Summarise | Rung::Halve | Rung::Truncate => this.start_rung(),
+            Rung::Summarise | Rung::Halve | Rung::Least | Rung::Truncate => this.start_rung(),
         };
         (this, effects)
     }
@@ -474,7 +484,7 @@ impl Compacting {
                 // Messages that were to be preserved give way, too.
                 options.keep_max /= 2;
             }
-            Rung::LastResort => options = self.least_options(),
+            Rung::Least | Rung::LastResort => options = self.least_options(),
         }
         options
     }
@@ -536,7 +546,7 @@ impl Compacting {
         match self.rung {
             Rung::Truncate => return self.install_truncated(&plan),
             Rung::LastResort => return self.give_way(),
-            Rung::Summarise | Rung::Halve => {}
+            Rung::Summarise | Rung::Halve | Rung::Least => {}
         }
         let (settings, window) = (&self.params.settings, self.params.window);
         let mut wanted = Vec::new();
@@ -623,12 +633,27 @@ impl Compacting {
         let window = self.params.window;
         let trigger = self.params.settings.trigger_tokens(window).unwrap_or(window);
         let by_trigger = self.params.settings.target_tokens(window, self.params.overhead);
-        if self.params.at_window {
-            return Some(by_trigger);
-        }
-        // A trigger far below the window: a tenth of the window may be more than there is.
-        let freed = share(window, FREED_SHARE).min(share(trigger, 1.0 - SUCCESS_SHARE));
-        Some(by_trigger.min(self.params.tokens_before.saturating_sub(freed)))
+        let target = if self.params.at_window {
+            by_trigger
+        } else {
+            // A trigger far below the window: a tenth of the window may be more than there is.
+            let freed = share(window, FREED_SHARE).min(share(trigger, 1.0 - SUCCESS_SHARE));
+            by_trigger.min(self.params.tokens_before.saturating_sub(freed))
+        };
+        Some(if self.rung == Rung::Least { target.max(self.least_with_summary()) } else { target })
+    }
+
+    /// The context in which as little is kept as is legal, beside a useful summary, in tokens: what the newest messages
+    /// take cannot give way, and must not keep the older ones from being summarised. 0 where a tenth would not be freed.
+    fn least_with_summary(&self) -> u64 {
+        let Ok(least) = plan(&self.params.path, &self.least_options()) else { return 0 };
+        let cap = self.params.settings.summary_cap(self.params.window);
+        let useful = cap.min(self.estimate_window() / SUMMARY_USEFUL_SHARE).max(2 * SUMMARY_TOKENS_MIN);
+        let tokens = self.tokens_after(&least, frame_tokens(&least) + useful);
+        let now = self.tokens_now();
+        let before = if self.pruned.is_empty() { now.max(self.params.tokens_before) } else { now };
+        let is_sent = !self.params.at_window || self.can_be_sent(tokens);
+        if is_sent && tokens <= before - before / 10 { tokens } else { 0 }
     }
 
     /// The context after, in tokens, with a summary entry of this estimated size.
@@ -978,27 +1003,52 @@ impl Compacting {
                 self.rung = Rung::Halve;
                 self.start_rung()
             }
-            Rung::Halve | Rung::Truncate if self.params.at_window => self.shorten_or_last_resort(why),
+            Rung::Halve if self.params.at_window => self.shorten_or_least(why),
+            Rung::Halve => self.least(why),
+            Rung::Least | Rung::Truncate if self.params.at_window => self.last_resort(self.vain(why)),
             // It is tried at the window only.
             Rung::LastResort => self.floor(),
-            Rung::Summarise | Rung::Halve | Rung::Truncate => match self.shorten_alone(why) {
+            Rung::Summarise | Rung::Least | Rung::Truncate => match self.shorten_alone(why) {
                 Some(effects) => effects,
-                None => {
-                    let reason = format!("it would not help: {why}");
-                    self.end(CompactionOutcome::Failed { reason }, None)
-                }
+                None => self.end_in_vain(why),
             },
         }
     }
 
+    /// Why a summary would not help: what the first rung that knew said.
+    fn vain(&self, why: &str) -> String {
+        let why = self.vain.as_deref().unwrap_or(why);
+        format!("a summary would not help: {why}")
+    }
+
+    fn end_in_vain(&mut self, why: &str) -> Vec<Effect> {
+        let reason = format!("it would not help: {}", self.vain.as_deref().unwrap_or(why));
+        // A summariser that was never asked has not failed.
+        let outcome = match self.summaries.calls() {
+            0 => CompactionOutcome::Nothing { reason },
+            _ => CompactionOutcome::Failed { reason },
+        };
+        self.end(outcome, None)
+    }
+
+    /// Asks for as little as can be demanded, if that frees enough.
+    fn least(&mut self, why: &str) -> Vec<Effect> {
+        self.rung = Rung::Least;
+        self.vain = Some(why.to_owned());
+        if self.least_with_summary() == 0 {
+            return self.next_rung(why);
+        }
+        self.last_first_kept = None;
+        self.start_rung()
+    }
+
     /// No summary helped with the results as they are: it is tried again with shorter ones, once.
-    fn shorten_or_last_resort(&mut self, why: &str) -> Vec<Effect> {
-        let why = format!("a summary would not help: {why}");
-        if self.rung != Rung::Halve || !self.shorten() {
-            return self.last_resort(why);
+    fn shorten_or_least(&mut self, why: &str) -> Vec<Effect> {
+        if !self.shorten() {
+            return self.least(why);
         }
         if self.has_room(self.tokens_now()) {
-            self.unsummarised = Some(why);
+            self.unsummarised = Some(self.vain(why));
             return self.install_prune();
         }
         self.rung = Rung::Summarise;

@@ -604,6 +604,13 @@ impl Run {
                     }),
                     jitter,
                 ),
+                // A gateway may make an answer of nothing of a stream of nothing.
+                StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error
+                    if is_wordless =>
+                {
+                    let failure = Failure::new(FailureClass::Malformed, "the model answered nothing");
+                    self.failed(failure, true, jitter)
+                }
                 StopReason::Stop | StopReason::ToolCalls | StopReason::Aborted | StopReason::Error => self.retry(
                     Failure::new(FailureClass::Malformed, match answer.reasoning_chars() {
                         0 => "the model answered nothing".to_owned(),

@@ -4,7 +4,7 @@ use greenroom::kernel::entry::EntryKind;
 use greenroom::kernel::{EntryId, FailureClass, Usage};
 use greenroom::prelude::*;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, Function, Reply as Said, SeenRequest, Sequence, Summariser,
+    ByPurpose, CallInfo, Echo, Fault, Function, Reply as Said, Script as _, SeenRequest, Sequence, Summariser,
 };
 
 use crate::compaction_fixtures::{
@@ -38,7 +38,12 @@ async fn at_the_window_the_fallback_stands_in_and_says_truncated() {
 #[tokio::test(start_paused = true)]
 async fn after_a_fallback_above_the_trigger_none_follows_in_vain() {
     let talk = Function(|_: &SeenRequest, _: CallInfo| Said::text("yes").with_usage(reported(6_700)));
-    let model = simulator(ByPurpose::new(talk, Summariser::Obedient), 20_000);
+    // The first summary is refused, so that the fallback stands in.
+    let scribe = Function(|request: &SeenRequest, info: CallInfo| match info.session_call {
+        0 => Said::fault(Fault::EmptyBody(403)),
+        _ => Summariser::Obedient.reply(request, info),
+    });
+    let model = simulator(ByPurpose::new(talk, scribe), 20_000);
     let runtime = runtime(&model).await;
     let definition = agent(8_000);
     let session = opened(&runtime, "s", &definition, chat(10, 110)).await;

@@ -200,6 +200,11 @@ impl Summaries {
         self.summarisers[self.current]
     }
 
+    /// How many requests were sent.
+    pub(super) fn calls(&self) -> usize {
+        self.calls
+    }
+
     /// What all answers used, in tokens.
     pub(super) fn usage(&self) -> Usage {
         self.usage

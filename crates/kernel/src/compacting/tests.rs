@@ -359,9 +359,13 @@ fn assert_end(
                 let trigger = params.settings.trigger_tokens(params.window).unwrap_or(params.window);
                 // Half of what can be compacted at all, where the fixed part takes most of the trigger.
                 let room = params.overhead + trigger.saturating_sub(params.overhead) / 2;
-                assert!(tokens_after <= share(trigger, 0.7).max(room), "with room: {end:?}");
                 let freed = (params.window / 10).min(share(trigger, 0.3));
-                assert!(tokens_after + freed <= params.tokens_before, "frees a tenth: {end:?}");
+                let has_room = tokens_after <= share(trigger, 0.7).max(room)
+                    && tokens_after + freed <= params.tokens_before;
+                // What is newest may leave less: then no more than that is kept, and a tenth of the context is free.
+                let is_least = Plan::places(&params.path).last() == Some(&segment.first_kept)
+                    && tokens_after + params.tokens_before / 10 <= params.tokens_before;
+                assert!(has_room || is_least, "with room, or as little as can be: {end:?}");
             }
             if params.at_window && automatic {
                 assert!(tokens_after < params.window, "it fits: {end:?}");
@@ -974,15 +978,17 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
     // A newest message that is too large by itself.
     let drawing = format!("{}u:50 c:50 r:5600", turns(5));
     let ran = run(&params(path(&drawing), Trigger::Threshold), Model::Obedient);
-    assert_eq!((ran.outcome(), ran.requests.len()), ("failed", 0), "{:?}", ran.end);
+    // It stays, and what is before it is summarised all the same.
+    assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 1), "{:?}", ran.end);
     // At the window a result gives way, and nothing is cut.
     let ran = run(&params(path(&drawing), Trigger::Overflow), Model::Obedient);
     assert_eq!((ran.outcome(), ran.requests.len()), ("pruned", 0), "{:?}", ran.end);
-    // What is no result is at least sent, if it fits there.
+    // What is no result is at least sent, if it fits there, behind a summary where one can be had.
     let drawing = format!("{}u:50 a:5650", turns(5));
     let mut at_window = params(path(&drawing), Trigger::Overflow);
     let ran = run(&at_window, Model::Obedient);
-    assert_eq!((ran.outcome(), ran.requests.len()), ("truncated", 0), "{:?}", ran.end);
+    assert_eq!((ran.outcome(), ran.requests.len()), ("completed", 1), "{:?}", ran.end);
+    assert_eq!(run(&at_window, Model::Empty).outcome(), "truncated");
     // And not if it does not.
     at_window.overhead = 5_000;
     let ran = run(&at_window, Model::Obedient);
@@ -1090,7 +1096,7 @@ fn a_chosen_truncate_strategy_asks_nobody() {
     params.path = path(&format!("{}u:50 a:2400 u:50 a:2400 u:50 a:1000", turns(5)));
     params.overhead = 6_500;
     params.tokens_before = 14_450;
-    assert_eq!(run(&params, Model::Obedient).outcome(), "failed");
+    assert_eq!(run(&params, Model::Obedient).outcome(), "nothing");
     params.at_window = true;
     assert_eq!(run(&params, Model::Obedient).outcome(), "truncated");
 }
@@ -1203,7 +1209,7 @@ fn files_are_listed_beside_a_summary_that_fits_with_them() {
 #[test]
 fn whatever_summarisers_do_a_compaction_ends_once_and_never_makes_it_worse() {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-    for seed in 0..150 {
+    for seed in 0..250 {
         let mut random = Random::new(seed);
         let length = 2 + random.below(70);
         let mut entries = if random.one_in(3) {
