@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
-use greenroom_kernel::message::{Message, blocks_text};
+use greenroom_kernel::message::{Message, ToolResult, blocks_text};
 use greenroom_kernel::{ToolSpec, prune};
 use greenroom_tools::{Tool, ToolContext, ToolOutput};
 use serde::Deserialize;
@@ -69,7 +69,12 @@ impl Tool for Recall {
             let read = move || {
                 let entries = store.head(&session)?.map_or(0, |head| head.entries);
                 let found = if id.0 < entries { store.get(&session, &[id])?.pop() } else { None };
-                Ok((found, entries))
+                let before = id.0.checked_sub(1).map(EntryId).filter(|_| found.is_some());
+                let before = before
+                    .map(|id| store.get(&session, &[id]))
+                    .transpose()?
+                    .and_then(|mut entries| entries.pop());
+                Ok((found.map(|found| whole_of(found, before)), entries))
             };
             match blocking(&deps, read).await {
                 Ok((Some(entry), _)) => part(&entry, &wanted),
@@ -80,6 +85,22 @@ impl Tool for Recall {
             }
         }
         .boxed()
+    }
+}
+
+/// A result that was capped when it came stands behind the entry that has all of it, and a mark that was made later names
+/// the capped one: what is read is the whole.
+fn whole_of(found: Entry, before: Option<Entry>) -> Entry {
+    let EntryKind::Message { message, .. } = &found.kind else { return found };
+    let Message::ToolResult(result) = &**message else { return found };
+    match before {
+        Some(Entry { kind: EntryKind::WholeResult { call_id, content }, .. })
+            if call_id == result.call_id =>
+        {
+            let whole = Message::ToolResult(ToolResult { content, ..result.clone() });
+            Entry { kind: EntryKind::message(whole), ..found }
+        }
+        Some(_) | None => found,
     }
 }
 

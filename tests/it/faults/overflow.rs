@@ -478,3 +478,23 @@ async fn a_size_that_cannot_heal_is_typed() {
     );
     assert_eq!(session.prompt("again").await.unwrap().text, "fine");
 }
+
+/// What the request was refused for came after the last report, or there was none: it counts all the same.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_named_for_a_large_prompt_is_believed() {
+    for before in [0, 2] {
+        let options = SimulatorOptions { window: 3_000, ..SimulatorOptions::new(talk()) };
+        let model = Simulator::new(options);
+        let runtime = runtime(&model).await;
+        let session = runtime.open("s", &Agent::new("nobody-knows")).await.unwrap();
+        for run in 0..before {
+            session.prompt(format!("question {run}")).await.unwrap();
+        }
+        let refused = session.prompt("thing ".repeat(7_000)).await;
+        assert!(matches!(&refused, Err(Error::Model(_))), "{refused:?}");
+        let context = session.state().await.unwrap().context;
+        assert_eq!((context.window, context.window_source), (Some(3_000), WindowSource::Learned), "{before}");
+        session.prompt("and now?").await.unwrap();
+        model.assert_clean();
+    }
+}

@@ -450,10 +450,11 @@ impl AgentState {
     }
 
     fn limit_named(&mut self, stamp: RunAttempt, limit: u64) {
-        let (deps, tokens) = (Arc::clone(&self.deps), self.shared.context().tokens);
-        let Some(BeginRun { agent, model, .. }) = self.current(stamp).map(|running| &running.begin) else {
-            return;
-        };
+        let (deps, shown) = (Arc::clone(&self.deps), self.shared.context().tokens);
+        let Some(running) = self.current(stamp) else { return };
+        // What is shown may be of before the prompt, or the results, that the request ended with.
+        let tokens = running.measured.as_ref().map_or(shown, |measured| measured.size.tokens.max(shown));
+        let BeginRun { agent, model, .. } = &running.begin;
         let Some(lane) = deps.lane(agent) else { return };
         let (lane, model) = (Arc::clone(lane), model.clone());
         let sent = tokens + deps.output_tokens_max(agent).unwrap_or(0);
