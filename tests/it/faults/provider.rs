@@ -122,7 +122,7 @@ async fn survive(runtime: &Runtime, number: usize, fault: &Fault, over_http: boo
     }
     let became = became(name, &mut events, &end);
     // On a connection that another session has left open, the request is sent again at once, which is no retry.
-    let is_sent_again = over_http && matches!(fault, Fault::Reset(Point::BeforeHeaders));
+    let is_sent_again = over_http && matches!(fault, Fault::Reset(Point::BeforeHeaders) | Fault::Refused);
     if !(is_sent_again && became == Wanted::AskedAnew) {
         assert_eq!(became, wanted(fault, over_http), "{name}");
     }
