@@ -798,8 +798,8 @@ impl Run {
     }
 
     fn failed(&mut self, failure: Failure, wordless: bool, jitter: u64) -> Vec<Effect> {
-        // A stream without any event; a refusal without a body has a status that says more.
-        let is_silence = wordless && failure.class == FailureClass::Malformed;
+        // A stream without any event, closed or broken; a refusal without a body has a status that says more.
+        let is_silence = wordless && matches!(failure.class, FailureClass::Malformed | FailureClass::Timeout);
         self.recovery.wordless = if is_silence { self.recovery.wordless + 1 } else { 0 };
         if wordless && self.is_full() {
             let mut failure = failure;

@@ -144,7 +144,7 @@ pub struct ProviderError {
     pub failure: Failure,
     /// The body as received, at most its first 16 KiB; empty if there was none.
     pub body: String,
-    /// Whether the stream was opened and closed cleanly without a single event. Some servers answer a prompt that is
+    /// Whether the stream was opened and closed, or broke off, without a single event. Some servers answer a prompt that is
     /// too long in this way, so it is a context overflow if our own estimate is near the window.
     pub empty_stream: bool,
     /// Whether nobody listened at the server's address. A server that had answered before is about to come back, and is

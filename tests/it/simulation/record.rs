@@ -347,7 +347,7 @@ impl Record {
             // Whoever asks for one gets it.
             Trigger::Manual | Trigger::Hook => return,
             // At the window, what can be sent at all is better than nothing.
-            _ if is_fallback => *window - settings.reserve(*window) / 2,
+            _ if is_fallback || ended.trigger == Trigger::Overflow => *window - settings.reserve(*window) / 2,
             _ => share(trigger),
         };
         // What is newest and cannot give way may leave more; then a tenth is free all the same.

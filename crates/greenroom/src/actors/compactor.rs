@@ -422,7 +422,7 @@ impl Actor for SummaryActor {
         lane.heard(model, answer.as_mut().err(), &state.deps.learned);
         let answer = answer.map_err(|error| {
             // As in a run: to a request that fills the window, or again where nobody knows how much is taken.
-            let is_silence = error.failure.class == FailureClass::Malformed;
+            let is_silence = error.empty_stream;
             let may_be_too_large = state.fills_window || (state.is_doubtful && is_silence);
             let is_overflow = may_be_too_large && error.is_overflow_candidate();
             let class = if is_overflow { FailureClass::ContextOverflow } else { error.failure.class };

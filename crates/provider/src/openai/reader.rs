@@ -253,7 +253,12 @@ impl Reader {
                     let base = &self.server.endpoint.base;
                     let message =
                         format!("the connection to {base} broke in the middle of the answer: {how}");
-                    ProviderError { connection_lost: true, ..timed_out(message) }
+                    // Some servers break off where others close: nothing came in either case.
+                    ProviderError {
+                        connection_lost: true,
+                        empty_stream: !self.has_chunk,
+                        ..timed_out(message)
+                    }
                 }
                 Some(Interruption::TooLarge(what)) => too_large(&self.server.endpoint.base, &what),
                 None => self.incomplete(&one_line(&other.to_string())),
