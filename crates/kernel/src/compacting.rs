@@ -2,37 +2,34 @@
 //! the ladder comes next, and what to install.
 //!
 //! Life: [`Compacting::begin`] plans and asks what the hooks decide ([`Effect::Consult`]); then come requests
-//! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`], answered; then one [`Effect::End`].
+//! ([`Effect::Ask`]), answered in any order; then one [`Effect::Install`] or [`Effect::InstallPrune`], answered; then one
+//! [`Effect::End`]. The summary of a branch ([`branch`]) ends with one [`Effect::Summarised`] in their place.
 //!
 //! Invariants: exactly one `End`; at most `CALLS_MAX` requests; nothing is installed that is not smaller than
-//! what it replaces; below the window a failed summary changes nothing; each rung keeps strictly less than the one
-//! before, or the same with shorter tool results; what is cut without a summary, where one was wanted, is a debt that the
-//! next summary reads.
-
-use std::sync::Arc;
+//! what it replaces; below the window a failed summary changes nothing; a rung keeps less than the one before, or
+//! demands less of it ([`Rung::Least`]), or follows a shortening of tool results, which happens once: so the ladder ends;
+//! what is cut without a summary, where one was wanted, is a debt that the next summary reads.
 
 use crate::compacting::branch::BranchRecord;
 use crate::compacting::summaries::{Progress, Reaction, SUMMARY_TOKENS_MIN, Source, Summaries, to_estimate};
-use crate::due::answer_room_max;
 use crate::entry::{
     Compaction, CompactionOutcome, Entry, EntryId, EntryKind, EntryRange, Prune, PrunedResult, Trigger,
 };
-use crate::failure::{Failure, FailureClass};
+use crate::failure::Failure;
 use crate::message::{AssistantMessage, Message, Usage};
 use crate::path::{ActivePath, as_sent, is_message};
 use crate::plan::{NothingToCompact, Plan, PlanOptions, plan};
-use crate::prune;
 use crate::render::summary_text;
-use crate::retry::Retries;
-use crate::run::is_full;
-use crate::settings::{
-    CompactOptions, CompactionSettings, CutRule, Occasion, SUCCESS_SHARE, Strategy, share,
-};
+use crate::settings::{CutRule, SUCCESS_SHARE, Strategy, share};
 use crate::size::{Estimator, classes, entry_tokens};
 use crate::summary::{self, Style, SummaryKind};
 use crate::usage::Ratio;
 
+pub use crate::compacting::params::{CompactionParams, SummariserLimits};
+
 pub mod branch;
+mod give_way;
+mod params;
 mod summaries;
 
 #[cfg(test)]
@@ -46,134 +43,6 @@ const FREED_SHARE: f64 = 0.1;
 /// The share of the window that a summary may have where the newest messages alone are more than a success leaves: one
 /// part in this many.
 const SUMMARY_USEFUL_SHARE: u64 = 16;
-
-/// What a compaction is given.
-#[derive(Debug, Clone)]
-pub struct CompactionParams {
-    /// The path; it begins at the first kept entry of the newest active compaction, or before it.
-    pub path: Vec<Arc<Entry>>,
-    /// The settings of compaction as they are now.
-    pub settings: CompactionSettings,
-    /// Why it was asked for.
-    pub trigger: Trigger,
-    /// The window to compact for, in tokens: the model's, or less where the provider refused less.
-    pub window: u64,
-    /// The model's window as it is known, in tokens: by it a context is found too large for good.
-    pub known_window: u64,
-    /// Who may write the summaries, in the order in which they are asked: the next one where one fails. At least one.
-    pub summarisers: Vec<SummariserLimits>,
-    /// How often one request to a summariser is tried again, as in a turn.
-    pub retries: Retries,
-    /// The fixed part of every request, in tokens.
-    pub overhead: u64,
-    /// The entries that every compaction keeps: those that it replaces are sent in front of the summary.
-    pub pinned: Vec<EntryId>,
-    /// The context now, in tokens.
-    pub tokens_before: u64,
-    /// What the provider counts for each token that we estimate.
-    pub ratio: Ratio,
-    /// Whether the next request could not be sent as it is: then the truncate fallback may be installed.
-    pub at_window: bool,
-    /// How much to keep, in tokens, where the caller says so.
-    pub keep_recent: Option<u64>,
-    /// Compact also where little is to be gained.
-    pub force: bool,
-    /// What the summary should attend to.
-    pub focus: Option<String>,
-    /// The rungs that were tried in vain for this same overflow.
-    pub failed_attempts: u32,
-    /// What was cut without a summary before, read from the log for the next summary: oldest first.
-    pub debt: Vec<Arc<Entry>>,
-    /// What of the debt was too much to be read now: it stays a debt.
-    pub debt_left: Vec<EntryRange>,
-}
-
-impl CompactionParams {
-    /// What is being done, for [`CompactionSettings::keep_recent`].
-    pub fn occasion(&self) -> Occasion {
-        match self.trigger {
-            Trigger::Overflow => Occasion::Emergency,
-            Trigger::Manual => Occasion::Manual,
-            Trigger::Threshold | Trigger::ModelSwitch | Trigger::Hook | Trigger::Branch => {
-                Occasion::Automatic
-            }
-        }
-    }
-
-    /// What who asked for it wants.
-    pub fn options(&self) -> CompactOptions {
-        CompactOptions { focus: self.focus.clone(), keep_recent: self.keep_recent, force: self.force }
-    }
-
-    /// What to plan for: the settings, the occasion and what the caller asks for. So plans every compaction at first,
-    /// and so is planned what one would do.
-    pub fn plan_options(&self) -> PlanOptions {
-        let mut options =
-            PlanOptions::new(&self.settings, self.window, self.occasion(), self.tokens_before, self.overhead);
-        options.keep_max = to_estimate(options.keep_max, self.ratio);
-        options.keep_recent = options.keep_recent.min(options.keep_max).max(1);
-        // After an overflow, what fits matters more than what was asked for.
-        if let Some(keep) = self.keep_recent.filter(|_| self.trigger != Trigger::Overflow) {
-            options.keep_recent = keep.max(1);
-            options.keep_max = u64::MAX;
-        }
-        options.force |= self.force || self.at_window;
-        options
-    }
-
-    /// Whether a summary could make the context smaller. It is asked where smaller is enough: where a person or a
-    /// program wants the compaction.
-    ///
-    /// # Errors
-    /// [`NothingToCompact::TooSmall`] if the smallest useful summary is as large as what it would replace.
-    fn check_gain(&self, plan: &Plan) -> Result<(), NothingToCompact> {
-        let asks_model = self.settings.strategy == Strategy::Summarize;
-        if !self.is_asked_for() || self.at_window || !asks_model {
-            return Ok(());
-        }
-        let summaries = u64::from(plan.messages_to_summarize() > 0) + u64::from(plan.is_split_turn);
-        let (tokens, least) =
-            (self.replaced_tokens(plan), frame_tokens(plan) + SUMMARY_TOKENS_MIN * summaries);
-        if tokens > least { Ok(()) } else { Err(NothingToCompact::TooSmall { tokens, least }) }
-    }
-
-    /// Whether somebody asked for the compaction, so that any context that is smaller will do.
-    fn is_asked_for(&self) -> bool {
-        matches!(self.trigger, Trigger::Manual | Trigger::Hook)
-    }
-
-    /// What a summary replaces, in tokens by our estimate: the segment, and the summary before it.
-    fn replaced_tokens(&self, plan: &Plan) -> u64 {
-        let replaced = |entry: &&Arc<Entry>| {
-            Some(entry.id) == plan.base
-                || (entry.id >= plan.first && entry.id <= plan.last && is_message(&entry.kind))
-        };
-        as_sent(&self.path).iter().filter(replaced).map(|entry| entry.tokens).sum()
-    }
-
-    /// Whether the next request cannot be sent as it is: then tool results may be shortened.
-    fn is_over(&self) -> bool {
-        // Where nothing knows the window, the context is taken for it.
-        self.at_window || self.tokens_before > self.window
-    }
-
-    /// Sends these results shorter from here on, as if that were recorded.
-    fn add_prune(&mut self, prune: Prune) {
-        let last = self.path.last().map_or(0, |entry| entry.id.0 + 1);
-        let (id, parent) = (EntryId(last), last.checked_sub(1).map(EntryId));
-        let kind = EntryKind::Prune(Box::new(prune));
-        self.path.push(Arc::new(Entry { id, parent, at_ms: 0, tokens: 0, origin: None, kind }));
-    }
-}
-
-/// What one summariser takes and gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SummariserLimits {
-    /// Its window, in tokens.
-    pub window: u64,
-    /// The most output of one answer, in tokens; `None` where nothing knows it.
-    pub output_tokens_max: Option<u64>,
-}
 
 /// What the hooks say of a plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -718,158 +587,9 @@ impl Compacting {
         }
     }
 
-    /// The last resort: what gives way costs as little as can be. First old tool results, then as much of the oldest as
-    /// leaves the room that success demands, then the middles of the newest results; and where that room cannot be had,
-    /// what can be sent at all.
-    fn give_way(&mut self) -> Vec<Effect> {
-        let old = prune::old_results(&self.params.path, self.estimate_window());
-        if self.prune(old) && self.has_room(self.tokens_now()) {
-            return self.install_prune();
-        }
-        if let Some(segment) = self.least_cut() {
-            return self.install(segment);
-        }
-        if self.shorten() {
-            if self.has_room(self.tokens_now()) {
-                return self.install_prune();
-            }
-            if let Some(segment) = self.least_cut() {
-                return self.install(segment);
-            }
-        }
-        if !self.pruned.is_empty() && self.can_be_sent(self.tokens_now()) {
-            return self.install_prune();
-        }
-        match self.greatest_cut() {
-            Some(segment) => self.install(segment),
-            None => self.floor(),
-        }
-    }
-
-    /// The truncation that replaces the least and leaves the room that success demands; `None` where none does.
-    fn least_cut(&self) -> Option<Box<Segment>> {
-        let cap = self.params.settings.summary_cap(self.params.window);
-        let places = Plan::places(&self.params.path);
-        let at = |place: &EntryId| {
-            let segment = self.cut_at(*place, cap)?;
-            self.has_room(segment.compaction.tokens_after).then_some(segment)
-        };
-        // The later the cut, the less is kept.
-        let first = places.partition_point(|place| at(place).is_none());
-        places.get(first).and_then(at)
-    }
-
-    /// The truncation that keeps as little as is legal, if what it keeps can be sent.
-    fn greatest_cut(&self) -> Option<Box<Segment>> {
-        let least = plan(&self.params.path, &self.least_options()).ok()?;
-        let cap = self.params.settings.summary_cap(self.params.window);
-        // Even the summary before it may be too much.
-        let room = self.room_for_summary(&least).unwrap_or(cap).min(cap).max(SUMMARY_TOKENS_MIN);
-        let segment = self.cut_at(least.first_kept, room)?;
-        self.can_be_sent(segment.compaction.tokens_after).then_some(segment)
-    }
-
-    /// Everything before this place, cut; what stands there has at most `cap_tokens` of the summary before it.
-    fn cut_at(&self, first_kept: EntryId, cap_tokens: u64) -> Option<Box<Segment>> {
-        let least = plan(&self.params.path, &self.least_options()).ok()?;
-        let plan = least.moved_to(&self.params.path, first_kept)?;
-        self.segment(&plan, summary::truncated(&plan, cap_tokens), Author::Nobody)
-    }
-
-    /// Leaves out the middles of the newest results, once. Gives whether that made anything smaller.
-    fn shorten(&mut self) -> bool {
-        if std::mem::replace(&mut self.shortened, true) {
-            return false;
-        }
-        let ratio = self.params.ratio;
-        let room = to_estimate(self.room_tokens().saturating_sub(self.params.overhead), ratio);
-        let all = active_tokens(&self.params.path);
-        let from = |first: EntryId| prune::results_tokens(&self.params.path, first);
-        // Where the rest leaves half of the room, nothing else has to give way.
-        let first = EntryId(0);
-        let beside = all.saturating_sub(from(first));
-        let (first, budget) = match room.saturating_sub(beside) {
-            budget if budget >= room / 2 => (first, budget),
-            // Else for what is newest, with room for a summary beside it.
-            _ => {
-                let least = plan(&self.params.path, &self.least_options());
-                let first = least.map_or(first, |plan| plan.first_kept);
-                let sent = as_sent(&self.params.path);
-                let is_kept = |entry: &&Arc<Entry>| entry.id >= first && is_message(&entry.kind);
-                let kept: u64 = sent.iter().filter(is_kept).map(|entry| entry.tokens).sum();
-                (first, (room - room / 4).saturating_sub(kept - from(first)))
-            }
-        };
-        let middles = prune::middles(&self.params.path, first, budget);
-        self.prune(middles)
-    }
-
-    /// Where somebody asked for a compaction of a context that does not fit its window, and nothing can be summarised:
-    /// what is newest is shortened.
-    fn shorten_alone(&mut self, why: &str) -> Option<Vec<Effect>> {
-        if !self.params.is_over() || !self.shorten() {
-            return None;
-        }
-        self.unsummarised = Some(why.to_owned());
-        Some(self.install_prune())
-    }
-
-    /// Sends these results shorter from here on. Gives whether there are any.
-    fn prune(&mut self, results: Vec<PrunedResult>) -> bool {
-        if results.is_empty() {
-            return false;
-        }
-        let names = |entry: EntryId| results.iter().any(|result| result.entry == entry);
-        self.pruned.retain(|before| !names(before.entry));
-        self.params.add_prune(self.prune_of(results.clone()));
-        self.pruned.extend(results);
-        self.pruned.sort_by_key(|result| result.entry);
-        true
-    }
-
-    fn prune_of(&self, results: Vec<PrunedResult>) -> Prune {
-        let (trigger, tokens_before) = (self.params.trigger, self.params.tokens_before);
-        Prune { results, trigger, tokens_before, tokens_after: self.tokens_now() }
-    }
-
-    /// The context with the results as they would be sent, in tokens.
-    fn tokens_now(&self) -> u64 {
-        self.params.overhead + self.params.ratio.apply(active_tokens(&self.params.path))
-    }
-
-    /// Whether a context of this size leaves the room that success demands, whoever asked.
-    fn has_room(&self, tokens: u64) -> bool {
-        tokens <= self.room_tokens()
-    }
-
-    /// The largest context that leaves that room, in tokens. Where the provider refused what was compacted before, its
-    /// window is smaller than anybody knows: half of it, each time.
-    fn room_tokens(&self) -> u64 {
-        let CompactionParams { window, overhead, .. } = self.params;
-        let room = self.params.settings.target_tokens(window, overhead).saturating_sub(overhead);
-        overhead + (room >> self.params.failed_attempts.min(8))
-    }
-
     /// The window in tokens by our estimate.
     fn estimate_window(&self) -> u64 {
         to_estimate(self.params.window, self.params.ratio)
-    }
-
-    fn install_prune(&mut self) -> Vec<Effect> {
-        let reason = self.reason();
-        let outcome = CompactionOutcome::Pruned { reason };
-        let active = ActivePath::of(&self.params.path);
-        let (base, messages) = (active.compaction_id(), active.messages());
-        let prune = self.prune_of(self.pruned.clone());
-        self.phase = Phase::Install;
-        self.on_its_way = Some(outcome.clone());
-        vec![Effect::InstallPrune(Box::new(PruneSegment {
-            base,
-            prune,
-            messages,
-            usage: self.summaries.usage(),
-            outcome,
-        }))]
     }
 
     /// Why no model's summary stands there.
@@ -950,14 +670,6 @@ impl Compacting {
         self.target_tokens().is_none_or(|target| tokens_after <= target)
     }
 
-    /// Whether a context can be sent at the window, though it be above the trigger, which is better than nothing: with
-    /// room for an answer, or the next request would be at the window again.
-    fn can_be_sent(&self, tokens: u64) -> bool {
-        let window = self.params.window;
-        let room = (self.params.settings.reserve(window) / 2).max(answer_room_max(window));
-        self.params.at_window && tokens < window.saturating_sub(room)
-    }
-
     fn install(&mut self, segment: Box<Segment>) -> Vec<Effect> {
         assert!(segment.first <= segment.last && segment.last < segment.first_kept, "the kept part follows");
         self.phase = Phase::Install;
@@ -971,29 +683,6 @@ impl Compacting {
             return self.last_resort(reason);
         }
         self.end(CompactionOutcome::Failed { reason }, None)
-    }
-
-    /// The last rung needs no smaller plan than the one before: its summary is smaller.
-    fn last_resort(&mut self, why: String) -> Vec<Effect> {
-        self.rung = Rung::LastResort;
-        self.last_first_kept = None;
-        self.unsummarised = Some(why);
-        let mut effects = self.summaries.clear();
-        if self.consulted {
-            effects.extend(self.give_way());
-            return effects;
-        }
-        effects.extend(match plan(&self.params.path, &self.options()) {
-            Ok(least) => {
-                self.consulted = true;
-                self.plan = Some(least.clone());
-                self.phase = Phase::Hooks;
-                vec![Effect::Consult(Box::new(least))]
-            }
-            // Nothing can be cut, so there is nothing that a hook could speak of.
-            Err(_) => self.give_way(),
-        });
-        effects
     }
 
     fn next_rung(&mut self, why: &str) -> Vec<Effect> {
@@ -1056,36 +745,6 @@ impl Compacting {
         self.start_rung()
     }
 
-    /// Even the smallest context is too large. Where our own count shows it, says what is in it; else it is the
-    /// provider that must refuse, whatever it reported before.
-    fn floor(&mut self) -> Vec<Effect> {
-        let CompactionParams { known_window: window, overhead, .. } = self.params;
-        let newest: u64 = match plan(&self.params.path, &self.least_options()) {
-            Ok(plan) => {
-                let is_kept = |entry: &&Arc<Entry>| entry.id >= plan.first_kept && is_message(&entry.kind);
-                as_sent(&self.params.path).iter().filter(is_kept).map(|entry| entry.tokens).sum()
-            }
-            Err(_) => active_tokens(&self.params.path),
-        };
-        let requested = overhead.saturating_add(newest);
-        if !is_full(requested, window) {
-            let reason = format!(
-                "nothing is left to compact: by our own count, what is kept has {requested} tokens in a window of \
-                 {window}"
-            );
-            return self.end(CompactionOutcome::Failed { reason }, None);
-        }
-        let message = format!(
-            "the context cannot be made small enough for the window of {window} tokens: the system prompt, tools and \
-             instructions have {overhead} tokens and the newest messages, which are kept, {newest}; shorten them, or \
-             use a model with a larger window"
-        );
-        let mut failure = Failure::new(FailureClass::ContextFloor, message.clone());
-        failure.limit = Some(window);
-        failure.requested = Some(requested);
-        self.end(CompactionOutcome::Failed { reason: message }, Some(failure))
-    }
-
     fn end(&mut self, outcome: CompactionOutcome, floor: Option<Failure>) -> Vec<Effect> {
         assert!(self.phase != Phase::Over, "a compaction ends once");
         self.phase = Phase::Over;
@@ -1101,15 +760,6 @@ fn frame_tokens(plan: &Plan) -> u64 {
     let history = (plan.messages_to_summarize() > 0).then_some("");
     let frame = summary::assemble(plan, history, plan.is_split_turn.then_some(""));
     entry_tokens(&EntryKind::message(Message::user(summary_text(&frame))), Estimator::Classes)
-}
-
-/// The active messages and the summary before them, as they are sent, in tokens by our own count.
-fn active_tokens(path: &[Arc<Entry>]) -> u64 {
-    let path = as_sent(path);
-    let active = ActivePath::of(&path);
-    let summary = active.compaction.map_or(0, |index| path[index].tokens);
-    let messages = active.entries().iter().filter(|entry| is_message(&entry.kind));
-    messages.map(|entry| entry.tokens).sum::<u64>() + summary
 }
 
 /// A debt with what is cut now, after `base`. Where that one was cut too, the two are one range.

@@ -56,8 +56,8 @@ impl Retries {
         Self { retries_max, loading_ms_max, retries: 0, loading_waits: 0, loading_ms: 0 }
     }
 
-    /// An answer came: the next one has all retries again.
-    pub fn answered(&mut self) {
+    /// Allows all retries again: an answer came, or another request is made than the one that had them.
+    pub fn renew(&mut self) {
         *self = Self::new(self.retries_max, self.loading_ms_max);
     }
 

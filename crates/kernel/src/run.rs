@@ -11,33 +11,27 @@
 //! count as a retry; no compaction by threshold follows another without a new message between them, since only
 //! a size that is asked for at the run's beginning or after a record starts one.
 
-use std::collections::BTreeMap;
-
-use serde::de::IgnoredAny;
-
 use crate::due;
 use crate::entry::{RunOutcome, Trigger};
 use crate::failure::{Failure, FailureClass};
-use crate::message::{AssistantMessage, Message, Part, StopReason, ToolCall, ToolResult};
+use crate::message::{AssistantMessage, Message, StopReason, ToolCall, ToolResult};
 use crate::path::Media;
-use crate::retry::{OUTPUT_TOKENS_MIN, Retries, Retry, lowered_output};
+use crate::run::calls::{Calls, cut_call};
+use crate::run::recovery::Recovery;
 use crate::usage;
 
 pub use crate::due::Size;
+pub use crate::run::recovery::is_full;
+
+mod calls;
+mod recovery;
 
 #[cfg(test)]
 mod tests;
 
-/// At this share of the window, a wordless refusal is taken for an overflow.
-const FULL_SHARE_PERCENT: u64 = 85;
 /// Why a call that was cut off is not run.
 const CUT_OFF: &str = "the answer ended in the middle of it, before its arguments were whole; send it again in full, in \
                        smaller parts if they are long";
-
-/// A refused call's name is recorded up to this length, in bytes.
-const REFUSED_NAME_BYTES_MAX: usize = 64;
-/// So many answers in a row may call more tools than one answer may.
-const EXCESSES_MAX: u32 = 3;
 
 /// What a run may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,35 +288,6 @@ pub struct Run {
     records_pending: u32,
 }
 
-/// What was tried to get the next answer.
-#[derive(Debug, Clone)]
-struct Recovery {
-    /// How often the model was and may be asked again, unchanged, for this answer.
-    retries: Retries,
-    /// How often this answer's request was too large, and the context was compacted for it.
-    overflows: u32,
-    /// How often the output limit was lowered for this answer.
-    output_lowered: u32,
-    /// The output limit that requests carry by themselves, in tokens.
-    output_configured: Option<u64>,
-    /// The output limit of the next request, in tokens.
-    output_tokens_max: Option<u64>,
-    /// Which images the next request carries.
-    media: Media,
-    /// Whether the provider cut the context silently: compact before the next model call.
-    must_compact: bool,
-    /// The failure that the compaction under way is to recover from.
-    last_failure: Option<Failure>,
-    /// How often in a row the provider said nothing at all to this request.
-    wordless: u32,
-    /// Whether that was taken for an overflow, so that the compaction under way may be for nothing.
-    suspected: bool,
-    /// Whether a compaction for such a suspicion came to nothing.
-    suspected_in_vain: bool,
-    /// Whether the last resort was taken for it.
-    gave_way: bool,
-}
-
 /// What the program's validators say of answers.
 #[derive(Debug, Clone, Default)]
 struct Validation {
@@ -334,35 +299,6 @@ struct Validation {
     rejections: u32,
     /// Why the last one was, where that ended the run.
     ended_by: Option<String>,
-}
-
-/// The tool calls of the newest answer.
-#[derive(Debug, Clone, Default)]
-struct Calls {
-    /// Those without a recorded result, by their order in the answer.
-    open: BTreeMap<usize, ToolCall>,
-    /// Whether the open calls were handed out to run.
-    are_running: bool,
-    /// The last open call, where it is not run, and why.
-    refused: Option<(ToolCall, String)>,
-    /// How many answers in a row called more tools than one answer may.
-    excesses: u32,
-    /// What the newest answer called, in order.
-    last: Vec<CallSignature>,
-    /// How many answers in a row called exactly that.
-    repeats: u32,
-}
-
-/// By what calls are told to be the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct CallSignature {
-    name: String,
-    arguments: String,
-}
-
-/// Whether so many tokens fill a window nearly: then a wordless refusal is taken for an overflow.
-pub fn is_full(tokens: u64, window: u64) -> bool {
-    tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT)
 }
 
 impl Run {
@@ -379,20 +315,7 @@ impl Run {
             steps: 0,
             answered_before: false,
             open_step: None,
-            recovery: Recovery {
-                retries: Retries::new(limits.retries_max, limits.loading_ms_max),
-                overflows: 0,
-                output_lowered: 0,
-                output_configured: output_tokens_max,
-                output_tokens_max,
-                media: Media::All,
-                must_compact: false,
-                last_failure: None,
-                wordless: 0,
-                suspected: false,
-                suspected_in_vain: false,
-                gave_way: false,
-            },
+            recovery: Recovery::new(limits, output_tokens_max),
             calls: Calls::default(),
             validation: Validation::default(),
             aborting: None,
@@ -510,58 +433,6 @@ impl Run {
         effects
     }
 
-    fn compacted(
-        &mut self,
-        installed: bool,
-        floor: Option<Failure>,
-        why: Option<&str>,
-        emergency: bool,
-    ) -> Vec<Effect> {
-        self.recovery.must_compact = false;
-        if std::mem::take(&mut self.recovery.suspected) && !installed {
-            // It was no overflow, or cannot be helped: asked again, as after any failure.
-            self.recovery.suspected_in_vain = true;
-            let said = self.recovery.last_failure.take();
-            let failure =
-                said.unwrap_or_else(|| Failure::new(FailureClass::Malformed, "the model said nothing"));
-            return self.retry(failure, 0);
-        }
-        if emergency && !installed {
-            return self.unrecovered(floor, why);
-        }
-        // A guess must not keep anything from being tried: then it is the provider that refuses.
-        if let Some(floor) = floor.filter(|_| !self.size.is_window_guessed) {
-            return self.end(Vec::new(), RunOutcome::Failed(floor));
-        }
-        if installed {
-            // What was measured no longer holds, nor what was lowered for it.
-            self.recovery.output_lowered = 0;
-            self.recovery.output_tokens_max = self.recovery.output_configured;
-            return self.measure(true);
-        }
-        self.ask()
-    }
-
-    /// An overflow that no compaction could help: ends with what is incompressible where our own count shows it, else
-    /// with what the provider said and why nothing was compacted.
-    fn unrecovered(&mut self, floor: Option<Failure>, why: Option<&str>) -> Vec<Effect> {
-        let said = self.recovery.last_failure.take();
-        let is_about_bytes =
-            said.as_ref().is_some_and(|failure| failure.class == FailureClass::PayloadTooLarge);
-        let failure = match (floor.filter(|_| !is_about_bytes), said) {
-            (Some(floor), _) => floor,
-            (None, Some(mut said)) => {
-                said.message.push_str("; ");
-                said.message.push_str(why.unwrap_or("there is nothing left to compact"));
-                said
-            }
-            (None, None) => {
-                Failure::new(FailureClass::ContextOverflow, "the request is larger than the model's window")
-            }
-        };
-        self.end(Vec::new(), RunOutcome::Failed(failure))
-    }
-
     fn answered(&mut self, answer: AssistantMessage, jitter: u64) -> Vec<Effect> {
         // A count that our own contradicts says nothing here either.
         let reported = answer.usage.map(|usage| usage.input_tokens);
@@ -624,13 +495,7 @@ impl Run {
             };
         }
         self.steps += 1;
-        self.recovery.retries.answered();
-        self.recovery.wordless = 0;
-        self.recovery.suspected_in_vain = false;
-        self.recovery.gave_way = false;
-        self.recovery.overflows = 0;
-        self.recovery.output_lowered = 0;
-        self.recovery.output_tokens_max = self.recovery.output_configured;
+        self.recovery.answered();
         let mut effects = Vec::new();
         if input_tokens > window {
             self.recovery.must_compact = true;
@@ -711,29 +576,6 @@ impl Run {
         }
     }
 
-    /// Whether a guard ends the run instead of running these calls.
-    fn guard(&mut self, calls: &[ToolCall]) -> Option<String> {
-        let signature =
-            |call: &ToolCall| CallSignature { name: call.name.clone(), arguments: call.arguments.clone() };
-        let signature: Vec<CallSignature> = calls.iter().map(signature).collect();
-        if signature == self.calls.last {
-            self.calls.repeats += 1;
-        } else {
-            self.calls.repeats = 1;
-            self.calls.last = signature;
-        }
-        if self.calls.repeats > self.limits.repeats_max {
-            let name = &calls[0].name;
-            return Some(format!("the same call of `{name}` came {} times in a row", self.calls.repeats));
-        }
-        if self.calls.excesses > EXCESSES_MAX {
-            let times = self.calls.excesses;
-            return Some(format!("{times} answers in a row called more tools than one answer may"));
-        }
-        (self.steps >= self.limits.steps_max)
-            .then(|| format!("the run reached its limit of {} steps", self.limits.steps_max))
-    }
-
     fn recorded(&mut self, delivered: u32) -> Vec<Effect> {
         self.records_pending -= 1;
         match self.phase {
@@ -793,135 +635,6 @@ impl Run {
         vec![Effect::Record { messages: vec![Message::ToolResult(result)], boundary }]
     }
 
-    fn is_full(&self) -> bool {
-        self.size.window.is_some_and(|window| is_full(self.size.tokens, window))
-    }
-
-    fn failed(&mut self, failure: Failure, wordless: bool, jitter: u64) -> Vec<Effect> {
-        // A stream without any event, closed or broken; a refusal without a body has a status that says more.
-        let is_silence = wordless && matches!(failure.class, FailureClass::Malformed | FailureClass::Timeout);
-        self.recovery.wordless = if is_silence { self.recovery.wordless + 1 } else { 0 };
-        if wordless && self.is_full() {
-            let mut failure = failure;
-            failure.class = FailureClass::ContextOverflow;
-            return self.overflowed(failure);
-        }
-        if self.is_suspect() && !self.recovery.suspected_in_vain {
-            // A summary shows that the provider takes smaller requests. Nothing is cut for a suspicion.
-            return self.compact_for_suspicion(failure, false);
-        }
-        match failure.class {
-            FailureClass::ContextOverflow => self.overflowed(failure),
-            FailureClass::PayloadTooLarge => match self.recovery.media.less() {
-                Some(less) => {
-                    self.recovery.media = less;
-                    self.ask()
-                }
-                None => self.compact_for(failure),
-            },
-            FailureClass::OutputLimit if self.recovery.output_lowered < 2 => {
-                self.recovery.output_lowered += 1;
-                let now = self.recovery.output_tokens_max;
-                self.recovery.output_tokens_max = Some(lowered_output(now, failure.limit));
-                // The model's own limit: it holds for the rest of the run.
-                self.recovery.output_configured = self.recovery.output_tokens_max;
-                self.ask()
-            }
-            FailureClass::RateLimited
-            | FailureClass::Overloaded
-            | FailureClass::Timeout
-            | FailureClass::Malformed
-            | FailureClass::Loading => self.retry(failure, jitter),
-            FailureClass::OutputLimit
-            | FailureClass::RequestTooLargeForRateLimit
-            | FailureClass::Quota
-            | FailureClass::Auth
-            | FailureClass::ContentFilter
-            | FailureClass::ContextFloor
-            | FailureClass::Other => self.end(Vec::new(), RunOutcome::Failed(failure)),
-        }
-    }
-
-    /// Whether the provider's silence may mean that the request is too large, whatever the numbers say: it came again, and
-    /// the window is a guess, or smaller requests were answered.
-    fn is_suspect(&self) -> bool {
-        let is_doubtful = self.size.is_window_guessed
-            || self.size.window.is_none()
-            || self.answered_before
-            || self.steps > 0;
-        is_doubtful && self.was_silent_again()
-    }
-
-    /// Whether the provider said nothing again, and something may still be done about it.
-    fn was_silent_again(&self) -> bool {
-        self.recovery.wordless > 1 && self.may_compact && self.recovery.overflows < self.limits.overflows_max
-    }
-
-    /// Compacts because the provider said nothing again.
-    fn compact_for_suspicion(&mut self, failure: Failure, at_window: bool) -> Vec<Effect> {
-        let failed_attempts = self.recovery.overflows;
-        self.recovery.overflows += 1;
-        self.recovery.suspected = true;
-        // If it says nothing again, that is not for the first time.
-        self.recovery.wordless = 1;
-        self.recovery.last_failure = Some(failure);
-        self.phase = Phase::Compacting { emergency: true };
-        let compact = Effect::Compact { trigger: Trigger::Overflow, at_window, failed_attempts };
-        vec![Effect::OverflowDetected, compact]
-    }
-
-    /// Waits and asks again, unchanged; or gives up.
-    fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
-        let Some(Retry { delay_ms, attempt }) = self.recovery.retries.next(&failure, jitter) else {
-            if self.was_silent_again() && !self.recovery.gave_way {
-                // Before the session is of no use to anybody, something gives way, once. That holds without a doubt too:
-                // where nothing was ever answered, it may be an unanswered prompt that is too large.
-                self.recovery.gave_way = true;
-                return self.compact_for_suspicion(failure, true);
-            }
-            let mut failure = failure;
-            if self.recovery.wordless > 0 {
-                failure.message.push_str("; the request may be larger than the server takes");
-            }
-            return self.end(Vec::new(), RunOutcome::Failed(failure));
-        };
-        self.phase = Phase::Waiting;
-        vec![Effect::Wait { delay_ms, attempt, failure }]
-    }
-
-    /// The request is larger than the window. Where less output would make it fit, that is asked for first.
-    fn overflowed(&mut self, failure: Failure) -> Vec<Effect> {
-        if let Some(room) = self.room_for_output(&failure) {
-            self.recovery.output_lowered += 1;
-            self.recovery.output_tokens_max = Some(room);
-            return self.ask();
-        }
-        self.compact_for(failure)
-    }
-
-    /// The output that fits beside the input, if it is less than what was asked for and worth asking for.
-    fn room_for_output(&self, failure: &Failure) -> Option<u64> {
-        // Only where the request named an output limit can the sum be what is too large.
-        let now = self.recovery.output_tokens_max.filter(|_| self.recovery.output_lowered == 0)?;
-        let limit = failure.limit.or(self.size.window)?;
-        // Our estimate may be too low; the provider's own number, if it is the sum, is not.
-        let said = failure.requested.map_or(0, |requested| requested.saturating_sub(now));
-        let room = limit.saturating_sub((self.size.tokens + self.size.tokens / 10).max(said));
-        (OUTPUT_TOKENS_MIN..now).contains(&room).then_some(room)
-    }
-
-    /// Compacts, a rung lower each time, and asks again; or gives up.
-    fn compact_for(&mut self, failure: Failure) -> Vec<Effect> {
-        if !self.may_compact || self.recovery.overflows >= self.limits.overflows_max {
-            return self.end(Vec::new(), RunOutcome::Failed(failure));
-        }
-        let failed_attempts = self.recovery.overflows;
-        self.recovery.overflows += 1;
-        self.recovery.last_failure = Some(failure);
-        self.phase = Phase::Compacting { emergency: true };
-        vec![Effect::Compact { trigger: Trigger::Overflow, at_window: true, failed_attempts }]
-    }
-
     fn abort(&mut self, partial: Option<Box<AssistantMessage>>, cause: AbortCause) -> Vec<Effect> {
         if self.phase == Phase::Ending {
             // The answer is complete and on its way to the log, which may end the run with it.
@@ -959,55 +672,7 @@ impl Run {
     }
 }
 
-impl RunLimits {
-    /// The answer with no more calls than may be run, and one more that is refused with a reason for the model, if
-    /// there were more: a clause without a full stop. The calls after that one are left out, so that neither the log
-    /// nor the next request grows with what a model can write down.
-    fn within(self, mut answer: AssistantMessage) -> (AssistantMessage, Option<(ToolCall, String)>) {
-        let size = |call: &ToolCall| (call.name.len() + call.arguments.len()) as u64;
-        let (mut taken, mut bytes) = (0_u32, 0_u64);
-        let fits = |call: &&ToolCall| {
-            (taken, bytes) = (taken + 1, bytes.saturating_add(size(call)));
-            taken <= self.calls_max && bytes <= self.call_bytes_max
-        };
-        let kept = answer.tool_calls().take_while(fits).count();
-        let calls = answer.tool_calls().count();
-        if kept == calls {
-            return (answer, None);
-        }
-        let bytes: u64 = answer.tool_calls().map(size).sum();
-        let (calls_max, bytes_max, more) = (self.calls_max, self.call_bytes_max, calls - kept - 1);
-        let reason = format!(
-            "one answer may call at most {calls_max} tools, with at most {bytes_max} bytes of arguments together, and \
-             this one had {calls} calls with {bytes} bytes; this call and {more} after it were left out, so make them \
-             again, fewer at a time"
-        );
-        let mut position = 0;
-        let mut refused = None;
-        answer.content.retain_mut(|part| {
-            let Part::ToolCall(call) = part else { return true };
-            position += 1;
-            if position == kept + 1 {
-                // Its arguments may be what is too large, and nothing is done with them.
-                call.name.truncate(call.name.floor_char_boundary(REFUSED_NAME_BYTES_MAX));
-                call.arguments = "{}".to_owned();
-                refused = Some(call.clone());
-            }
-            position <= kept + 1
-        });
-        (answer, refused.map(|call| (call, reason)))
-    }
-}
-
 /// What a model is told of an answer that was rejected.
 fn correction(reason: &str) -> String {
     format!("Your answer was not accepted: {reason}\nAnswer again, in full.")
-}
-
-/// The call that the answer's end cut off: its arguments are not whole, or never began. What was meant is not
-/// known, though a tool without parameters would take nothing for everything.
-fn cut_call(answer: &AssistantMessage) -> Option<&ToolCall> {
-    let was_cut = matches!(answer.stop, StopReason::Length | StopReason::ContentFilter);
-    let last = answer.content.last().and_then(Part::as_tool_call).filter(|_| was_cut)?;
-    serde_json::from_str::<IgnoredAny>(&last.arguments).is_err().then_some(last)
 }

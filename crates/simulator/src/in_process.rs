@@ -193,7 +193,11 @@ impl Performance {
                 Step::Wait(ms) => sleep(Duration::from_millis(ms)).await,
                 Step::Stall { for_ms, .. } => stall(for_ms).await,
                 Step::Fired(fault) => self.flight.fired(fault),
-                Step::Reset | Step::Refuse => return self.end(Err(reset())),
+                Step::Reset | Step::Refuse => {
+                    // As over HTTP: a stream that breaks off before its first event says as little as an empty one.
+                    let empty_stream = !self.gathered.has_event;
+                    return self.end(Err(ProviderError { empty_stream, ..reset() }));
+                }
                 Step::Raw(raw) => return self.end(Err(raw_error(&raw))),
                 Step::Piece(piece) => {
                     self.gathered.has_event = true;

@@ -1,8 +1,9 @@
 //! A server that says nothing where a request is too large for it: nothing at all, with a window that nobody knows.
 
+use greenroom::kernel::Usage;
 use greenroom::prelude::*;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Simulator,
+    ByPurpose, CallInfo, ErrorDialect, Fault, Function, Point, Reply as Said, Script, SeenRequest, Simulator,
     SimulatorOptions, Summariser,
 };
 
@@ -102,6 +103,52 @@ async fn a_prompt_that_is_too_large_locks_no_session() {
                 session.state().await.unwrap().context
             );
             session.prompt("and on").await.unwrap();
+        }
+    }
+}
+
+/// A script whose server says nothing, in one of the ways there are, to what is larger than it takes.
+struct SilentAbove<S> {
+    tokens: u64,
+    silence: Said,
+    script: S,
+}
+
+impl<S: Script> Script for SilentAbove<S> {
+    fn reply(&self, request: &SeenRequest, info: CallInfo) -> Said {
+        if request.tokens > self.tokens { self.silence.clone() } else { self.script.reply(request, info) }
+    }
+}
+
+/// However a server says nothing: it ends its stream, breaks it off, or makes an answer of nothing of it, as gateways do.
+#[tokio::test(start_paused = true)]
+async fn every_kind_of_silence_locks_no_session() {
+    let usage = Usage { input_tokens: 0, output_tokens: 0, ..Usage::default() };
+    let silences = [
+        ("an empty stream", Said::fault(Fault::EmptyStream)),
+        ("a stream that breaks off", Said::fault(Fault::Reset(Point::AfterHeaders))),
+        ("an answer of nothing", Said::text("").with_usage(usage)),
+    ];
+    for (name, silence) in silences {
+        for definition in [Agent::new("nobody-knows"), agent(60_000)] {
+            let script = ByPurpose::new(talker(150), Summariser::Obedient);
+            let script = SilentAbove { tokens: 4_000, silence: silence.clone(), script };
+            let model =
+                Simulator::new(SimulatorOptions { window: 1_000_000, ..SimulatorOptions::new(script) });
+            let runtime = runtime(&model).await;
+            let session = runtime.open("s", &definition).await.unwrap();
+            let mut events = session.subscribe();
+            let mut seen = Vec::new();
+            for run in 0..40 {
+                let answer = session.prompt(text(&format!("q{run}."), 150)).await;
+                assert!(answer.is_ok(), "{name}: prompt {run}: {answer:?}");
+                seen.extend(drain(&mut events));
+            }
+            let ended = ends(&seen);
+            let completed = ended.iter().filter(|end| end.outcome.as_str() == "completed").count();
+            assert!(completed >= 3, "{name}: {ended:?}");
+            assert!(ended.iter().all(|end| end.outcome.as_str() != "truncated"), "{name}: {ended:?}");
+            model.assert_clean();
         }
     }
 }

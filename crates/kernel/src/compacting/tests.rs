@@ -1,12 +1,18 @@
 //! Compactions driven by scripted summarisers, from plan to end.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
 
+use super::give_way::active_tokens;
 use super::summaries::CALLS_MAX;
 use super::*;
+use crate::failure::FailureClass;
 use crate::message::{Part, StopReason};
 use crate::notation::{Random, Sketch, assistant, calls, odd_path, path, says};
 use crate::path::{ActivePath, project};
+use crate::retry::Retries;
+use crate::run::is_full;
+use crate::settings::CompactionSettings;
 
 /// How a summariser behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

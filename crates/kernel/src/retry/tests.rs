@@ -43,6 +43,6 @@ fn loading_takes_no_retries_and_an_answer_gives_all_back() {
     assert_eq!(retries.next(&loading, 0), Some(Retry { delay_ms: 1_000, attempt: 1 }));
     assert_eq!(retries.next(&broken, 0), Some(Retry { delay_ms: 500, attempt: 1 }));
     assert_eq!((retries.next(&loading, 0), retries.next(&broken, 0)), (None, None));
-    retries.answered();
+    retries.renew();
     assert!(retries.next(&loading, 0).is_some() && retries.next(&broken, 0).is_some());
 }

@@ -469,6 +469,17 @@ fn silence_that_comes_again_is_compacted_for_and_costs_nothing_before_the_end() 
         (silence(), "overflow; compact overflow window 1"),
         (compacted(true), "measure"),
         (size(10), "ask"),
+        // A smaller request is another one: it has all its retries, and nothing gives way a second time.
+        (silence(), "wait 500 #1"),
+        (Input::Waited, "ask"),
+        (silence(), "wait 1000 #2"),
+        (Input::Waited, "ask"),
+        (silence(), "wait 2000 #3"),
+        (Input::Waited, "ask"),
+        (silence(), "wait 4000 #4"),
+        (Input::Waited, "ask"),
+        (silence(), "wait 8000 #5"),
+        (Input::Waited, "ask"),
         (silence(), "end failed malformed ()"),
     ]);
     check_run(run().answered_before(true), in_vain);

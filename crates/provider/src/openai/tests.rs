@@ -302,6 +302,25 @@ async fn empty_streams() {
 }
 
 #[tokio::test]
+async fn a_stream_that_breaks_off_before_its_first_event_is_silence_too() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
+    // A chunked body that has none of its chunks or a part of one, one of a known length, and pings.
+    for rest in [
+        "transfer-encoding: chunked\r\n\r\n",
+        "content-length: 9999\r\n\r\n",
+        "content-length: 9999\r\n\r\n: ping\n\n",
+    ] {
+        let ((told, end), _) = play(Play::Break(format!("{HEAD}{rest}"))).await;
+        let error = end.expect_err("it broke");
+        assert!(told.is_empty() && error.empty_stream && error.connection_lost, "{rest:?}: {error:?}");
+        assert_eq!(error.failure.class, FailureClass::Timeout, "{rest:?}");
+    }
+    let said = lines(&[r#"{"choices":[{"delta":{"content":"hi"}}]}"#]);
+    let ((_, end), _) = play(Play::Break(format!("{HEAD}content-length: 9999\r\n\r\n{said}"))).await;
+    assert!(!end.expect_err("it broke").empty_stream, "it said something");
+}
+
+#[tokio::test]
 async fn errors_inside_a_stream() {
     let text = r#"{"choices":[{"delta":{"content":"hi"}}]}"#;
     let died = r#"{"error":{"message":"litellm.APIConnectionError: upstream died","type":null,"param":null,"code":"500"}}"#;

@@ -1,0 +1,239 @@
+//! What gives way where no summary helps: tool results, then the oldest messages, and at last nothing.
+//!
+//! Invariants: nothing here asks a model; what is cut is no more than leaves the room that success demands, where that
+//! room can be had; newest results lose their middles, never a whole message; where even the smallest context
+//! does not fit, the end says what is in it.
+
+use std::sync::Arc;
+
+use super::{Author, Compacting, CompactionParams, Effect, Phase, PruneSegment, Rung, Segment};
+use crate::compacting::summaries::{SUMMARY_TOKENS_MIN, to_estimate};
+use crate::due::answer_room_max;
+use crate::entry::{CompactionOutcome, Entry, EntryId, Prune, PrunedResult};
+use crate::failure::{Failure, FailureClass};
+use crate::path::{ActivePath, as_sent, is_message};
+use crate::plan::{Plan, plan};
+use crate::prune;
+use crate::run::is_full;
+use crate::summary;
+
+impl Compacting {
+    /// The last rung needs no smaller plan than the one before: its summary is smaller.
+    pub(super) fn last_resort(&mut self, why: String) -> Vec<Effect> {
+        self.rung = Rung::LastResort;
+        self.last_first_kept = None;
+        self.unsummarised = Some(why);
+        let mut effects = self.summaries.clear();
+        if self.consulted {
+            effects.extend(self.give_way());
+            return effects;
+        }
+        effects.extend(match plan(&self.params.path, &self.options()) {
+            Ok(least) => {
+                self.consulted = true;
+                self.plan = Some(least.clone());
+                self.phase = Phase::Hooks;
+                vec![Effect::Consult(Box::new(least))]
+            }
+            // Nothing can be cut, so there is nothing that a hook could speak of.
+            Err(_) => self.give_way(),
+        });
+        effects
+    }
+
+    /// The last resort: what gives way costs as little as can be. First old tool results, then as much of the oldest as
+    /// leaves the room that success demands, then the middles of the newest results; and where that room cannot be had,
+    /// what can be sent at all.
+    pub(super) fn give_way(&mut self) -> Vec<Effect> {
+        let old = prune::old_results(&self.params.path, self.estimate_window());
+        if self.prune(old) && self.has_room(self.tokens_now()) {
+            return self.install_prune();
+        }
+        if let Some(segment) = self.least_cut() {
+            return self.install(segment);
+        }
+        if self.shorten() {
+            if self.has_room(self.tokens_now()) {
+                return self.install_prune();
+            }
+            if let Some(segment) = self.least_cut() {
+                return self.install(segment);
+            }
+        }
+        if !self.pruned.is_empty() && self.can_be_sent(self.tokens_now()) {
+            return self.install_prune();
+        }
+        match self.greatest_cut() {
+            Some(segment) => self.install(segment),
+            None => self.floor(),
+        }
+    }
+
+    /// The truncation that replaces the least and leaves the room that success demands; `None` where none does.
+    pub(super) fn least_cut(&self) -> Option<Box<Segment>> {
+        let cap = self.params.settings.summary_cap(self.params.window);
+        let places = Plan::places(&self.params.path);
+        let at = |place: &EntryId| {
+            let segment = self.cut_at(*place, cap)?;
+            self.has_room(segment.compaction.tokens_after).then_some(segment)
+        };
+        // The later the cut, the less is kept.
+        let first = places.partition_point(|place| at(place).is_none());
+        places.get(first).and_then(at)
+    }
+
+    /// The truncation that keeps as little as is legal, if what it keeps can be sent.
+    pub(super) fn greatest_cut(&self) -> Option<Box<Segment>> {
+        let least = plan(&self.params.path, &self.least_options()).ok()?;
+        let cap = self.params.settings.summary_cap(self.params.window);
+        // Even the summary before it may be too much.
+        let room = self.room_for_summary(&least).unwrap_or(cap).min(cap).max(SUMMARY_TOKENS_MIN);
+        let segment = self.cut_at(least.first_kept, room)?;
+        self.can_be_sent(segment.compaction.tokens_after).then_some(segment)
+    }
+
+    /// Everything before this place, cut; what stands there has at most `cap_tokens` of the summary before it.
+    pub(super) fn cut_at(&self, first_kept: EntryId, cap_tokens: u64) -> Option<Box<Segment>> {
+        let least = plan(&self.params.path, &self.least_options()).ok()?;
+        let plan = least.moved_to(&self.params.path, first_kept)?;
+        self.segment(&plan, summary::truncated(&plan, cap_tokens), Author::Nobody)
+    }
+
+    /// Leaves out the middles of the newest results, once. Gives whether that made anything smaller.
+    pub(super) fn shorten(&mut self) -> bool {
+        if std::mem::replace(&mut self.shortened, true) {
+            return false;
+        }
+        let ratio = self.params.ratio;
+        let room = to_estimate(self.room_tokens().saturating_sub(self.params.overhead), ratio);
+        let all = active_tokens(&self.params.path);
+        let from = |first: EntryId| prune::results_tokens(&self.params.path, first);
+        // Where the rest leaves half of the room, nothing else has to give way.
+        let first = EntryId(0);
+        let beside = all.saturating_sub(from(first));
+        let (first, budget) = match room.saturating_sub(beside) {
+            budget if budget >= room / 2 => (first, budget),
+            // Else for what is newest, with room for a summary beside it.
+            _ => {
+                let least = plan(&self.params.path, &self.least_options());
+                let first = least.map_or(first, |plan| plan.first_kept);
+                let sent = as_sent(&self.params.path);
+                let is_kept = |entry: &&Arc<Entry>| entry.id >= first && is_message(&entry.kind);
+                let kept: u64 = sent.iter().filter(is_kept).map(|entry| entry.tokens).sum();
+                (first, (room - room / 4).saturating_sub(kept - from(first)))
+            }
+        };
+        let middles = prune::middles(&self.params.path, first, budget);
+        self.prune(middles)
+    }
+
+    /// Where somebody asked for a compaction of a context that does not fit its window, and nothing can be summarised:
+    /// what is newest is shortened.
+    pub(super) fn shorten_alone(&mut self, why: &str) -> Option<Vec<Effect>> {
+        if !self.params.is_over() || !self.shorten() {
+            return None;
+        }
+        self.unsummarised = Some(why.to_owned());
+        Some(self.install_prune())
+    }
+
+    /// Sends these results shorter from here on. Gives whether there are any.
+    pub(super) fn prune(&mut self, results: Vec<PrunedResult>) -> bool {
+        if results.is_empty() {
+            return false;
+        }
+        let names = |entry: EntryId| results.iter().any(|result| result.entry == entry);
+        self.pruned.retain(|before| !names(before.entry));
+        self.params.add_prune(self.prune_of(results.clone()));
+        self.pruned.extend(results);
+        self.pruned.sort_by_key(|result| result.entry);
+        true
+    }
+
+    pub(super) fn prune_of(&self, results: Vec<PrunedResult>) -> Prune {
+        let (trigger, tokens_before) = (self.params.trigger, self.params.tokens_before);
+        Prune { results, trigger, tokens_before, tokens_after: self.tokens_now() }
+    }
+
+    /// The context with the results as they would be sent, in tokens.
+    pub(super) fn tokens_now(&self) -> u64 {
+        self.params.overhead + self.params.ratio.apply(active_tokens(&self.params.path))
+    }
+
+    /// Whether a context of this size leaves the room that success demands, whoever asked.
+    pub(super) fn has_room(&self, tokens: u64) -> bool {
+        tokens <= self.room_tokens()
+    }
+
+    /// The largest context that leaves that room, in tokens. Where the provider refused what was compacted before, its
+    /// window is smaller than anybody knows: half of it, each time.
+    pub(super) fn room_tokens(&self) -> u64 {
+        let CompactionParams { window, overhead, .. } = self.params;
+        let room = self.params.settings.target_tokens(window, overhead).saturating_sub(overhead);
+        overhead + (room >> self.params.failed_attempts.min(8))
+    }
+
+    /// Whether a context can be sent at the window, though it be above the trigger, which is better than nothing: with
+    /// room for an answer, or the next request would be at the window again.
+    pub(super) fn can_be_sent(&self, tokens: u64) -> bool {
+        let window = self.params.window;
+        let room = (self.params.settings.reserve(window) / 2).max(answer_room_max(window));
+        self.params.at_window && tokens < window.saturating_sub(room)
+    }
+
+    pub(super) fn install_prune(&mut self) -> Vec<Effect> {
+        let reason = self.reason();
+        let outcome = CompactionOutcome::Pruned { reason };
+        let active = ActivePath::of(&self.params.path);
+        let (base, messages) = (active.compaction_id(), active.messages());
+        let prune = self.prune_of(self.pruned.clone());
+        self.phase = Phase::Install;
+        self.on_its_way = Some(outcome.clone());
+        vec![Effect::InstallPrune(Box::new(PruneSegment {
+            base,
+            prune,
+            messages,
+            usage: self.summaries.usage(),
+            outcome,
+        }))]
+    }
+
+    /// Even the smallest context is too large. Where our own count shows it, says what is in it; else it is the
+    /// provider that must refuse, whatever it reported before.
+    pub(super) fn floor(&mut self) -> Vec<Effect> {
+        let CompactionParams { known_window: window, overhead, .. } = self.params;
+        let newest: u64 = match plan(&self.params.path, &self.least_options()) {
+            Ok(plan) => {
+                let is_kept = |entry: &&Arc<Entry>| entry.id >= plan.first_kept && is_message(&entry.kind);
+                as_sent(&self.params.path).iter().filter(is_kept).map(|entry| entry.tokens).sum()
+            }
+            Err(_) => active_tokens(&self.params.path),
+        };
+        let requested = overhead.saturating_add(newest);
+        if !is_full(requested, window) {
+            let reason = format!(
+                "nothing is left to compact: by our own count, what is kept has {requested} tokens in a window of \
+                 {window}"
+            );
+            return self.end(CompactionOutcome::Failed { reason }, None);
+        }
+        let message = format!(
+            "the context cannot be made small enough for the window of {window} tokens: the system prompt, tools and \
+             instructions have {overhead} tokens and the newest messages, which are kept, {newest}; shorten them, or \
+             use a model with a larger window"
+        );
+        let mut failure = Failure::new(FailureClass::ContextFloor, message.clone());
+        failure.limit = Some(window);
+        failure.requested = Some(requested);
+        self.end(CompactionOutcome::Failed { reason: message }, Some(failure))
+    }
+}
+
+/// The active messages and the summary before them, as they are sent, in tokens by our own count.
+pub(super) fn active_tokens(path: &[Arc<Entry>]) -> u64 {
+    let path = as_sent(path);
+    let active = ActivePath::of(&path);
+    let summary = active.compaction.map_or(0, |index| path[index].tokens);
+    let messages = active.entries().iter().filter(|entry| is_message(&entry.kind));
+    messages.map(|entry| entry.tokens).sum::<u64>() + summary
+}

@@ -1,0 +1,269 @@
+//! What a run does when a model call fails: it asks again, asks for less, or has the context compacted.
+//!
+//! Invariants: an overflow is no retry; each overflow of one answer takes a lower rung of the ladder than the one before,
+//! and at most `overflows_max` are tried; nothing is cut on the suspicion that silence means an overflow, but once,
+//! when the run would fail otherwise.
+
+use super::{Effect, Phase, Run, RunLimits};
+use crate::entry::{RunOutcome, Trigger};
+use crate::failure::{Failure, FailureClass};
+use crate::path::Media;
+use crate::retry::{OUTPUT_TOKENS_MIN, Retries, Retry, lowered_output};
+
+/// At this share of the window, a wordless refusal is taken for an overflow.
+const FULL_SHARE_PERCENT: u64 = 85;
+
+/// Whether so many tokens fill a window nearly: then a wordless refusal is taken for an overflow.
+pub fn is_full(tokens: u64, window: u64) -> bool {
+    tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT)
+}
+
+/// What was tried to get the next answer.
+#[derive(Debug, Clone)]
+pub(super) struct Recovery {
+    /// How often the model was and may be asked again, unchanged, for this answer.
+    pub(super) retries: Retries,
+    /// How often this answer's request was too large, and the context was compacted for it.
+    pub(super) overflows: u32,
+    /// How often the output limit was lowered for this answer.
+    pub(super) output_lowered: u32,
+    /// The output limit that requests carry by themselves, in tokens.
+    pub(super) output_configured: Option<u64>,
+    /// The output limit of the next request, in tokens.
+    pub(super) output_tokens_max: Option<u64>,
+    /// Which images the next request carries.
+    pub(super) media: Media,
+    /// Whether the provider cut the context silently: compact before the next model call.
+    pub(super) must_compact: bool,
+    /// The failure that the compaction under way is to recover from.
+    pub(super) last_failure: Option<Failure>,
+    /// How often in a row the provider said nothing at all to this request.
+    pub(super) wordless: u32,
+    /// Whether that was taken for an overflow, so that the compaction under way may be for nothing.
+    pub(super) suspected: bool,
+    /// Whether a compaction for such a suspicion came to nothing.
+    pub(super) suspected_in_vain: bool,
+    /// Whether the last resort was taken for it.
+    pub(super) gave_way: bool,
+}
+
+impl Recovery {
+    pub(super) fn new(limits: RunLimits, output_configured: Option<u64>) -> Self {
+        Self {
+            retries: Retries::new(limits.retries_max, limits.loading_ms_max),
+            overflows: 0,
+            output_lowered: 0,
+            output_configured,
+            output_tokens_max: output_configured,
+            media: Media::All,
+            must_compact: false,
+            last_failure: None,
+            wordless: 0,
+            suspected: false,
+            suspected_in_vain: false,
+            gave_way: false,
+        }
+    }
+
+    /// The model answered: what was tried to get this answer says nothing of the next.
+    pub(super) fn answered(&mut self) {
+        self.retries.renew();
+        self.wordless = 0;
+        self.suspected_in_vain = false;
+        self.gave_way = false;
+        self.overflows = 0;
+        self.restore_output();
+    }
+
+    /// The output limit is what the requests carry by themselves again.
+    fn restore_output(&mut self) {
+        self.output_lowered = 0;
+        self.output_tokens_max = self.output_configured;
+    }
+}
+
+impl Run {
+    pub(super) fn compacted(
+        &mut self,
+        installed: bool,
+        floor: Option<Failure>,
+        why: Option<&str>,
+        emergency: bool,
+    ) -> Vec<Effect> {
+        self.recovery.must_compact = false;
+        if std::mem::take(&mut self.recovery.suspected) && !installed {
+            // It was no overflow, or cannot be helped: asked again, as after any failure.
+            self.recovery.suspected_in_vain = true;
+            let said = self.recovery.last_failure.take();
+            let failure =
+                said.unwrap_or_else(|| Failure::new(FailureClass::Malformed, "the model said nothing"));
+            return self.retry(failure, 0);
+        }
+        if emergency && !installed {
+            return self.unrecovered(floor, why);
+        }
+        // A guess must not keep anything from being tried: then it is the provider that refuses.
+        if let Some(floor) = floor.filter(|_| !self.size.is_window_guessed) {
+            return self.end(Vec::new(), RunOutcome::Failed(floor));
+        }
+        if installed {
+            if self.recovery.gave_way {
+                // What is asked now is another request than the one that had all the retries.
+                self.recovery.retries.renew();
+            }
+            // What was measured no longer holds, nor what was lowered for it.
+            self.recovery.restore_output();
+            return self.measure(true);
+        }
+        self.ask()
+    }
+
+    /// An overflow that no compaction could help: ends with what is incompressible where our own count shows it, else
+    /// with what the provider said and why nothing was compacted.
+    fn unrecovered(&mut self, floor: Option<Failure>, why: Option<&str>) -> Vec<Effect> {
+        let said = self.recovery.last_failure.take();
+        let is_about_bytes =
+            said.as_ref().is_some_and(|failure| failure.class == FailureClass::PayloadTooLarge);
+        let failure = match (floor.filter(|_| !is_about_bytes), said) {
+            (Some(floor), _) => floor,
+            (None, Some(mut said)) => {
+                said.message.push_str("; ");
+                said.message.push_str(why.unwrap_or("there is nothing left to compact"));
+                said
+            }
+            (None, None) => {
+                Failure::new(FailureClass::ContextOverflow, "the request is larger than the model's window")
+            }
+        };
+        self.end(Vec::new(), RunOutcome::Failed(failure))
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.size.window.is_some_and(|window| is_full(self.size.tokens, window))
+    }
+
+    pub(super) fn failed(&mut self, failure: Failure, wordless: bool, jitter: u64) -> Vec<Effect> {
+        // A stream without any event, closed or broken; a refusal without a body has a status that says more.
+        let is_silence = wordless && matches!(failure.class, FailureClass::Malformed | FailureClass::Timeout);
+        self.recovery.wordless = if is_silence { self.recovery.wordless + 1 } else { 0 };
+        if wordless && self.is_full() {
+            let mut failure = failure;
+            failure.class = FailureClass::ContextOverflow;
+            return self.overflowed(failure);
+        }
+        if self.is_suspect() && !self.recovery.suspected_in_vain {
+            // A summary shows that the provider takes smaller requests. Nothing is cut for a suspicion.
+            return self.compact_for_suspicion(failure, false);
+        }
+        match failure.class {
+            FailureClass::ContextOverflow => self.overflowed(failure),
+            FailureClass::PayloadTooLarge => match self.recovery.media.less() {
+                Some(less) => {
+                    self.recovery.media = less;
+                    self.ask()
+                }
+                None => self.compact_for(failure),
+            },
+            FailureClass::OutputLimit if self.recovery.output_lowered < 2 => {
+                self.recovery.output_lowered += 1;
+                let now = self.recovery.output_tokens_max;
+                self.recovery.output_tokens_max = Some(lowered_output(now, failure.limit));
+                // The model's own limit: it holds for the rest of the run.
+                self.recovery.output_configured = self.recovery.output_tokens_max;
+                self.ask()
+            }
+            FailureClass::RateLimited
+            | FailureClass::Overloaded
+            | FailureClass::Timeout
+            | FailureClass::Malformed
+            | FailureClass::Loading => self.retry(failure, jitter),
+            FailureClass::OutputLimit
+            | FailureClass::RequestTooLargeForRateLimit
+            | FailureClass::Quota
+            | FailureClass::Auth
+            | FailureClass::ContentFilter
+            | FailureClass::ContextFloor
+            | FailureClass::Other => self.end(Vec::new(), RunOutcome::Failed(failure)),
+        }
+    }
+
+    /// Whether the provider's silence may mean that the request is too large, whatever the numbers say: it came again, and
+    /// the window is a guess, or smaller requests were answered.
+    fn is_suspect(&self) -> bool {
+        let is_doubtful = self.size.is_window_guessed
+            || self.size.window.is_none()
+            || self.answered_before
+            || self.steps > 0;
+        is_doubtful && self.was_silent_again()
+    }
+
+    /// Whether the provider said nothing again, and something may still be done about it.
+    fn was_silent_again(&self) -> bool {
+        self.recovery.wordless > 1 && self.may_compact && self.recovery.overflows < self.limits.overflows_max
+    }
+
+    /// Compacts because the provider said nothing again.
+    fn compact_for_suspicion(&mut self, failure: Failure, at_window: bool) -> Vec<Effect> {
+        let failed_attempts = self.recovery.overflows;
+        self.recovery.overflows += 1;
+        self.recovery.suspected = true;
+        // If it says nothing again, that is not for the first time.
+        self.recovery.wordless = 1;
+        self.recovery.last_failure = Some(failure);
+        self.phase = Phase::Compacting { emergency: true };
+        let compact = Effect::Compact { trigger: Trigger::Overflow, at_window, failed_attempts };
+        vec![Effect::OverflowDetected, compact]
+    }
+
+    /// Waits and asks again, unchanged; or gives up.
+    pub(super) fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
+        let Some(Retry { delay_ms, attempt }) = self.recovery.retries.next(&failure, jitter) else {
+            if self.was_silent_again() && !self.recovery.gave_way {
+                // Before the session is of no use to anybody, something gives way, once. That holds without a doubt too:
+                // where nothing was ever answered, it may be an unanswered prompt that is too large.
+                self.recovery.gave_way = true;
+                return self.compact_for_suspicion(failure, true);
+            }
+            let mut failure = failure;
+            if self.recovery.wordless > 0 {
+                failure.message.push_str("; the request may be larger than the server takes");
+            }
+            return self.end(Vec::new(), RunOutcome::Failed(failure));
+        };
+        self.phase = Phase::Waiting;
+        vec![Effect::Wait { delay_ms, attempt, failure }]
+    }
+
+    /// The request is larger than the window. Where less output would make it fit, that is asked for first.
+    fn overflowed(&mut self, failure: Failure) -> Vec<Effect> {
+        if let Some(room) = self.room_for_output(&failure) {
+            self.recovery.output_lowered += 1;
+            self.recovery.output_tokens_max = Some(room);
+            return self.ask();
+        }
+        self.compact_for(failure)
+    }
+
+    /// The output that fits beside the input, if it is less than what was asked for and worth asking for.
+    fn room_for_output(&self, failure: &Failure) -> Option<u64> {
+        // Only where the request named an output limit can the sum be what is too large.
+        let now = self.recovery.output_tokens_max.filter(|_| self.recovery.output_lowered == 0)?;
+        let limit = failure.limit.or(self.size.window)?;
+        // Our estimate may be too low; the provider's own number, if it is the sum, is not.
+        let said = failure.requested.map_or(0, |requested| requested.saturating_sub(now));
+        let room = limit.saturating_sub((self.size.tokens + self.size.tokens / 10).max(said));
+        (OUTPUT_TOKENS_MIN..now).contains(&room).then_some(room)
+    }
+
+    /// Compacts, a rung lower each time, and asks again; or gives up.
+    pub(super) fn compact_for(&mut self, failure: Failure) -> Vec<Effect> {
+        if !self.may_compact || self.recovery.overflows >= self.limits.overflows_max {
+            return self.end(Vec::new(), RunOutcome::Failed(failure));
+        }
+        let failed_attempts = self.recovery.overflows;
+        self.recovery.overflows += 1;
+        self.recovery.last_failure = Some(failure);
+        self.phase = Phase::Compacting { emergency: true };
+        vec![Effect::Compact { trigger: Trigger::Overflow, at_window: true, failed_attempts }]
+    }
+}
