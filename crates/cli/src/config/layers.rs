@@ -386,8 +386,9 @@ pub(super) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
     if let Some(name) = typed.compaction.compact_prompt.as_deref().and_then(prompt_file) {
         // One that is not to be used is not read either.
         typed.compaction.compact_prompt = if is_trusted {
-            let text = read_prompt(source, name)
-                .map_err(|reason| usage(at(source, PROMPT, &format!("{name}: {reason}"))))?;
+            let text = read_prompt(source, name).map_err(|reason| {
+                usage(at(source, PROMPT, format!("{name}: {reason}").trim_start_matches(": ")))
+            })?;
             value["compaction"][PROMPT] = Value::String(text.clone());
             Some(text)
         } else {

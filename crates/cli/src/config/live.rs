@@ -214,9 +214,15 @@ impl State {
             ),
         ];
         let keys: Vec<&str> = changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
-        (!keys.is_empty())
-            .then(|| format!("changed in the configuration: {} wait for the next start", keys.join(", ")))
+        (!keys.is_empty()).then(|| format!("changed in the configuration: {}", wait(&keys)))
     }
+}
+
+/// That these settings wait for the next start.
+fn wait(keys: &[impl AsRef<str>]) -> String {
+    let names: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+    let verb = if names.len() == 1 { "waits" } else { "wait" };
+    format!("{} {verb} for the next start", names.join(", "))
 }
 
 /// What a project's file asks for and does not get before the next start.
@@ -230,8 +236,8 @@ fn project_waits(source: Option<&Source>, keys: &[String]) -> String {
         },
     );
     format!(
-        "{place}: {} wait for the next start: while sessions are open, a file in the current folder can only lower limits",
-        keys.join(", ")
+        "{place}: {}: while sessions are open, a file in the current folder can only lower limits",
+        wait(keys)
     )
 }
 

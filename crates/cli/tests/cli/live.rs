@@ -65,7 +65,7 @@ impl Talk {
                     // The line of figures follows the answer and what was told with it.
                     let line = chat.wait_for("");
                     said.compactions += usize::from(line.starts_with("  compacted "));
-                    if line.contains("still hold") || line.contains("wait for the next start") {
+                    if line.contains("still hold") || line.contains("for the next start") {
                         said.warnings.push(line.trim().to_owned());
                     }
                     if line.starts_with(&answer) {
