@@ -1,1 +1,11 @@
 //! Programs to read and run: `cargo run --example NAME`. Each is offline and short.
+//!
+//! The programs of the guide (`docs/guide/`) are documentation tests of this crate, so each is compiled and run:
+//! `cargo test --doc -p greenroom-examples`. A new page needs a line here.
+
+/// The pages of the guide.
+#[cfg(doctest)]
+pub mod guide {
+    #[doc = include_str!("../docs/guide/tools.md")]
+    pub mod tools {}
+}

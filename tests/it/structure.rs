@@ -194,6 +194,31 @@ fn no_file_tells_where_it_was_written() {
     }
 }
 
+/// The guide's programs are documentation tests of the examples: a page that is not among them, or a program that is
+/// not run, would be a promise that nobody checks.
+#[test]
+fn every_program_of_the_guide_is_run() {
+    let pages =
+        files(|path| shown(path).starts_with("docs/guide/") && path.extension().is_some_and(|it| it == "md"));
+    let included = read(&root().join("examples/lib.rs"));
+    let mut programs = 0;
+    for page in &pages {
+        let path = shown(page);
+        let line = format!("#[doc = include_str!(\"../{path}\")]");
+        assert!(included.contains(&line), "examples/lib.rs lacks {line}");
+        let text = read(page);
+        let openings = text.lines().filter(|line| line.starts_with("```")).step_by(2);
+        for opening in openings {
+            match opening.trim_start_matches('`') {
+                "rust" => programs += 1,
+                "" => panic!("{path}: a block without a language is taken for a program"),
+                kind => assert!(!kind.starts_with("rust"), "{path}: {kind:?} is not run"),
+            }
+        }
+    }
+    assert!(programs >= pages.len() && programs > 0, "{programs} programs on {} pages", pages.len());
+}
+
 /// A crate's manifest, as far as it is needed.
 struct Manifest {
     path: PathBuf,
