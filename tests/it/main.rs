@@ -10,6 +10,7 @@ mod compactions;
 /// Something dies: an actor, a handler, a session, the process.
 mod deaths;
 /// What goes wrong outside, and what becomes of it.
+mod fallbacks;
 mod faults;
 /// Handles reach their sessions, whatever happened to those.
 mod handles;

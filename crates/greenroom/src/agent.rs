@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom_kernel::FailureClass;
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_provider::ModelSettings;
 use greenroom_tools::{Registry, Tool};
 
 use crate::error::ConfigError;
+use crate::fallback::{FALLBACK_ON, Fallback};
 use crate::instructions::{Instructions, InstructionsContext};
 use crate::validate::{ProposedAnswer, Validators};
 
@@ -21,6 +23,8 @@ use crate::validate::{ProposedAnswer, Validators};
 pub struct Agent {
     pub(crate) model: String,
     pub(crate) provider: Option<String>,
+    pub(crate) fallbacks: Vec<Fallback>,
+    pub(crate) fallback_on: Arc<[FailureClass]>,
     pub(crate) instructions: Instructions,
     pub(crate) validators: Validators,
     pub(crate) tools: Registry,
@@ -60,6 +64,8 @@ impl Agent {
         Self {
             model: model.into(),
             provider: None,
+            fallbacks: Vec::new(),
+            fallback_on: FALLBACK_ON.into(),
             instructions: Instructions::default(),
             validators: Validators::default(),
             tools: Registry::default(),
@@ -126,6 +132,28 @@ impl Agent {
     #[must_use]
     pub fn provider(mut self, name: impl Into<String>) -> Self {
         self.provider = Some(name.into());
+        self
+    }
+
+    /// Another model that answers when this one fails, and then the next, in the order in which they are named. What waiting
+    /// may heal is tried again first ([`RunLimits::retries_max`]), unless the provider asks for more than ten seconds or loads
+    /// its model. The run goes on where it was, with the event `fallback`, and is compacted first where the other's window is
+    /// smaller; the next run begins with the agent's own model again.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5").fallback("gpt-5.4-mini");
+    /// ```
+    #[must_use]
+    pub fn fallback(mut self, fallback: impl Into<Fallback>) -> Self {
+        self.fallbacks.push(fallback.into());
+        self
+    }
+
+    /// The failures for which the fallbacks are asked, in place of those that come from the model's server or the key.
+    #[must_use]
+    pub fn fallback_on(mut self, classes: impl IntoIterator<Item = FailureClass>) -> Self {
+        self.fallback_on = classes.into_iter().collect();
         self
     }
 

@@ -245,6 +245,14 @@ pub enum ConfigError {
         /// The names of those it has.
         known: Vec<String>,
     },
+    /// A model that an agent falls back to, with which the session could not go on.
+    #[error("the fallback {model}: {reason}")]
+    Fallback {
+        /// The model.
+        model: String,
+        /// Why it could not.
+        reason: String,
+    },
     /// No store was chosen.
     #[error(
         "a runtime needs a store: call `data_dir(…)`, or `in_memory()` for sessions that end with the process"

@@ -217,6 +217,18 @@ pub enum EventKind {
         /// The failure that caused the retry.
         failure: Failure,
     },
+    /// Nothing more could be had of the model that was asked, and the run goes on with another: see
+    /// [`Agent::fallback`](crate::Agent::fallback).
+    Fallback {
+        /// The run.
+        run: RunId,
+        /// The provider that is asked from now on.
+        provider: String,
+        /// The model that is asked from now on.
+        model: String,
+        /// The last failure of the one before.
+        failure: Failure,
+    },
     /// The provider cut the context without a word.
     OverflowDetected {
         /// The run.
@@ -274,6 +286,7 @@ impl EventKind {
             Self::InputQueued { .. } => EventType::InputQueued,
             Self::Recorded { .. } => EventType::Recorded,
             Self::Retry { .. } => EventType::Retry,
+            Self::Fallback { .. } => EventType::Fallback,
             Self::OverflowDetected { .. } => EventType::OverflowDetected,
             Self::Warning { .. } => EventType::Warning,
             Self::SessionRestarted { .. } => EventType::SessionRestarted,
@@ -313,6 +326,7 @@ impl EventKind {
             | Self::InputQueued { .. }
             | Self::Recorded { .. }
             | Self::Retry { .. }
+            | Self::Fallback { .. }
             | Self::OverflowDetected { .. }
             | Self::Warning { .. }
             | Self::SessionRestarted { .. }
@@ -367,6 +381,8 @@ names! {
         Recorded = "recorded",
         /// See [`EventKind::Retry`].
         Retry = "retry",
+        /// See [`EventKind::Fallback`].
+        Fallback = "fallback",
         /// See [`EventKind::OverflowDetected`].
         OverflowDetected = "overflow_detected",
         /// See [`EventKind::Warning`].

@@ -11,7 +11,7 @@ use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneS
 use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
-use greenroom_kernel::run::{AbortCause, Boundary, Size, Verdict};
+use greenroom_kernel::run::{AbortCause, Boundary, Fallbacks, Size, Verdict};
 use greenroom_kernel::settings::{CompactOptions, CompactionSettings};
 use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
@@ -150,6 +150,8 @@ pub(crate) enum SessionMessage {
         /// Why the last answer was rejected, where that ended the run.
         rejected: Option<String>,
     },
+    /// From the agent: nothing more can be had of the model; go on with the next fallback.
+    FallBack { stamp: RunAttempt, failure: Box<Failure> },
     /// From the agent: how large is the context, by the settings that hold now? The tracker answers.
     Measure { stamp: RunAttempt },
     /// From the agent: what is the model to be sent?
@@ -207,6 +209,7 @@ impl SessionMessage {
             Self::Spent(..) => "session/spent",
             Self::Record { .. } => "session/record",
             Self::End { .. } => "session/end",
+            Self::FallBack { .. } => "session/fall_back",
             Self::Measure { .. } => "session/measure",
             Self::Project { .. } => "session/project",
             Self::Compact { .. } => "session/compact",
@@ -273,6 +276,14 @@ pub(crate) enum AgentMessage {
     Context { stamp: RunAttempt, messages: Vec<Arc<Message>> },
     /// From the session: a compaction that the run waits for is over.
     Compacted { stamp: RunAttempt, installed: bool, floor: Option<Failure>, why: Option<String> },
+    /// From the session: the run goes on with this model of this provider, since the one before failed.
+    FellBack {
+        stamp: RunAttempt,
+        agent: Arc<Agent>,
+        provider: String,
+        settings: ModelSettings,
+        failure: Box<Failure>,
+    },
     /// From the session: events of durable entries, to be broadcast; then the word that the run is over, and the
     /// reply to its prompt.
     Broadcast { events: Vec<Arc<Event>>, then: Option<RunCompletion> },
@@ -304,6 +315,7 @@ impl AgentMessage {
             Self::Recorded { .. } => "agent/recorded",
             Self::Context { .. } => "agent/context",
             Self::Compacted { .. } => "agent/compacted",
+            Self::FellBack { .. } => "agent/fell_back",
             Self::Broadcast { .. } => "agent/broadcast",
             Self::FlushEvents => "agent/flush_events",
             Self::Sized { .. } => "agent/sized",
@@ -350,6 +362,8 @@ pub(crate) struct BeginRun {
     pub(crate) schema: Option<Arc<OutputSchema>>,
     pub(crate) validators: Validators,
     pub(crate) settings: ModelSettings,
+    /// The models that are asked when this one fails.
+    pub(crate) fallbacks: Fallbacks,
     /// The same in every request of the run.
     pub(crate) instructions: Arc<str>,
     /// Their size in estimated tokens, where they are not those of the run before.

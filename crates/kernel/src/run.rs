@@ -8,8 +8,8 @@
 //! nothing was delivered, and nothing comes after that but the end of its last step; each step that starts ends, and
 //! at most one is open; every call of a recorded answer gets
 //! exactly one recorded result before the next answer is asked for or the run ends; overflow recovery does not
-//! count as a retry; no compaction by threshold follows another without a new message between them, since only
-//! a size that is asked for at the run's beginning or after a record starts one.
+//! count as a retry; no compaction by threshold follows another without a new message or another model between them,
+//! since only a size that is asked for at the run's beginning, after a record or for another model starts one.
 
 use crate::due;
 use crate::entry::{RunOutcome, Trigger};
@@ -21,7 +21,7 @@ use crate::run::recovery::Recovery;
 use crate::usage;
 
 pub use crate::due::Size;
-pub use crate::run::recovery::is_full;
+pub use crate::run::recovery::{Fallbacks, is_full};
 
 mod calls;
 mod recovery;
@@ -104,6 +104,11 @@ pub enum Input {
     },
     /// The answer to [`Effect::Validate`].
     Validated(Verdict),
+    /// The answer to [`Effect::FallBack`].
+    FellBack {
+        /// The output limit that the requests to the other model carry by themselves, in tokens.
+        output_tokens_max: Option<u64>,
+    },
     /// The wait of an [`Effect::Wait`] is over.
     Waited,
     /// A call of [`Effect::RunTools`] ended.
@@ -219,6 +224,11 @@ pub enum Effect {
         /// Why the last call failed.
         failure: Failure,
     },
+    /// Ask the next of the other models from now on, as this one failed; answer with [`Input::FellBack`].
+    FallBack {
+        /// Why nothing more can be had of this model.
+        failure: Failure,
+    },
     /// The provider cut the context without a word.
     OverflowDetected,
     /// Cancel whatever runs: model call, tools, compaction, wait.
@@ -255,6 +265,8 @@ enum Phase {
     },
     Asking,
     Waiting,
+    /// Another model takes the place of the one that failed.
+    FallingBack,
     /// The program judges the answer.
     Validating,
     /// A rejected answer is on its way to the log, with what is wrong with it.
@@ -280,6 +292,7 @@ pub struct Run {
     /// The step that began and is not over.
     open_step: Option<u32>,
     recovery: Recovery,
+    fallbacks: Fallbacks,
     calls: Calls,
     validation: Validation,
     /// The abort that came while the last record was on its way.
@@ -316,6 +329,7 @@ impl Run {
             answered_before: false,
             open_step: None,
             recovery: Recovery::new(limits, output_tokens_max),
+            fallbacks: Fallbacks::default(),
             calls: Calls::default(),
             validation: Validation::default(),
             aborting: None,
@@ -327,6 +341,13 @@ impl Run {
     #[must_use]
     pub fn validated(mut self, is_on: bool) -> Self {
         self.validation.is_on = is_on;
+        self
+    }
+
+    /// The same run, with other models to ask when the one that is asked fails.
+    #[must_use]
+    pub fn with_fallbacks(mut self, fallbacks: Fallbacks) -> Self {
+        self.fallbacks = fallbacks;
         self
     }
 
@@ -365,6 +386,7 @@ impl Run {
                 self.failed(failure, wordless, jitter)
             }
             (Phase::Waiting, Input::Waited) => self.ask(),
+            (Phase::FallingBack, Input::FellBack { output_tokens_max }) => self.fell_back(output_tokens_max),
             (Phase::Validating, Input::Validated(verdict)) => self.judged(verdict),
             (Phase::Tools, Input::ToolEnded(result)) if self.calls.are_running => self.tool_ended(*result),
             // News of what the run no longer waits for.
@@ -376,6 +398,7 @@ impl Run {
                 | Input::Answered { .. }
                 | Input::Failed { .. }
                 | Input::Waited
+                | Input::FellBack { .. }
                 | Input::Validated(_)
                 | Input::ToolEnded(_)
                 | Input::Recorded { .. },
@@ -618,6 +641,7 @@ impl Run {
             | Phase::Compacting { .. }
             | Phase::Asking
             | Phase::Waiting
+            | Phase::FallingBack
             | Phase::Validating
             | Phase::Over => Vec::new(),
         }

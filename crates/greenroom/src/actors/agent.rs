@@ -17,6 +17,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Span;
 
+use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::event::{EventKind, Retried};
 use crate::message::{
@@ -140,6 +141,9 @@ impl AgentState {
             AgentMessage::Compacted { stamp, installed, floor, why } => {
                 self.input(myself, stamp, Input::Compacted { installed, floor, why });
             }
+            AgentMessage::FellBack { stamp, agent, provider, settings, failure } => {
+                self.fell_back(myself, stamp, agent, provider, settings, *failure);
+            }
             AgentMessage::Sized { stamp, measured } => {
                 let Some(running) = self.current(stamp) else { return };
                 // Asked twice, of a tracker that died and of its successor, it is answered once.
@@ -190,10 +194,9 @@ impl AgentState {
         let stamp = begin.stamp;
         let over = CancellationToken::new();
         watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), begin.agent.run_timeout, over.clone());
-        // The limit that the provider would set must be known here, to be lowered.
-        let of_provider = || self.deps.lane(&begin.agent)?.provider.output_tokens_max();
-        let output_tokens_max = begin.settings.output_tokens_max.or_else(of_provider);
+        let output_tokens_max = self.output_tokens_max(&begin.agent, &begin.settings);
         let run = Run::new(begin.agent.limits, begin.may_compact, output_tokens_max)
+            .with_fallbacks(begin.fallbacks.clone())
             .validated(!begin.validators.is_empty())
             .answered_before(begin.answered_before);
         let changed = begin.instructions_changed.map(|tokens| EventKind::InstructionsChanged {
@@ -223,6 +226,33 @@ impl AgentState {
             self.publish(changed);
         }
         self.input(myself, stamp, Input::Begin);
+    }
+
+    /// The output limit that requests carry by themselves, in tokens. The one that the provider would set must be known
+    /// here, to be lowered.
+    fn output_tokens_max(&self, agent: &Agent, settings: &ModelSettings) -> Option<u64> {
+        let of_provider = || self.deps.lane(agent)?.provider.output_tokens_max();
+        settings.output_tokens_max.or_else(of_provider)
+    }
+
+    /// The run goes on with another model.
+    fn fell_back(
+        &mut self,
+        myself: &ActorRef<AgentMessage>,
+        stamp: RunAttempt,
+        agent: Arc<Agent>,
+        provider: String,
+        settings: ModelSettings,
+        failure: Failure,
+    ) {
+        let output_tokens_max = self.output_tokens_max(&agent, &settings);
+        let Some(running) = self.current(stamp) else { return };
+        let model = agent.model.clone();
+        running.begin.model.clone_from(&model);
+        running.begin.agent = agent;
+        running.begin.settings = settings;
+        self.publish(EventKind::Fallback { run: stamp.run, provider, model, failure });
+        self.input(myself, stamp, Input::FellBack { output_tokens_max });
     }
 
     /// Tells the run what happened, and does what it decides.
@@ -312,6 +342,9 @@ impl AgentState {
                         let _ = agent.cast(AgentMessage::Validated { stamp, verdict });
                     }
                 });
+            }
+            Effect::FallBack { failure } => {
+                self.tell_session(SessionMessage::FallBack { stamp, failure: Box::new(failure) });
             }
             Effect::OverflowDetected => self.publish(EventKind::OverflowDetected { run: stamp.run }),
             Effect::Cancel => {

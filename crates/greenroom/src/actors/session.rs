@@ -39,6 +39,7 @@ use crate::trace;
 mod compaction;
 mod debt;
 mod definition;
+mod fallback;
 mod first_reply;
 mod inbox;
 mod manual;
@@ -250,6 +251,7 @@ impl SessionState {
             SessionMessage::End { stamp, messages, outcome, rejected } => {
                 self.end(stamp, messages, outcome, rejected).await;
             }
+            SessionMessage::FallBack { stamp, failure } => self.fall_back(stamp, *failure).await,
             SessionMessage::Measure { stamp } => {
                 if self.current(stamp).is_some() {
                     // What changed holds for this check.
@@ -446,11 +448,14 @@ impl SessionState {
         Ok(())
     }
 
-    /// Takes over what was to hold from the end of the run on.
-    fn take_next_definition(&mut self) {
-        if let Some(next) = self.next_definition.take() {
+    /// Takes over what was to hold from the end of the run on. Gives whether there was anything.
+    fn take_next_definition(&mut self) -> bool {
+        let next = self.next_definition.take();
+        let is_other = next.is_some();
+        if let Some(next) = next {
             self.take_definition(next);
         }
+        is_other
     }
 
     fn take_definition(&mut self, new: Definition) {

@@ -83,6 +83,7 @@ fn all() -> Vec<EventKind> {
         EventKind::InputQueued { entry_id, delivery: Delivery::FollowUp },
         EventKind::Retry { of: Retried::Run(run), attempt: 1, delay_ms: 500, failure: failure() },
         EventKind::Retry { of: Retried::Compaction(EntryId(7)), attempt: 2, delay_ms: 0, failure: failure() },
+        EventKind::Fallback { run, provider: "local".into(), model: "qwen3".into(), failure: failure() },
         EventKind::OverflowDetected { run },
         EventKind::Warning { message: "w".into() },
         EventKind::SessionRestarted { reason: "r".into() },

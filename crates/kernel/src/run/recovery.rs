@@ -1,8 +1,11 @@
-//! What a run does when a model call fails: it asks again, asks for less, or has the context compacted.
+//! What a run does when a model call fails: it asks again, asks for less, has the context compacted, or asks another
+//! model.
 //!
 //! Invariants: an overflow is no retry; each overflow of one answer takes a lower rung of the ladder than the one before,
 //! and at most `overflows_max` are tried; nothing is cut on the suspicion that silence means an overflow, but once,
-//! when the run would fail otherwise.
+//! when the run would fail otherwise; another model is asked at most once for each that is left, and with all retries.
+
+use std::sync::Arc;
 
 use super::{Effect, Phase, Run, RunLimits};
 use crate::entry::{RunOutcome, Trigger};
@@ -16,6 +19,24 @@ const FULL_SHARE_PERCENT: u64 = 85;
 /// Whether so many tokens fill a window nearly: then a wordless refusal is taken for an overflow.
 pub fn is_full(tokens: u64, window: u64) -> bool {
     tokens.saturating_mul(100) >= window.saturating_mul(FULL_SHARE_PERCENT)
+}
+
+/// Where another model is left, a longer wait than this is not waited for, in milliseconds.
+const PATIENCE_MS: u64 = 10_000;
+
+/// The models that are asked when the one that was asked fails.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fallbacks {
+    /// How many are left.
+    pub left: u32,
+    /// The failures for which they are asked.
+    pub on: Arc<[FailureClass]>,
+}
+
+impl Fallbacks {
+    fn would_take(&self, class: FailureClass) -> bool {
+        self.left > 0 && self.on.contains(&class)
+    }
 }
 
 /// What was tried to get the next answer.
@@ -104,7 +125,7 @@ impl Run {
         }
         // A guess must not keep anything from being tried: then it is the provider that refuses.
         if let Some(floor) = floor.filter(|_| !self.size.is_window_guessed) {
-            return self.end(Vec::new(), RunOutcome::Failed(floor));
+            return self.give_up(floor);
         }
         if installed {
             if self.recovery.gave_way {
@@ -135,7 +156,7 @@ impl Run {
                 Failure::new(FailureClass::ContextOverflow, "the request is larger than the model's window")
             }
         };
-        self.end(Vec::new(), RunOutcome::Failed(failure))
+        self.give_up(failure)
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -183,8 +204,24 @@ impl Run {
             | FailureClass::Auth
             | FailureClass::ContentFilter
             | FailureClass::ContextFloor
-            | FailureClass::Other => self.end(Vec::new(), RunOutcome::Failed(failure)),
+            | FailureClass::Other => self.give_up(failure),
         }
+    }
+
+    /// Nothing more can be had of this model: another one is asked, or the run fails.
+    fn give_up(&mut self, failure: Failure) -> Vec<Effect> {
+        if !self.fallbacks.would_take(failure.class) {
+            return self.end(Vec::new(), RunOutcome::Failed(failure));
+        }
+        self.fallbacks.left -= 1;
+        self.phase = Phase::FallingBack;
+        vec![Effect::FallBack { failure }]
+    }
+
+    /// Another model is asked from now on, whose requests carry this output limit. Its window may be smaller.
+    pub(super) fn fell_back(&mut self, output_tokens_max: Option<u64>) -> Vec<Effect> {
+        self.recovery = Recovery::new(self.limits, output_tokens_max);
+        self.measure(false)
     }
 
     /// Whether the provider's silence may mean that the request is too large, whatever the numbers say: it came again, and
@@ -217,7 +254,15 @@ impl Run {
 
     /// Waits and asks again, unchanged; or gives up.
     pub(super) fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
-        let Some(Retry { delay_ms, attempt }) = self.recovery.retries.next(&failure, jitter) else {
+        let may_fall_back = self.fallbacks.would_take(failure.class);
+        let is_bearable =
+            |retry: &Retry| retry.delay_ms <= PATIENCE_MS && failure.class != FailureClass::Loading;
+        let retry = self.recovery.retries.next(&failure, jitter);
+        let Some(Retry { delay_ms, attempt }) = retry.filter(|retry| !may_fall_back || is_bearable(retry))
+        else {
+            if may_fall_back {
+                return self.give_up(failure);
+            }
             if self.was_silent_again() && !self.recovery.gave_way {
                 // Before the session is of no use to anybody, something gives way, once. That holds without a doubt too:
                 // where nothing was ever answered, it may be an unanswered prompt that is too large.
@@ -228,7 +273,7 @@ impl Run {
             if self.recovery.wordless > 0 {
                 failure.message.push_str("; the request may be larger than the server takes");
             }
-            return self.end(Vec::new(), RunOutcome::Failed(failure));
+            return self.give_up(failure);
         };
         self.phase = Phase::Waiting;
         vec![Effect::Wait { delay_ms, attempt, failure }]
@@ -258,7 +303,7 @@ impl Run {
     /// Compacts, a rung lower each time, and asks again; or gives up.
     pub(super) fn compact_for(&mut self, failure: Failure) -> Vec<Effect> {
         if !self.may_compact || self.recovery.overflows >= self.limits.overflows_max {
-            return self.end(Vec::new(), RunOutcome::Failed(failure));
+            return self.give_up(failure);
         }
         let failed_attempts = self.recovery.overflows;
         self.recovery.overflows += 1;

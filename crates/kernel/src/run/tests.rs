@@ -63,6 +63,16 @@ fn limited(class: FailureClass, limit: u64) -> Input {
     Input::Failed { failure: Failure { limit: Some(limit), ..failure(class) }, wordless: false, jitter: 0 }
 }
 
+fn fell_back(output_tokens_max: Option<u64>) -> Input {
+    Input::FellBack { output_tokens_max }
+}
+
+/// So many other models, for what waiting may heal and for a key or a quota.
+fn falls_back(left: u32) -> Fallbacks {
+    use FailureClass::{Auth, Loading, Malformed, Overloaded, Quota, RateLimited, Timeout};
+    Fallbacks { left, on: [Auth, Loading, Malformed, Overloaded, Quota, RateLimited, Timeout].into() }
+}
+
 fn abort() -> Input {
     Input::Abort { partial: None, cause: AbortCause::Asked }
 }
@@ -107,6 +117,7 @@ fn words(effects: &[Effect]) -> String {
             }
             Effect::Validate { text, rejections } => format!("validate {text:?} {rejections}"),
             Effect::Wait { delay_ms, attempt, .. } => format!("wait {delay_ms} #{attempt}"),
+            Effect::FallBack { failure } => format!("fall back {}", failure.class),
             Effect::OverflowDetected => "overflow".into(),
             Effect::Cancel => "cancel".into(),
             Effect::End { messages, outcome } => {
@@ -1165,6 +1176,7 @@ fn any_input(random: &mut Random) -> Input {
             wordless: random.one_in(4),
             jitter: random.below(2_000),
         },
+        6 if random.one_in(2) => fell_back(random.one_in(2).then_some(700)),
         6 => Input::Waited,
         8 => Input::Validated(any_verdict(random)),
         7 => Input::ToolEnded(Box::new(result(random.pick::<&str>(&["x", "y", "z", "w"]), "ok"))),
@@ -1189,6 +1201,8 @@ struct Log {
     open_step: Option<u32>,
     /// The least number of the next step.
     steps: u32,
+    /// How often another model was asked for.
+    fallbacks: u32,
 }
 
 impl Log {
@@ -1247,6 +1261,10 @@ impl Log {
             Effect::StepEnded { step } => {
                 assert_eq!(self.open_step.take(), Some(*step), "seed {seed}: the end of another step");
             }
+            Effect::FallBack { .. } => {
+                assert!(self.open.is_empty(), "seed {seed}: calls are open");
+                self.fallbacks += 1;
+            }
             Effect::OverflowDetected | Effect::Cancel => {}
         }
         if matches!(
@@ -1274,6 +1292,8 @@ fn whatever_happens_a_run_ends_once_and_each_call_runs_and_is_answered_once() {
         };
         let max = random.one_in(2).then_some(900);
         let mut run = Run::new(limits, !random.one_in(4), max).validated(random.one_in(2));
+        let left = random.below(3) as u32;
+        run = run.with_fallbacks(falls_back(left));
         let mut log = Log::default();
         for _ in 0..200 {
             let input = any_input(&mut random);
@@ -1282,6 +1302,7 @@ fn whatever_happens_a_run_ends_once_and_each_call_runs_and_is_answered_once() {
             assert!(!was_over || effects.is_empty(), "seed {seed}: {effects:?} after the end");
             effects.iter().for_each(|effect| log.effect(effect, seed));
             assert!(log.ends == 0 || run.is_over(), "seed {seed}");
+            assert!(log.fallbacks <= left, "seed {seed}: {} fallbacks of {left}", log.fallbacks);
             if run.is_over() {
                 assert!(log.open.is_empty(), "seed {seed}: it ended with open calls");
                 assert_eq!(log.open_step, None, "seed {seed}: it ended with an open step");
@@ -1292,11 +1313,12 @@ fn whatever_happens_a_run_ends_once_and_each_call_runs_and_is_answered_once() {
 
 #[test]
 fn a_run_whose_effects_are_done_always_ends() {
-    let (mut steps, mut judged) = (0, 0);
+    let (mut steps, mut judged, mut fallbacks) = (0, 0, 0);
     for seed in 0..5_000 {
         let mut random = Random::new(seed);
         let limits = RunLimits { steps_max: 9, ..RunLimits::default() };
         let mut run = Run::new(limits, true, None).validated(random.one_in(2));
+        run = run.with_fallbacks(falls_back(random.below(3) as u32));
         let mut log = Log::default();
         let mut waiting = vec![Input::Begin];
         let mut inbox = 3u32;
@@ -1339,6 +1361,7 @@ fn a_run_whose_effects_are_done_always_ends() {
                         waiting.push(Input::Validated(any_verdict(&mut random)));
                     }
                     Effect::Wait { .. } => waiting.push(Input::Waited),
+                    Effect::FallBack { .. } => waiting.push(fell_back(None)),
                     Effect::OverflowDetected
                     | Effect::Cancel
                     | Effect::StepStarted { .. }
@@ -1350,7 +1373,9 @@ fn a_run_whose_effects_are_done_always_ends() {
         assert!(run.is_over(), "seed {seed}: it hangs");
         assert_eq!(log.open_step, None, "seed {seed}: a step has no end");
         steps += log.steps;
+        fallbacks += log.fallbacks;
     }
+    assert!(fallbacks > 500, "only {fallbacks} fallbacks");
     assert!(steps > 10_000, "only {steps} steps");
     assert!(judged > 500, "only {judged} answers were judged");
 }
@@ -1367,6 +1392,7 @@ fn steps(effects: &[Effect]) -> String {
         | Effect::RunTools(_)
         | Effect::Validate { .. }
         | Effect::Wait { .. }
+        | Effect::FallBack { .. }
         | Effect::OverflowDetected
         | Effect::Cancel
         | Effect::End { .. } => None,
@@ -1579,4 +1605,84 @@ fn a_run_that_stops_says_how_many_answers_were_not_accepted() {
         let reason = stop_reason(&effects);
         assert!(reason.starts_with(said) && reason.ends_with("because: it names no city"), "{reason}");
     }
+}
+
+#[test]
+fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
+    let failed = |class| Input::Failed { failure: failure(class), wordless: false, jitter: 0 };
+    let patient = |class, retry_after_ms| Input::Failed {
+        failure: Failure { retry_after_ms: Some(retry_after_ms), ..failure(class) },
+        wordless: false,
+        jitter: 0,
+    };
+    let limits = RunLimits { retries_max: 1, ..RunLimits::default() };
+    let with = |left| Run::new(limits, true, Some(900)).with_fallbacks(falls_back(left));
+    fn begun<'a>(table: Vec<(Input, &'a str)>) -> Vec<(Input, &'a str)> {
+        let mut whole = vec![(Input::Begin, "measure"), (size(10), "ask out=900")];
+        whole.extend(table);
+        whole
+    }
+    // What waiting may heal is tried again first. The other model has all retries, and an output limit of its own.
+    check_run(
+        with(2),
+        begun(vec![
+            (failed(FailureClass::Overloaded), "wait 500 #1"),
+            (Input::Waited, "ask out=900"),
+            (failed(FailureClass::Overloaded), "fall back overloaded"),
+            (fell_back(Some(400)), "measure"),
+            (size(10), "ask out=400"),
+            (failed(FailureClass::Timeout), "wait 500 #1"),
+            (Input::Waited, "ask out=400"),
+            (failed(FailureClass::Timeout), "fall back timeout"),
+            (fell_back(None), "measure"),
+            (size(10), "ask"),
+            (text(), "record (a) end"),
+            (recorded(1), "measure"),
+            // It stays with the model that answered; after the last one the run fails as ever.
+            (size(10), "ask"),
+            (failed(FailureClass::Auth), "end failed auth ()"),
+        ]),
+    );
+    // A key or a quota is not waited for, nor a server that loads, nor a wait that is long.
+    for class in [FailureClass::Auth, FailureClass::Quota, FailureClass::Loading] {
+        let expect = format!("fall back {class}");
+        check_run(with(1), begun(vec![(failed(class), expect.as_str()), (fell_back(None), "measure")]));
+    }
+    check_run(with(1), begun(vec![(patient(FailureClass::RateLimited, 10_000), "wait 10000 #1")]));
+    check_run(with(1), begun(vec![(patient(FailureClass::RateLimited, 10_001), "fall back rate_limited")]));
+    check_run(with(0), begun(vec![(patient(FailureClass::RateLimited, 10_001), "wait 10001 #1")]));
+    // Other failures are no reason.
+    for class in [FailureClass::ContentFilter, FailureClass::Other] {
+        let expect = format!("end failed {class} ()");
+        check_run(with(1), begun(vec![(failed(class), expect.as_str())]));
+    }
+    // The other model's window may be smaller; an abort meanwhile ends the run.
+    check_run(
+        with(1),
+        begun(vec![
+            (failed(FailureClass::Quota), "fall back quota"),
+            (fell_back(None), "measure"),
+            (due(false), "compact threshold 0"),
+            (compacted(true), "measure"),
+            (size(5), "ask"),
+        ]),
+    );
+    check_run(
+        with(1),
+        begun(vec![
+            (failed(FailureClass::Quota), "fall back quota"),
+            (abort(), "cancel; end aborted ()"),
+            (fell_back(None), ""),
+        ]),
+    );
+    // Silence: another model is asked before anything gives way.
+    let silence = || Input::Failed { failure: failure(FailureClass::Malformed), wordless: true, jitter: 0 };
+    check_run(
+        with(1),
+        begun(vec![
+            (silence(), "wait 500 #1"),
+            (Input::Waited, "ask out=900"),
+            (silence(), "fall back malformed"),
+        ]),
+    );
 }

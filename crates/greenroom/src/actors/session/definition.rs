@@ -15,7 +15,7 @@ use greenroom_tools::Registry;
 use crate::actors::usage_tracker::TrackerConfig;
 use crate::agent::Agent;
 use crate::deps::{Deps, model_info};
-use crate::error::Result;
+use crate::error::{ConfigError, Result};
 use crate::lane::Lane;
 use crate::message::Summariser;
 
@@ -56,10 +56,17 @@ impl Definition {
     /// Resolves an agent whose session has so many tokens pinned.
     ///
     /// # Errors
-    /// An unknown provider, a tool that cannot be used, or settings in which nothing could work.
+    /// An unknown provider, a tool that cannot be used, settings in which nothing could work, or a fallback with one of these.
     pub(super) fn resolve(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
         let definition = Self::resolve_to_read(deps, agent)?;
         definition.check_room(definition.overhead(pinned_tokens))?;
+        for fallback in &definition.agent.fallbacks {
+            let agent = Arc::new(fallback.of(&definition.agent));
+            if let Err(error) = Self::resolve(deps, agent, pinned_tokens) {
+                let (model, reason) = (fallback.model.clone(), error.to_string());
+                return Err(ConfigError::Fallback { model, reason }.into());
+            }
+        }
         Ok(definition)
     }
 

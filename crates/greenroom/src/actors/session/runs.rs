@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::entry::{Delivery, EntryKind};
 use greenroom_kernel::message::{Block, Message, StopReason};
-use greenroom_kernel::run::Boundary;
+use greenroom_kernel::run::{Boundary, Fallbacks};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{EntryId, RunId, RunOutcome, Usage};
 use greenroom_store::SessionState as StoredState;
@@ -15,6 +15,7 @@ use greenroom_store::SessionState as StoredState;
 use super::SessionState;
 use super::definition::instructions_tokens;
 use super::inbox::{Caller, tell_all};
+use crate::agent::Agent;
 use crate::compaction::Compacted;
 use crate::error::{ConfigError, Error, Result};
 use crate::instructions::InstructionsContext;
@@ -47,6 +48,9 @@ pub(super) struct OpenRun {
     options: PromptOptions,
     /// How the model is to answer.
     settings: ModelSettings,
+    /// The agent that the run began with, and how many of its fallbacks were asked for.
+    agent: Arc<Agent>,
+    fell_back: usize,
     reply: Option<ReplyTo<Reply>>,
     /// The instructions of all its requests.
     instructions: RunInstructions,
@@ -284,6 +288,8 @@ impl SessionState {
             began: tokio::time::Instant::now(),
             options,
             settings,
+            agent: Arc::clone(&self.definition.agent),
+            fell_back: 0,
             reply,
             instructions,
             told: Told::default(),
@@ -332,6 +338,10 @@ impl SessionState {
             schema: run.options.schema.clone(),
             validators: self.definition.agent.validators.and(&run.options.validators),
             settings: run.settings.clone(),
+            fallbacks: Fallbacks {
+                left: u32::try_from(run.agent.fallbacks.len() - run.fell_back).unwrap_or(u32::MAX),
+                on: Arc::clone(&run.agent.fallback_on),
+            },
             instructions: Arc::clone(&run.instructions.text),
             instructions_changed: run.instructions.changed,
             cancel: run.options.cancel.clone(),
@@ -428,7 +438,7 @@ impl SessionState {
     }
 
     /// Appends what belongs to the run. Where the store refuses it, the run is given up; gives whether it goes on.
-    async fn append_for_run(&mut self, draft: Draft) -> bool {
+    pub(super) async fn append_for_run(&mut self, draft: Draft) -> bool {
         match self.append(draft, None).await {
             Ok(()) => true,
             Err(error) => {
@@ -498,9 +508,11 @@ impl SessionState {
                 });
             }
         }
-        self.take_next_definition();
+        let is_as_measured = !self.take_next_definition();
         self.compact_if_requested();
-        self.compact_if_due(measured).await;
+        if is_as_measured {
+            self.compact_if_due(measured).await;
+        }
     }
 
     /// The store refused: the run cannot go on. What was acknowledged is there.
@@ -514,6 +526,24 @@ impl SessionState {
         {
             let _ = reply.send(Err(error));
         }
+    }
+}
+
+impl OpenRun {
+    /// The agent as its next fallback answers for it.
+    pub(super) fn next_fallback(&mut self) -> Option<Agent> {
+        let fallback = self.agent.fallbacks.get(self.fell_back)?;
+        self.fell_back += 1;
+        Some(fallback.of(&self.agent))
+    }
+
+    /// How the prompt asks the model to answer.
+    pub(super) fn settings_of_prompt(&self) -> &ModelSettings {
+        &self.options.settings
+    }
+
+    pub(super) fn set_settings(&mut self, settings: ModelSettings) {
+        self.settings = settings;
     }
 }
 

@@ -1,0 +1,64 @@
+//! A run goes over to another model, since the one that was asked fails.
+//!
+//! Invariants: the definition that the session was opened with waits as the next one, and holds again when the run has
+//! ended; which model answered is in the log before it is asked.
+
+use std::sync::Arc;
+
+use greenroom_kernel::Failure;
+use greenroom_kernel::entry::EntryKind;
+use greenroom_provider::ModelSettings;
+
+use super::SessionState;
+use super::definition::Definition;
+use crate::agent::Agent;
+use crate::error::Result;
+use crate::message::{AgentMessage, RunAttempt};
+
+impl SessionState {
+    /// Handles that nothing more can be had of the model that the run asks.
+    pub(super) async fn fall_back(&mut self, stamp: RunAttempt, failure: Failure) {
+        let Some(run) = self.current(stamp) else { return };
+        let Some(agent) = run.next_fallback() else { return };
+        let of_prompt = run.settings_of_prompt().clone();
+        // That it can work was checked when the session was opened; since then settings may have changed.
+        let (definition, settings) = match self.resolve_fallback(agent, &of_prompt) {
+            Ok(resolved) => resolved,
+            Err(error) => return self.run_broken(error),
+        };
+        let home = std::mem::replace(&mut self.definition, definition);
+        // Who opened the session with another model meanwhile gets that one.
+        self.next_definition.get_or_insert(home);
+        self.limits_changed();
+        for doubt in self.definition.warnings() {
+            self.warn(doubt);
+        }
+        let (provider, model) = (self.definition.provider().to_owned(), self.definition.model().to_owned());
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::ModelChange { provider: provider.clone(), model });
+        if !self.append_for_run(draft).await {
+            return;
+        }
+        if let Some(run) = self.current(stamp) {
+            run.set_settings(settings.clone());
+        }
+        let agent = Arc::clone(&self.definition.agent);
+        self.tell_agent(AgentMessage::FellBack {
+            stamp,
+            agent,
+            provider,
+            settings,
+            failure: Box::new(failure),
+        });
+    }
+
+    fn resolve_fallback(
+        &self,
+        agent: Agent,
+        of_prompt: &ModelSettings,
+    ) -> Result<(Definition, ModelSettings)> {
+        let definition = Definition::resolve(&self.deps, Arc::new(agent), self.log.pinned_tokens())?;
+        let settings = definition.model_settings(&self.deps, of_prompt)?;
+        Ok((definition, settings))
+    }
+}
