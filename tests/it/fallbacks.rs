@@ -160,6 +160,8 @@ async fn the_context_fits_the_window_of_the_other_model() {
     assert_eq!(told(&seen).len(), 1);
     let ended = ends(&seen);
     assert_eq!(ended.iter().map(|end| end.outcome.as_str()).collect::<Vec<_>>(), ["completed"], "{ended:?}");
+    // Before it was asked, not when it refused.
+    assert_eq!(ended[0].trigger, greenroom::kernel::entry::Trigger::Threshold);
     // The one that failed was not asked for the summary.
     assert_eq!(one.requests().iter().filter(|logged| logged.request.tokens > 60_000).count(), 0);
     is_down.store(false, Ordering::Relaxed);

@@ -258,6 +258,9 @@ impl Show {
                 self.screen.line(line)?;
             }
             EventKind::OverflowDetected { .. } => self.notice("the model cut the context silently")?,
+            EventKind::Fallback { model, failure, .. } => {
+                self.notice(&format!("going on with {model}: {failure}"))?
+            }
             EventKind::Retry { failure, .. } => self.notice(&format!("trying again: {failure}"))?,
             EventKind::Warning { message } => self.notice(message)?,
             EventKind::SessionRestarted { reason } => {

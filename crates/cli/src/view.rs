@@ -118,6 +118,11 @@ impl View {
                 let text = format!("  trying again in {}: {failure}", picture::duration(*delay_ms));
                 self.note(Style::Yellow, &one_line(&text, 200))?;
             }
+            EventKind::Fallback { provider, model, failure, .. } => {
+                self.discard()?;
+                let text = format!("  going on with {model} of {provider}: {failure}");
+                self.note(Style::Yellow, &one_line(&text, 200))?;
+            }
             EventKind::OverflowDetected { .. } => {
                 self.note(Style::Yellow, "  the model cut the context silently; compacting")?;
             }
