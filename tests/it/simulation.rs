@@ -95,6 +95,7 @@ fn assert_rich(fired: &BTreeMap<String, u64>) {
         "compacted: failed",
         "compacted: interrupted",
         "compacted: pruned",
+        "a run fell back",
         "a steer joined a turn",
         "a steer was carried through a compaction",
         "a large result was kept beside the path",

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use greenroom::prelude::*;
-use greenroom::{BeforeCompact, Subscription};
+use greenroom::{BeforeCompact, Fallback, Subscription};
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::{EntryId, ToolSpec};
 use greenroom_simulator::{ByPurpose, Simulator, SimulatorOptions, Summariser};
@@ -44,6 +44,8 @@ struct World<'a> {
     store: Store,
     model: Simulator,
     /// A model that never fails, for the last life.
+    /// What is fallen back to.
+    spare: Simulator,
     calm: Simulator,
     runs: Runs,
     panics: Arc<AtomicU64>,
@@ -111,6 +113,20 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         log_capacity: 0,
         ..SimulatorOptions::new(script)
     };
+    // A third of the agents have a model to fall back to, at another server, half of these with a smaller window.
+    let mut spare_dice = Random::new(seed ^ 0x5ba6e);
+    let spare_window = if once_in(&mut spare_dice, 2) { plan.window } else { plan.window * 3 / 4 };
+    plan.spare_window = once_in(&mut spare_dice, 3).then_some(spare_window);
+    let spare = SimulatorOptions {
+        window: spare_window,
+        max_output: spare_window / 4,
+        seed: seed ^ 0x5ba6e,
+        error_dialect: plan.dialect,
+        faults: plan.faults.clone(),
+        log_capacity: 0,
+        provider_name: "spare".to_owned(),
+        ..SimulatorOptions::new(ByPurpose::new(model::runs(&plan), model::summaries(&plan)))
+    };
     let calm = SimulatorOptions {
         window: plan.window,
         max_output: plan.window / 4,
@@ -131,6 +147,7 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         disk_failures: 0,
         store,
         model: Simulator::new(options),
+        spare: Simulator::new(spare),
         calm: Simulator::new(calm),
         runs,
         panics: Arc::default(),
@@ -149,6 +166,7 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
     world.logs.check_history();
     world.logs.check_settled(&world.inputs);
     world.model.assert_clean();
+    world.spare.assert_clean();
     world.calm.assert_clean();
     for (fault, times) in world.model.fired() {
         world.outcome.count(fault, times);
@@ -176,6 +194,7 @@ impl World<'_> {
         let mut builder = Runtime::builder()
             .provider(self.model.provider())
             .provider(self.calm.provider())
+            .provider(self.spare.provider())
             .store(self.store.clone())
             .clock_from(1_700_000_000_000 + self.logs.lives * 86_400_000)
             .idle_after(Duration::from_secs(self.plan.idle_s))
@@ -230,6 +249,9 @@ impl World<'_> {
         if is_calm {
             // What is asked of the last life must be answered, whatever was turned off before.
             agent = agent.compaction(CompactionSettings { enabled: true, ..self.plan.settings.clone() });
+        }
+        if let Some(window) = self.plan.spare_window.filter(|_| !is_calm) {
+            agent = agent.fallback(Fallback::new("spare").provider("spare").context_window(window));
         }
         for kind in ["note", "look", "wait", "fail", "explode"] {
             agent = agent.add_tool(Recorded {

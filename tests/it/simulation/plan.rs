@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     pub(crate) window: u64,
     /// The window that agents are told of, where they are told.
     pub(crate) told_window: Option<u64>,
+    /// The window of the model that is fallen back to, where there is one.
+    pub(crate) spare_window: Option<u64>,
     /// How an overflow is said.
     pub(crate) dialect: ErrorDialect,
     /// Which calls fail.
@@ -101,6 +103,7 @@ impl Plan {
             steps: 4 + random.below(24),
             window,
             told_window,
+            spare_window: None,
             dialect,
             faults,
             settings,

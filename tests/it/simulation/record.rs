@@ -155,6 +155,10 @@ impl Record {
     /// Each run and each compaction has one beginning and one end.
     fn other(&mut self, id: EntryId, kind: &EntryKind) {
         match kind {
+            EntryKind::ModelChange { provider, .. } if provider == "spare" => {
+                assert!(self.open_run.is_some(), "entry {id}: a fallback outside of a run");
+                self.happened("a run fell back");
+            }
             EntryKind::WholeResult { .. } => self.happened("a large result was kept beside the path"),
             EntryKind::CompactionUndone { compaction } => {
                 let undone = &self.entries[place(*compaction)].kind;
