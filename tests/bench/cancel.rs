@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions};
-use greenroom::tools::{ToolError, Workspace, builtin, typed_with};
+use greenroom::tools::{Workspace, builtin};
 use greenroom_simulator::{
     ByPurpose, CallInfo, Function, Pace, Reply as Said, SeenRequest, Simulator, SimulatorOptions,
 };
@@ -92,7 +92,7 @@ async fn cancelled(dir: &std::path::Path, prompt: &str, event: &str, cancels: us
     let agent = Agent::new("simulated")
         .context_window(100_000)
         .tools(&builtin::files_and_shell(workspace, builtin::bash::Options::default()))
-        .add_tool(typed_with("wait", |_: Wait, context| {
+        .add_tool(tool("wait", |_: Wait, context: ToolContext| {
             context.progress.report("waits");
             std::future::pending::<std::result::Result<String, ToolError>>()
         }));

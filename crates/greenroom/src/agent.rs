@@ -11,7 +11,7 @@ use greenroom_kernel::FailureClass;
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_provider::ModelSettings;
-use greenroom_tools::{Registry, Tool};
+use greenroom_tools::{AppState, IntoToolOutput, Registry, Tool, ToolError, ToolFunction};
 
 use crate::error::ConfigError;
 use crate::fallback::{FALLBACK_ON, Fallback};
@@ -28,6 +28,7 @@ pub struct Agent {
     pub(crate) instructions: Instructions,
     pub(crate) validators: Validators,
     pub(crate) tools: Registry,
+    pub(crate) state: AppState,
     pub(crate) sub_agents: Vec<SubAgent>,
     pub(crate) context_window: Option<u64>,
     pub(crate) settings: ModelSettings,
@@ -69,6 +70,7 @@ impl Agent {
             instructions: Instructions::default(),
             validators: Validators::default(),
             tools: Registry::default(),
+            state: AppState::default(),
             sub_agents: Vec::new(),
             context_window: None,
             settings: ModelSettings::default(),
@@ -157,26 +159,75 @@ impl Agent {
         self
     }
 
-    /// A tool made of a function. Its description and its arguments' schema come from the argument type: its doc
-    /// comment and its fields.
+    /// A tool made of an `async` function of one struct of arguments: [`tool`](greenroom_tools::tool) says what a
+    /// function may take and return. Its description and its arguments' schema come from the argument type: its doc
+    /// comment and its fields. Use [`Self::add_tool`] to say more of the tool.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    ///
+    /// /// Current weather for one city.
+    /// #[derive(Deserialize, JsonSchema)]
+    /// struct Weather {
+    ///     /// City name, e.g. "Oslo"
+    ///     city: String,
+    /// }
+    ///
+    /// let agent = Agent::new("gpt-5.5")
+    ///     .tool("weather", |asked: Weather| async move { Ok(format!("{}: 12 °C, rain", asked.city)) });
+    /// ```
     #[must_use]
-    pub fn tool<Arguments, Function, Future, Output>(self, name: &str, function: Function) -> Self
+    pub fn tool<Shape, Function, Output>(self, name: &str, function: Function) -> Self
     where
-        Arguments: serde::de::DeserializeOwned + schemars::JsonSchema + Send + 'static,
-        Function: Fn(Arguments) -> Future + Send + Sync + 'static,
-        Future: std::future::Future<Output = Result<Output, greenroom_tools::ToolError>> + Send + 'static,
-        Output: greenroom_tools::IntoToolOutput + Send + 'static,
+        Function: ToolFunction<Shape> + Send + Sync + 'static,
+        Function::Arguments: serde::de::DeserializeOwned + schemars::JsonSchema,
+        Function::Future: Future<Output = Result<Output, ToolError>> + Send + 'static,
+        Output: IntoToolOutput,
     {
-        let tool = greenroom_tools::typed(name, function);
-        self.add_tool(tool)
+        self.add_tool(greenroom_tools::tool(name, function))
     }
 
-    /// A tool of any kind.
+    /// A tool of any kind: one that [`tool`](greenroom_tools::tool) makes of a function, or a type of one's own. One of
+    /// the same name is replaced. What cannot be called is refused when a session is opened.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use greenroom::prelude::*;
+    /// # #[derive(Deserialize, JsonSchema)] struct Weather { city: String }
+    /// let agent = Agent::new("gpt-5.5").add_tool(
+    ///     tool("weather", |asked: Weather| async move { Ok(format!("{}: rain", asked.city)) })
+    ///         .describe("Current weather for one city.")
+    ///         .read_only()
+    ///         .timeout(Duration::from_secs(5)),
+    /// );
+    /// ```
     #[must_use]
     pub fn add_tool(mut self, tool: impl Tool) -> Self {
         if let Err(error) = self.tools.insert(tool) {
             self.problems.push(ConfigError::tool(&error));
         }
+        self
+    }
+
+    /// A value that all tools of this agent can use, found by its type: a connection pool, a client, a configuration.
+    /// One of the same type is replaced. Agents that this one calls as tools have their own.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// struct Stock(Vec<&'static str>);
+    /// # #[derive(Deserialize, JsonSchema)] struct Look { title: String }
+    ///
+    /// let agent = Agent::new("gpt-5.5").state(Stock(vec!["Dune"])).tool(
+    ///     "look",
+    ///     |look: Look, context: ToolContext| async move {
+    ///         let stock = context.state::<Stock>()?;
+    ///         Ok(stock.0.contains(&look.title.as_str()))
+    ///     },
+    /// );
+    /// ```
+    #[must_use]
+    pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> Self {
+        self.state = self.state.with(value);
         self
     }
 
@@ -256,7 +307,7 @@ impl Agent {
         self
     }
 
-    /// How long one tool call may take; only a tool's own limit holds where this is not called.
+    /// How long one tool call may take, where the tool has no limit of its own; without either, as long as its run.
     #[must_use]
     pub fn tool_timeout(mut self, timeout: Duration) -> Self {
         self.tool_timeout = Some(timeout);

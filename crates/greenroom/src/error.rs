@@ -61,6 +61,15 @@ pub enum Error {
         /// What was asked for.
         what: &'static str,
     },
+    /// A tool or a hook was about to wait for a run of a session that itself waits for it. Nothing was changed.
+    #[error(
+        "session {session} waits for this call to end, so a reply of it would never come; use `steer` or `follow_up`, \
+         which do not wait, or prompt another session"
+    )]
+    Deadlock {
+        /// The session's id.
+        session: String,
+    },
     /// The idempotency key was used before, and its prompt has no reply that could be given again. Nothing was
     /// changed.
     #[error("this idempotency key was used before, by entry {first} of session {session}: {}", first_state(.outcome.as_ref()))]
@@ -340,6 +349,7 @@ impl Error {
             | Self::NotEmpty { .. }
             | Self::NoSession { .. }
             | Self::TooDeep { .. }
+            | Self::Deadlock { .. }
             | Self::Output { .. }
             | Self::Rejected { .. }
             | Self::SessionFailed { .. }
@@ -364,6 +374,7 @@ impl Error {
             | Self::NoSession { .. }
             | Self::DuplicateKey { .. }
             | Self::TooDeep { .. }
+            | Self::Deadlock { .. }
             | Self::Config(_) => true,
             Self::Model(_)
             | Self::Aborted

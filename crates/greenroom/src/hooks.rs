@@ -13,6 +13,7 @@ use greenroom_kernel::compacting::HookDecision;
 use greenroom_tools::panic_text;
 
 use crate::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
+use crate::waits::Chain;
 
 /// How long a hook may take.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,8 +39,10 @@ impl Hooks {
     pub(crate) async fn before(&self, proposal: &CompactionProposal) -> (HookDecision, Vec<String>) {
         let mut warnings = Vec::new();
         let mut supplied = None;
+        // The compaction waits for the hook, and the session's next run for the compaction.
+        let waiting = Chain::default().and(&proposal.session);
         for hook in &self.before_compact {
-            match guarded(|| hook(proposal.clone())).await {
+            match guarded(waiting.clone(), || hook(proposal.clone())).await {
                 Ok(BeforeCompact::Continue) => {}
                 Ok(BeforeCompact::Cancel(reason)) => return (HookDecision::Cancel { reason }, warnings),
                 Ok(BeforeCompact::Supply(summary)) => supplied = supplied.or(Some(summary)),
@@ -54,7 +57,7 @@ impl Hooks {
         let hooks = if report.entry.is_some() { &self.after_compact } else { &self.compact_failed };
         let mut warnings = Vec::new();
         for hook in hooks {
-            if let Err(problem) = guarded(|| hook(report.clone())).await {
+            if let Err(problem) = guarded(Chain::default(), || hook(report.clone())).await {
                 warnings.push(format!("a hook after a compaction was skipped: {problem}"));
             }
         }
@@ -62,8 +65,9 @@ impl Hooks {
     }
 }
 
-async fn guarded<T>(hook: impl FnOnce() -> BoxFuture<'static, T>) -> Result<T, String> {
-    let call = async { hook().await };
+/// Runs a hook, for which these sessions wait.
+async fn guarded<T>(waiting: Chain, hook: impl FnOnce() -> BoxFuture<'static, T>) -> Result<T, String> {
+    let call = waiting.scope(async { hook().await });
     match tokio::time::timeout(HOOK_TIMEOUT, AssertUnwindSafe(call).catch_unwind()).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(panic)) => Err(format!("it panicked: {}", panic_text(&*panic))),

@@ -42,6 +42,7 @@ mod sub_agent;
 mod summary_call;
 mod trace;
 pub mod validate;
+mod waits;
 
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
@@ -61,8 +62,12 @@ pub use validate::ProposedAnswer;
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::CompactionOutcome;
 pub use greenroom_kernel::run::RunLimits;
-pub use greenroom_kernel::{EntryId, FailureClass, RunId, RunOutcome};
+pub use greenroom_kernel::{EntryId, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};
+
+pub use greenroom_tools::{
+    AppState, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
+};
 
 pub use greenroom_kernel as kernel;
 pub use greenroom_provider as provider;
@@ -76,8 +81,9 @@ pub mod prelude {
         ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role, RunItem, RunLimits, RunOutcome, Runtime,
         SessionHandle, Status, ToolChoice, Typed,
     };
+    pub use greenroom_kernel::Image;
     pub use greenroom_kernel::settings::CompactionSettings;
-    pub use greenroom_tools::{ToolError, builtin};
+    pub use greenroom_tools::{ToolContext, ToolError, ToolOutput, builtin, tool};
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};
 }

@@ -28,6 +28,7 @@ use crate::lane::Lane;
 use crate::prompt::Reply;
 use crate::session::State;
 use crate::validate::Validators;
+use crate::waits::Chain;
 
 /// Which run, and which attempt at it: a run that goes on after its agent died is the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,6 +240,8 @@ pub(crate) struct PromptOptions {
     pub(crate) recorded: Arc<SetOnce<EntryId>>,
     /// Cancels the run.
     pub(crate) cancel: CancellationToken,
+    /// The sessions that wait for the run.
+    pub(crate) waiting: Chain,
 }
 
 /// What a measured size is for.
@@ -369,6 +372,8 @@ pub(crate) struct BeginRun {
     /// Their size in estimated tokens, where they are not those of the run before.
     pub(crate) instructions_changed: Option<u64>,
     pub(crate) cancel: CancellationToken,
+    /// The sessions that wait for the run's tools and hooks: this one, and those that wait for it.
+    pub(crate) waiting: Chain,
     pub(crate) tracker: ractor::ActorRef<TrackerMessage>,
     pub(crate) may_compact: bool,
     /// Whether the model has answered in this context before.

@@ -27,6 +27,7 @@ use crate::message::{PromptOptions, SessionMessage};
 use crate::run_stream::RunStream;
 use crate::session::SessionHandle;
 use crate::validate::{ProposedAnswer, Validators};
+use crate::waits::{self, Chain};
 
 /// What a prompt says: text, or text with images.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,10 +40,18 @@ impl<T: Into<String>> From<T> for Prompt {
 }
 
 impl Prompt {
-    /// Adds an image: its media type, such as `image/png`, and its bytes in base64.
+    /// Adds an image after what is there.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// # fn main() -> std::result::Result<(), greenroom::ImageError> {
+    /// # let bytes = b"GIF89a";
+    /// let prompt = Prompt::from("What is this?").image(Image::new(bytes)?);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
-    pub fn image(mut self, media_type: impl Into<String>, base64: impl Into<String>) -> Self {
-        self.0.push(Block::Image(Image { media_type: media_type.into(), data: base64.into() }));
+    pub fn image(mut self, image: Image) -> Self {
+        self.0.push(Block::Image(image));
         self
     }
 
@@ -192,6 +201,7 @@ impl<O> RunRequest<O> {
     /// Sends it, and waits for its reply. `own_run` is told which run it became, before the first event of that run is
     /// published.
     pub(crate) async fn send(self, own_run: Arc<OnceLock<RunId>>) -> Result<Reply> {
+        waits::check(self.session.id())?;
         self.hand_over(own_run, Arc::default()).await?.await
     }
 
@@ -215,6 +225,7 @@ impl<O> RunRequest<O> {
             own_run: Arc::clone(&own_run),
             recorded,
             cancel: cancel.clone(),
+            waiting: Chain::current(),
         };
         let mut guard = WithdrawOnDrop { handle: Some(session.clone()), ticket: options.ticket };
         let mut timer = timeout.map(|timeout| (timeout, Box::pin(tokio::time::sleep(timeout))));
@@ -232,6 +243,8 @@ impl<O> RunRequest<O> {
         };
         let answer = answer.inspect_err(|_| guard.disarm())?;
         let reply = async move {
+            // Whoever waits for it may be another than who handed it over.
+            waits::check(session.id())?;
             let reply = session.answered(answer);
             let reply = match timer {
                 None => reply.await,

@@ -172,7 +172,7 @@ impl SessionHandle {
     ///
     /// Its errors: [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
     /// [`Error::TimedOut`], [`Error::Busy`] when too much waits already, [`Error::EmptyPrompt`],
-    /// [`Error::DuplicateKey`], [`Error::Config`] with settings that no model takes, [`Error::Store`].
+    /// [`Error::DuplicateKey`], [`Error::Deadlock`] in a tool of this session, [`Error::Config`] with settings that no model takes, [`Error::Store`].
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> RunRequest {
         RunRequest::new(self.clone(), Some(prompt.into()))
     }

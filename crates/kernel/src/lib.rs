@@ -16,6 +16,7 @@ pub mod due;
 pub mod entry;
 pub mod failure;
 pub mod files;
+pub mod image;
 pub mod message;
 #[cfg(test)]
 mod notation;
@@ -35,6 +36,6 @@ pub use entry::{Compaction, Entry, EntryId, EntryKind, RunId, RunOutcome};
 pub use failure::{Failure, FailureClass};
 pub use files::{FileOps, Touch, Touched};
 pub use message::{
-    AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
-    Usage,
+    AssistantMessage, Block, Image, ImageError, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec,
+    ToolStatus, Usage,
 };

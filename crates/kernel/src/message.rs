@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::image::{Image, ImageError};
+
 /// One message as a model is sent it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
@@ -70,15 +72,6 @@ pub enum Block {
     Text(String),
     /// A picture, inline.
     Image(Image),
-}
-
-/// A picture that is part of a message, not a link to one.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Image {
-    /// The media type, such as `image/png`.
-    pub media_type: String,
-    /// The bytes, base64 encoded as they are sent.
-    pub data: String,
 }
 
 /// One answer of a model.

@@ -37,7 +37,7 @@ pub fn read_only(workspace: Workspace) -> Registry {
 }
 
 fn add(registry: &mut Registry, tool: FunctionTool) {
-    registry.insert(tool).expect("the names of the built-in tools are valid");
+    registry.insert(tool).expect("the built-in tools are valid");
 }
 
 #[cfg(test)]

@@ -12,6 +12,17 @@ pub enum ToolsError {
         /// The name as given.
         name: String,
     },
+    /// Models call a tool with named arguments, in an object.
+    #[error(
+        "the tool `{name}` takes {found}, and models call a tool with named arguments: take a struct with a field for \
+         each of them"
+    )]
+    NotAnObject {
+        /// The tool's name.
+        name: String,
+        /// What its parameters are instead, with an article.
+        found: &'static str,
+    },
     /// The workspace's folder cannot be opened.
     #[error("cannot open the workspace {}: {source}", root.display())]
     Workspace {

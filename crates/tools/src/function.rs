@@ -1,11 +1,13 @@
-//! Tools from functions: a closure over a typed argument becomes a [`Tool`], its schema from the type.
+//! Tools from functions: a function of a typed argument becomes a [`Tool`], its schema from the type.
 //!
-//! Invariants: the handler runs only with arguments that fit its type; otherwise the model is told which field
+//! Invariants: the function runs only with arguments that fit their type; otherwise the model is told which field
 //! is wrong and what was expected.
 //!
-//! The handler's error is the concrete [`ToolError`], not a type parameter, so that a closure that ends in
-//! `Ok(format!("…"))` needs no annotation, and `?` still takes every error.
+//! The function's error is the concrete [`ToolError`], not a type parameter, so that a closure that ends in
+//! `Ok(format!("…"))` needs no annotation, and `?` still takes every error. [`ToolFunction`] asks for nothing but the
+//! number of arguments: what they must be is asked for by [`tool`], so that the compiler names what is missing.
 
+use std::any::TypeId;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +23,24 @@ use serde_json::Value;
 use crate::output::cap_line;
 use crate::{GRACE, Tool, ToolContext, ToolOutput, schema};
 
-/// Why a tool's handler failed, as the model reads it. Every error converts into it with `?`.
+/// Why a tool's function failed, as the model reads it. Every error converts into it with `?`, as do `anyhow::Error`,
+/// `Box<dyn Error + Send + Sync>`, `String` and `&str`. The causes of an error are part of the text.
 ///
 /// It is not itself a [`std::error::Error`], as that would forbid the conversion.
+///
+/// ```
+/// use greenroom_tools::ToolError;
+/// fn half(text: &str) -> Result<u32, ToolError> {
+///     let number: u32 = text.parse()?;
+///     if number % 2 == 1 {
+///         return Err("only even numbers can be halved".into());
+///     }
+///     Ok(number / 2)
+/// }
+/// assert_eq!(half("8"), Ok(4));
+/// assert_eq!(half("7"), Err(ToolError::new("only even numbers can be halved")));
+/// assert_eq!(half("x"), Err(ToolError::new("invalid digit found in string")));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolError(String);
 
@@ -40,8 +57,9 @@ impl fmt::Display for ToolError {
     }
 }
 
-impl<E: std::error::Error> From<E> for ToolError {
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for ToolError {
     fn from(error: E) -> Self {
+        let error = error.into();
         let mut text = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
@@ -56,7 +74,8 @@ impl<E: std::error::Error> From<E> for ToolError {
     }
 }
 
-/// What a handler may return.
+/// What a tool's function may return: a [`ToolOutput`], or anything that can be serialized. A string is sent as it is,
+/// `()` as "done", and everything else as JSON.
 pub trait IntoToolOutput {
     /// As the output of a call.
     fn into_tool_output(self) -> ToolOutput;
@@ -68,134 +87,184 @@ impl IntoToolOutput for ToolOutput {
     }
 }
 
-impl IntoToolOutput for String {
+impl<T: Serialize + 'static> IntoToolOutput for T {
     fn into_tool_output(self) -> ToolOutput {
-        ToolOutput::text(self)
-    }
-}
-
-impl IntoToolOutput for &str {
-    fn into_tool_output(self) -> ToolOutput {
-        ToolOutput::text(self)
-    }
-}
-
-impl IntoToolOutput for () {
-    fn into_tool_output(self) -> ToolOutput {
-        ToolOutput::text("done")
-    }
-}
-
-/// A string as it is, anything else as JSON text.
-impl IntoToolOutput for Value {
-    fn into_tool_output(self) -> ToolOutput {
-        match self {
-            Self::String(text) => ToolOutput::text(text),
-            Self::Null | Self::Bool(_) | Self::Number(_) | Self::Array(_) | Self::Object(_) => {
-                ToolOutput::text(self.to_string())
-            }
+        if TypeId::of::<T>() == TypeId::of::<()>() {
+            return ToolOutput::text("done");
+        }
+        match serde_json::to_value(&self) {
+            Ok(Value::String(text)) => ToolOutput::text(text),
+            Ok(
+                value
+                @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)),
+            ) => ToolOutput::text(value.to_string()),
+            Err(error) => ToolOutput::error(format!(
+                "the call took effect, and its result cannot be shown, since it is not JSON: {error}"
+            )),
         }
     }
 }
 
-/// A value that the model reads as JSON.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Json<T>(pub T);
+/// A function that can be a tool: an `async` one of its arguments, of its arguments and a [`ToolContext`], or of
+/// nothing. `Shape` tells these apart, and the compiler finds it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a tool's function",
+    label = "takes other arguments than a tool's function",
+    note = "a tool's function takes nothing, one struct of arguments, or that and the `ToolContext`: \
+            `|weather: Weather, context: ToolContext| async move {{ Ok(..) }}`"
+)]
+pub trait ToolFunction<Shape> {
+    /// What the model sends, read into this type.
+    type Arguments;
+    /// What the function gives: a future.
+    type Future;
 
-impl<T: Serialize> IntoToolOutput for Json<T> {
-    fn into_tool_output(self) -> ToolOutput {
-        match serde_json::to_string(&self.0) {
-            Ok(text) => ToolOutput::text(text),
-            Err(error) => ToolOutput::error(format!("the tool's result is not JSON: {error}")),
-        }
+    /// Calls it.
+    fn call(&self, arguments: Self::Arguments, context: ToolContext) -> Self::Future;
+}
+
+impl<F: Fn() -> Fut, Fut> ToolFunction<fn() -> Fut> for F {
+    type Arguments = ();
+    type Future = Fut;
+
+    fn call(&self, (): (), _: ToolContext) -> Fut {
+        self()
+    }
+}
+
+impl<F: Fn(A) -> Fut, A, Fut> ToolFunction<fn(A) -> Fut> for F {
+    type Arguments = A;
+    type Future = Fut;
+
+    fn call(&self, arguments: A, _: ToolContext) -> Fut {
+        self(arguments)
+    }
+}
+
+impl<F: Fn(A, ToolContext) -> Fut, A, Fut> ToolFunction<fn(A, ToolContext) -> Fut> for F {
+    type Arguments = A;
+    type Future = Fut;
+
+    fn call(&self, arguments: A, context: ToolContext) -> Fut {
+        self(arguments, context)
     }
 }
 
 type Handler = dyn Fn(Value, ToolContext) -> BoxFuture<'static, ToolOutput> + Send + Sync;
 
-/// A tool made of a function.
+/// A tool made of a function, by [`tool`].
 #[derive(Clone)]
 pub struct FunctionTool {
     spec: ToolSpec,
     handler: Arc<Handler>,
     read_only: bool,
+    timeout: Option<Duration>,
     grace: Duration,
 }
 
-impl FunctionTool {
-    /// A tool whose arguments are a `T`, with a description for the model.
-    pub fn new<T, O, F, Fut>(name: impl Into<String>, description: impl Into<String>, handler: F) -> Self
-    where
-        T: DeserializeOwned + JsonSchema,
-        O: IntoToolOutput,
-        F: Fn(T) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<O, ToolError>> + Send + 'static,
-    {
-        Self { spec: ToolSpec { description: description.into(), ..spec::<T>(name) }, ..typed("", handler) }
-    }
+/// Makes a tool of an `async` function. Its arguments are one struct, whose doc comment describes the tool and whose
+/// fields are what the model is told to send; a [`ToolContext`] comes second where the function takes one. It returns
+/// a [`ToolOutput`] or anything that can be serialized, or a [`ToolError`], into which every error converts with `?`.
+///
+/// ```
+/// use greenroom_tools::{ToolContext, ToolError, tool};
+///
+/// /// Current weather for one city.
+/// #[derive(serde::Deserialize, schemars::JsonSchema)]
+/// struct Weather {
+///     /// City name, e.g. "Oslo"
+///     city: String,
+/// }
+///
+/// // A closure, as it comes.
+/// let weather = tool("weather", |asked: Weather| async move { Ok(format!("{}: 12 °C, rain", asked.city)) });
+///
+/// // A function, and what can be said besides.
+/// async fn forecast(asked: Weather, context: ToolContext) -> Result<Vec<u32>, ToolError> {
+///     context.progress.report(format!("asking for {}", asked.city));
+///     Ok(vec![12, 9, 11])
+/// }
+/// let forecast = tool("forecast", forecast)
+///     .describe("The temperatures of the next three days in a city.")
+///     .read_only()
+///     .timeout(std::time::Duration::from_secs(5));
+///
+/// // A function with another error than `ToolError`.
+/// async fn stations(asked: Weather) -> Result<u32, std::io::Error> {
+///     std::fs::read_to_string(asked.city).map(|text| text.lines().count() as u32)
+/// }
+/// let stations = tool("stations", |asked| async move { Ok(stations(asked).await?) });
+/// ```
+pub fn tool<Shape, F, Output>(name: impl Into<String>, function: F) -> FunctionTool
+where
+    F: ToolFunction<Shape> + Send + Sync + 'static,
+    F::Arguments: DeserializeOwned + JsonSchema,
+    F::Future: Future<Output = Result<Output, ToolError>> + Send + 'static,
+    Output: IntoToolOutput,
+{
+    let spec = spec::<F::Arguments>(name);
+    let parameters = spec.parameters.to_string();
+    let takes_any = spec.parameters["properties"].as_object().is_some_and(serde_json::Map::is_empty);
+    let handler =
+        move |arguments: Value, context: ToolContext| match parse::<F::Arguments>(&arguments, takes_any) {
+            Err(wrong) => {
+                let text = format!("invalid arguments {wrong}\nexpected: {}", cap_line(&parameters, 4_096));
+                std::future::ready(ToolOutput::error(text)).boxed()
+            }
+            Ok(arguments) => {
+                let running = function.call(arguments, context);
+                async move {
+                    match running.await {
+                        Ok(output) => output.into_tool_output(),
+                        Err(error) => ToolOutput::error(error.to_string()),
+                    }
+                }
+                .boxed()
+            }
+        };
+    FunctionTool { spec, handler: Arc::new(handler), read_only: false, timeout: None, grace: GRACE }
+}
 
-    /// With this moment for a cancelled call to end in order: see [`Tool::grace`].
+impl FunctionTool {
+    /// What the model is told that the tool does, instead of the doc comment of the arguments.
     #[must_use]
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
+    pub fn describe(mut self, description: impl Into<String>) -> Self {
+        self.spec.description = description.into();
         self
     }
 
-    /// Marks it as one that changes nothing outside itself, so that calls of it may run at the same time.
+    /// Says that it changes nothing outside itself. Where an answer calls several such tools next to each other, their
+    /// calls run at the same time; all other calls run one after another, in the model's order.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
-}
 
-/// A tool whose arguments are a `T`, described by `T`'s doc comment.
-pub fn typed<T, O, F, Fut>(name: impl Into<String>, handler: F) -> FunctionTool
-where
-    T: DeserializeOwned + JsonSchema,
-    O: IntoToolOutput,
-    F: Fn(T) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<O, ToolError>> + Send + 'static,
-{
-    typed_with(name, move |arguments, _context| handler(arguments))
-}
+    /// How long one call may take. Then it is cancelled, and the model reads that it was stopped after this time. It
+    /// wins over the agent's `tool_timeout`, whichever is longer.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
 
-/// As [`typed`], for a handler that wants to know of cancellation, or reports progress.
-pub fn typed_with<T, O, F, Fut>(name: impl Into<String>, handler: F) -> FunctionTool
-where
-    T: DeserializeOwned + JsonSchema,
-    O: IntoToolOutput,
-    F: Fn(T, ToolContext) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<O, ToolError>> + Send + 'static,
-{
-    let spec = spec::<T>(name);
-    let parameters = spec.parameters.to_string();
-    let handler = move |arguments: Value, context: ToolContext| match parse::<T>(&arguments) {
-        Err(wrong) => {
-            let text = format!("invalid arguments {wrong}\nexpected: {}", cap_line(&parameters, 4_096));
-            std::future::ready(ToolOutput::error(text)).boxed()
-        }
-        Ok(arguments) => {
-            let running = handler(arguments, context);
-            async move {
-                match running.await {
-                    Ok(output) => output.into_tool_output(),
-                    Err(error) => ToolOutput::error(error.to_string()),
-                }
-            }
-            .boxed()
-        }
-    };
-    FunctionTool { spec, handler: Arc::new(handler), read_only: false, grace: GRACE }
+    /// How long a cancelled call may go on, to end in order: see [`Tool::grace`].
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
 }
 
 fn spec<T: JsonSchema>(name: impl Into<String>) -> ToolSpec {
-    let (parameters, description) = schema::of::<T>();
+    let (parameters, description) = schema::of_arguments::<T>();
     ToolSpec { name: name.into(), description: description.unwrap_or_default(), parameters }
 }
 
-/// The arguments as a `T`, or where they are wrong and what was expected.
-fn parse<T: DeserializeOwned>(arguments: &Value) -> Result<T, String> {
+/// The arguments as a `T`, or where they are wrong and what was expected. `takes_any`: the schema names no field, so
+/// what a model sends all the same is ignored.
+fn parse<T: DeserializeOwned>(arguments: &Value, takes_any: bool) -> Result<T, String> {
     // serde would take an array's items for the fields in turn.
     let no_arguments = match arguments {
         Value::Object(fields) => fields.is_empty(),
@@ -206,7 +275,7 @@ fn parse<T: DeserializeOwned>(arguments: &Value) -> Result<T, String> {
     match serde_path_to_error::deserialize::<_, T>(arguments) {
         Ok(parsed) => Ok(parsed),
         // `()` has the JSON form null, but models send an object always.
-        Err(error) => match no_arguments.then(|| serde_json::from_value(Value::Null)) {
+        Err(error) => match (no_arguments || takes_any).then(|| serde_json::from_value(Value::Null)) {
             Some(Ok(parsed)) => Ok(parsed),
             Some(Err(_)) | None => {
                 let path = error.path().to_string();
@@ -232,6 +301,10 @@ impl Tool for FunctionTool {
 
     fn grace(&self) -> Duration {
         self.grace
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout
     }
 }
 

@@ -5,6 +5,7 @@
 //! which files it touched. What is absent: models, sessions, actors.
 
 pub mod builtin;
+mod context;
 mod error;
 mod function;
 pub mod helper;
@@ -14,11 +15,14 @@ mod process;
 mod registry;
 mod schema;
 mod similar;
+mod state;
 mod workspace;
 
+pub use context::{CompactionRequests, Progress, ToolContext};
 pub use error::ToolsError;
-pub use function::{FunctionTool, IntoToolOutput, Json, ToolError, typed, typed_with};
+pub use function::{FunctionTool, IntoToolOutput, ToolError, ToolFunction, tool};
 pub use registry::{Registry, panic_text};
+pub use state::{AppState, MissingState};
 pub use workspace::Workspace;
 
 /// The JSON schema of a type, in the form that models are sent.
@@ -29,9 +33,7 @@ pub fn schema_of<T: schemars::JsonSchema>() -> serde_json::Value {
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use greenroom_kernel::settings::CompactOptions;
-use greenroom_kernel::{Block, ToolSpec, ToolStatus, Touch, Touched};
-use tokio_util::sync::CancellationToken;
+use greenroom_kernel::{Block, Image, ToolSpec, ToolStatus, Touch, Touched};
 
 /// How long a cancelled call may go on, where its tool does not say.
 const GRACE: Duration = Duration::from_millis(250);
@@ -53,73 +55,16 @@ pub trait Tool: Send + Sync + 'static {
         GRACE
     }
 
-    /// Whether it changes nothing outside itself, so that calls of it may run at the same time.
+    /// Whether it changes nothing outside itself. Neighbouring calls of such tools in one answer run at the same time;
+    /// all others run one after another, in the model's order.
     fn is_read_only(&self) -> bool {
         false
     }
-}
 
-/// What a tool is told about the call.
-#[derive(Debug, Clone)]
-pub struct ToolContext {
-    /// The session that calls.
-    pub session: String,
-    /// The id that the model gave the call.
-    pub call_id: String,
-    /// Fires when the run is aborted.
-    pub cancel: CancellationToken,
-    /// Where progress goes: lines for people, best effort, never sent to the model.
-    pub progress: Progress,
-    /// For asking that the session is compacted when the run is over.
-    pub compaction: CompactionRequests,
-}
-
-/// How a tool or a hook asks for a compaction of its session. It never waits for it.
-#[derive(Clone, Default)]
-pub struct CompactionRequests(Option<std::sync::Arc<dyn Fn(CompactOptions) + Send + Sync>>);
-
-impl CompactionRequests {
-    /// Requests that `sink` gets. The sink must not block.
-    pub fn new(sink: impl Fn(CompactOptions) + Send + Sync + 'static) -> Self {
-        Self(Some(std::sync::Arc::new(sink)))
-    }
-
-    /// Asks for a compaction when the current run is over, or now if none runs. Of several requests the last one
-    /// counts; one after which no message came since the last compaction is dropped.
-    pub fn request(&self, options: CompactOptions) {
-        if let Some(sink) = &self.0 {
-            sink(options);
-        }
-    }
-}
-
-impl std::fmt::Debug for CompactionRequests {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CompactionRequests")
-    }
-}
-
-/// Where a tool's progress goes.
-#[derive(Clone, Default)]
-pub struct Progress(Option<std::sync::Arc<dyn Fn(String) + Send + Sync>>);
-
-impl Progress {
-    /// Progress that calls `sink` for each line. The sink must not block.
-    pub fn new(sink: impl Fn(String) + Send + Sync + 'static) -> Self {
-        Self(Some(std::sync::Arc::new(sink)))
-    }
-
-    /// Reports one line of progress, for people.
-    pub fn report(&self, line: impl Into<String>) {
-        if let Some(sink) = &self.0 {
-            sink(line.into());
-        }
-    }
-}
-
-impl std::fmt::Debug for Progress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Progress")
+    /// How long one call may take; `None`: as long as the agent allows. It wins over the agent's limit, whichever is
+    /// longer.
+    fn timeout(&self) -> Option<Duration> {
+        None
     }
 }
 
@@ -132,6 +77,13 @@ pub struct ToolOutput {
     pub status: ToolStatus,
     /// Which files it touched.
     pub touched: Vec<Touched>,
+}
+
+/// A successful output of nothing, to which images may be added.
+impl Default for ToolOutput {
+    fn default() -> Self {
+        Self { content: Vec::new(), status: ToolStatus::Ok, touched: Vec::new() }
+    }
 }
 
 impl ToolOutput {
@@ -148,6 +100,24 @@ impl ToolOutput {
     /// A call that was cancelled: whether it took effect is not known, unless `text` says so.
     pub fn interrupted(text: impl Into<String>) -> Self {
         Self { status: ToolStatus::Interrupted, ..Self::text(text) }
+    }
+
+    /// Adds an image after what is there.
+    ///
+    /// ```
+    /// use greenroom_kernel::Image;
+    /// use greenroom_tools::{ToolError, ToolOutput};
+    ///
+    /// fn chart(png: &[u8]) -> Result<ToolOutput, ToolError> {
+    ///     Ok(ToolOutput::text("rain by month").image(Image::new(png)?))
+    /// }
+    /// assert!(chart(b"\x89PNG\r\n\x1a\n").is_ok());
+    /// assert!(chart(b"no image").is_err());
+    /// ```
+    #[must_use]
+    pub fn image(mut self, image: Image) -> Self {
+        self.content.push(Block::Image(image));
+        self
     }
 
     /// Declares a file that the call touched; `path` is relative to the workspace where it lies inside.

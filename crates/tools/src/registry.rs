@@ -14,7 +14,7 @@ use greenroom_kernel::{Block, ToolCall, ToolResult, ToolSpec, ToolStatus};
 use serde_json::Value;
 
 use crate::output::cap_blocks;
-use crate::{Tool, ToolContext, ToolOutput, ToolsError, similar};
+use crate::{Tool, ToolContext, ToolOutput, ToolsError, schema, similar};
 
 /// The tools of an agent. Cloning is cheap; clones do not see each other's later changes.
 #[derive(Clone)]
@@ -44,7 +44,8 @@ impl Registry {
     /// Adds a tool. One of the same name is replaced, in its place.
     ///
     /// # Errors
-    /// [`ToolsError::InvalidName`] if providers would reject its name.
+    /// [`ToolsError::InvalidName`] if providers would reject its name, [`ToolsError::NotAnObject`] if its parameters
+    /// are no object.
     pub fn insert(&mut self, tool: impl Tool) -> Result<(), ToolsError> {
         self.insert_shared(Arc::new(tool))
     }
@@ -52,13 +53,16 @@ impl Registry {
     /// As [`Registry::insert`], for a tool that is shared already.
     ///
     /// # Errors
-    /// [`ToolsError::InvalidName`] if providers would reject its name.
+    /// As [`Registry::insert`].
     pub fn insert_shared(&mut self, tool: Arc<dyn Tool>) -> Result<(), ToolsError> {
         let spec = tool.spec();
         let name = spec.name.clone();
         let valid = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
         if !(1..=64).contains(&name.len()) || !name.chars().all(valid) {
             return Err(ToolsError::InvalidName { name });
+        }
+        if let Some(found) = schema::not_an_object(&spec.parameters) {
+            return Err(ToolsError::NotAnObject { name, found });
         }
         // The order of insertion is kept: a provider's cache needs the same list each time.
         let mut specs = self.specs.to_vec();
@@ -80,7 +84,7 @@ impl Registry {
     /// Adds all tools of another registry; on equal names the other's tool wins.
     pub fn merge(&mut self, other: &Self) {
         for entry in other.tools.iter() {
-            self.insert_shared(entry.tool.clone()).expect("its name was checked when it was inserted");
+            self.insert_shared(entry.tool.clone()).expect("it was checked when it was inserted");
         }
     }
 
@@ -106,7 +110,8 @@ impl Registry {
 
     /// Runs one call, and gives its result.
     ///
-    /// When `context.cancel` fires or `time_limit` has passed, the tool is told to stop and has its
+    /// When `context.cancel` fires or the time limit has passed, which is the tool's [own](Tool::timeout) or else
+    /// `time_limit`, the tool is told to stop and has its
     /// [grace](Tool::grace) to end in order; then it is dropped. The status of a cancelled call is
     /// [`ToolStatus::Interrupted`], that of one that took too long [`ToolStatus::Error`], unless the tool still gave
     /// another result. Without a limit a call may take for ever.
@@ -146,6 +151,7 @@ impl Registry {
         if run.is_cancelled() {
             return Some(ToolOutput::interrupted("cancelled before it started; it took no effect"));
         }
+        let time_limit = tool.timeout().or(time_limit);
         let (stop, grace) = (run.child_token(), tool.grace());
         context.cancel = stop.clone();
         // The tool's own `call` may panic as well as its future.

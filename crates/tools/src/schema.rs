@@ -1,6 +1,6 @@
 //! A type's JSON schema in the form that models are sent for function calling.
 //!
-//! Invariants: it is an object schema with everything inlined (a recursive type keeps its `$defs`), without
+//! Invariants: everything is inlined (a recursive type keeps its `$defs`), without
 //! `$schema`, without `title`s, and without the `format`s of numbers, which some providers reject. Doc comments lose
 //! the line breaks of the source.
 
@@ -9,8 +9,40 @@ use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
-/// The schema of `T`, and its description: the doc comment of the type.
+/// How many references to other schemas are followed from a type to its form.
+const REFERENCES_MAX: usize = 16;
+
+/// The schema of `T`, as an object schema, and its description: the doc comment of the type.
 pub(crate) fn of<T: JsonSchema>() -> (Value, Option<String>) {
+    let (schema, description) = plain_schema::<T>();
+    (as_object(schema), description)
+}
+
+/// The schema of a tool's arguments, and their description. Where they are no object, the schema says what they are:
+/// then the tool is refused.
+pub(crate) fn of_arguments<T: JsonSchema>() -> (Value, Option<String>) {
+    let (schema, description) = plain_schema::<T>();
+    let value = schema.as_value();
+    if takes_object(value, value, 0) {
+        (as_object(schema), description)
+    } else {
+        (schema.to_value(), description)
+    }
+}
+
+/// What a tool takes whose parameters are no object schema, with an article; `None` where they are one.
+pub(crate) fn not_an_object(parameters: &Value) -> Option<&'static str> {
+    match parameters.get("type").and_then(Value::as_str) {
+        Some("object") => None,
+        Some("string") => Some("a string"),
+        Some("array") => Some("a list"),
+        Some("boolean") => Some("a boolean"),
+        Some("integer" | "number") => Some("a number"),
+        Some(_) | None => Some("something that is no object in all its forms"),
+    }
+}
+
+fn plain_schema<T: JsonSchema>() -> (Schema, Option<String>) {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
     settings.meta_schema = None;
@@ -20,15 +52,40 @@ pub(crate) fn of<T: JsonSchema>() -> (Value, Option<String>) {
         Some(Value::String(text)) => Some(text),
         Some(_) | None => None,
     };
-    let kind = schema.get("type").and_then(Value::as_str).map(str::to_owned);
+    (schema, description)
+}
+
+fn as_object(mut schema: Schema) -> Value {
     // Enums have no type at their root; no arguments at all is `()`.
-    if kind.as_deref() != Some("object") {
-        schema.insert("type".to_owned(), "object".into());
-    }
+    schema.insert("type".to_owned(), "object".into());
     if schema.get("oneOf").is_none() && schema.get("anyOf").is_none() && schema.get("properties").is_none() {
         schema.insert("properties".to_owned(), Value::Object(serde_json::Map::new()));
     }
-    (schema.to_value(), description)
+    schema.to_value()
+}
+
+/// Whether an object, or nothing, fits each form of the schema. `root` has what it refers to.
+fn takes_object(schema: &Value, root: &Value, depth: usize) -> bool {
+    let Value::Object(map) = schema else { return schema != &Value::Bool(false) };
+    if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
+        let pointer = reference.strip_prefix('#').unwrap_or(reference);
+        // A type that refers to itself only has no form at all.
+        let target = root.pointer(pointer).filter(|_| depth < REFERENCES_MAX);
+        return target.is_some_and(|target| takes_object(target, root, depth + 1));
+    }
+    let is_object_or_nothing = |kind: &Value| matches!(kind.as_str(), Some("object" | "null"));
+    match map.get("type") {
+        Some(Value::Array(kinds)) => kinds.iter().all(is_object_or_nothing),
+        Some(kind) => is_object_or_nothing(kind),
+        None => {
+            let forms = ["oneOf", "anyOf", "allOf"].iter().filter_map(|key| map.get(*key)?.as_array());
+            let mut forms = forms.flatten().peekable();
+            if forms.peek().is_none() {
+                return !map.contains_key("enum") && !map.contains_key("const");
+            }
+            forms.all(|form| takes_object(form, root, depth))
+        }
+    }
 }
 
 fn plain(schema: &mut Schema) {

@@ -259,7 +259,7 @@ impl Life {
                 self.session.prompt(said).await.unwrap();
             }
             5 => {
-                let shown = Prompt::from(said).image("image/png", "iVBORw0KGgo=");
+                let shown = Prompt::from(said).image(Image::new(b"\x89PNG\r\n\x1a\n").unwrap());
                 self.session.prompt(shown).await.unwrap();
             }
             6 => {

@@ -442,7 +442,8 @@ async fn too_many_bytes_leave_placeholders_for_images() {
     let model = simulator(Sequence(script), 50_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("images", &agent(50_000)).await.unwrap();
-    let image = || Prompt::from("what is it?").image("image/png", "iVBORw0KGgo=".repeat(50));
+    let bytes = b"\x89PNG\r\n\x1a\n".repeat(60);
+    let image = || Prompt::from("what is it?").image(Image::new(&bytes).unwrap());
     // What the request of this number shows of images, of placeholders, and of placeholders for the newest.
     let shows = |index: usize| {
         let request = format!("{:?}", model.requests()[index].request.messages);

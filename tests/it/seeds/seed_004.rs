@@ -12,7 +12,6 @@ use greenroom::kernel::entry::{EntryId, EntryKind};
 use greenroom::kernel::files::Touch;
 use greenroom::kernel::message::{Message, Usage};
 use greenroom::prelude::*;
-use greenroom::tools::typed_with;
 use greenroom_simulator::{ByPurpose, Echo, Reply as Said, Sequence, Summariser};
 use serde_json::json;
 
@@ -43,7 +42,7 @@ async fn a_request_in_the_middle_of_a_turn_waits_for_its_end() {
     let runtime = runtime(&model).await;
     #[derive(Deserialize, JsonSchema)]
     struct Nothing {}
-    let tidy = agent(100_000).add_tool(typed_with("tidy", |_: Nothing, context| async move {
+    let tidy = agent(100_000).add_tool(tool("tidy", |_: Nothing, context: ToolContext| async move {
         let focus = Some("the lighthouse".to_owned());
         context.compaction.request(CompactOptions { focus, keep_recent: Some(300), force: true });
         Ok("asked for")

@@ -322,10 +322,12 @@ impl AgentState {
                     stamp,
                     span: running.step_span.clone(),
                     tools: running.begin.tools.clone(),
+                    state: running.begin.agent.state.clone(),
                     time_limit: running.begin.agent.tool_timeout,
                     cancel,
                 };
-                tokio::spawn(task.run(calls));
+                let waiting = running.begin.waiting.clone();
+                tokio::spawn(waiting.scope(task.run(calls)));
             }
             Effect::Wait { delay_ms, attempt, failure } => {
                 self.wait(myself, stamp, delay_ms, attempt, failure)

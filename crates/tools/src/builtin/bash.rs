@@ -23,7 +23,7 @@ use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX, Clip, cap_line};
 use crate::privacy::variable;
 pub use crate::process::Containment;
 use crate::process::{Launch, Running};
-use crate::{FunctionTool, Progress, ToolContext, ToolError, ToolOutput, ToolsError, Workspace, typed_with};
+use crate::{FunctionTool, Progress, ToolContext, ToolError, ToolOutput, ToolsError, Workspace};
 
 /// The variables that commands inherit.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
@@ -74,7 +74,7 @@ struct Bash {
 }
 
 pub(super) fn tool(workspace: Workspace, options: Options) -> FunctionTool {
-    typed_with("bash", move |arguments: Bash, context| {
+    crate::tool("bash", move |arguments: Bash, context: ToolContext| {
         let (workspace, options) = (workspace.clone(), options.clone());
         async move { run(&workspace, &options, &arguments, &context).await }
     })

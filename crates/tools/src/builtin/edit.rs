@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::output::cap_line;
-use crate::{FunctionTool, ToolOutput, ToolsError, Workspace, similar, typed_with};
+use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace, similar};
 
 /// The largest file that is edited, in bytes.
 const FILE_BYTES_MAX: u64 = 10 * 1024 * 1024;
@@ -33,7 +33,7 @@ struct Edit {
 }
 
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
-    typed_with("edit", move |arguments: Edit, context| {
+    crate::tool("edit", move |arguments: Edit, context: ToolContext| {
         let workspace = workspace.clone();
         async move { workspace.blocking(&context.cancel, move |w, cancel| edit(w, &arguments, cancel)).await }
     })

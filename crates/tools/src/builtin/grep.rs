@@ -15,7 +15,7 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX, cap_line};
-use crate::{FunctionTool, ToolOutput, ToolsError, Workspace, typed_with};
+use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 
 /// The longest part of a line that is shown, in bytes.
 const LINE_BYTES_MAX: usize = 500;
@@ -44,7 +44,7 @@ struct Grep {
 }
 
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
-    typed_with("grep", move |arguments: Grep, context| {
+    crate::tool("grep", move |arguments: Grep, context: ToolContext| {
         let workspace = workspace.clone();
         async move { workspace.blocking(&context.cancel, move |w, cancel| grep(w, &arguments, cancel)).await }
     })

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX};
-use crate::{FunctionTool, ToolOutput, ToolsError, Workspace, typed_with};
+use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 
 /// Lists the files and folders in a folder of the workspace, by name, with paths from the workspace; folders end in
 /// `/`, symbolic links in `@`. What `.gitignore` names is left out.
@@ -24,7 +24,7 @@ struct List {
 }
 
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
-    typed_with("list", move |arguments: List, context| {
+    crate::tool("list", move |arguments: List, context: ToolContext| {
         let workspace = workspace.clone();
         async move { workspace.blocking(&context.cancel, move |w, cancel| list(w, &arguments, cancel)).await }
     })

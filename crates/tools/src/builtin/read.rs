@@ -5,15 +5,14 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use greenroom_kernel::{Block, Image, Touch};
+use greenroom_kernel::image::media_type;
+use greenroom_kernel::{Image, Touch};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX};
-use crate::{FunctionTool, ToolOutput, ToolsError, Workspace, typed_with};
+use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 
 /// The longest part of a line that is shown, in bytes.
 const LINE_BYTES_MAX: usize = 2_000;
@@ -36,7 +35,7 @@ struct Read {
 }
 
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
-    typed_with("read", move |arguments: Read, context| {
+    crate::tool("read", move |arguments: Read, context: ToolContext| {
         let workspace = workspace.clone();
         async move { workspace.blocking(&context.cancel, move |w, cancel| read(w, &arguments, cancel)).await }
     })
@@ -55,7 +54,7 @@ fn read(
     let size_bytes = file.metadata().map_err(io)?.len();
     let mut head = Vec::new();
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(io)?;
-    if let Some(media_type) = image_type(&head) {
+    if let Some(media_type) = media_type(&head) {
         return image(shown, media_type, head, file, size_bytes);
     }
     if head.contains(&0) {
@@ -183,24 +182,7 @@ fn image(
     if u64::try_from(bytes.len()).is_ok_and(|length| length > IMAGE_BYTES_MAX) {
         return Err(too_large());
     }
-    let mut output = ToolOutput::text(format!("`{shown}`: {media_type}, {} bytes", bytes.len()));
-    output
-        .content
-        .push(Block::Image(Image { media_type: media_type.to_owned(), data: STANDARD.encode(&bytes) }));
-    Ok(output.touching(shown, Touch::Read))
-}
-
-/// By its first bytes, whatever its name says.
-fn image_type(head: &[u8]) -> Option<&'static str> {
-    if head.starts_with(b"\x89PNG\r\n\x1a\n") {
-        Some("image/png")
-    } else if head.starts_with(b"\xff\xd8\xff") {
-        Some("image/jpeg")
-    } else if head.starts_with(b"GIF87a") || head.starts_with(b"GIF89a") {
-        Some("image/gif")
-    } else if head.starts_with(b"RIFF") && head.get(8..12) == Some(b"WEBP") {
-        Some("image/webp")
-    } else {
-        None
-    }
+    let output = ToolOutput::text(format!("`{shown}`: {media_type}, {} bytes", bytes.len()));
+    let image = Image::new(&bytes).map_err(|error| ToolsError::Refused(format!("`{shown}`: {error}")))?;
+    Ok(output.image(image).touching(shown, Touch::Read))
 }

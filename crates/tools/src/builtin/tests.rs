@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::{bash, files_and_shell};
-use crate::{CompactionRequests, Progress, Registry, ToolContext, Workspace};
+use crate::{Registry, ToolContext, Workspace};
 
 /// A workspace with files in it, and the built-in tools over it.
 struct Fixture {
@@ -73,13 +73,7 @@ impl Fixture {
 }
 
 fn context() -> ToolContext {
-    ToolContext {
-        session: "s".into(),
-        call_id: "c".into(),
-        cancel: CancellationToken::new(),
-        progress: Progress::default(),
-        compaction: CompactionRequests::default(),
-    }
+    ToolContext::new("s", "c")
 }
 
 fn touched(path: &str, touch: Touch) -> Vec<Touched> {

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::{FunctionTool, ToolOutput, ToolsError, Workspace, typed_with};
+use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
 
 /// Writes a file in the workspace, replacing what was there. Missing folders are made. To change a part of a file,
 /// use `edit`.
@@ -21,7 +21,7 @@ struct Write {
 }
 
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
-    typed_with("write", move |arguments: Write, context| {
+    crate::tool("write", move |arguments: Write, context: ToolContext| {
         let workspace = workspace.clone();
         async move { workspace.blocking(&context.cancel, move |w, cancel| write(w, &arguments, cancel)).await }
     })

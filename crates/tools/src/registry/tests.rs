@@ -11,9 +11,33 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::Registry;
-use crate::{
-    CompactionRequests, Progress, ToolContext, ToolError, ToolOutput, ToolsError, typed, typed_with,
-};
+use crate::{ToolContext, ToolError, ToolOutput, ToolsError, tool};
+
+/// A tool's own limit wins over the agent's, whether it is shorter or longer, and the model reads the one that held.
+#[tokio::test(start_paused = true)]
+async fn the_time_limit_of_a_tool_wins() {
+    let waits = |name: &str| {
+        tool(name, async |_: Echo| {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            Ok("done")
+        })
+    };
+    let mut registry = Registry::new();
+    registry.insert(waits("short").timeout(Duration::from_millis(200))).expect("valid");
+    registry.insert(waits("long").timeout(Duration::from_secs(60))).expect("valid");
+    registry.insert(waits("plain")).expect("valid");
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    for (name, agents, expect) in [
+        ("short", None, "stopped after 200ms, the limit for a call"),
+        ("short", seconds(5), "stopped after 200ms, the limit for a call"),
+        ("long", seconds(5), "done"),
+        ("plain", seconds(5), "stopped after 5s, the limit for a call"),
+        ("plain", None, "done"),
+    ] {
+        let (_, text) = run_within(agents, &registry, name, "{}", &CancellationToken::new()).await;
+        assert_eq!(text.lines().next(), Some(expect), "{name} under {agents:?}");
+    }
+}
 
 /// Says it again.
 #[derive(Deserialize, JsonSchema)]
@@ -24,21 +48,21 @@ struct Echo {
 fn registry() -> Registry {
     let mut registry = Registry::new();
     for tool in [
-        typed("echo", |echo: Echo| async move { Ok(echo.text.unwrap_or_default()) }),
-        typed("panics", |echo: Echo| async move {
+        tool("echo", |echo: Echo| async move { Ok(echo.text.unwrap_or_default()) }),
+        tool("panics", |echo: Echo| async move {
             if echo.text.is_none() {
                 panic!("out of paper");
             }
             Ok("")
         }),
-        typed("flood", |_: Echo| async move { Ok("line\n".repeat(1_000_000)) }),
-        typed("hangs", |_: Echo| async move { std::future::pending::<Result<String, ToolError>>().await })
+        tool("flood", |_: Echo| async move { Ok("line\n".repeat(1_000_000)) }),
+        tool("hangs", |_: Echo| async move { std::future::pending::<Result<String, ToolError>>().await })
             .read_only(),
-        typed_with("waits", |_: Echo, context: ToolContext| async move {
+        tool("waits", |_: Echo, context: ToolContext| async move {
             context.cancel.cancelled().await;
             Ok(ToolOutput::interrupted("half done"))
         }),
-        typed_with("finishes", |_: Echo, context: ToolContext| async move {
+        tool("finishes", |_: Echo, context: ToolContext| async move {
             context.cancel.cancelled().await;
             Ok(ToolOutput::text("done all the same"))
         }),
@@ -65,13 +89,7 @@ async fn run_within(
     cancel: &CancellationToken,
 ) -> (ToolStatus, String) {
     let call = ToolCall { id: "call-1".into(), name: name.into(), arguments: arguments.into() };
-    let context = ToolContext {
-        session: "s".into(),
-        call_id: call.id.clone(),
-        cancel: cancel.clone(),
-        progress: Progress::default(),
-        compaction: CompactionRequests::default(),
-    };
+    let context = ToolContext { cancel: cancel.clone(), ..ToolContext::new("s", &call.id) };
     let ToolResult { call_id, tool_name, content, status, touched } =
         registry.run(&call, context, time_limit).await;
     assert_eq!((call_id.as_str(), tool_name.as_str(), touched.len()), ("call-1", name, 0));
@@ -147,7 +165,7 @@ async fn a_timeout_is_an_error_that_says_so() {
 #[tokio::test(start_paused = true)]
 async fn the_grace_is_the_tool_s_own() {
     let tool = |name: &str, takes_s: u64| {
-        typed_with(name, move |_: Echo, context: ToolContext| async move {
+        tool(name, move |_: Echo, context: ToolContext| async move {
             context.cancel.cancelled().await;
             tokio::time::sleep(Duration::from_secs(takes_s)).await;
             Ok(ToolOutput::interrupted("in order"))
@@ -184,7 +202,7 @@ async fn a_tool_that_ignores_cancellation_is_dropped() {
     let dropped = Arc::new(AtomicBool::new(false));
     let seen = dropped.clone();
     let mut registry = Registry::new();
-    let tool = typed("deaf", move |_: Echo| {
+    let tool = tool("deaf", move |_: Echo| {
         let guard = Dropped(seen.clone());
         async move {
             let _guard = guard;
@@ -203,11 +221,11 @@ fn names_are_checked_and_replaced_in_place() {
     let mut registry = registry();
     let before = registry.clone();
     for name in ["", "a b", "ü", "a.b", &"x".repeat(65)] {
-        let wrong = registry.insert(typed(name, |_: Echo| async move { Ok("") }));
+        let wrong = registry.insert(tool(name, |_: Echo| async move { Ok("") }));
         assert!(matches!(wrong, Err(ToolsError::InvalidName { .. })), "{name}");
     }
-    registry.insert(typed("panics", |_: Echo| async move { Ok("") }).read_only()).expect("a valid name");
-    registry.insert(typed("new", |_: Echo| async move { Ok("") })).expect("a valid name");
+    registry.insert(tool("panics", |_: Echo| async move { Ok("") }).read_only()).expect("a valid name");
+    registry.insert(tool("new", |_: Echo| async move { Ok("") })).expect("a valid name");
     let names = |registry: &Registry| {
         registry.specs().iter().map(|spec| spec.name.clone()).collect::<Vec<_>>().join(" ")
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use greenroom_kernel::ToolCall;
-use greenroom_tools::{Progress, Registry, ToolContext};
+use greenroom_tools::{AppState, Progress, Registry, ToolContext};
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
@@ -32,6 +32,8 @@ pub(super) struct ToolTask {
     /// The step, as it is traced.
     pub(super) span: Span,
     pub(super) tools: Registry,
+    /// What the program gave the agent for its tools.
+    pub(super) state: AppState,
     /// How long one call may take.
     pub(super) time_limit: Option<Duration>,
     pub(super) cancel: CancellationToken,
@@ -64,13 +66,10 @@ impl ToolTask {
         });
         let span = trace::tool(&self.span, &self.shared.id, call);
         let began = tokio::time::Instant::now();
-        let context = ToolContext {
-            session: self.shared.id.to_string(),
-            call_id: call.id.clone(),
-            cancel: self.cancel.clone(),
-            progress: self.progress(call),
-            compaction: compaction::requests_to(&self.session),
-        };
+        let mut context = ToolContext::new(&*self.shared.id, &call.id).with_state(self.state.clone());
+        context.cancel = self.cancel.clone();
+        context.progress = self.progress(call);
+        context.compaction = compaction::requests_to(&self.session);
         let result = self.tools.run(call, context, self.time_limit).instrument(span.clone()).await;
         trace::tool_ended(&span, &self.shared.id, call, result.status, began.elapsed());
         drop(span);

@@ -345,6 +345,7 @@ impl SessionState {
             instructions: Arc::clone(&run.instructions.text),
             instructions_changed: run.instructions.changed,
             cancel: run.options.cancel.clone(),
+            waiting: run.options.waiting.and(&self.shared.id),
             tracker: self.tracker.clone(),
             may_compact: self.definition.settings.enabled,
             answered_before: self.log.has_answers(),

@@ -1,0 +1,164 @@
+//! Tools as programs write them: their arguments, their state, their results, and which run at the same time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use greenroom::ConfigError;
+use greenroom::prelude::*;
+use greenroom_kernel::message::Message;
+use greenroom_provider::{OpenAi, OpenAiOptions};
+use greenroom_simulator::{Reply as Said, Sequence};
+use serde_json::json;
+use tokio::sync::Barrier;
+
+use crate::support::{agent, runtime, simulator};
+
+mod waiting;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// The newest results of tools that the model was sent, each as one text.
+fn results(messages: &[Arc<Message>]) -> Vec<String> {
+    let results = messages.iter().filter(|message| message.role() == "tool");
+    results.map(|message| message.text()).collect()
+}
+
+#[tokio::test]
+async fn a_tool_without_named_arguments_is_refused_when_a_session_is_opened() {
+    let model = simulator(Sequence(vec![]), 100_000);
+    let runtime = runtime(&model).await;
+    let wrong = agent(100_000).tool("weather", |city: String| async move { Ok(city) });
+    let refused = runtime.open("s", &wrong).await.unwrap_err();
+    assert!(matches!(refused, Error::Config(ConfigError::Tool { .. })), "{refused:?}");
+    assert_eq!(
+        refused.to_string(),
+        "the tool `weather` takes a string, and models call a tool with named arguments: take a struct with a field \
+         for each of them"
+    );
+    // The same tool, as it is meant.
+    #[derive(Deserialize, JsonSchema)]
+    struct Weather {
+        city: String,
+    }
+    let right = agent(100_000).tool("weather", |asked: Weather| async move { Ok(asked.city) });
+    runtime.open("s", &right).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_tools_of_an_agent_share_its_state_and_those_of_another_have_their_own() {
+    struct Stock(std::sync::Mutex<u32>);
+    let take = |_: Nothing, context: ToolContext| async move {
+        let stock = context.state::<Stock>()?;
+        let mut left = stock.0.lock().map_err(|_| "the stock is damaged")?;
+        *left = left.checked_sub(1).ok_or("nothing is left")?;
+        Ok(*left)
+    };
+    let helper = agent(100_000).tool("take", take);
+    let keeper = agent(100_000)
+        .state(Stock(std::sync::Mutex::new(1)))
+        .tool("take", take)
+        .tool("take_more", take)
+        .sub_agent("help", "Helps.", helper);
+    let model = simulator(
+        greenroom_simulator::Function(
+            |request: &greenroom_simulator::SeenRequest, info: greenroom_simulator::CallInfo| match (
+                request.session_key(),
+                info.session_call,
+            ) {
+                ("s", 0) => Said::call("take", &json!({})),
+                ("s", 1) => Said::call("take_more", &json!({})),
+                ("s", 2) => Said::call("help", &json!({ "task": "take one" })),
+                ("s", _) => Said::text("done"),
+                (_, 0) => Said::call("take", &json!({})),
+                (_, _) => Said::text(request.messages.last().map(|last| last.text()).unwrap_or_default()),
+            },
+        ),
+        100_000,
+    );
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &keeper).await.unwrap();
+    session.prompt("take").await.unwrap();
+    let results = results(&session.context().await.unwrap());
+    assert_eq!(results[..2], ["0", "nothing is left"]);
+    let stock = std::any::type_name::<Stock>();
+    let missing = format!("the agent has no state of type `{stock}`; give it one with `Agent::state`");
+    assert_eq!(results[2], missing, "an agent that is called as a tool has its own");
+    model.assert_clean();
+}
+
+/// Two calls that wait for each other end only where both run; two that must not meet say so if they do.
+#[tokio::test(start_paused = true)]
+async fn neighbouring_calls_of_read_only_tools_run_at_the_same_time_and_others_do_not() {
+    let together = Arc::new(Barrier::new(2));
+    let alone = Arc::new(tokio::sync::Mutex::new(()));
+    let meeting = agent(100_000)
+        .add_tool(
+            tool("meet", move |_: Nothing| {
+                let together = Arc::clone(&together);
+                async move {
+                    together.wait().await;
+                    Ok("met")
+                }
+            })
+            .read_only()
+            .timeout(Duration::from_secs(5)),
+        )
+        .tool("change", move |_: Nothing| {
+            let alone = Arc::clone(&alone);
+            async move {
+                let _alone = alone.try_lock().map_err(|_| "another one runs")?;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok("changed")
+            }
+        });
+    let all = ["meet", "meet", "change", "change", "meet"];
+    let calls = all.iter().fold(Said::default(), |said, name| said.and_call(*name, &json!({})));
+    let model = simulator(Sequence(vec![calls, Said::text("done")]), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &meeting).await.unwrap();
+    session.prompt("meet").await.unwrap();
+    let mut results = results(&session.context().await.unwrap());
+    let last = results.pop().unwrap();
+    assert_eq!(results, ["met", "met", "changed", "changed"]);
+    // The last one has no neighbour, so it waits for nobody.
+    assert!(last.starts_with("stopped after 5s, the limit for a call"), "{last}");
+    model.assert_clean();
+}
+
+/// Over HTTP, an image that a tool gives and one of a prompt stand in the request as the provider wants them.
+#[tokio::test]
+async fn images_of_tools_and_prompts_reach_the_model() {
+    let png = b"\x89PNG\r\n\x1a\nchart";
+    let charts = agent(100_000)
+        .tool("chart", move |_: Nothing| async move { Ok(ToolOutput::text("rain").image(Image::new(png)?)) })
+        .tool("broken", |_: Nothing| async move { Ok(ToolOutput::default().image(Image::new("no image")?)) });
+    let calls = Said::call("chart", &json!({})).and_call("broken", &json!({}));
+    let model = simulator(Sequence(vec![calls, Said::text("wet")]), 100_000);
+    let server = model.serve().await.unwrap();
+    let options = OpenAiOptions { base_url: server.base_url(), ..OpenAiOptions::default() };
+    let provider = Arc::new(OpenAi::new(options).unwrap());
+    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    let session = runtime.open("s", &charts).await.unwrap();
+    let gif = Image::new(b"GIF89asky").unwrap();
+    session.prompt(Prompt::from("And this?").image(gif.clone())).await.unwrap();
+    let images = |message: &Arc<Message>| -> Vec<Image> {
+        let Message::User(blocks) = &**message else { return Vec::new() };
+        let image = |block: &greenroom_kernel::Block| match block {
+            greenroom_kernel::Block::Image(image) => Some(image.clone()),
+            greenroom_kernel::Block::Text(_) => None,
+        };
+        blocks.iter().filter_map(image).collect()
+    };
+    let last = model.requests().pop().unwrap().request;
+    let sent: Vec<Image> = last.messages.iter().flat_map(images).collect();
+    assert_eq!(sent, [gif, Image::new(png).unwrap()]);
+    assert_eq!(
+        results(&last.messages),
+        [
+            "rain\n[1 image: in the user message after the tool results]",
+            "these bytes are no PNG, JPEG, GIF or WebP image"
+        ]
+    );
+    model.assert_clean();
+}

@@ -1,0 +1,197 @@
+//! A tool or a hook may not wait for a run of the session that waits for it. Without the error each of these programs
+//! would hang until its run's time limit, which the paused clock reaches at once.
+
+use std::sync::{Arc, OnceLock};
+
+use futures_util::future::BoxFuture;
+use greenroom::BeforeCompact;
+use greenroom::prelude::*;
+use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Sequence, Summariser};
+use serde_json::json;
+
+use super::{Nothing, results};
+use crate::support::{agent, builder, runtime, simulator};
+
+/// A session that its own tools can reach.
+type Own = Arc<OnceLock<SessionHandle>>;
+
+/// What a tool does with a session.
+type Action = fn(SessionHandle) -> BoxFuture<'static, Result<String>>;
+
+fn deadlock(session: &str) -> String {
+    format!(
+        "session {session} waits for this call to end, so a reply of it would never come; use `steer` or `follow_up`, \
+         which do not wait, or prompt another session"
+    )
+}
+
+/// An agent whose tool `act` does this with the session in `own`.
+fn acting(own: &Own, action: Action) -> Agent {
+    let own = Arc::clone(own);
+    agent(100_000).tool("act", move |_: Nothing| {
+        let session = own.get().unwrap().clone();
+        async move { Ok(action(session).await?) }
+    })
+}
+
+/// What the model reads of a tool that does this with its own session, and what the session has said in the end.
+async fn own(action: Action) -> (String, Vec<String>) {
+    let script = vec![Said::call("act", &json!({})), Said::text("first"), Said::text("second")];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let own = Own::default();
+    let session = runtime.open("s", &acting(&own, action)).await.unwrap();
+    own.set(session.clone()).unwrap();
+    session.prompt("act").await.unwrap();
+    while session.state().await.unwrap().status != Status::Idle {
+        tokio::task::yield_now().await;
+    }
+    let context = session.context().await.unwrap();
+    let users = context.iter().filter(|message| message.role() == "user").map(|message| message.text());
+    model.assert_clean();
+    (results(&context).remove(0), users.collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_waits_for_its_own_session_is_told() {
+    let awaits: [Action; 3] = [
+        |session| Box::pin(async move { session.prompt("again").await.map(|reply| reply.text) }),
+        |session| {
+            Box::pin(async move {
+                let mut run = session.prompt("again").stream();
+                while run.next().await.transpose()?.is_some() {}
+                Ok("streamed".to_owned())
+            })
+        },
+        |session| {
+            Box::pin(async move {
+                let submitted = session.prompt("again").submit().await?;
+                submitted.reply().await.map(|reply| reply.text)
+            })
+        },
+    ];
+    for (number, action) in awaits.into_iter().enumerate() {
+        let (result, users) = own(action).await;
+        assert_eq!((result, users), (deadlock("s"), vec!["act".to_owned()]), "{number}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_needs_an_idle_session_is_refused_and_what_does_not_wait_works() {
+    let refused: [Action; 4] = [
+        |session| {
+            Box::pin(async move { session.compact(CompactOptions::default()).await.map(|_| String::new()) })
+        },
+        |session| Box::pin(async move { session.resume().await.map(|reply| reply.text) }),
+        |session| Box::pin(async move { session.branch(None).await.map(|()| String::new()) }),
+        |session| Box::pin(async move { session.undo_compaction().await.map(|_| String::new()) }),
+    ];
+    let refusals = [
+        "session s is at work; wait until its run or its compaction has ended, or abort it, before you ",
+        "session s waits for this call to end",
+        "session s is at work; wait until its run or its compaction has ended, or abort it, before you ",
+        "session s is at work; wait until its run or its compaction has ended, or abort it, before you ",
+    ];
+    for (action, refusal) in refused.into_iter().zip(refusals) {
+        let (result, _) = own(action).await;
+        assert!(result.starts_with(refusal), "{result}");
+    }
+    let works: [(Action, &[&str]); 4] = [
+        (
+            |session| Box::pin(async move { session.steer("by the way").await.map(|_| "done".to_owned()) }),
+            &["act", "by the way"],
+        ),
+        (
+            |session| Box::pin(async move { session.follow_up("then").await.map(|_| "done".to_owned()) }),
+            &["act", "then"],
+        ),
+        (
+            |session| {
+                Box::pin(async move {
+                    let status = session.state().await?.status;
+                    Ok(if status == Status::Working { "done".to_owned() } else { format!("{status:?}") })
+                })
+            },
+            &["act"],
+        ),
+        (
+            // Nobody waits for a task of its own.
+            |session| {
+                Box::pin(async move {
+                    tokio::spawn(async move { session.prompt("later").await });
+                    Ok("done".to_owned())
+                })
+            },
+            &["act", "later"],
+        ),
+    ];
+    for (action, users) in works {
+        let (result, said) = own(action).await;
+        assert_eq!((result.as_str(), said.iter().map(String::as_str).collect()), ("done", users.to_vec()));
+    }
+}
+
+/// Nobody further up is waited for either: neither by an agent that is called as a tool, nor by a session that a tool
+/// prompts.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_waits_further_up_is_not_waited_for() {
+    let prompts: Action =
+        |session| Box::pin(async move { session.prompt("again").await.map(|reply| reply.text) });
+    let script = |request: &SeenRequest, info: CallInfo| match (request.session_key(), info.session_call) {
+        ("top", 0) => Said::call("help", &json!({ "task": "act" })).and_call("delegate", &json!({})),
+        ("top", _) => Said::text("done"),
+        _ => match request.messages.last() {
+            Some(last) if last.role() == "tool" => Said::text(last.text()),
+            _ => Said::call("act", &json!({})),
+        },
+    };
+    let model = simulator(Function(script), 100_000);
+    let runtime = runtime(&model).await;
+    let (top, other) = (Own::default(), Own::default());
+    let delegate = Arc::clone(&other);
+    let caller = agent(100_000).sub_agent("help", "Helps.", acting(&top, prompts)).tool(
+        "delegate",
+        move |_: Nothing| {
+            let other = delegate.get().unwrap().clone();
+            async move { Ok(other.prompt("act").await?.text) }
+        },
+    );
+    let session = runtime.open("top", &caller).await.unwrap();
+    top.set(session.clone()).unwrap();
+    other.set(runtime.open("other", &acting(&top, prompts)).await.unwrap()).unwrap();
+    session.prompt("go").await.unwrap();
+    assert_eq!(results(&session.context().await.unwrap()), [deadlock("top"), deadlock("top")]);
+    // The same agent reaches the same session when that one does not wait.
+    assert_eq!(other.get().unwrap().prompt("act").await.unwrap().text, "done");
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_before_a_compaction_that_prompts_its_session_is_told() {
+    let script = greenroom_simulator::ByPurpose::new(Sequence(vec![]), Summariser::Obedient);
+    let model = simulator(script, 20_000);
+    let own = Own::default();
+    let (session, told) = (Arc::clone(&own), Arc::new(OnceLock::new()));
+    let noted = Arc::clone(&told);
+    let runtime = builder(&model)
+        .before_compact(move |_| {
+            let (session, noted) = (session.get().unwrap().clone(), Arc::clone(&noted));
+            async move {
+                let refused = session.prompt("what is this about?").await.unwrap_err();
+                let _ = noted.set(refused.to_string());
+                BeforeCompact::Continue
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let session = runtime.open("s", &agent(20_000)).await.unwrap();
+    own.set(session.clone()).unwrap();
+    for _ in 0..8 {
+        session.prompt("some words ".repeat(300)).await.unwrap();
+    }
+    let compacted =
+        session.compact(CompactOptions { force: true, ..CompactOptions::default() }).await.unwrap();
+    assert_eq!(compacted.outcome, CompactionOutcome::Completed);
+    assert_eq!(told.get(), Some(&deadlock("s")));
+}
