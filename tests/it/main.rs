@@ -8,6 +8,7 @@ mod compaction_fixtures;
 /// Compactions through the actors.
 mod compactions;
 /// Something dies: an actor, a handler, a session, the process.
+mod costs;
 mod deaths;
 /// What goes wrong outside, and what becomes of it.
 mod fallbacks;

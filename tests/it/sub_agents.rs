@@ -346,13 +346,18 @@ fn spenders(limit: u64, helper_limit: Option<u64>) -> (Simulator, Agent) {
         .context_window(100_000)
         .tool("count", |count: Count| async move { Ok(text(&format!("{}", count.number), 100)) });
     if let Some(limit) = helper_limit {
-        helper = helper.cost_microdollars_max(limit);
+        helper = helper.cost_limit_usd(usd(limit));
     }
     let boss = Agent::new(MODEL)
         .context_window(100_000)
-        .cost_microdollars_max(limit)
+        .cost_limit_usd(usd(limit))
         .sub_agent("helper", "Helps.", helper);
     (model, boss)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "small sums")]
+fn usd(microdollars: u64) -> f64 {
+    microdollars as f64 / 1e6
 }
 
 /// The costs of the sub-agents of a session, call by call.

@@ -209,16 +209,6 @@ impl LimitsConfig {
             ..RunLimits::default()
         }
     }
-
-    /// The most one session may cost, in micro-dollars.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "checked to be neither negative nor infinite; a cast of what is too large gives the largest"
-    )]
-    pub(crate) fn cost_microdollars_max(&self) -> Option<u64> {
-        self.cost_usd_max.map(|dollars| (dollars * 1e6).round() as u64)
-    }
 }
 
 /// How `serve` listens, and whom it waits for.

@@ -188,8 +188,8 @@ impl Settings {
         }
         // A flag wins over every file.
         agent = agent.settings_for(&self.model, self.flags.clone()).limits(config.limits.of_run());
-        if let Some(limit) = config.limits.cost_microdollars_max() {
-            agent = agent.cost_microdollars_max(limit);
+        if let Some(limit) = config.limits.cost_usd_max {
+            agent = agent.cost_limit_usd(limit);
         }
         if let Some(seconds) = config.limits.tool_timeout_s {
             agent = agent.tool_timeout(Duration::from_secs(seconds));

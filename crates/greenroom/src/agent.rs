@@ -16,6 +16,7 @@ use greenroom_tools::{AppState, IntoToolOutput, Registry, Tool, ToolError, ToolF
 use crate::error::ConfigError;
 use crate::fallback::{FALLBACK_ON, Fallback};
 use crate::instructions::{Instructions, InstructionsContext};
+use crate::spending::microdollars;
 use crate::validate::{ProposedAnswer, Validators};
 
 /// The definition of an agent.
@@ -35,7 +36,9 @@ pub struct Agent {
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) compaction: Option<CompactionSettings>,
     pub(crate) limits: RunLimits,
-    pub(crate) cost_microdollars_max: Option<u64>,
+    /// In micro-dollars: of a session in all, and of one run.
+    pub(crate) cost_limit: Option<u64>,
+    pub(crate) run_cost_limit: Option<u64>,
     pub(crate) tool_timeout: Option<Duration>,
     pub(crate) run_timeout: Option<Duration>,
     /// What is wrong with the definition; told when a session is opened with it.
@@ -77,7 +80,8 @@ impl Agent {
             settings_by_model: BTreeMap::new(),
             compaction: None,
             limits: RunLimits::default(),
-            cost_microdollars_max: None,
+            cost_limit: None,
+            run_cost_limit: None,
             tool_timeout: None,
             run_timeout: Some(Self::RUN_TIMEOUT),
             problems: Vec::new(),
@@ -300,11 +304,36 @@ impl Agent {
         self
     }
 
-    /// The most one session may cost, in micro-dollars, as far as prices are known.
+    /// The most that one session may cost in all, in US dollars, its sub-agents included. Limits are looked at before each
+    /// model call: one that is under way is paid for, and the run then ends as stopped. Calls of a model without a known
+    /// price count nothing, with a warning.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5").cost_limit_usd(5.0).run_cost_limit_usd(0.5);
+    /// ```
     #[must_use]
-    pub fn cost_microdollars_max(mut self, limit: u64) -> Self {
-        self.cost_microdollars_max = Some(limit);
+    pub fn cost_limit_usd(mut self, usd: f64) -> Self {
+        self.cost_limit = self.checked_limit(usd);
         self
+    }
+
+    /// The most that one run may cost, in US dollars, its sub-agents included; see [`Self::cost_limit_usd`]. A prompt may have
+    /// a lower one ([`RunRequest::cost_limit_usd`](crate::RunRequest::cost_limit_usd)).
+    #[must_use]
+    pub fn run_cost_limit_usd(mut self, usd: f64) -> Self {
+        self.run_cost_limit = self.checked_limit(usd);
+        self
+    }
+
+    fn checked_limit(&mut self, usd: f64) -> Option<u64> {
+        match microdollars(usd) {
+            Ok(limit) => Some(limit),
+            Err(problem) => {
+                self.problems.push(problem);
+                None
+            }
+        }
     }
 
     /// How long one tool call may take, where the tool has no limit of its own; without either, as long as its run.

@@ -22,6 +22,7 @@ use crate::lane::Lane;
 use crate::learned::Learned;
 use crate::live::Live;
 use crate::message::SupervisorMessage;
+use crate::spending::Purse;
 
 /// What all actors of one runtime share.
 pub(crate) struct Deps {
@@ -33,6 +34,8 @@ pub(crate) struct Deps {
     /// Where settings come from that change while sessions are open.
     pub(crate) live: Option<Live>,
     pub(crate) learned: Learned,
+    /// What all sessions may spend together.
+    pub(crate) purse: Purse,
     /// How models are to answer, whichever agent asks them.
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) hooks: Hooks,

@@ -254,6 +254,12 @@ pub enum ConfigError {
         /// The names of those it has.
         known: Vec<String>,
     },
+    /// A limit of costs that is no sum.
+    #[error("a cost limit of {usd} dollars: it must be a number of at least 0")]
+    CostLimit {
+        /// What was given.
+        usd: String,
+    },
     /// A model that an agent falls back to, with which the session could not go on.
     #[error("the fallback {model}: {reason}")]
     Fallback {

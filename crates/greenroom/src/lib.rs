@@ -38,6 +38,7 @@ pub mod runtime;
 mod served;
 pub mod session;
 mod shared;
+mod spending;
 mod sub_agent;
 mod summary_call;
 mod trace;
@@ -57,6 +58,7 @@ pub use prompt::{Prompt, Reply, RunRequest, Submitted, Typed};
 pub use run_stream::{RunItem, RunStream};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use session::{SessionHandle, SessionSummary, State, Status};
+pub use spending::Period;
 pub use validate::ProposedAnswer;
 
 pub use greenroom_kernel::compacting::Supplied;

@@ -234,6 +234,8 @@ pub(crate) struct PromptOptions {
     pub(crate) validators: Validators,
     /// How the model is to answer: what is set here wins.
     pub(crate) settings: ModelSettings,
+    /// What the run may cost, in micro-dollars.
+    pub(crate) cost_limit: Option<u64>,
     /// Told which run the prompt became, before the run's first event.
     pub(crate) own_run: Arc<OnceLock<RunId>>,
     /// Set when the prompt is durable, to its entry: its message, or its place in the inbox.

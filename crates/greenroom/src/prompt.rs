@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::message::{PromptOptions, SessionMessage};
 use crate::run_stream::RunStream;
 use crate::session::SessionHandle;
+use crate::spending::microdollars;
 use crate::validate::{ProposedAnswer, Validators};
 use crate::waits::{self, Chain};
 
@@ -130,6 +131,7 @@ pub struct RunRequest<O = AsText> {
     key: Option<String>,
     settings: ModelSettings,
     timeout: Option<Duration>,
+    cost_limit_usd: Option<f64>,
     schema: Option<Arc<OutputSchema>>,
     validators: Validators,
     /// Aborts the run.
@@ -155,6 +157,7 @@ impl<O> RunRequest<O> {
             key: None,
             settings: ModelSettings::default(),
             timeout: None,
+            cost_limit_usd: None,
             schema: None,
             validators: Validators::default(),
             cancel: CancellationToken::new(),
@@ -192,6 +195,13 @@ impl<O> RunRequest<O> {
         self
     }
 
+    /// The most that the run may cost, in US dollars, where that is less than the agent allows: see
+    /// [`Agent::run_cost_limit_usd`](crate::Agent::run_cost_limit_usd).
+    pub fn cost_limit_usd(mut self, usd: f64) -> Self {
+        self.cost_limit_usd = Some(usd);
+        self
+    }
+
     /// Aborts the run when `cancel` fires, and this ends as aborted with it.
     pub(crate) fn until(mut self, cancel: CancellationToken) -> Self {
         self.cancel = cancel;
@@ -211,17 +221,21 @@ impl<O> RunRequest<O> {
         own_run: Arc<OnceLock<RunId>>,
         recorded: Arc<SetOnce<EntryId>>,
     ) -> Result<BoxFuture<'static, Result<Reply>>> {
-        let Self { session, prompt, key, settings, timeout, schema, validators, cancel, .. } = self;
+        let Self {
+            session, prompt, key, settings, timeout, cost_limit_usd, schema, validators, cancel, ..
+        } = self;
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
             return Err(Error::EmptyPrompt);
         }
         settings.check()?;
+        let cost_limit = cost_limit_usd.map(microdollars).transpose()?;
         let options = PromptOptions {
             ticket: session.deps.ticket(),
             key,
             schema,
             validators,
             settings,
+            cost_limit,
             own_run: Arc::clone(&own_run),
             recorded,
             cancel: cancel.clone(),
@@ -292,6 +306,7 @@ impl RunRequest<AsText> {
             key: self.key,
             settings: self.settings,
             timeout: self.timeout,
+            cost_limit_usd: self.cost_limit_usd,
             schema: Some(Arc::new(schema)),
             validators,
             cancel: self.cancel,

@@ -33,6 +33,7 @@ use crate::message::SupervisorMessage;
 use crate::models::{Models, models};
 use crate::session::{SessionHandle, SessionSummary, State, open};
 use crate::shared::REQUESTS_MAX;
+use crate::spending::{Period, Purse, microdollars};
 
 /// How many model calls one provider gets at a time, by default.
 const IN_FLIGHT_MAX: usize = 16;
@@ -79,6 +80,7 @@ pub struct RuntimeBuilder {
     store: Option<StoreChoice>,
     compaction: CompactionSettings,
     settings_by_model: BTreeMap<String, ModelSettings>,
+    cost_limits: Vec<(f64, Period)>,
     hooks: Hooks,
     clock_base_ms: Option<u64>,
     idle_after: Option<Duration>,
@@ -163,6 +165,21 @@ impl RuntimeBuilder {
     pub fn settings_for(mut self, model: impl Into<String>, settings: ModelSettings) -> Self {
         let known = self.settings_by_model.entry(model.into()).or_default();
         *known = std::mem::take(known).merged(settings);
+        self
+    }
+
+    /// The most that all sessions together may spend within an hour or a day, in US dollars, as far as prices are known.
+    /// Several limits hold side by side. What was spent is kept in the store, so a restart is no new allowance. Runs end as
+    /// stopped while a limit is used up; a call that is under way is paid for.
+    ///
+    /// ```
+    /// use greenroom::{Period, prelude::*};
+    /// let builder = Runtime::builder().cost_limit_usd(2.0, Period::Hour).cost_limit_usd(20.0, Period::Day);
+    /// ```
+    #[must_use]
+    pub fn cost_limit_usd(mut self, usd: f64, within: Period) -> Self {
+        self.cost_limits.retain(|(_, period)| *period != within);
+        self.cost_limits.push((usd, within));
         self
     }
 
@@ -263,6 +280,10 @@ impl RuntimeBuilder {
         }
         self.compaction.check()?;
         self.settings_by_model.values().try_for_each(ModelSettings::check)?;
+        let mut cost_limits = Vec::new();
+        for (usd, period) in self.cost_limits {
+            cost_limits.push((microdollars(usd)?, period));
+        }
         let (store, notices) = match self.store {
             None => return Err(ConfigError::NoStore.into()),
             Some(StoreChoice::Memory) => (Store::memory(), Vec::new()),
@@ -287,6 +308,7 @@ impl RuntimeBuilder {
         let deps = Arc::new(Deps {
             live: self.live.map(Live::new),
             learned: Learned::new(store.clone()),
+            purse: Purse::new(store.clone(), &cost_limits),
             store,
             bus: Bus::default(),
             lanes,
@@ -572,6 +594,7 @@ impl Runtime {
         }
         self.deps.bus.close();
         self.supervisor.stop(None);
+        self.deps.purse.flush().await;
         Ok(self.deps.store.clone().close().await?)
     }
 

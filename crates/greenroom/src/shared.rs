@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use greenroom_kernel::cost::CostLimits;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
@@ -32,6 +33,7 @@ pub(crate) struct SessionShared {
     run: Mutex<CancellationToken>,
     context: Mutex<ContextUsage>,
     bill: Mutex<Bill>,
+    cost_limits: Mutex<CostLimits>,
     broadcast: Mutex<Broadcast>,
     /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
@@ -85,6 +87,7 @@ impl SessionShared {
                 Window { tokens: None, source: WindowSource::Unknown },
             )),
             bill: Mutex::default(),
+            cost_limits: Mutex::default(),
             broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), ..Broadcast::default() }),
             was_opened: AtomicBool::new(unpublished.is_some()),
             is_flushed: AtomicBool::new(false),
@@ -157,6 +160,16 @@ impl SessionShared {
 
     pub(crate) fn bill(&self) -> Bill {
         *self.bill.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_cost_limits(&self, limits: CostLimits) {
+        *self.cost_limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+
+    /// What the session and its run may still spend, in micro-dollars; `None` where nothing limits it.
+    pub(crate) fn cost_left(&self) -> Option<u64> {
+        let limits = *self.cost_limits.lock().unwrap_or_else(PoisonError::into_inner);
+        limits.left(self.bill().cost_microdollars)
     }
 
     /// The next sequence number to be broadcast: everything below it was.

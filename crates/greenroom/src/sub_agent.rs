@@ -161,13 +161,12 @@ pub(crate) async fn depth(deps: &Deps, parent: Option<String>) -> Result<u8> {
 
 /// The agent, with no more to spend than its caller has left.
 fn within_budget(agent: &Arc<Agent>, caller: &SessionShared) -> Arc<Agent> {
-    let Some(limit) = caller.agent().cost_microdollars_max else { return Arc::clone(agent) };
-    let left = limit.saturating_sub(caller.bill().cost_microdollars);
-    if agent.cost_microdollars_max.is_some_and(|own| own <= left) {
+    let Some(left) = caller.cost_left() else { return Arc::clone(agent) };
+    if agent.cost_limit.is_some_and(|own| own <= left) {
         return Arc::clone(agent);
     }
     let mut limited = Agent::clone(agent);
-    limited.cost_microdollars_max = Some(left);
+    limited.cost_limit = Some(left);
     Arc::new(limited)
 }
 

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use crate::context_usage::{Window, WindowSource};
+use crate::cost::CostLimits;
 use crate::entry::Trigger;
 use crate::settings::CompactionSettings;
 
@@ -48,8 +49,8 @@ pub struct ContextLimits {
     pub settings: Arc<CompactionSettings>,
     /// The output limit that requests carry, in tokens, if they carry one.
     pub output_tokens_max: Option<u64>,
-    /// What the session may cost, in micro-dollars.
-    pub cost_microdollars_max: Option<u64>,
+    /// What the session and the run in progress may cost.
+    pub cost: CostLimits,
     /// Whether it is a sub-agent's context: nothing compacts before the provider refuses.
     pub is_sub_agent: bool,
     /// Whether automatic compactions kept failing: nothing compacts before the window is full.
@@ -81,10 +82,7 @@ impl ContextLimits {
         // At the window a pause must not hold it back: the truncate fallback needs no model.
         let may = self.settings.enabled && !self.is_sub_agent && (at_window || !self.is_paused);
         let is_due = may && trigger.is_some_and(|trigger| tokens >= trigger);
-        let over_budget = self
-            .cost_microdollars_max
-            .filter(|limit| cost_microdollars >= *limit)
-            .map(|limit| format!("the session reached its cost limit of ${:.2}", dollars(limit)));
+        let over_budget = self.cost.used_up(cost_microdollars);
         let is_window_guessed = matches!(
             self.window.source,
             WindowSource::Learned | WindowSource::Assumed | WindowSource::Trained
@@ -108,9 +106,4 @@ pub fn is_due(trigger: Trigger, size: &Size, has_news: bool) -> bool {
 /// The most that is kept free for one answer in this window, in tokens.
 pub(crate) fn answer_room_max(window: u64) -> u64 {
     window / ANSWER_SHARE
-}
-
-#[expect(clippy::cast_precision_loss, reason = "shown with two digits")]
-fn dollars(microdollars: u64) -> f64 {
-    microdollars as f64 / 1_000_000.0
 }

@@ -12,6 +12,7 @@
 
 pub mod compacting;
 pub mod context_usage;
+pub mod cost;
 pub mod due;
 pub mod entry;
 pub mod failure;

@@ -208,7 +208,7 @@ async fn a_budget_that_is_used_up_stops_the_turn() {
         .context_window(100_000)
         .instructions("word ".repeat(2_000))
         .tool("count", |count: Count| async move { Ok(count.number.to_string()) })
-        .cost_microdollars_max(30_000);
+        .cost_limit_usd(0.03);
     let calls = stopped(&model, &spending, "cost limit").await;
     assert!((2..50).contains(&calls), "{calls} calls");
     model.assert_clean();
@@ -237,7 +237,7 @@ async fn a_guard_that_cannot_hold_says_so_once() {
         CompactionSettings { unknown_window: UnknownWindow::Disable, ..CompactionSettings::default() };
     for (agent, words) in [
         (known(), &[][..]),
-        (known().cost_microdollars_max(1_000_000), &["the price of simulated at simulator"]),
+        (known().cost_limit_usd(1.0), &["the price of simulated at simulator"]),
         (Agent::new("simulated"), &["128000 tokens are assumed"]),
         (Agent::new("simulated").compaction(assumes_nothing), &["nothing is compacted before"]),
     ] {

@@ -205,7 +205,7 @@ async fn a_cost_limit_is_not_used_up_by_tokens_that_no_window_holds() {
         ..greenroom_simulator::SimulatorOptions::new(script)
     });
     let runtime = builder(&model).start().await.unwrap();
-    let careful = Agent::new("gpt-4o").context_window(128_000).cost_microdollars_max(5_000_000);
+    let careful = Agent::new("gpt-4o").context_window(128_000).cost_limit_usd(5.0);
     let session = runtime.open("careful", &careful).await.unwrap();
     session.prompt("lie").await.unwrap();
     session.prompt("say").await.unwrap();

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use greenroom_kernel::entry::{EntryKind, Spent};
+use greenroom_kernel::cost::RunCost;
+use greenroom_kernel::entry::{EntryKind, Spender, Spent};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
@@ -77,6 +78,8 @@ pub(crate) struct SessionState {
     definition: Definition,
     /// The definition that holds from the end of the run on: another model, which the run does not know.
     next_definition: Option<Definition>,
+    /// What the run in progress may cost.
+    run_cost: Option<RunCost>,
     /// The model that answered last, where the one that is to answer now is another.
     left: Option<LeftModel>,
     log: Log,
@@ -342,6 +345,10 @@ impl SessionState {
         self.log.commit(draft);
         let bill = self.log.bill();
         self.shared.set_bill(bill);
+        // What a sub-agent spent, it took from the purse itself.
+        let below: u64 = entries.iter().filter_map(|entry| spent_below(&entry.kind)).sum();
+        let own = bill.cost_microdollars.saturating_sub(bill_before.cost_microdollars).saturating_sub(below);
+        self.deps.purse.spend(own, self.deps.now_ms());
         if bill != bill_before {
             let _ = self.tracker.cast(TrackerMessage::Billed(bill));
         }
@@ -394,11 +401,14 @@ impl SessionState {
     fn tracker_config(&self) -> TrackerConfig {
         let session = SessionLimits {
             pinned_tokens: self.log.pinned_tokens(),
+            run_cost: self.run_cost,
             is_sub_agent: self.shared.parent.is_some(),
             is_paused: self.log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
             only_at_window: self.compaction.only_at_window,
         };
-        self.definition.tracker_config(&self.deps, session)
+        let config = self.definition.tracker_config(&self.deps, session);
+        self.shared.set_cost_limits(config.limits.cost);
+        config
     }
 
     /// Tells the tracker by what the context is measured from now on.
@@ -618,6 +628,14 @@ impl LeftModel {
 
     fn is(&self, provider: &str, model: &str) -> bool {
         (self.provider.as_str(), self.model.as_str()) == (provider, model)
+    }
+}
+
+/// What an entry puts on the bill for calls of another session, in micro-dollars.
+fn spent_below(kind: &EntryKind) -> Option<u64> {
+    match kind {
+        EntryKind::Spent(Spent { by: Spender::SubAgent { .. }, cost_microdollars, .. }) => *cost_microdollars,
+        _ => None,
     }
 }
 

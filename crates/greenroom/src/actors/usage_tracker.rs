@@ -94,7 +94,9 @@ impl TrackerState {
 
     fn measurement(&self) -> Box<Measurement> {
         let usage = self.context();
-        let size = self.config.limits.size(usage.tokens, self.tracker.counted(), self.bill.cost_microdollars);
+        let cost = self.bill.cost_microdollars;
+        let mut size = self.config.limits.size(usage.tokens, self.tracker.counted(), cost);
+        size.over_budget = size.over_budget.or_else(|| self.deps.purse.used_up(self.deps.now_ms()));
         let ContextLimits { window, settings, .. } = &self.config.limits;
         let trigger_at = window.tokens.and_then(|window| settings.trigger_tokens(window));
         trace::measured(&self.shared.id, &size, window, trigger_at, self.config.limits.full_at());

@@ -1,6 +1,7 @@
 //! When a compaction is due, as tables.
 
 use super::*;
+use crate::cost::CostLimits;
 
 fn limits(change: impl FnOnce(&mut ContextLimits)) -> ContextLimits {
     let mut limits = ContextLimits {
@@ -8,7 +9,7 @@ fn limits(change: impl FnOnce(&mut ContextLimits)) -> ContextLimits {
         // The reserve is 2,500 and the trigger 7,501: by reserve, which comes before the threshold of 8,000.
         settings: Arc::new(CompactionSettings::default()),
         output_tokens_max: None,
-        cost_microdollars_max: None,
+        cost: CostLimits::default(),
         is_sub_agent: false,
         is_paused: false,
         only_at_window: false,
@@ -132,7 +133,7 @@ fn a_window_is_guessed_where_nobody_said_it() {
 
 #[test]
 fn a_budget_is_used_up_when_it_is_reached() {
-    let limits = limits(|limits| limits.cost_microdollars_max = Some(1_234_567));
+    let limits = limits(|limits| limits.cost.session = Some(1_234_567));
     assert_eq!(limits.size(1, 1, 1_234_566).over_budget, None);
     let said = "the session reached its cost limit of $1.23";
     assert_eq!(limits.size(1, 1, 1_234_567).over_budget.as_deref(), Some(said));

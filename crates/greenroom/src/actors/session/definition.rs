@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::cost::{CostLimits, RunCost};
 use greenroom_kernel::due::ContextLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::size::{Estimator, text_tokens};
@@ -44,6 +45,8 @@ pub(super) struct Definition {
 pub(super) struct SessionLimits {
     /// What is pinned outside the active path, in estimated tokens.
     pub(super) pinned_tokens: u64,
+    /// What the run in progress may cost.
+    pub(super) run_cost: Option<RunCost>,
     /// Whether another session's call started it.
     pub(super) is_sub_agent: bool,
     /// Whether automatic compactions are paused after failures.
@@ -221,7 +224,7 @@ impl Definition {
                 window: self.window,
                 settings: Arc::clone(&self.settings),
                 output_tokens_max: deps.output_tokens_max(&self.agent),
-                cost_microdollars_max: self.agent.cost_microdollars_max,
+                cost: CostLimits { session: self.agent.cost_limit, run: session.run_cost },
                 is_sub_agent: session.is_sub_agent,
                 is_paused: session.is_paused,
                 only_at_window: session.only_at_window,
@@ -257,7 +260,7 @@ impl Definition {
             ) => {}
         }
         let has_price = || model_info(provider, model).is_some_and(|info| info.prices.is_some());
-        if self.agent.cost_microdollars_max.is_some() && !has_price() {
+        if (self.agent.cost_limit.is_some() || self.agent.run_cost_limit.is_some()) && !has_price() {
             warnings.push(format!(
                 "nothing knows the price of {model} at {origin}: its calls do not count towards the cost limit"
             ));

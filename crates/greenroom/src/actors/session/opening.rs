@@ -50,6 +50,7 @@ impl SessionState {
         let only_at_window = log.was_undone();
         let config = definition.tracker_config(&deps, session_limits(&log, shared.parent.is_some()));
         shared.set_bill(log.bill());
+        shared.set_cost_limits(config.limits.cost);
         let model_warnings = definition.warnings();
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
@@ -64,6 +65,7 @@ impl SessionState {
             restarts: Restarts::default(),
             left: LeftModel::of(&log, &definition),
             next_definition: None,
+            run_cost: None,
             definition,
             log,
             inbox: Inbox::default(),
@@ -134,6 +136,7 @@ async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64) -> Result
 pub(super) fn session_limits(log: &Log, is_sub_agent: bool) -> SessionLimits {
     SessionLimits {
         pinned_tokens: log.pinned_tokens(),
+        run_cost: None,
         is_sub_agent,
         is_paused: log.head().automatic_compaction_failures >= PAUSE_AFTER_FAILURES,
         only_at_window: log.was_undone(),

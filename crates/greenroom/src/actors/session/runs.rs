@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::cost::RunCost;
 use greenroom_kernel::entry::{Delivery, EntryKind};
 use greenroom_kernel::message::{Block, Message, StopReason};
 use greenroom_kernel::run::{Boundary, Fallbacks};
@@ -274,6 +275,7 @@ impl SessionState {
         // Whatever changed since the prompt was said: settings that cannot be sent are refused by the provider.
         let settings = self.definition.model_settings(&self.deps, &options.settings);
         let settings = settings.unwrap_or_else(|_| options.settings.clone());
+        self.limit_cost(&options);
         let _ = options.own_run.set(run);
         self.attempts += 1;
         let stamp = RunAttempt { run, attempt: self.attempts };
@@ -304,6 +306,16 @@ impl SessionState {
         }
         self.tell_agent_to_begin();
         Ok(())
+    }
+
+    /// What the run that begins may cost: the lower of its prompt's limit and its agent's.
+    fn limit_cost(&mut self, options: &PromptOptions) {
+        let limit = [options.cost_limit, self.definition.agent.run_cost_limit].into_iter().flatten().min();
+        let before = self.log.bill().cost_microdollars;
+        let run_cost = limit.map(|limit| RunCost { limit, before });
+        if std::mem::replace(&mut self.run_cost, run_cost) != run_cost {
+            self.limits_changed();
+        }
     }
 
     /// Writes the instructions of a run that begins. Their size counts from now on.

@@ -54,6 +54,7 @@ fn deps() -> Deps {
     });
     Deps {
         live: None,
+        purse: crate::spending::Purse::new(Store::memory(), &[]),
         learned: Learned::new(store.clone()),
         store,
         bus: Bus::default(),
@@ -245,11 +246,16 @@ async fn a_prompts_settings_go_before_the_agents_and_summaries_take_what_suits_t
 #[tokio::test]
 async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
     let deps = Arc::new(deps());
-    let agent = Agent::new("gpt-4o").instructions(words(100)).cost_microdollars_max(5);
+    let agent = Agent::new("gpt-4o").instructions(words(100)).cost_limit_usd(0.000_005);
     let resending = ModelSettings::new().resend_reasoning(ResendReasoning::AsReasoning);
     let resent = resolve(&deps, &agent.clone().settings(resending)).unwrap();
-    let session =
-        SessionLimits { pinned_tokens: 0, is_sub_agent: false, is_paused: false, only_at_window: false };
+    let session = SessionLimits {
+        pinned_tokens: 0,
+        run_cost: None,
+        is_sub_agent: false,
+        is_paused: false,
+        only_at_window: false,
+    };
     assert!(
         resent.tracker_config(&deps, session).resends_reasoning,
         "what the agent says stands above the provider"
@@ -263,6 +269,7 @@ async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
         let definition = resolve(&deps, &agent).unwrap();
         for flag in 0..3 {
             let session = SessionLimits {
+                run_cost: None,
                 pinned_tokens: 30,
                 is_sub_agent: flag == 0,
                 is_paused: flag == 1,
@@ -273,7 +280,7 @@ async fn a_context_is_measured_by_the_definition_and_the_sessions_state() {
             assert_eq!(config.overhead, instructions_tokens(&words(100)) + 30);
             assert_eq!(config.resends_reasoning, provider == "other");
             let limits = config.limits;
-            assert_eq!((limits.window, limits.cost_microdollars_max), (definition.window, Some(5)));
+            assert_eq!((limits.window, limits.cost.session), (definition.window, Some(5)));
             assert_eq!(limits.output_tokens_max, output_tokens_max);
             let flags = [limits.is_sub_agent, limits.is_paused, limits.only_at_window];
             assert_eq!(flags, [flag == 0, flag == 1, flag == 2]);
@@ -287,7 +294,7 @@ async fn a_cost_limit_without_a_price_is_warned_of() {
     let warnings = |agent: Agent| resolve(&deps, &agent).unwrap().warnings();
     let unknown = || Agent::new("unheard-of").context_window(9_000);
     assert_eq!(warnings(unknown()), [""; 0]);
-    assert_eq!(warnings(Agent::new("gpt-4o").cost_microdollars_max(5)), [""; 0]);
-    let [warning] = &warnings(unknown().cost_microdollars_max(5))[..] else { panic!("one warning") };
+    assert_eq!(warnings(Agent::new("gpt-4o").cost_limit_usd(0.000_005)), [""; 0]);
+    let [warning] = &warnings(unknown().cost_limit_usd(0.000_005))[..] else { panic!("one warning") };
     assert!(warning.starts_with("nothing knows the price of unheard-of at openai: "), "{warning}");
 }

@@ -1,0 +1,181 @@
+//! Limits in money: of a run, a session, and all sessions of a runtime together.
+
+use greenroom::prelude::*;
+use greenroom::{ConfigError, Period};
+use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
+use greenroom_store::Store;
+use serde_json::json;
+
+use crate::compaction_fixtures::text;
+use crate::support::builder;
+
+const MODEL: &str = "gpt-4o";
+
+/// A model with a price, that calls a tool in each step, eight at most, and then answers.
+fn spender() -> Simulator {
+    let script = |request: &SeenRequest, _: CallInfo| {
+        let results = request
+            .messages
+            .iter()
+            .rev()
+            .take_while(|message| !matches!(&***message, greenroom::kernel::Message::User(_)))
+            .count();
+        if results < 16 {
+            Said::call("count", &json!({ "number": request.messages.len() }))
+        } else {
+            Said::text("counted")
+        }
+    };
+    Simulator::new(SimulatorOptions {
+        provider_name: "openai".to_owned(),
+        window: 100_000,
+        ..SimulatorOptions::new(Function(script))
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Count {
+    number: u64,
+}
+
+fn counter() -> Agent {
+    Agent::new(MODEL)
+        .context_window(100_000)
+        .tool("count", |count: Count| async move { Ok(text(&format!("{}", count.number), 200)) })
+}
+
+async fn spent(session: &SessionHandle) -> u64 {
+    session.state().await.unwrap().cost_microdollars
+}
+
+fn stopped_by(end: Result<Reply>) -> String {
+    match end {
+        Err(Error::Stopped { reason }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a whole run costs where nothing limits it, in micro-dollars.
+async fn whole_run() -> u64 {
+    let model = spender();
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("s", &counter()).await.unwrap();
+    session.prompt("count").await.unwrap();
+    spent(&session).await
+}
+
+#[expect(clippy::cast_precision_loss, reason = "small sums")]
+fn usd(microdollars: u64) -> f64 {
+    microdollars as f64 / 1e6
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_s_limit_ends_the_run_and_the_next_has_it_anew() {
+    let whole = whole_run().await;
+    assert!(whole > 1_000, "{whole}");
+    let model = spender();
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("s", &counter().run_cost_limit_usd(usd(whole / 2))).await.unwrap();
+    let mut before = 0;
+    for _ in 0..3 {
+        let reason = stopped_by(session.prompt("count").await);
+        assert!(reason.starts_with("the run reached its cost limit of $0.0"), "{reason}");
+        let now = spent(&session).await;
+        assert!((whole / 2..whole).contains(&(now - before)), "{} of {}", now - before, whole / 2);
+        before = now;
+    }
+    // A prompt's own limit is looked at where it is lower.
+    let low = stopped_by(session.prompt("count").cost_limit_usd(0.000_001).await);
+    assert_eq!(low, "the run reached its cost limit of $0.000001");
+    assert!(stopped_by(session.prompt("count").cost_limit_usd(1.0).await).contains("$0.0"));
+    let error = session.prompt("count").cost_limit_usd(-1.0).await.unwrap_err();
+    assert!(matches!(error, Error::Config(ConfigError::CostLimit { .. })), "{error}");
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_are_no_sums_are_refused() {
+    let model = spender();
+    for usd in [-1.0, f64::NAN, f64::INFINITY] {
+        let runtime = builder(&model).start().await.unwrap();
+        for agent in [counter().cost_limit_usd(usd), counter().run_cost_limit_usd(usd)] {
+            let error = runtime.open("s", &agent).await.unwrap_err();
+            assert!(matches!(error, Error::Config(ConfigError::CostLimit { .. })), "{error}");
+        }
+        let refused = builder(&model).cost_limit_usd(usd, Period::Day).start().await.map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("cost limit"), "{refused}");
+    }
+}
+
+/// All sessions draw from one purse; an hour later it is full again; a restart is no new allowance.
+#[tokio::test(start_paused = true)]
+async fn a_runtime_s_limit_holds_for_all_sessions_and_over_a_restart() {
+    let whole = whole_run().await;
+    let model = spender();
+    let store = Store::memory();
+    let begun = 1_700_000_000_000;
+    let start = |at_ms: u64| {
+        let limited = Runtime::builder().cost_limit_usd(usd(whole * 5 / 2), Period::Hour);
+        limited.provider(model.provider()).store(store.clone()).clock_from(at_ms).start()
+    };
+    let runtime = start(begun).await.unwrap();
+    let mut total = 0;
+    for number in 0..3 {
+        let session = runtime.open(&format!("s{number}"), &counter()).await.unwrap();
+        let end = session.prompt("count").await;
+        total += spent(&session).await;
+        if number < 2 {
+            end.unwrap();
+        } else {
+            let reason = stopped_by(end);
+            assert!(reason.starts_with("the runtime reached its cost limit of $"), "{reason}");
+            assert!(reason.contains("an hour"), "{reason}");
+        }
+    }
+    assert!((whole * 5 / 2..whole * 3).contains(&total), "{total}");
+    // One that asks now is told before any call is made.
+    let asked = model.requests().len();
+    let session = runtime.open("other", &counter()).await.unwrap();
+    assert!(stopped_by(session.prompt("count").await).contains("an hour"));
+    assert_eq!(model.requests().len(), asked);
+    // The runtime goes, its store stays. What was spent is written by a task of its own.
+    drop(runtime);
+    let runtime = start(begun + 30 * 60_000).await.unwrap();
+    let session = runtime.open("later", &counter()).await.unwrap();
+    assert!(stopped_by(session.prompt("count").await).contains("an hour"));
+    drop(runtime);
+    let runtime = start(begun + 62 * 60_000).await.unwrap();
+    let session = runtime.open("much-later", &counter()).await.unwrap();
+    assert_eq!(session.prompt("count").await.unwrap().text, "counted");
+    model.assert_clean();
+}
+
+/// A sub-agent draws from its caller's run, and from the purse once.
+#[tokio::test(start_paused = true)]
+async fn a_sub_agent_draws_from_its_callers_run_and_once_from_the_purse() {
+    let whole = whole_run().await;
+    let script = |request: &SeenRequest, info: CallInfo| {
+        let is_helper = request.tools.iter().any(|tool| tool.name == "count");
+        match (is_helper, info.session_call) {
+            (true, 0..8) => Said::call("count", &json!({ "number": info.session_call })),
+            (false, 0) => Said::call("helper", &json!({ "task": "count" })),
+            _ => Said::text("counted"),
+        }
+    };
+    let model = Simulator::new(SimulatorOptions {
+        provider_name: "openai".to_owned(),
+        window: 100_000,
+        ..SimulatorOptions::new(Function(script))
+    });
+    let boss = || Agent::new(MODEL).context_window(100_000).sub_agent("helper", "Counts.", counter());
+    let runtime = builder(&model).cost_limit_usd(usd(whole * 2), Period::Day).start().await.unwrap();
+    let session = runtime.open("boss", &boss()).await.unwrap();
+    // Counted twice, it would be used up.
+    session.prompt("go").await.unwrap();
+    let cost = spent(&session).await;
+    assert!(cost > whole / 2 && cost < whole * 2, "{cost} of {whole}");
+    let limited = runtime.open("limited", &boss().run_cost_limit_usd(usd(cost / 4))).await.unwrap();
+    let reason = stopped_by(limited.prompt("go").await);
+    assert!(reason.starts_with("the run reached"), "{reason}");
+    assert!(spent(&limited).await < cost / 2);
+}
