@@ -9,6 +9,8 @@ mod compaction_fixtures;
 mod compactions;
 /// Something dies: an actor, a handler, a session, the process.
 mod deaths;
+/// What each event says of itself.
+mod events;
 /// What goes wrong outside, and what becomes of it.
 mod fallbacks;
 mod faults;

@@ -76,7 +76,7 @@ impl View {
                 self.live(&format!("  · {call} …"))?;
                 self.calls.insert(call_id.clone(), call);
             }
-            EventKind::ToolUpdate { call_id, line } => {
+            EventKind::ToolUpdate { call_id, line, .. } => {
                 let call = self.calls.get(call_id).cloned().unwrap_or_default();
                 self.live(&format!("  · {call} … {}", one_line(line, 40)))?;
             }
