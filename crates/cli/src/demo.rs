@@ -257,7 +257,7 @@ impl Show {
                 let line = Line::styled(Style::Cyan, format!("  {}", picture::compaction(end)));
                 self.screen.line(line)?;
             }
-            EventKind::OverflowDetected { .. } => self.notice("the model cut the context silently")?,
+            EventKind::OverflowDetected => self.notice("the model cut the context silently")?,
             EventKind::Retry { failure, .. } => self.notice(&format!("trying again: {failure}"))?,
             EventKind::Warning { message } => self.notice(message)?,
             EventKind::SessionRestarted { reason } => {

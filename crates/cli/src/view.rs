@@ -49,8 +49,8 @@ impl View {
     #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
     pub(crate) fn event(&mut self, event: &Event) -> Result<()> {
         match &event.kind {
-            EventKind::MessageStart { .. } => self.shown.clear(),
-            EventKind::MessageDiscarded { .. } => self.discard()?,
+            EventKind::MessageStart => self.shown.clear(),
+            EventKind::MessageDiscarded => self.discard()?,
             // Nobody can take back what a pipe got: it waits for the whole answer.
             EventKind::MessageDelta { .. } if !self.text.is_watched() => {}
             EventKind::MessageDelta { delta: Delta::Text(piece), .. } => {
@@ -118,7 +118,7 @@ impl View {
                 let text = format!("  trying again in {}: {failure}", picture::duration(*delay_ms));
                 self.note(Style::Yellow, &one_line(&text, 200))?;
             }
-            EventKind::OverflowDetected { .. } => {
+            EventKind::OverflowDetected => {
                 self.note(Style::Yellow, "  the model cut the context silently; compacting")?;
             }
             EventKind::Warning { message } => {
