@@ -201,12 +201,12 @@ async fn instructions_are_written_once_a_run_and_a_change_is_an_event() {
     let changed: Vec<_> = seen
         .iter()
         .filter_map(|event| match &event.kind {
-            EventKind::InstructionsChanged { run, text, tokens } => Some((*run, text.clone(), *tokens)),
+            EventKind::InstructionsChanged { text, tokens } => Some((event.run, text.clone(), *tokens)),
             _ => None,
         })
         .collect();
     assert_eq!(changed.len(), 1, "{changed:?}");
-    assert_eq!((changed[0].0, changed[0].1.as_str()), (third.run, long));
+    assert_eq!((changed[0].0, changed[0].1.as_str()), (Some(third.run), long));
     assert!(changed[0].2 > 10);
     let at = |wanted: EventType| seen.iter().rposition(|event| event.kind.event_type() == wanted).unwrap();
     assert!(at(EventType::RunStart) < at(EventType::InstructionsChanged));

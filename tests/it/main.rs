@@ -10,6 +10,8 @@ mod compactions;
 /// Something dies: an actor, a handler, a session, the process.
 mod costs;
 mod deaths;
+/// What each event says of itself.
+mod events;
 /// What goes wrong outside, and what becomes of it.
 mod fallbacks;
 mod faults;

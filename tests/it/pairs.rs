@@ -13,10 +13,10 @@ use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simu
 /// Starts and ends, in order.
 fn pairs(events: &[Arc<Event>]) -> Vec<&'static str> {
     let is_pair = |event: &&Arc<Event>| match &event.kind {
-        EventKind::RunStart { .. }
+        EventKind::RunStart
         | EventKind::RunEnd { .. }
-        | EventKind::MessageStart { .. }
-        | EventKind::MessageDiscarded { .. } => true,
+        | EventKind::MessageStart
+        | EventKind::MessageDiscarded => true,
         EventKind::MessageEnd { message, .. } => message.role == Role::Assistant,
         _ => false,
     };

@@ -257,10 +257,10 @@ impl Show {
                 let line = Line::styled(Style::Cyan, format!("  {}", picture::compaction(end)));
                 self.screen.line(line)?;
             }
-            EventKind::OverflowDetected { .. } => self.notice("the model cut the context silently")?,
             EventKind::Fallback { model, failure, .. } => {
                 self.notice(&format!("going on with {model}: {failure}"))?
             }
+            EventKind::OverflowDetected => self.notice("the model cut the context silently")?,
             EventKind::Retry { failure, .. } => self.notice(&format!("trying again: {failure}"))?,
             EventKind::Warning { message } => self.notice(message)?,
             EventKind::SessionRestarted { reason } => {

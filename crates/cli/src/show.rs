@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use greenroom::Compacted;
-use greenroom::event::{EventKind, durable};
+
 use greenroom::kernel::entry::{CompactionOutcome, Entry, EntryId, EntryKind};
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::size::Estimator;
@@ -261,9 +261,11 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         }
         EntryKind::CompactionEnded(ended) => {
             // Those that were installed are told by their own entry's end, failures by theirs.
-            let event = durable(&Arc::from(""), None, entry);
-            let EventKind::CompactionEnd(view) = &event.kind else { return Ok(()) };
-            compacted(screen, view, matches!(ended.outcome, CompactionOutcome::Nothing { .. }))
+            compacted(
+                screen,
+                &Compacted::from(ended),
+                matches!(ended.outcome, CompactionOutcome::Nothing { .. }),
+            )
         }
         EntryKind::CompactionUndone { compaction } => {
             mark(screen, Style::Cyan, &format!("compaction {compaction} was undone"))

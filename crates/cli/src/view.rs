@@ -49,8 +49,8 @@ impl View {
     #[expect(clippy::wildcard_enum_match_arm, reason = "events are open-ended")]
     pub(crate) fn event(&mut self, event: &Event) -> Result<()> {
         match &event.kind {
-            EventKind::MessageStart { .. } => self.shown.clear(),
-            EventKind::MessageDiscarded { .. } => self.discard()?,
+            EventKind::MessageStart => self.shown.clear(),
+            EventKind::MessageDiscarded => self.discard()?,
             // Nobody can take back what a pipe got: it waits for the whole answer.
             EventKind::MessageDelta { .. } if !self.text.is_watched() => {}
             EventKind::MessageDelta { delta: Delta::Text(piece), .. } => {
@@ -76,7 +76,7 @@ impl View {
                 self.live(&format!("  · {call} …"))?;
                 self.calls.insert(call_id.clone(), call);
             }
-            EventKind::ToolUpdate { call_id, line } => {
+            EventKind::ToolUpdate { call_id, line, .. } => {
                 let call = self.calls.get(call_id).cloned().unwrap_or_default();
                 self.live(&format!("  · {call} … {}", one_line(line, 40)))?;
             }
@@ -123,7 +123,7 @@ impl View {
                 let text = format!("  going on with {model} of {provider}: {failure}");
                 self.note(Style::Yellow, &one_line(&text, 200))?;
             }
-            EventKind::OverflowDetected { .. } => {
+            EventKind::OverflowDetected => {
                 self.note(Style::Yellow, "  the model cut the context silently; compacting")?;
             }
             EventKind::Warning { message } => {

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use futures_util::task::AtomicWaker;
 
+use crate::deps::Clock;
 use crate::event::{Event, EventType};
 
 #[cfg(test)]
@@ -91,8 +92,10 @@ struct Subscribers {
 }
 
 /// The bus of one runtime.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Bus {
+    /// Gives the events beside the log their time.
+    clock: Clock,
     subscribers: RwLock<Subscribers>,
     cursor: AtomicU64,
 }
@@ -117,6 +120,15 @@ struct QueueState {
 }
 
 impl Bus {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, subscribers: RwLock::default(), cursor: AtomicU64::default() }
+    }
+
+    /// The time of an event that happens now, in unix milliseconds.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
     /// Publishes to everyone who wants it. Never waits for a subscriber.
     pub(crate) fn publish(&self, event: &Arc<Event>) {
         let cursor = self.cursor.fetch_add(1, Ordering::Relaxed);

@@ -2,11 +2,13 @@
 //!
 //! Invariants: an event that comes from the log (a *durable* one) is published only after its entry is
 //! durable, has the entry's position as its `seq` and no `n`; all others are best effort and have the `seq` of
-//! the durable event before them and an `n` that counts up. Enums here are open-ended: match with a wildcard.
+//! the durable event before them and an `n` that counts up. A durable event is made of its log alone, so that it is the
+//! same whenever it is read. Enums here are open-ended: match with a wildcard.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{Delivery, Trigger};
+use greenroom_kernel::entry::{Delivery, Spender, Trigger};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{
     Block, Entry, EntryId, EntryKind, Failure, Message, Part, RunId, RunOutcome, StopReason, ToolStatus,
@@ -31,6 +33,12 @@ pub struct Event {
     /// For events beside the log: which one since that entry, from 1. `None` for durable ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
+    /// When it happened, in unix milliseconds by the runtime's clock. A durable one has the time of its entry, which an
+    /// import keeps.
+    pub at_ms: u64,
+    /// The run that it belongs to: the one that was going on. `None` between runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
     /// The session whose agent called this one as a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Arc<str>>,
@@ -52,14 +60,9 @@ impl Event {
 #[non_exhaustive]
 pub enum EventKind {
     /// The agent begins to work on a prompt, or goes on with one that was resumed. Ends with `run_end`.
-    RunStart {
-        /// The run.
-        run: RunId,
-    },
+    RunStart,
     /// The agent's instructions are not those of the session's run before. They hold for this whole run.
     InstructionsChanged {
-        /// The run.
-        run: RunId,
         /// The text.
         text: String,
         /// Its size, in estimated tokens.
@@ -68,37 +71,27 @@ pub enum EventKind {
     /// A step begins: one model call with its tools. What is tried again, after a failure or an overflow, belongs to
     /// the same step.
     StepStart {
-        /// The run.
-        run: RunId,
         /// Which step of the run, from 1.
         step: u32,
+        /// The model that is asked.
+        model: String,
     },
     /// A step is over: its answer and the results of its calls are in the log, or its run ends inside it. A step whose
     /// agent crashes has no end.
     StepEnd {
-        /// The run.
-        run: RunId,
         /// Which step of the run, from 1.
         step: u32,
     },
     /// The model begins to answer.
-    MessageStart {
-        /// The run.
-        run: RunId,
-    },
+    MessageStart,
     /// The model said more.
     MessageDelta {
-        /// The run.
-        run: RunId,
         /// The new piece of the answer.
         delta: Delta,
     },
     /// The model call failed while the model was answering: what it said since `message_start` is void, joins no
     /// conversation, and is not sent back.
-    MessageDiscarded {
-        /// The run.
-        run: RunId,
-    },
+    MessageDiscarded,
     /// A message joined the conversation. Durable.
     MessageEnd {
         /// Its entry.
@@ -108,8 +101,6 @@ pub enum EventKind {
     },
     /// A tool call begins.
     ToolStart {
-        /// The run.
-        run: RunId,
         /// The call.
         call_id: String,
         /// The tool.
@@ -121,6 +112,8 @@ pub enum EventKind {
     ToolUpdate {
         /// The call.
         call_id: String,
+        /// The tool.
+        name: String,
         /// One line.
         line: String,
     },
@@ -149,8 +142,6 @@ pub enum EventKind {
     },
     /// The run ended: the agent has nothing more to do for this prompt. Durable.
     RunEnd {
-        /// The run.
-        run: RunId,
         /// How it ended: in JSON `outcome`, with `reason` and `failure` where there is one.
         #[serde(flatten)]
         outcome: RunOutcome,
@@ -198,18 +189,19 @@ pub enum EventKind {
         /// When the input will join the conversation.
         delivery: Delivery,
     },
-    /// A record of another kind. Durable.
+    /// A record that has no event of its own. Durable.
     Recorded {
         /// Its entry.
         entry_id: EntryId,
-        /// The kind of record.
-        kind: RecordKind,
+        /// What was recorded: in JSON `kind`, and the fields of that kind.
+        #[serde(flatten)]
+        record: Record,
     },
     /// A model call failed and is tried again.
     Retry {
-        /// What the call belongs to: in JSON `run` or `compaction`.
-        #[serde(flatten)]
-        of: Retried,
+        /// For a summary: the `entry_id` of its compaction's `compaction_start`. `None` for a step of the run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        compaction: Option<EntryId>,
         /// The number of the retry, from 1.
         attempt: u32,
         /// How long it waits first, in milliseconds.
@@ -220,8 +212,6 @@ pub enum EventKind {
     /// Nothing more could be had of the model that was asked, and the run goes on with another: see
     /// [`Agent::fallback`](crate::Agent::fallback).
     Fallback {
-        /// The run.
-        run: RunId,
         /// The provider that is asked from now on.
         provider: String,
         /// The model that is asked from now on.
@@ -230,10 +220,7 @@ pub enum EventKind {
         failure: Failure,
     },
     /// The provider cut the context without a word.
-    OverflowDetected {
-        /// The run.
-        run: RunId,
-    },
+    OverflowDetected,
     /// Something that the user should know.
     Warning {
         /// The warning, in one line.
@@ -251,27 +238,17 @@ pub enum EventKind {
     },
 }
 
-/// What a call that is tried again belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Retried {
-    /// A step of this run.
-    Run(RunId),
-    /// A summary of the compaction whose `compaction_start` has this entry.
-    Compaction(EntryId),
-}
-
 impl EventKind {
     /// The event's type.
     pub fn event_type(&self) -> EventType {
         match self {
-            Self::RunStart { .. } => EventType::RunStart,
+            Self::RunStart => EventType::RunStart,
             Self::InstructionsChanged { .. } => EventType::InstructionsChanged,
             Self::StepStart { .. } => EventType::StepStart,
             Self::StepEnd { .. } => EventType::StepEnd,
-            Self::MessageStart { .. } => EventType::MessageStart,
+            Self::MessageStart => EventType::MessageStart,
             Self::MessageDelta { .. } => EventType::MessageDelta,
-            Self::MessageDiscarded { .. } => EventType::MessageDiscarded,
+            Self::MessageDiscarded => EventType::MessageDiscarded,
             Self::MessageEnd { .. } => EventType::MessageEnd,
             Self::ToolStart { .. } => EventType::ToolStart,
             Self::ToolUpdate { .. } => EventType::ToolUpdate,
@@ -287,7 +264,7 @@ impl EventKind {
             Self::Recorded { .. } => EventType::Recorded,
             Self::Retry { .. } => EventType::Retry,
             Self::Fallback { .. } => EventType::Fallback,
-            Self::OverflowDetected { .. } => EventType::OverflowDetected,
+            Self::OverflowDetected => EventType::OverflowDetected,
             Self::Warning { .. } => EventType::Warning,
             Self::SessionRestarted { .. } => EventType::SessionRestarted,
             Self::SessionFailed { .. } => EventType::SessionFailed,
@@ -310,11 +287,12 @@ impl EventKind {
             Self::ToolStart { arguments, .. } => arguments.len(),
             Self::ToolUpdate { line, .. } => line.len(),
             Self::InstructionsChanged { text, .. } => text.len(),
-            Self::RunStart { .. }
+            Self::Recorded { record: Record::Note { data, .. }, .. } => data.len(),
+            Self::RunStart
             | Self::StepStart { .. }
             | Self::StepEnd { .. }
-            | Self::MessageStart { .. }
-            | Self::MessageDiscarded { .. }
+            | Self::MessageStart
+            | Self::MessageDiscarded
             | Self::ToolEnd { .. }
             | Self::UsageUpdate { .. }
             | Self::RunEnd { .. }
@@ -327,7 +305,7 @@ impl EventKind {
             | Self::Recorded { .. }
             | Self::Retry { .. }
             | Self::Fallback { .. }
-            | Self::OverflowDetected { .. }
+            | Self::OverflowDetected
             | Self::Warning { .. }
             | Self::SessionRestarted { .. }
             | Self::SessionFailed { .. } => 0,
@@ -412,26 +390,64 @@ names! {
     }
 }
 
-names! {
-    /// The kinds of entries that have no event of their own: see [`EventKind::Recorded`].
-    pub enum RecordKind ("kind of record") {
-        /// Input was taken out of the inbox before it was delivered.
-        InboxCleared = "inbox_cleared",
-        /// An entry was pinned or released.
-        Pin = "pin",
-        /// From here on another model answers.
-        ModelChange = "model_change",
-        /// An entry was given a name.
-        Label = "label",
-        /// A program's own record.
-        Note = "note",
-        /// The next entry begins a branch.
-        LeafMoved = "leaf_moved",
-        /// Tokens were spent by calls that are not the session's own answers.
-        Spent = "spent",
-        /// The whole of a tool result that was too large for the context was kept.
-        WholeResult = "whole_result",
-    }
+/// What an entry records that has no event of its own: see [`EventKind::Recorded`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Record {
+    /// Input was taken out of the inbox before it was delivered.
+    InboxCleared {
+        /// The entries of the input, as their `input_queued` named them.
+        items: Vec<EntryId>,
+    },
+    /// An entry was pinned or released.
+    Pin {
+        /// The entry.
+        entry: EntryId,
+        /// Whether every compaction keeps the entry verbatim from now on.
+        pinned: bool,
+    },
+    /// From here on another model answers.
+    ModelChange {
+        /// The provider's name.
+        provider: String,
+        /// The model.
+        model: String,
+    },
+    /// An entry was given a name.
+    Label {
+        /// The entry.
+        target: EntryId,
+        /// The entry's name; `None` takes it away.
+        label: Option<String>,
+    },
+    /// A program's own record.
+    Note {
+        /// What the program calls this kind of record.
+        name: String,
+        /// The record's data, JSON text.
+        data: String,
+    },
+    /// The next entry begins a branch.
+    LeafMoved {
+        /// The entry after which the branch begins; `None` is the beginning of the conversation.
+        to: Option<EntryId>,
+    },
+    /// Tokens were spent by calls that are not the session's own answers.
+    Spent {
+        /// For an agent that was called as a tool: its session. `None` for the summary of a branch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sub_agent: Option<String>,
+        /// What the calls used.
+        usage: Usage,
+        /// What they cost, in micro-dollars; `None` where the price is not known.
+        cost_microdollars: Option<u64>,
+    },
+    /// The whole of a tool result that was too large for the context was kept.
+    WholeResult {
+        /// The call that it answers.
+        call_id: String,
+    },
 }
 
 /// More of an answer.
@@ -464,9 +480,15 @@ pub struct MessageView {
     /// The tools it calls: id, name, arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<CallView>,
+    /// For an answer: the model that gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// For a tool's result: the call it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
+    /// For a tool's result: the tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
     /// For a tool's result: how it went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<ToolStatus>,
@@ -497,10 +519,55 @@ pub struct CallView {
     pub arguments: String,
 }
 
-/// The event of a recorded entry: every entry has exactly one.
-pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> Event {
+/// The events of entries that follow one another in a log, up to its end: every entry has exactly one. `open_run` is
+/// the run that is going on after the last of them.
+pub fn of_entries<'a, E: Borrow<Entry>>(
+    session: &'a Arc<str>,
+    parent: Option<&'a Arc<str>>,
+    entries: &'a [E],
+    open_run: Option<RunId>,
+) -> impl Iterator<Item = Event> + 'a {
+    let runs = runs_of(entries, open_run);
+    entries.iter().zip(runs).map(move |(entry, run)| of_entry(session, parent, run, entry.borrow()))
+}
+
+/// The kind of the note with which a run goes on; its data is the run's id.
+pub(crate) const RUN_RESUMED: &str = "run_resumed";
+
+/// The run of each entry. A run ends with its end's entry, and begins with the prompt whose id it has, or with the note
+/// that it goes on.
+fn runs_of<E: Borrow<Entry>>(entries: &[E], open_run: Option<RunId>) -> Vec<Option<RunId>> {
+    let mut run = open_run;
+    let mut runs: Vec<Option<RunId>> = entries
+        .iter()
+        .rev()
+        .map(|entry| {
+            let entry = entry.borrow();
+            if let EntryKind::RunEnded { run: ended, .. } = &entry.kind {
+                run = Some(*ended);
+            }
+            // An imported end may name what is not in this log.
+            run = run.filter(|run| *run <= entry.id);
+            let its_run = run;
+            let begins = run.is_some_and(|run| run == entry.id || is_resumption(&entry.kind, run));
+            if begins {
+                run = None;
+            }
+            its_run
+        })
+        .collect();
+    runs.reverse();
+    runs
+}
+
+/// Whether with this entry the run goes on, after an abort or a crash.
+fn is_resumption(kind: &EntryKind, run: RunId) -> bool {
+    matches!(kind, EntryKind::Note { kind, data } if kind == RUN_RESUMED && *data == run.to_string())
+}
+
+fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, entry: &Entry) -> Event {
     let entry_id = entry.id;
-    let recorded = |kind: RecordKind| EventKind::Recorded { entry_id, kind };
+    let recorded = |record: Record| EventKind::Recorded { entry_id, record };
     let kind = match &entry.kind {
         EntryKind::Message { message, .. } => {
             EventKind::MessageEnd { entry_id, message: MessageView::of(message) }
@@ -536,20 +603,32 @@ pub fn durable(session: &Arc<str>, parent: Option<&Arc<str>>, entry: &Entry) -> 
             messages_before: started.messages_before,
         },
         EntryKind::CompactionEnded(ended) => EventKind::CompactionEnd(Compacted::from(ended)),
-        EntryKind::RunEnded { run, outcome, context } => {
-            EventKind::RunEnd { run: *run, outcome: outcome.clone(), context: *context }
+        EntryKind::RunEnded { outcome, context, .. } => {
+            EventKind::RunEnd { outcome: outcome.clone(), context: *context }
         }
         EntryKind::Inbox { delivery, .. } => EventKind::InputQueued { entry_id, delivery: *delivery },
-        EntryKind::InboxCleared { .. } => recorded(RecordKind::InboxCleared),
-        EntryKind::Pin { .. } => recorded(RecordKind::Pin),
-        EntryKind::ModelChange { .. } => recorded(RecordKind::ModelChange),
-        EntryKind::Label { .. } => recorded(RecordKind::Label),
-        EntryKind::Note { .. } => recorded(RecordKind::Note),
-        EntryKind::LeafMoved { .. } => recorded(RecordKind::LeafMoved),
-        EntryKind::Spent(_) => recorded(RecordKind::Spent),
-        EntryKind::WholeResult { .. } => recorded(RecordKind::WholeResult),
+        EntryKind::InboxCleared { items } => recorded(Record::InboxCleared { items: items.clone() }),
+        EntryKind::Pin { entry, pinned } => recorded(Record::Pin { entry: *entry, pinned: *pinned }),
+        EntryKind::ModelChange { provider, model } => {
+            recorded(Record::ModelChange { provider: provider.clone(), model: model.clone() })
+        }
+        EntryKind::Label { target, label } => {
+            recorded(Record::Label { target: *target, label: label.clone() })
+        }
+        EntryKind::Note { kind, data } => recorded(Record::Note { name: kind.clone(), data: data.clone() }),
+        EntryKind::LeafMoved { to } => recorded(Record::LeafMoved { to: *to }),
+        EntryKind::Spent(spent) => recorded(Record::Spent {
+            sub_agent: match &spent.by {
+                Spender::SubAgent { session } => Some(session.clone()),
+                Spender::BranchSummary => None,
+            },
+            usage: spent.usage,
+            cost_microdollars: spent.cost_microdollars,
+        }),
+        EntryKind::WholeResult { call_id, .. } => recorded(Record::WholeResult { call_id: call_id.clone() }),
     };
-    Event { session: Arc::clone(session), seq: entry.id.0, n: None, parent: parent.cloned(), kind }
+    let (at_ms, seq) = (entry.at_ms, entry.id.0);
+    Event { session: Arc::clone(session), seq, n: None, at_ms, run, parent: parent.cloned(), kind }
 }
 
 fn role_of(message: &Message) -> Role {
@@ -566,7 +645,9 @@ impl MessageView {
             role,
             text,
             tool_calls: Vec::new(),
+            model: None,
             call_id: None,
+            tool_name: None,
             status: None,
             stop: None,
             usage: None,
@@ -583,9 +664,11 @@ impl MessageView {
             Message::ToolResult(result) => {
                 view.images = images(&result.content);
                 view.call_id = Some(result.call_id.clone());
+                view.tool_name = Some(result.tool_name.clone());
                 view.status = Some(result.status);
             }
             Message::Assistant(assistant) => {
+                view.model = Some(assistant.model.clone());
                 view.stop = Some(assistant.stop);
                 view.usage = assistant.usage;
                 view.tool_calls = assistant

@@ -49,7 +49,7 @@ pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
 pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport};
 pub use error::{ConfigError, Error, Result};
-pub use event::{Event, EventKind, EventType, RecordKind, Retried, Role};
+pub use event::{Event, EventKind, EventType, Record, Role};
 pub use fallback::Fallback;
 pub use instructions::InstructionsContext;
 pub use live::{LiveSettings, SettingsChange};

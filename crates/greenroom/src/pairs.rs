@@ -18,23 +18,28 @@ pub(crate) struct Pairs {
 /// What to publish in the place of one event.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Admitted {
-    /// What must be said first.
-    pub(crate) first: Option<EventKind>,
+    /// What must be said first, of which run.
+    pub(crate) first: Option<(RunId, EventKind)>,
     /// Whether the event itself is published.
     pub(crate) itself: bool,
 }
 
 impl Pairs {
-    /// Takes note of an event that is about to be published.
+    /// The run that is going on, as far as it was told.
+    pub(crate) fn run(&self) -> Option<RunId> {
+        self.run
+    }
+
+    /// Takes note of an event of a run that is about to be published.
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other events stand alone, or end by themselves")]
-    pub(crate) fn admit(&mut self, kind: &EventKind) -> Admitted {
+    pub(crate) fn admit(&mut self, run: Option<RunId>, kind: &EventKind) -> Admitted {
         let mut first = None;
         let mut itself = true;
         match kind {
             // An agent that takes the place of one that died goes on with the same run.
-            EventKind::RunStart { run } => itself = self.run.replace(*run) != Some(*run),
-            EventKind::MessageStart { run } => first = self.answering.replace(*run).map(discarded),
-            EventKind::MessageDiscarded { .. } => itself = self.answering.take().is_some(),
+            EventKind::RunStart => itself = std::mem::replace(&mut self.run, run) != run,
+            EventKind::MessageStart => first = std::mem::replace(&mut self.answering, run).map(discarded),
+            EventKind::MessageDiscarded => itself = self.answering.take().is_some(),
             EventKind::MessageEnd { message, .. } if message.role == Role::Assistant => self.answering = None,
             EventKind::RunEnd { .. } => {
                 first = self.answering.take().map(discarded);
@@ -46,6 +51,6 @@ impl Pairs {
     }
 }
 
-fn discarded(run: RunId) -> EventKind {
-    EventKind::MessageDiscarded { run }
+fn discarded(run: RunId) -> (RunId, EventKind) {
+    (run, EventKind::MessageDiscarded)
 }

@@ -164,13 +164,18 @@ impl<R> RunStream<R> {
         }
     }
 
+    /// Whether an event belongs to this run.
+    fn is_own(&self, event: &Event) -> bool {
+        event.run.is_some() && event.run.as_ref() == self.own_run.get()
+    }
+
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are told as they are")]
     fn take_event(&mut self, event: Arc<Event>) {
         if self.stage == Stage::Waiting {
             match &event.kind {
-                EventKind::RunStart { run } if self.own_run.get() == Some(run) => {
+                EventKind::RunStart if self.is_own(&event) => {
                     self.stage = Stage::Running;
-                    let is_prompt = |event: &Arc<Event>| event.seq == run.0;
+                    let is_prompt = |prompt: &Arc<Event>| event.run.is_some_and(|run| prompt.seq == run.0);
                     self.items.extend(self.prompt.take().filter(is_prompt).map(RunItem::Event));
                 }
                 EventKind::MessageEnd { .. } => {
@@ -194,8 +199,8 @@ impl<R> RunStream<R> {
             EventKind::MessageDelta { delta: Delta::Text(text), .. } => {
                 more = Some(RunItem::Text(text.clone()));
             }
-            EventKind::MessageDiscarded { .. } => more = Some(RunItem::Discarded),
-            EventKind::RunEnd { run, .. } if self.own_run.get() == Some(run) => self.stage = Stage::Over,
+            EventKind::MessageDiscarded => more = Some(RunItem::Discarded),
+            EventKind::RunEnd { .. } if self.is_own(&event) => self.stage = Stage::Over,
             _ => {}
         }
         let partial = self.partial.as_mut().and_then(|partial| partial.follow(&event.kind));
@@ -238,7 +243,7 @@ impl PartialOutput {
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other event says anything of the text")]
     fn follow(&mut self, kind: &EventKind) -> Option<Value> {
         match kind {
-            EventKind::MessageStart { .. } | EventKind::MessageDiscarded { .. } => {
+            EventKind::MessageStart | EventKind::MessageDiscarded => {
                 *self = Self::default();
                 None
             }

@@ -24,7 +24,7 @@ use crate::bus::{Bus, Filter, Subscription};
 use crate::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::deps::{Clock, Deps, blocking};
 use crate::error::{BranchPointError, ConfigError, Error, Result};
-use crate::event::{Event, durable};
+use crate::event::{self, Event};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::learned::Learned;
@@ -305,18 +305,19 @@ impl RuntimeBuilder {
             }
         }
         let idle_after = self.idle_after.unwrap_or(IDLE_AFTER);
+        let clock = Clock::new(self.clock_base_ms);
         let deps = Arc::new(Deps {
             live: self.live.map(Live::new),
             learned: Learned::new(store.clone()),
             purse: Purse::new(store.clone(), &cost_limits),
             store,
-            bus: Bus::default(),
+            bus: Bus::new(clock.clone()),
             lanes,
             default_provider,
             compaction: RwLock::new(Arc::new(self.compaction)),
             settings_by_model: self.settings_by_model,
             hooks: self.hooks,
-            clock: Clock::new(self.clock_base_ms),
+            clock,
             idle_after_ms: u64::try_from(idle_after.as_millis()).unwrap_or(u64::MAX),
             compacts_between_runs: !self.leaves_compactions_to_runs,
             supervisor: OnceLock::new(),
@@ -417,9 +418,12 @@ impl Runtime {
     /// [`Error::Store`].
     pub async fn replay(&self, id: &str, from_seq: u64) -> Result<Vec<Event>> {
         let session: Arc<str> = Arc::from(id);
-        let parent = self.head(id).await?.and_then(|head| head.parent_session).map(Arc::from);
-        let entries = self.entries(id, EntryId(from_seq)).await?;
-        Ok(entries.iter().map(|entry| durable(&session, parent.as_ref(), entry)).collect())
+        let Some(head) = self.head(id).await? else { return Ok(Vec::new()) };
+        let mut entries = self.entries(id, EntryId(from_seq)).await?;
+        // What was appended since the head was read belongs to the next replay.
+        entries.retain(|entry| entry.id.0 < head.entries);
+        let parent = head.parent_session.map(Arc::from);
+        Ok(event::of_entries(&session, parent.as_ref(), &entries, head.open_run).collect())
     }
 
     /// All sessions in the store, in the order of their ids. No log is read.

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use greenroom_kernel::RunId;
 use greenroom_kernel::cost::CostLimits;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use ractor::ActorRef;
@@ -204,40 +205,51 @@ impl SessionShared {
         None
     }
 
-    /// Publishes a transient event.
+    /// Publishes a transient event of the run that is going on, or of none.
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
-        let admitted = broadcast.pairs.admit(&kind);
-        let kinds = admitted.first.into_iter().chain(admitted.itself.then_some(kind));
-        self.publish_transient(bus, &mut broadcast, kinds);
+        let run = broadcast.pairs.run();
+        self.admit_transient(bus, &mut broadcast, run, kind);
+    }
+
+    /// Publishes a transient event of this run.
+    pub(crate) fn publish_of_run(&self, bus: &Bus, run: RunId, kind: EventKind) {
+        let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        self.admit_transient(bus, &mut broadcast, Some(run), kind);
     }
 
     /// Publishes a durable event, once.
     pub(crate) fn publish_durable(&self, bus: &Bus, event: &Arc<Event>) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
         if event.seq >= broadcast.next {
-            let first = broadcast.pairs.admit(&event.kind).first;
-            self.publish_transient(bus, &mut broadcast, first);
+            if let Some((run, first)) = broadcast.pairs.admit(event.run, &event.kind).first {
+                self.publish_transient(bus, &mut broadcast, Some(run), first);
+            }
             broadcast.goes_on_at(event.seq + 1);
             bus.publish(event);
         }
     }
 
-    fn publish_transient(
-        &self,
-        bus: &Bus,
-        broadcast: &mut Broadcast,
-        kinds: impl IntoIterator<Item = EventKind>,
-    ) {
-        for kind in kinds {
-            broadcast.transient += 1;
-            bus.publish(&Arc::new(Event {
-                session: Arc::clone(&self.id),
-                seq: broadcast.next.saturating_sub(1),
-                n: Some(broadcast.transient),
-                parent: self.parent.clone(),
-                kind,
-            }));
+    fn admit_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
+        let admitted = broadcast.pairs.admit(run, &kind);
+        if let Some((run, first)) = admitted.first {
+            self.publish_transient(bus, broadcast, Some(run), first);
         }
+        if admitted.itself {
+            self.publish_transient(bus, broadcast, run, kind);
+        }
+    }
+
+    fn publish_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
+        broadcast.transient += 1;
+        bus.publish(&Arc::new(Event {
+            session: Arc::clone(&self.id),
+            seq: broadcast.next.saturating_sub(1),
+            n: Some(broadcast.transient),
+            at_ms: bus.now_ms(),
+            run,
+            parent: self.parent.clone(),
+            kind,
+        }));
     }
 }

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use greenroom::Subscription;
 use greenroom::kernel::EntryId;
 use greenroom::kernel::entry::Trigger;
 use greenroom::kernel::settings::UnknownWindow;
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
-use greenroom::{Retried, Subscription};
 use greenroom_provider::{OpenAi, OpenAiOptions};
 use greenroom_simulator::{
     CallInfo, Echo, ErrorDialect, Fault, Function, ListForm, Reply as Said, RetryAfter, Script, SeenRequest,
@@ -111,11 +111,11 @@ async fn whatever_the_model_that_is_left_does_the_new_one_follows() {
 /// The waits before a compaction's calls were tried again: its number, the retry's, and the wait in milliseconds.
 fn retries(events: &mut Subscription) -> Vec<(EntryId, u32, u64)> {
     let wait = |event: &Arc<Event>| match &event.kind {
-        EventKind::Retry { of: Retried::Compaction(id), attempt, delay_ms, failure } => {
+        EventKind::Retry { compaction: Some(id), attempt, delay_ms, failure } => {
             assert!(!failure.message.is_empty());
             Some((*id, *attempt, *delay_ms))
         }
-        EventKind::Retry { of: Retried::Run(_), .. } => panic!("no run is tried again"),
+        EventKind::Retry { compaction: None, .. } => panic!("no run is tried again"),
         _ => None,
     };
     drain(events).iter().filter_map(wait).collect()

@@ -617,7 +617,8 @@ fn line(event: &Event) -> String {
             let stop = message.stop.map(|stop| format!(" {stop:?}")).unwrap_or_default();
             format!("{}{stop} {} calls {text:?}", message.role, message.tool_calls.len())
         }
-        EventKind::RunEnd { run, outcome, .. } => {
+        EventKind::RunEnd { outcome, .. } => {
+            let run = event.run.expect("an end is that of a run");
             format!("{run} {outcome} {}", outcome.reason().unwrap_or_default())
         }
         EventKind::CompactionEnd(end) => {

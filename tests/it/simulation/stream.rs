@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use greenroom::event::durable;
+use greenroom::event;
 use greenroom::prelude::*;
 use greenroom_kernel::RunId;
 
@@ -27,7 +27,9 @@ impl Stream {
                 let record = records.get(&*event.session).map_or(&[][..], Record::entries);
                 let entry = record.get(at);
                 let entry = entry.unwrap_or_else(|| panic!("published before it was durable: {event:?}"));
-                assert_eq!(**event, durable(&event.session, None, entry), "not what its entry says");
+                // Of which run an entry is, the entries after it say: see `check_told`.
+                let says = event::of_entries(&event.session, None, std::slice::from_ref(entry), event.run);
+                assert_eq!(says.collect::<Vec<_>>(), [(**event).clone()], "not what its entry says");
                 self.0.push(Arc::clone(event));
             }
         }
@@ -71,19 +73,33 @@ impl Ends {
             );
             self.next = Some(event.seq + 1);
         }
+        if self.run.is_some() {
+            assert_eq!(
+                event.run, self.run,
+                "an event that does not belong to the run that is going on: {event:?}"
+            );
+        }
         match &event.kind {
-            EventKind::RunStart { run } => {
-                assert_eq!(self.run.replace(*run), None, "a run begins in another: {event:?}");
+            EventKind::RunStart => {
+                assert!(event.run.is_some(), "a run without its id: {event:?}");
+                assert_eq!(
+                    std::mem::replace(&mut self.run, event.run),
+                    None,
+                    "a run begins in another: {event:?}"
+                );
             }
-            EventKind::RunEnd { run, .. } => {
+            EventKind::RunEnd { .. } => {
                 // One that a crash interrupted was begun in another life.
-                assert!(self.run.take().is_none_or(|begun| begun == *run), "another run ends: {event:?}");
+                assert!(
+                    self.run.take().is_none_or(|begun| event.run == Some(begun)),
+                    "another run ends: {event:?}"
+                );
                 assert!(!self.is_answering, "a run ends in the middle of an answer: {event:?}");
             }
-            EventKind::MessageStart { .. } => {
+            EventKind::MessageStart => {
                 assert!(!std::mem::replace(&mut self.is_answering, true), "an answer in another: {event:?}");
             }
-            EventKind::MessageDiscarded { .. } => {
+            EventKind::MessageDiscarded => {
                 assert!(std::mem::take(&mut self.is_answering), "no answer is discarded: {event:?}");
             }
             EventKind::MessageEnd { message, .. } if message.role == Role::Assistant => {

@@ -19,7 +19,7 @@ use tracing::Span;
 
 use crate::agent::Agent;
 use crate::deps::Deps;
-use crate::event::{EventKind, Retried};
+use crate::event::EventKind;
 use crate::message::{
     AgentMessage, Answer, BeginRun, Measurement, ModelOutcome, RunAttempt, SessionMail, SessionMessage,
     TrackerMessage,
@@ -181,8 +181,8 @@ impl AgentState {
         self.running.as_deref_mut().filter(|running| running.begin.stamp == stamp)
     }
 
-    fn publish(&self, kind: EventKind) {
-        self.shared.publish(&self.deps.bus, kind);
+    fn publish(&self, stamp: RunAttempt, kind: EventKind) {
+        self.shared.publish_of_run(&self.deps.bus, stamp.run, kind);
     }
 
     fn tell_session(&self, message: SessionMessage) {
@@ -199,11 +199,9 @@ impl AgentState {
             .with_fallbacks(begin.fallbacks.clone())
             .validated(!begin.validators.is_empty())
             .answered_before(begin.answered_before);
-        let changed = begin.instructions_changed.map(|tokens| EventKind::InstructionsChanged {
-            run: stamp.run,
-            text: begin.instructions.to_string(),
-            tokens,
-        });
+        let changed = begin
+            .instructions_changed
+            .map(|tokens| EventKind::InstructionsChanged { text: begin.instructions.to_string(), tokens });
         self.running = Some(Box::new(Running {
             run,
             call: 0,
@@ -221,9 +219,9 @@ impl AgentState {
             over,
             begin,
         }));
-        self.publish(EventKind::RunStart { run: stamp.run });
+        self.publish(stamp, EventKind::RunStart);
         if let Some(changed) = changed {
-            self.publish(changed);
+            self.publish(stamp, changed);
         }
         self.input(myself, stamp, Input::Begin);
     }
@@ -251,7 +249,7 @@ impl AgentState {
         running.begin.model.clone_from(&model);
         running.begin.agent = agent;
         running.begin.settings = settings;
-        self.publish(EventKind::Fallback { run: stamp.run, provider, model, failure });
+        self.publish(stamp, EventKind::Fallback { provider, model, failure });
         self.input(myself, stamp, Input::FellBack { output_tokens_max });
     }
 
@@ -288,17 +286,17 @@ impl AgentState {
             }
             Effect::StepStarted { step } => {
                 let session = Arc::clone(&self.shared.id);
-                if let Some(running) = self.current(stamp) {
-                    running.step = step;
-                    running.step_span = trace::step(&running.begin.span, &session, step);
-                }
-                self.publish(EventKind::StepStart { run: stamp.run, step });
+                let Some(running) = self.current(stamp) else { return };
+                running.step = step;
+                running.step_span = trace::step(&running.begin.span, &session, step);
+                let model = running.begin.model.clone();
+                self.publish(stamp, EventKind::StepStart { step, model });
             }
             Effect::StepEnded { step } => {
                 if let Some(running) = self.current(stamp) {
                     running.step_span = Span::none();
                 }
-                self.publish(EventKind::StepEnd { run: stamp.run, step });
+                self.publish(stamp, EventKind::StepEnd { step });
             }
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
@@ -348,7 +346,7 @@ impl AgentState {
             Effect::FallBack { failure } => {
                 self.tell_session(SessionMessage::FallBack { stamp, failure: Box::new(failure) });
             }
-            Effect::OverflowDetected => self.publish(EventKind::OverflowDetected { run: stamp.run }),
+            Effect::OverflowDetected => self.publish(stamp, EventKind::OverflowDetected),
             Effect::Cancel => {
                 if let Some(running) = self.current(stamp) {
                     running.model = None;
@@ -382,7 +380,7 @@ impl AgentState {
         if let Some(running) = self.current(stamp) {
             trace::retry(&running.step_span, &session, attempt, delay_ms, &failure);
         }
-        self.publish(EventKind::Retry { of: Retried::Run(stamp.run), attempt, delay_ms, failure });
+        self.publish(stamp, EventKind::Retry { compaction: None, attempt, delay_ms, failure });
         let Some(running) = self.current(stamp) else { return };
         running.call += 1;
         let (call, over, agent) = (running.call, running.over.clone(), myself.clone());

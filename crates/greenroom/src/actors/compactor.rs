@@ -20,7 +20,7 @@ use tracing::Span;
 use crate::actors::agent::jitter;
 use crate::compaction::{self, CompactionProposal};
 use crate::deps::{Deps, model_info};
-use crate::event::{EventKind, Retried};
+use crate::event::EventKind;
 use crate::message::{
     CompactionOrder, CompactionWork, CompactorMessage, SessionMail, SessionMessage, Summariser,
 };
@@ -206,9 +206,10 @@ impl CompactorState {
         for effect in effects {
             let Some(running) = &mut self.running else { return };
             if let Effect::Ask(SummaryRequest { after_ms, attempt, failure: Some(failure), .. }) = &effect {
-                let of = Retried::Compaction(running.id);
+                let compaction = Some(running.id);
                 let (attempt, delay_ms, failure) = (*attempt, *after_ms, failure.clone());
-                self.shared.publish(&self.deps.bus, EventKind::Retry { of, attempt, delay_ms, failure });
+                self.shared
+                    .publish(&self.deps.bus, EventKind::Retry { compaction, attempt, delay_ms, failure });
             }
             match effect {
                 Effect::Consult(plan) => {

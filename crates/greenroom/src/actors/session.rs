@@ -367,7 +367,9 @@ impl SessionState {
         self.inbox.committed(&self.log);
         let parent = self.shared.parent.as_ref();
         let events: Vec<Arc<Event>> =
-            entries.iter().map(|entry| Arc::new(event::durable(&self.shared.id, parent, entry))).collect();
+            event::of_entries(&self.shared.id, parent, &entries, self.log.head().open_run)
+                .map(Arc::new)
+                .collect();
         let below = self.shared.broadcast_below();
         self.outgoing.retain(|event| event.seq >= below);
         self.outgoing.extend(events.iter().cloned());

@@ -3,27 +3,23 @@
 use std::sync::Arc;
 
 use super::{Bus, Delivery, Filter, QUEUE_BYTES};
+use crate::deps::Clock;
 use crate::event::{Event, EventKind, EventType};
 
-fn warning(session: &str, seq: u64, bytes: usize) -> Arc<Event> {
-    Arc::new(Event {
-        session: Arc::from(session),
-        seq,
-        n: None,
-        parent: None,
-        kind: EventKind::ToolUpdate { call_id: String::new(), line: "x".repeat(bytes) },
-    })
+fn update(session: &str, seq: u64, bytes: usize) -> Arc<Event> {
+    let kind = EventKind::ToolUpdate { call_id: String::new(), name: String::new(), line: "x".repeat(bytes) };
+    Arc::new(Event { session: Arc::from(session), seq, n: None, at_ms: 0, run: None, parent: None, kind })
 }
 
 #[test]
 fn a_slow_subscriber_gets_what_fits_and_then_one_explicit_gap() {
-    let bus = Bus::default();
+    let bus = Bus::new(Clock::new(Some(0)));
     let mut slow = bus.subscribe(Filter::all());
     let mut other = bus.subscribe(Filter::session("b"));
     for seq in 0..100 {
-        bus.publish(&warning("a", seq, QUEUE_BYTES / 10));
+        bus.publish(&update("a", seq, QUEUE_BYTES / 10));
     }
-    bus.publish(&warning("b", 7, 1));
+    bus.publish(&update("b", 7, 1));
     let mut events = 0;
     loop {
         match slow.try_next().expect("a gap comes before the queue is empty") {
@@ -40,7 +36,7 @@ fn a_slow_subscriber_gets_what_fits_and_then_one_explicit_gap() {
     }
     assert!(events < 11, "at most QUEUE_BYTES wait");
     assert!(slow.try_next().is_none());
-    bus.publish(&warning("a", 100, 1));
+    bus.publish(&update("a", 100, 1));
     assert!(matches!(slow.try_next(), Some(Delivery::Event(event)) if event.seq == 100));
     assert!(matches!(other.try_next(), Some(Delivery::Event(event)) if event.seq == 7));
     assert!(other.try_next().is_none());
@@ -48,16 +44,24 @@ fn a_slow_subscriber_gets_what_fits_and_then_one_explicit_gap() {
 
 #[test]
 fn filters_choose_by_session_durability_and_type() {
-    let bus = Bus::default();
+    let bus = Bus::new(Clock::new(Some(0)));
     let mut durable = bus.subscribe(Filter::session("a").durable());
     let mut named = bus.subscribe(Filter::all().kinds([EventType::Warning]));
-    let mut update = warning("a", 1, 0);
-    Arc::make_mut(&mut update).n = Some(1);
-    bus.publish(&update);
-    bus.publish(&warning("b", 1, 0));
-    bus.publish(&warning("a", 2, 0));
+    let mut transient = update("a", 1, 0);
+    Arc::make_mut(&mut transient).n = Some(1);
+    bus.publish(&transient);
+    bus.publish(&update("b", 1, 0));
+    bus.publish(&update("a", 2, 0));
     let word = EventKind::Warning { message: "w".into() };
-    bus.publish(&Arc::new(Event { session: Arc::from("b"), seq: 3, n: Some(1), parent: None, kind: word }));
+    bus.publish(&Arc::new(Event {
+        session: Arc::from("b"),
+        seq: 3,
+        n: Some(1),
+        at_ms: 0,
+        run: None,
+        parent: None,
+        kind: word,
+    }));
     assert!(matches!(durable.try_next(), Some(Delivery::Event(event)) if event.seq == 2));
     assert!(durable.try_next().is_none());
     assert!(matches!(named.try_next(), Some(Delivery::Event(event)) if event.seq == 3));

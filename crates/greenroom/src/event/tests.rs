@@ -40,25 +40,24 @@ fn failure() -> Failure {
 
 /// At least one event of each type.
 fn all() -> Vec<EventKind> {
-    let (run, entry_id) = (EntryId(5), EntryId(6));
+    let entry_id = EntryId(6);
     let call = CallView { id: "c".into(), name: "read".into(), arguments: "{}".into() };
     let said = MessageView { tool_calls: vec![call], ..MessageView::plain(Role::Assistant, "hi".into()) };
     let mut kinds = vec![
-        EventKind::RunStart { run },
-        EventKind::InstructionsChanged { run, text: "Be brief.".into(), tokens: 3 },
-        EventKind::StepStart { run, step: 1 },
-        EventKind::StepEnd { run, step: 1 },
-        EventKind::MessageStart { run },
-        EventKind::MessageDelta { run, delta: Delta::Text("h".into()) },
-        EventKind::MessageDelta { run, delta: Delta::Reasoning("hm".into()) },
+        EventKind::RunStart,
+        EventKind::InstructionsChanged { text: "Be brief.".into(), tokens: 3 },
+        EventKind::StepStart { step: 1, model: "m".into() },
+        EventKind::StepEnd { step: 1 },
+        EventKind::MessageStart,
+        EventKind::MessageDelta { delta: Delta::Text("h".into()) },
+        EventKind::MessageDelta { delta: Delta::Reasoning("hm".into()) },
         EventKind::MessageDelta {
-            run,
             delta: Delta::ToolArguments { index: 0, name: Some("read".into()), text: "{".into() },
         },
-        EventKind::MessageDiscarded { run },
+        EventKind::MessageDiscarded,
         EventKind::MessageEnd { entry_id, message: said },
-        EventKind::ToolStart { run, call_id: "c".into(), name: "read".into(), arguments: "{}".into() },
-        EventKind::ToolUpdate { call_id: "c".into(), line: "half".into() },
+        EventKind::ToolStart { call_id: "c".into(), name: "read".into(), arguments: "{}".into() },
+        EventKind::ToolUpdate { call_id: "c".into(), name: "read".into(), line: "half".into() },
         EventKind::ToolEnd {
             call_id: "c".into(),
             name: "read".into(),
@@ -81,10 +80,10 @@ fn all() -> Vec<EventKind> {
         EventKind::ResultsPruned { entry_id: EntryId(3), results: 2, tokens_saved: 900 },
         EventKind::CompactionUndone { compaction: entry_id },
         EventKind::InputQueued { entry_id, delivery: Delivery::FollowUp },
-        EventKind::Retry { of: Retried::Run(run), attempt: 1, delay_ms: 500, failure: failure() },
-        EventKind::Retry { of: Retried::Compaction(EntryId(7)), attempt: 2, delay_ms: 0, failure: failure() },
-        EventKind::Fallback { run, provider: "local".into(), model: "qwen3".into(), failure: failure() },
-        EventKind::OverflowDetected { run },
+        EventKind::Retry { compaction: None, attempt: 1, delay_ms: 500, failure: failure() },
+        EventKind::Retry { compaction: Some(EntryId(7)), attempt: 2, delay_ms: 0, failure: failure() },
+        EventKind::Fallback { provider: "local".into(), model: "qwen3".into(), failure: failure() },
+        EventKind::OverflowDetected,
         EventKind::Warning { message: "w".into() },
         EventKind::SessionRestarted { reason: "r".into() },
         EventKind::SessionFailed { reason: "r".into() },
@@ -96,7 +95,7 @@ fn all() -> Vec<EventKind> {
         RunOutcome::Stopped { reason: "250 steps".into() },
         RunOutcome::Failed(failure()),
     ];
-    kinds.extend(outcomes.map(|outcome| EventKind::RunEnd { run, outcome, context: context() }));
+    kinds.extend(outcomes.map(|outcome| EventKind::RunEnd { outcome, context: context() }));
     let outcomes = [
         CompactionOutcome::Completed,
         CompactionOutcome::Truncated { reason: "the model is down".into() },
@@ -108,12 +107,28 @@ fn all() -> Vec<EventKind> {
         CompactionOutcome::Interrupted,
     ];
     kinds.extend(outcomes.map(|outcome| EventKind::CompactionEnd(compacted(outcome))));
-    kinds.extend(RecordKind::ALL.iter().map(|kind| EventKind::Recorded { entry_id, kind: *kind }));
+    let records = [
+        Record::InboxCleared { items: vec![EntryId(3), EntryId(4)] },
+        Record::Pin { entry: EntryId(3), pinned: true },
+        Record::ModelChange { provider: "p".into(), model: "m".into() },
+        Record::Label { target: EntryId(3), label: None },
+        Record::Note { name: "bookmark".into(), data: "{\"page\":3}".into() },
+        Record::LeafMoved { to: Some(EntryId(3)) },
+        Record::Spent {
+            sub_agent: Some("s.web".into()),
+            usage: Usage::default(),
+            cost_microdollars: Some(4),
+        },
+        Record::Spent { sub_agent: None, usage: Usage::default(), cost_microdollars: None },
+        Record::WholeResult { call_id: "c".into() },
+    ];
+    kinds.extend(records.map(|record| EventKind::Recorded { entry_id, record }));
     kinds
 }
 
 fn event(kind: EventKind) -> Event {
-    Event { session: Arc::from("s"), seq: 6, n: Some(2), parent: Some(Arc::from("boss")), kind }
+    let (session, parent) = (Arc::from("s"), Some(Arc::from("boss")));
+    Event { session, seq: 6, n: Some(2), at_ms: 1_700_000_000_000, run: Some(EntryId(5)), parent, kind }
 }
 
 #[test]
@@ -132,21 +147,21 @@ fn every_event_reads_back_and_says_its_type() {
 
 #[test]
 fn ends_are_flat_and_their_outcomes_are_words() {
-    let end = |outcome| EventKind::RunEnd { run: EntryId(5), outcome, context: context() };
+    let end = |outcome| EventKind::RunEnd { outcome, context: context() };
     let context = json!(context());
     for (kind, wanted) in [
         (
             end(RunOutcome::Completed),
-            json!({ "type": "run_end", "run": 5, "outcome": "completed", "context": context }),
+            json!({ "type": "run_end", "outcome": "completed", "context": context }),
         ),
         (
             end(RunOutcome::Stopped { reason: "250 steps".into() }),
-            json!({ "type": "run_end", "run": 5, "outcome": "stopped", "reason": "250 steps", "context": context }),
+            json!({ "type": "run_end", "outcome": "stopped", "reason": "250 steps", "context": context }),
         ),
         (
             end(RunOutcome::Failed(failure())),
             json!({
-                "type": "run_end", "run": 5, "outcome": "failed", "reason": "too long", "failure": failure(),
+                "type": "run_end", "outcome": "failed", "reason": "too long", "failure": failure(),
                 "context": context,
             }),
         ),
@@ -160,8 +175,11 @@ fn ends_are_flat_and_their_outcomes_are_words() {
             }),
         ),
         (
-            EventKind::Recorded { entry_id: EntryId(6), kind: RecordKind::ModelChange },
-            json!({ "type": "recorded", "entry_id": 6, "kind": "model_change" }),
+            EventKind::Recorded {
+                entry_id: EntryId(6),
+                record: Record::ModelChange { provider: "p".into(), model: "m".into() },
+            },
+            json!({ "type": "recorded", "entry_id": 6, "kind": "model_change", "provider": "p", "model": "m" }),
         ),
     ] {
         assert_eq!(json!(kind), wanted);
@@ -224,4 +242,46 @@ fn states_replies_options_and_summaries_read_back() {
     check(&SessionSummary::new("s".into(), greenroom_store::Head::default()));
     assert_eq!(serde_json::from_str::<CompactOptions>("{}").unwrap(), CompactOptions::default());
     assert!(serde_json::from_str::<CompactOptions>(r#"{"keep":5}"#).is_err(), "a typo is not passed over");
+}
+
+/// The run of each entry of a log that is drawn: `m` a message, `n5` a note that run 5 goes on, `e5` the end of run 5.
+fn runs(drawn: &str, open_run: Option<u64>) -> Vec<Option<u64>> {
+    let entries: Vec<Entry> = (0..)
+        .zip(drawn.split_whitespace())
+        .map(|(id, what)| {
+            let run = EntryId(what[1..].parse().unwrap_or_default());
+            let kind = match &what[..1] {
+                "m" => EntryKind::message(Message::User(Vec::new())),
+                "n" => EntryKind::Note { kind: RUN_RESUMED.into(), data: run.to_string() },
+                _ => EntryKind::RunEnded { run, outcome: RunOutcome::Completed, context: context() },
+            };
+            Entry { id: EntryId(id), parent: None, at_ms: id, tokens: 0, origin: None, kind }
+        })
+        .collect();
+    let session = Arc::from("s");
+    let from = |first: usize| -> Vec<Option<u64>> {
+        of_entries(&session, None, &entries[first..], open_run.map(EntryId))
+            .inspect(|event| assert_eq!(event.at_ms, event.seq, "the entry's time"))
+            .map(|event| event.run.map(|run| run.0))
+            .collect()
+    };
+    let all = from(0);
+    for first in 0..entries.len() {
+        assert_eq!(from(first), all[first..], "the same from {first} on");
+    }
+    all
+}
+
+#[test]
+fn an_entry_belongs_to_the_run_that_was_going_on() {
+    assert_eq!(runs("m m m e0", None), [Some(0); 4]);
+    assert_eq!(runs("m m e1", None), [None, Some(1), Some(1)], "before the prompt there was no run");
+    assert_eq!(runs("m e0 m m", None), [Some(0), Some(0), None, None], "between runs");
+    assert_eq!(runs("m e0 m m", Some(2)), [Some(0), Some(0), Some(2), Some(2)], "one is still going on");
+    assert_eq!(
+        runs("m e0 m n0 m e0", None),
+        [Some(0), Some(0), None, Some(0), Some(0), Some(0)],
+        "it was resumed"
+    );
+    assert_eq!(runs("m e7 m", None), [None; 3], "an imported end of a run that is not here");
 }

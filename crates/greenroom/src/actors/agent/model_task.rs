@@ -72,9 +72,13 @@ impl ModelTask {
         }
         drop(span);
         if started && matches!(outcome, ModelOutcome::Failed(_)) {
-            self.shared.publish(&self.deps.bus, EventKind::MessageDiscarded { run: self.stamp.run });
+            self.publish(EventKind::MessageDiscarded);
         }
         let _ = self.agent.cast(AgentMessage::ModelOver { stamp: self.stamp, call: self.call, outcome });
+    }
+
+    fn publish(&self, kind: EventKind) {
+        self.shared.publish_of_run(&self.deps.bus, self.stamp.run, kind);
     }
 
     async fn work(
@@ -90,11 +94,10 @@ impl ModelTask {
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
         let stream = self.lane.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
         let mut stream = stream.map_err(Box::new)?;
-        let run = self.stamp.run;
         while let Some(event) = self.lane.unless_silent(stream.next()).await.map_err(silent)? {
             let event = event.map_err(Box::new)?;
             if !std::mem::replace(started, true) {
-                self.shared.publish(&self.deps.bus, EventKind::MessageStart { run });
+                self.publish(EventKind::MessageStart);
             }
             let delta = match event {
                 ReplyEvent::Done(answer) => return Ok(answer),
@@ -113,7 +116,7 @@ impl ModelTask {
                     Delta::ToolArguments { index, name, text: arguments }
                 }
             };
-            self.shared.publish(&self.deps.bus, EventKind::MessageDelta { run, delta });
+            self.publish(EventKind::MessageDelta { delta });
         }
         let failure = Failure::new(
             FailureClass::Malformed,

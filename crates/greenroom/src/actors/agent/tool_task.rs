@@ -57,9 +57,8 @@ impl ToolTask {
     }
 
     async fn one(&self, call: &ToolCall) {
-        let publish = |kind| self.shared.publish(&self.deps.bus, kind);
+        let publish = |kind| self.shared.publish_of_run(&self.deps.bus, self.stamp.run, kind);
         publish(EventKind::ToolStart {
-            run: self.stamp.run,
             call_id: call.id.clone(),
             name: call.name.clone(),
             arguments: call.arguments.clone(),
@@ -83,9 +82,11 @@ impl ToolTask {
     }
 
     fn progress(&self, call: &ToolCall) -> Progress {
-        let (deps, shared, call_id) = (Arc::clone(&self.deps), Arc::clone(&self.shared), call.id.clone());
+        let (deps, shared, run) = (Arc::clone(&self.deps), Arc::clone(&self.shared), self.stamp.run);
+        let (call_id, name) = (call.id.clone(), call.name.clone());
         Progress::new(move |line| {
-            shared.publish(&deps.bus, EventKind::ToolUpdate { call_id: call_id.clone(), line })
+            let (call_id, name) = (call_id.clone(), name.clone());
+            shared.publish_of_run(&deps.bus, run, EventKind::ToolUpdate { call_id, name, line })
         })
     }
 }

@@ -12,9 +12,10 @@ use greenroom_kernel::{Entry, EntryId, RunId, RunOutcome};
 use greenroom_store::Store;
 
 use super::SessionState;
-use super::runs::{RUN_RESUMED, Told};
+use super::runs::Told;
 use crate::deps::blocking;
 use crate::error::{Error, Result};
+use crate::event::RUN_RESUMED;
 use crate::log::UntoldCompactions;
 use crate::message::{AgentMessage, Answer, PromptOptions, ReplyTo, RunCompletion};
 use crate::prompt::Reply;

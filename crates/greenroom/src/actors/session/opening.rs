@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use greenroom_kernel::{Entry, EntryId};
+use greenroom_kernel::{Entry, EntryId, RunId};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
 use super::definition::{Definition, SessionLimits};
@@ -43,7 +43,7 @@ impl SessionState {
         // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
         let definition = Definition::resolve(&deps, shared.agent(), 0)?;
         let outgoing = match shared.start_broadcast(log.head().entries) {
-            Some(from) => missed_events(&deps, &shared, from).await?,
+            Some(from) => missed_events(&deps, &shared, from, log.head().open_run).await?,
             None => VecDeque::new(),
         };
         let span = trace::session(&shared.id, shared.parent.as_deref());
@@ -122,14 +122,16 @@ impl SessionState {
 }
 
 /// The events of entries that an earlier actor made durable and did not live to broadcast.
-async fn missed_events(deps: &Deps, shared: &SessionShared, from: u64) -> Result<VecDeque<Arc<Event>>> {
+async fn missed_events(
+    deps: &Deps,
+    shared: &SessionShared,
+    from: u64,
+    open_run: Option<RunId>,
+) -> Result<VecDeque<Arc<Event>>> {
     let (store, id) = (deps.store.clone(), Arc::clone(&shared.id));
     let read = move || -> Result<Vec<Entry>> { Ok(store.load(&id, EntryId(from))?) };
     let entries = blocking(deps, read).await?;
-    Ok(entries
-        .iter()
-        .map(|entry| Arc::new(event::durable(&shared.id, shared.parent.as_ref(), entry)))
-        .collect())
+    Ok(event::of_entries(&shared.id, shared.parent.as_ref(), &entries, open_run).map(Arc::new).collect())
 }
 
 /// What a session adds to its definition as it is opened.

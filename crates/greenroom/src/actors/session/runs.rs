@@ -19,6 +19,7 @@ use super::inbox::{Caller, tell_all};
 use crate::agent::Agent;
 use crate::compaction::Compacted;
 use crate::error::{ConfigError, Error, Result};
+use crate::event::RUN_RESUMED;
 use crate::instructions::InstructionsContext;
 use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
 use crate::message::{
@@ -80,9 +81,6 @@ pub(super) struct Told {
     usage: Usage,
     steps: u32,
 }
-
-/// The kind of the note with which a run goes on; its data is the run's id.
-pub(super) const RUN_RESUMED: &str = "run_resumed";
 
 impl SessionState {
     pub(super) async fn prompt(

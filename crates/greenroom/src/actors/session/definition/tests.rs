@@ -57,7 +57,7 @@ fn deps() -> Deps {
         purse: crate::spending::Purse::new(Store::memory(), &[]),
         learned: Learned::new(store.clone()),
         store,
-        bus: Bus::default(),
+        bus: Bus::new(Clock::new(Some(0))),
         lanes: HashMap::from(lanes),
         default_provider: "openai".to_owned(),
         compaction: RwLock::default(),
