@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use greenroom::BeforeCompact;
+use greenroom::Fallback;
 use greenroom::kernel::entry::EntryKind;
 use greenroom::prelude::*;
 use greenroom_kernel::{Entry, EntryId};
@@ -111,6 +112,7 @@ impl Strike {
 #[derive(Clone, Default)]
 struct Orders {
     overloaded: Arc<AtomicBool>,
+    key_refused: Arc<AtomicBool>,
     overflow: Arc<AtomicBool>,
     summary_overloaded: Arc<AtomicBool>,
     summary_slow: Arc<AtomicBool>,
@@ -146,6 +148,10 @@ fn script(strike: Strike, orders: Orders) -> impl Script {
         }
         if once(&orders.overloaded) {
             return Said::fault(Fault::ServerError(503));
+        }
+        if once(&orders.key_refused) {
+            let body = r#"{"error":{"message":"Incorrect API key provided"}}"#;
+            return Said::fault(Fault::Http { status: 401, headers: Vec::new(), body: body.into() });
         }
         if once(&orders.overflow) {
             return Said::fault(Fault::Overflow(ErrorDialect::OpenAi));
@@ -201,6 +207,8 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     let _ = ask("configure", open(1)).await;
     orders.overloaded.store(true, Ordering::Relaxed);
     let _ = ask("overloaded", session.prompt("hello")).await;
+    orders.key_refused.store(true, Ordering::Relaxed);
+    let _ = ask("fall back", session.prompt("hello again")).await;
     strike.kills_tracker.store(true, Ordering::Relaxed);
     let _ = ask("a new tracker", session.prompt("call it again")).await;
     // Input that begins a run by itself.
@@ -322,8 +330,13 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
     // What is learned of the victim's model is no other's business.
     let [first, second] = ["Be brief.", "Be briefer."].map(|instructions| {
         let helper = Agent::new("victim").context_window(6_000);
+        let spare = Fallback::new("spare").context_window(6_000);
         let agent = tooled(
-            Agent::new("victim").context_window(6_000).instructions(instructions).validate(|_| Ok(())),
+            Agent::new("victim")
+                .context_window(6_000)
+                .instructions(instructions)
+                .fallback(spare)
+                .validate(|_| Ok(())),
         );
         Arc::new(agent.sub_agent("helper", "Helps.", helper))
     });

@@ -635,10 +635,8 @@ impl LeftModel {
 
 /// What an entry puts on the bill for calls of another session, in micro-dollars.
 fn spent_below(kind: &EntryKind) -> Option<u64> {
-    match kind {
-        EntryKind::Spent(Spent { by: Spender::SubAgent { .. }, cost_microdollars, .. }) => *cost_microdollars,
-        _ => None,
-    }
+    let EntryKind::Spent(spent) = kind else { return None };
+    spent.cost_microdollars.filter(|_| matches!(spent.by, Spender::SubAgent { .. }))
 }
 
 /// Whether it is a model's whole answer.

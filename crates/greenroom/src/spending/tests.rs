@@ -25,12 +25,13 @@ async fn what_was_spent_leaves_the_period_and_comes_through_a_restart() {
     purse.spend(399, NOW + 10 * MINUTE);
     assert_eq!(purse.used_up(NOW + 10 * MINUTE), None);
     purse.spend(1, NOW + 20 * MINUTE);
-    let said = purse.used_up(NOW + 20 * MINUTE).unwrap();
+    let said = purse.used_up(NOW + 20 * MINUTE).expect("it is used up");
     assert!(
         said.starts_with("the runtime reached its cost limit of $0.001 an hour; part of it is free"),
         "{said}"
     );
-    let minutes: u64 = said.rsplit(' ').nth(1).unwrap().parse().unwrap();
+    let minutes: u64 =
+        said.rsplit(' ').nth(1).and_then(|word| word.parse().ok()).expect("a number of minutes");
     assert!((39..=41).contains(&minutes), "{said}");
     purse.flush().await;
     // After a restart it is known; an hour later only what came since counts.
@@ -42,7 +43,7 @@ async fn what_was_spent_leaves_the_period_and_comes_through_a_restart() {
         assert_eq!(purse.used_up(NOW + hour * 60 * MINUTE).is_some(), hour == 6, "hour {hour}");
     }
     purse.spend(4, NOW + 10 * 60 * MINUTE);
-    assert!(purse.used_up(NOW + 10 * 60 * MINUTE).unwrap().contains("$0.005 a day"));
+    assert!(purse.used_up(NOW + 10 * 60 * MINUTE).expect("it is used up").contains("$0.005 a day"));
     assert_eq!(purse.used_up(NOW + 25 * 60 * MINUTE), None);
     // Long after, and with a clock that was set back.
     assert_eq!(purse.used_up(NOW * 2), None);
@@ -53,7 +54,7 @@ async fn what_was_spent_leaves_the_period_and_comes_through_a_restart() {
 #[tokio::test]
 async fn what_is_damaged_or_not_limited_counts_nothing() {
     let store = Store::memory();
-    store.learned_put("spent hour", b"rubbish").await.unwrap();
+    store.learned_put("spent hour", b"rubbish").await.expect("it is stored");
     let purse = Purse::new(store.clone(), &[(10, Period::Hour)]);
     assert_eq!(purse.used_up(NOW), None);
     let free = Purse::new(store, &[]);

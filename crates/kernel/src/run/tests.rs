@@ -1292,7 +1292,7 @@ fn whatever_happens_a_run_ends_once_and_each_call_runs_and_is_answered_once() {
         };
         let max = random.one_in(2).then_some(900);
         let mut run = Run::new(limits, !random.one_in(4), max).validated(random.one_in(2));
-        let left = random.below(3) as u32;
+        let left = *random.pick(&[0, 1, 2]);
         run = run.with_fallbacks(falls_back(left));
         let mut log = Log::default();
         for _ in 0..200 {
@@ -1318,7 +1318,7 @@ fn a_run_whose_effects_are_done_always_ends() {
         let mut random = Random::new(seed);
         let limits = RunLimits { steps_max: 9, ..RunLimits::default() };
         let mut run = Run::new(limits, true, None).validated(random.one_in(2));
-        run = run.with_fallbacks(falls_back(random.below(3) as u32));
+        run = run.with_fallbacks(falls_back(*random.pick(&[0, 1, 2])));
         let mut log = Log::default();
         let mut waiting = vec![Input::Begin];
         let mut inbox = 3u32;
@@ -1617,7 +1617,7 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
     };
     let limits = RunLimits { retries_max: 1, ..RunLimits::default() };
     let with = |left| Run::new(limits, true, Some(900)).with_fallbacks(falls_back(left));
-    fn begun<'a>(table: Vec<(Input, &'a str)>) -> Vec<(Input, &'a str)> {
+    fn begun(table: Vec<(Input, &str)>) -> Vec<(Input, &str)> {
         let mut whole = vec![(Input::Begin, "measure"), (size(10), "ask out=900")];
         whole.extend(table);
         whole
