@@ -24,7 +24,7 @@ pub(super) struct Assembler {
     finish: Option<String>,
     usage: Option<Usage>,
     output_bytes: usize,
-    /// Ids of the calls in the request, which a server that counts from 0 in every answer would repeat.
+    /// Ids of the conversation's calls, which a server that counts from 0 in every answer would repeat.
     used_ids: HashSet<String>,
 }
 
@@ -51,9 +51,9 @@ impl CallInProgress {
 }
 
 impl Assembler {
-    /// An assembler for the answer to a request whose calls have `used_ids`.
-    pub(super) fn new(used_ids: HashSet<String>) -> Self {
-        Self { used_ids, ..Self::default() }
+    /// Gives the answer's calls other ids than these, which the calls of the conversation have.
+    pub(super) fn avoid_ids(&mut self, used_ids: HashSet<String>) {
+        self.used_ids = used_ids;
     }
 
     /// Adds a chunk to the answer and its events to `events`. Returns whether the chunk made progress; an empty delta
@@ -192,6 +192,11 @@ impl Assembler {
     /// Whether any text, reasoning or call has arrived.
     pub(super) fn has_output(&self) -> bool {
         !self.pieces.is_empty()
+    }
+
+    /// Whether a call has arrived.
+    pub(super) fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
     }
 
     /// How much text, reasoning, ids and arguments have arrived, in bytes.

@@ -12,7 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::{OpenAiOptions, OptionsError, Server, transport};
+use async_openai::error::OpenAIError;
+use async_openai::middleware::HttpRequestFactory;
+
+use super::transport::{self, TransportError};
+use super::{OpenAiOptions, OptionsError, Server};
 
 /// How soon a dead connection shows. After a longer time the server may have worked on the request.
 const BREAKS_WITHIN: Duration = Duration::from_secs(1);
@@ -48,25 +52,25 @@ pub(super) fn client(
 
 impl Server {
     /// Sends a request and waits for the head of the answer.
-    pub(super) async fn execute(&self, request: reqwest::Request) -> reqwest::Result<reqwest::Response> {
-        let copy = request.try_clone();
+    pub(super) async fn execute(
+        &self,
+        request: &HttpRequestFactory,
+    ) -> Result<reqwest::Response, OpenAIError> {
         let opened = Arc::new(AtomicBool::new(false));
+        let first = request.build().await?;
         let started = Instant::now();
-        let sent = OPENED.scope(Arc::clone(&opened), self.client.execute(request)).await;
-        let is_stale = || is_stale(opened.load(Ordering::Relaxed), started.elapsed());
-        match (sent, copy) {
-            (Err(error), Some(copy)) if broke_off(&error) && is_stale() => {
-                tracing::debug!(
-                    base = self.endpoint.base,
-                    "a reused connection was closed; the request is sent on a new one"
-                );
-                match self.without_pool.get_or_init(|| client(&self.options, false).ok()) {
-                    Some(client) => client.execute(copy).await,
-                    None => Err(error),
-                }
-            }
-            (sent, _) => sent,
+        let mut sent = OPENED.scope(Arc::clone(&opened), self.client.execute(first)).await;
+        if sent.as_ref().is_err_and(broke_off)
+            && is_stale(opened.load(Ordering::Relaxed), started.elapsed())
+            && let Some(client) = self.without_pool.get_or_init(|| client(&self.options, false).ok())
+        {
+            tracing::debug!(
+                base = self.endpoint.base,
+                "a reused connection was closed; the request is sent on a new one"
+            );
+            sent = client.execute(request.build().await?).await;
         }
+        sent.map_err(|error| OpenAIError::Boxed(Box::new(TransportError::Send(error))))
     }
 }
 
