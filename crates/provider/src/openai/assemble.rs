@@ -59,8 +59,8 @@ impl Assembler {
     /// Adds a chunk to the answer and its events to `events`. Returns whether the chunk made progress; an empty delta
     /// or a role alone does not.
     pub(super) fn take(&mut self, chunk: Chunk, events: &mut impl Extend<ReplyEvent>) -> bool {
-        let mut progress = self.take_usage(&chunk.usage);
-        for choice in chunk.choices {
+        let mut progress = self.take_usage(chunk.usage.as_deref());
+        for choice in chunk.choices.0 {
             // Only one choice was requested.
             if choice.index.is_none_or(|index| index == 0) {
                 progress |= self.take_choice(choice, events);
@@ -70,7 +70,7 @@ impl Assembler {
     }
 
     fn take_choice(&mut self, mut choice: Choice, events: &mut impl Extend<ReplyEvent>) -> bool {
-        let mut progress = self.take_usage(&choice.usage);
+        let mut progress = self.take_usage(choice.usage.as_deref());
         let delta = choice.take_delta();
         // Some servers send the same text under both names.
         let reasoning = if delta.reasoning_content.text.is_empty() {
@@ -116,8 +116,8 @@ impl Assembler {
         progress
     }
 
-    fn take_usage(&mut self, wire: &WireUsage) -> bool {
-        match usage(wire) {
+    fn take_usage(&mut self, wire: Option<&WireUsage>) -> bool {
+        match wire.and_then(usage) {
             // Servers that report while they generate send zeros first.
             Some(usage) => {
                 self.usage = Some(usage);

@@ -111,7 +111,8 @@ impl Body {
                 Some(Ok(SseEvent::Retry(_))) => continue,
                 Some(Err(_)) => return self.interrupted(Interruption::TooLarge(more_than(self.limit_bytes))),
                 None if self.is_over => return Poll::Ready(None),
-                None => {}
+                // The connection reads into the same memory again, unless a chunk still refers to it.
+                None => self.unparsed = Bytes::new(),
             }
             match ready!(self.chunks.poll_next_unpin(context)) {
                 Some(Ok(chunk)) => {
