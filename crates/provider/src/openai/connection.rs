@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use async_openai::error::OpenAIError;
 use async_openai::middleware::HttpRequestFactory;
+use rustls::crypto::CryptoProvider;
+use rustls_platform_verifier::BuilderVerifierExt;
 
 use super::transport::{self, TransportError};
 use super::{OpenAiOptions, OptionsError, Server};
@@ -31,23 +33,39 @@ pub(super) fn client(
     options: &OpenAiOptions,
     keeps_connections: bool,
 ) -> Result<reqwest::Client, OptionsError> {
+    let unusable = |reason: String| OptionsError::Client { reason };
+    let tls = tls(options.base_url.is_encrypted()).map_err(|error| unusable(error.to_string()))?;
     let mut client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .connect_timeout(options.connect_timeout)
         .pool_max_idle_per_host(if keeps_connections { 64 } else { 0 })
         .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")));
-    if !options.base_url.is_encrypted() {
-        // Without TLS no certificate is needed, so a machine that has none installed reaches a local server.
-        client = client.tls_certs_only([]);
-    }
     if let Some(proxies) = &options.proxies {
         client = proxies.client(client)?;
     }
     if keeps_connections {
         client = client.connector_layer(NoteOpened);
     }
-    client.build().map_err(|error| OptionsError::Client { reason: transport::root_cause(&error) })
+    client.build().map_err(|error| unusable(transport::root_cause(&error)))
+}
+
+/// How connections are encrypted: with the cryptography that the program has chosen for all of rustls, else with `ring`.
+fn tls(is_encrypted: bool) -> Result<rustls::ClientConfig, rustls::Error> {
+    let chosen = CryptoProvider::get_default().cloned();
+    let cryptography = chosen.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
+    let tls =
+        rustls::ClientConfig::builder_with_provider(cryptography).with_safe_default_protocol_versions()?;
+    let tls = if is_encrypted {
+        tls.with_platform_verifier()?
+    } else {
+        // Without TLS no certificate is needed, so a machine that has none installed reaches a local server.
+        tls.with_root_certificates(rustls::RootCertStore::empty())
+    };
+    let mut tls = tls.with_no_client_auth();
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(tls)
 }
 
 impl Server {
