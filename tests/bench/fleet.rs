@@ -4,6 +4,8 @@
 //! actors, no log, no events, nothing parsed. The CPU time of the simulated model, which runs in this process, is
 //! in every row.
 
+mod bare;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -135,11 +137,7 @@ async fn run(provider: Arc<dyn Provider>, agents: usize) -> f64 {
 
 /// The same calls, bare; gives the memory at the end.
 async fn bare_calls(base_url: String, agents: usize) -> f64 {
-    let client = reqwest::Client::builder()
-        .pool_max_idle_per_host(IN_FLIGHT)
-        .tls_certs_only([])
-        .build()
-        .expect("a client");
+    let client = bare::client(IN_FLIGHT);
     let places = Arc::new(Semaphore::new(IN_FLIGHT));
     let url = format!("{base_url}/chat/completions");
     let each = (0..agents).map(|number| {

@@ -6,6 +6,7 @@
 //! appears in an error or in `Debug` output.
 
 mod assemble;
+mod body;
 mod chunk;
 mod connection;
 mod listing;
@@ -19,7 +20,6 @@ use std::time::Duration;
 
 use async_openai::config::Config;
 use futures_util::future::{BoxFuture, FutureExt};
-use greenroom_kernel::Message;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -237,13 +237,12 @@ struct Server {
     client: reqwest::Client,
     /// A client that reuses no connection, made when it is first needed; `None` if it cannot be made.
     without_pool: OnceLock<Option<reqwest::Client>>,
-    endpoint: Endpoint,
+    endpoint: Arc<Endpoint>,
     max_tokens_field: MaxTokensField,
     prompt_cache_key: bool,
 }
 
 /// Where requests go. async-openai's own configuration is not used because it reads the environment.
-#[derive(Clone)]
 struct Endpoint {
     base: String,
     query: Vec<(String, String)>,
@@ -293,7 +292,7 @@ impl OpenAi {
         let server = Server {
             client,
             without_pool: OnceLock::new(),
-            endpoint: endpoint(&options)?,
+            endpoint: Arc::new(endpoint(&options)?),
             max_tokens_field: options.max_tokens_field.unwrap_or(if is_openai {
                 MaxTokensField::MaxCompletionTokens
             } else {
@@ -379,16 +378,6 @@ fn without_key(text: &str, key: &str) -> String {
     }
     out.push_str(&text[from..]);
     out
-}
-
-/// The ids of all calls in a request.
-fn call_ids(request: &Request) -> std::collections::HashSet<String> {
-    request
-        .messages
-        .iter()
-        .flat_map(|message: &Arc<Message>| message.tool_calls())
-        .map(|call| call.id.clone())
-        .collect()
 }
 
 fn endpoint(options: &OpenAiOptions) -> Result<Endpoint, OptionsError> {

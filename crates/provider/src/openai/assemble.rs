@@ -24,7 +24,7 @@ pub(super) struct Assembler {
     finish: Option<String>,
     usage: Option<Usage>,
     output_bytes: usize,
-    /// Ids of the calls in the request, which a server that counts from 0 in every answer would repeat.
+    /// Ids of the conversation's calls, which a server that counts from 0 in every answer would repeat.
     used_ids: HashSet<String>,
 }
 
@@ -51,16 +51,16 @@ impl CallInProgress {
 }
 
 impl Assembler {
-    /// An assembler for the answer to a request whose calls have `used_ids`.
-    pub(super) fn new(used_ids: HashSet<String>) -> Self {
-        Self { used_ids, ..Self::default() }
+    /// Gives the answer's calls other ids than these, which the calls of the conversation have.
+    pub(super) fn avoid_ids(&mut self, used_ids: HashSet<String>) {
+        self.used_ids = used_ids;
     }
 
     /// Adds a chunk to the answer and its events to `events`. Returns whether the chunk made progress; an empty delta
     /// or a role alone does not.
     pub(super) fn take(&mut self, chunk: Chunk, events: &mut impl Extend<ReplyEvent>) -> bool {
-        let mut progress = self.take_usage(&chunk.usage);
-        for choice in chunk.choices {
+        let mut progress = self.take_usage(chunk.usage.as_deref());
+        for choice in chunk.choices.0 {
             // Only one choice was requested.
             if choice.index.is_none_or(|index| index == 0) {
                 progress |= self.take_choice(choice, events);
@@ -70,7 +70,7 @@ impl Assembler {
     }
 
     fn take_choice(&mut self, mut choice: Choice, events: &mut impl Extend<ReplyEvent>) -> bool {
-        let mut progress = self.take_usage(&choice.usage);
+        let mut progress = self.take_usage(choice.usage.as_deref());
         let delta = choice.take_delta();
         // Some servers send the same text under both names.
         let reasoning = if delta.reasoning_content.text.is_empty() {
@@ -116,8 +116,8 @@ impl Assembler {
         progress
     }
 
-    fn take_usage(&mut self, wire: &WireUsage) -> bool {
-        match usage(wire) {
+    fn take_usage(&mut self, wire: Option<&WireUsage>) -> bool {
+        match wire.and_then(usage) {
             // Servers that report while they generate send zeros first.
             Some(usage) => {
                 self.usage = Some(usage);
@@ -192,6 +192,11 @@ impl Assembler {
     /// Whether any text, reasoning or call has arrived.
     pub(super) fn has_output(&self) -> bool {
         !self.pieces.is_empty()
+    }
+
+    /// Whether a call has arrived.
+    pub(super) fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
     }
 
     /// How much text, reasoning, ids and arguments have arrived, in bytes.

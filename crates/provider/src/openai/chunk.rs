@@ -9,41 +9,42 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-/// The JSON of one `data:` line.
+/// The JSON of one `data:` line. What few chunks have is boxed, since each piece of an answer is a chunk.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Chunk {
-    #[serde(deserialize_with = "null_is_default")]
-    pub(super) choices: Vec<Choice>,
-    #[serde(deserialize_with = "null_is_default")]
-    pub(super) usage: WireUsage,
+    pub(super) choices: Choices,
+    pub(super) usage: Option<Box<WireUsage>>,
     /// An error, which may come after a good beginning.
-    pub(super) error: Option<Value>,
+    pub(super) error: Option<Box<Value>>,
     // The fields of an error that has no `error` object, such as `{"message": …, "code": …}`.
-    message: Option<Value>,
-    detail: Option<Value>,
-    code: Option<Value>,
+    message: Option<Box<Value>>,
+    detail: Option<Box<Value>>,
+    code: Option<Box<Value>>,
     #[serde(rename = "type")]
-    kind: Option<Value>,
+    kind: Option<Box<Value>>,
 }
 
 impl Chunk {
     /// The error as a body for the classifier, if this chunk is an error.
     pub(super) fn error_body(&self) -> Option<String> {
-        let choice_error =
-            self.choices.iter().find_map(|choice| choice.error.as_ref().filter(|error| is_present(error)));
-        let flat = [&self.message, &self.detail].into_iter().flatten().any(is_present);
-        let nested = self.error.as_ref().filter(|error| is_present(error));
-        if nested.is_none() && choice_error.is_none() && !(flat && self.choices.is_empty()) {
+        let choice_error = self
+            .choices
+            .0
+            .iter()
+            .find_map(|choice| choice.error.as_deref().filter(|error| is_present(error)));
+        let flat = [&self.message, &self.detail].into_iter().flatten().any(|value| is_present(value));
+        let nested = self.error.as_deref().filter(|error| is_present(error));
+        if nested.is_none() && choice_error.is_none() && !(flat && self.choices.0.is_empty()) {
             return None;
         }
         let mut body = serde_json::Map::new();
         let fields = [
             ("error", nested.or(choice_error)),
-            ("message", self.message.as_ref()),
-            ("detail", self.detail.as_ref()),
-            ("code", self.code.as_ref()),
-            ("type", self.kind.as_ref()),
+            ("message", self.message.as_deref()),
+            ("detail", self.detail.as_deref()),
+            ("code", self.code.as_deref()),
+            ("type", self.kind.as_deref()),
         ];
         for (name, value) in fields {
             if let Some(value) = value {
@@ -65,6 +66,40 @@ fn is_present(value: &Value) -> bool {
     }
 }
 
+/// The choices of a chunk: almost always one.
+#[derive(Debug, Default)]
+pub(super) struct Choices(pub(super) Vec<Choice>);
+
+impl<'de> Deserialize<'de> for Choices {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ChoicesVisitor;
+
+        impl<'de> Visitor<'de> for ChoicesVisitor {
+            type Value = Choices;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of choices or null")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Choices, A::Error> {
+                let mut choices = Vec::new();
+                while let Some(choice) = items.next_element()? {
+                    // Without this there would be room for four, and a choice is large.
+                    choices.reserve_exact(usize::from(choices.is_empty()));
+                    choices.push(choice);
+                }
+                Ok(Choices(choices))
+            }
+
+            fn visit_unit<E>(self) -> Result<Choices, E> {
+                Ok(Choices::default())
+            }
+        }
+
+        deserializer.deserialize_any(ChoicesVisitor)
+    }
+}
+
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(super) struct Choice {
@@ -72,17 +107,16 @@ pub(super) struct Choice {
     pub(super) index: Option<u64>,
     delta: Option<Delta>,
     // A whole answer has `message` where a chunk has `delta`. They are two fields because some servers send both.
-    message: Option<Delta>,
+    message: Option<Box<Delta>>,
     pub(super) finish_reason: Option<String>,
-    #[serde(deserialize_with = "null_is_default")]
-    pub(super) usage: WireUsage,
-    error: Option<Value>,
+    pub(super) usage: Option<Box<WireUsage>>,
+    error: Option<Box<Value>>,
 }
 
 impl Choice {
     /// The part of the answer that this choice carries.
     pub(super) fn take_delta(&mut self) -> Delta {
-        self.delta.take().or_else(|| self.message.take()).unwrap_or_default()
+        self.delta.take().or_else(|| self.message.take().map(|delta| *delta)).unwrap_or_default()
     }
 }
 

@@ -12,7 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::{OpenAiOptions, OptionsError, Server, transport};
+use async_openai::error::OpenAIError;
+use async_openai::middleware::HttpRequestFactory;
+use rustls::crypto::CryptoProvider;
+use rustls_platform_verifier::BuilderVerifierExt;
+
+use super::transport::{self, TransportError};
+use super::{OpenAiOptions, OptionsError, Server};
 
 /// How soon a dead connection shows. After a longer time the server may have worked on the request.
 const BREAKS_WITHIN: Duration = Duration::from_secs(1);
@@ -27,46 +33,62 @@ pub(super) fn client(
     options: &OpenAiOptions,
     keeps_connections: bool,
 ) -> Result<reqwest::Client, OptionsError> {
+    let unusable = |reason: String| OptionsError::Client { reason };
+    let tls = tls(options.base_url.is_encrypted()).map_err(|error| unusable(error.to_string()))?;
     let mut client = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .connect_timeout(options.connect_timeout)
         .pool_max_idle_per_host(if keeps_connections { 64 } else { 0 })
         .user_agent(concat!("greenroom/", env!("CARGO_PKG_VERSION")));
-    if !options.base_url.is_encrypted() {
-        // Without TLS no certificate is needed, so a machine that has none installed reaches a local server.
-        client = client.tls_certs_only([]);
-    }
     if let Some(proxies) = &options.proxies {
         client = proxies.client(client)?;
     }
     if keeps_connections {
         client = client.connector_layer(NoteOpened);
     }
-    client.build().map_err(|error| OptionsError::Client { reason: transport::root_cause(&error) })
+    client.build().map_err(|error| unusable(transport::root_cause(&error)))
+}
+
+/// How connections are encrypted: with the cryptography that the program has chosen for all of rustls, else with `ring`.
+fn tls(is_encrypted: bool) -> Result<rustls::ClientConfig, rustls::Error> {
+    let chosen = CryptoProvider::get_default().cloned();
+    let cryptography = chosen.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
+    let tls =
+        rustls::ClientConfig::builder_with_provider(cryptography).with_safe_default_protocol_versions()?;
+    let tls = if is_encrypted {
+        tls.with_platform_verifier()?
+    } else {
+        // Without TLS no certificate is needed, so a machine that has none installed reaches a local server.
+        tls.with_root_certificates(rustls::RootCertStore::empty())
+    };
+    let mut tls = tls.with_no_client_auth();
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(tls)
 }
 
 impl Server {
     /// Sends a request and waits for the head of the answer.
-    pub(super) async fn execute(&self, request: reqwest::Request) -> reqwest::Result<reqwest::Response> {
-        let copy = request.try_clone();
+    pub(super) async fn execute(
+        &self,
+        request: &HttpRequestFactory,
+    ) -> Result<reqwest::Response, OpenAIError> {
         let opened = Arc::new(AtomicBool::new(false));
+        let first = request.build().await?;
         let started = Instant::now();
-        let sent = OPENED.scope(Arc::clone(&opened), self.client.execute(request)).await;
-        let is_stale = || is_stale(opened.load(Ordering::Relaxed), started.elapsed());
-        match (sent, copy) {
-            (Err(error), Some(copy)) if broke_off(&error) && is_stale() => {
-                tracing::debug!(
-                    base = self.endpoint.base,
-                    "a reused connection was closed; the request is sent on a new one"
-                );
-                match self.without_pool.get_or_init(|| client(&self.options, false).ok()) {
-                    Some(client) => client.execute(copy).await,
-                    None => Err(error),
-                }
-            }
-            (sent, _) => sent,
+        let mut sent = OPENED.scope(Arc::clone(&opened), self.client.execute(first)).await;
+        if sent.as_ref().is_err_and(broke_off)
+            && is_stale(opened.load(Ordering::Relaxed), started.elapsed())
+            && let Some(client) = self.without_pool.get_or_init(|| client(&self.options, false).ok())
+        {
+            tracing::debug!(
+                base = self.endpoint.base,
+                "a reused connection was closed; the request is sent on a new one"
+            );
+            sent = client.execute(request.build().await?).await;
         }
+        sent.map_err(|error| OpenAIError::Boxed(Box::new(TransportError::Send(error))))
     }
 }
 

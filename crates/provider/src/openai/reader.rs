@@ -3,21 +3,27 @@
 //! Invariants: only progress of the answer resets the idle timeout, not bytes; an answer is complete only if the
 //! server gave a finish reason; and nothing follows `Done` or an error.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use async_openai::Client;
+use async_openai::config::Config;
 use async_openai::error::OpenAIError;
-use futures_util::stream::{self, BoxStream, StreamExt};
-use greenroom_kernel::{Failure, FailureClass, StopReason};
-use tokio::time::{Instant, timeout_at};
+use futures_util::stream::{Stream, StreamExt};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, StopReason};
+use serde::de::IgnoredAny;
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::assemble::Assembler;
+use super::body::{Body, Interruption, more_than};
 use super::chunk::Chunk;
-use super::transport::{Exchange, Interruption, Transport, TransportError, root_cause};
-use super::{Server, call_ids, wire};
+use super::transport::{Transport, TransportError, root_cause};
+use super::{Server, wire};
 use crate::classify::{classify, one_line};
 use crate::retry_after::retry_after_ms;
 use crate::{ModelSettings, ProviderError, ReplyEvent, ReplyStream, Request};
@@ -45,23 +51,18 @@ fn naming_setting(mut error: ProviderError, settings: &ModelSettings) -> Provide
 /// # Errors
 /// Returns what the server answered instead of a stream, or why it could not be reached in time.
 pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyStream, ProviderError> {
-    let exchange = Arc::new(Exchange::default());
-    let transport = Transport {
-        server: Arc::clone(&server),
-        exchange: Arc::clone(&exchange),
-        response_bytes_max: server.options.response_bytes_max,
-    };
-    let used_ids = call_ids(&request);
     let limit = server.options.first_event_timeout;
     let deadline = deadline_after(limit);
-    let client = Client::build(server.client.clone(), server.endpoint.clone()).with_http_service(transport);
+    let transport = Transport::new(Arc::clone(&server));
+    let endpoint: Arc<dyn Config> = Arc::clone(&server.endpoint) as _;
+    let client = Client::build(server.client.clone(), endpoint).with_http_service(transport.clone());
     let chat = client.chat();
     let opened = {
         let wire = wire::wire_request(&request, &server.wire_style());
-        timeout_at(deadline, chat.create_stream_byot::<_, Chunk>(wire)).await
+        timeout_at(deadline, chat.create_byot::<_, IgnoredAny>(wire)).await
     };
-    let chunks = match opened {
-        Ok(Ok(chunks)) => chunks,
+    let body = match opened {
+        Ok(Ok(IgnoredAny)) => transport.take_answer().expect("the request was answered"),
         Ok(Err(error)) => {
             let error = open_error(&server, error);
             return Err(server.without_key(naming_setting(error, &request.settings)));
@@ -74,64 +75,106 @@ pub(super) async fn open(server: Arc<Server>, request: Request) -> Result<ReplyS
             )));
         }
     };
-    let reader = Reader {
-        chunks,
-        assembler: Assembler::new(used_ids),
-        events: VecDeque::new(),
-        deadline,
-        has_chunk: false,
-        is_over: false,
-        model: request.model,
-        exchange,
-        server,
-    };
-    Ok(stream::unfold(reader, |mut reader| async move { reader.next().await.map(|item| (item, reader)) })
-        .boxed())
+    let reader = Reader::new(body, deadline, request.model, request.messages, server);
+    Ok(reader.boxed())
 }
 
 /// The state of one stream.
 struct Reader {
-    chunks: BoxStream<'static, Result<Chunk, OpenAIError>>,
+    body: Body,
     assembler: Assembler,
     /// Events that were not handed on yet.
     events: VecDeque<ReplyEvent>,
     /// When the next progress must have been made.
     deadline: Instant,
+    /// Ends at the deadline or before. It is not set anew for each piece: pieces are many, and few waits are long.
+    timer: Pin<Box<Sleep>>,
     has_chunk: bool,
     is_over: bool,
     model: String,
-    exchange: Arc<Exchange>,
+    /// The conversation that is answered: its calls have ids that the answer's must not have.
+    messages: Vec<Arc<Message>>,
     server: Arc<Server>,
 }
 
-impl Reader {
-    async fn next(&mut self) -> Option<Result<ReplyEvent, ProviderError>> {
+impl Stream for Reader {
+    type Item = Result<ReplyEvent, ProviderError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let reader = self.get_mut();
         loop {
-            if let Some(event) = self.events.pop_front() {
-                return Some(Ok(event));
+            if let Some(event) = reader.events.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
             }
-            if self.is_over {
-                return None;
+            if reader.is_over {
+                return Poll::Ready(None);
             }
-            let end = match timeout_at(self.deadline, self.exchange.next(&mut self.chunks)).await {
-                Ok(Some(Ok(chunk))) => match self.take(chunk) {
-                    Some(error) => Err(error),
-                    None => continue,
+            let end = match reader.body.poll_next(context) {
+                Poll::Ready(Some(Ok(data))) => match serde_json::from_str(&data) {
+                    Ok(chunk) => match reader.take(chunk) {
+                        Some(error) => Err(error),
+                        None => continue,
+                    },
+                    Err(_) if reader.assembler.finish_reason().is_some() => reader.finish(),
+                    // Plain text, or JSON of an unknown shape.
+                    Err(_) => Err(error_in_stream(&data)),
                 },
+                Poll::Pending if !reader.is_late(context) => return Poll::Pending,
                 // Only usage can follow the finish reason, and the answer is complete without it.
-                _ if self.assembler.finish_reason().is_some() => self.finish(),
-                Ok(Some(Err(error))) => Err(self.stream_error(error)),
-                Ok(None) => Err(self.ended_early()),
-                Err(_) => Err(self.stalled()),
+                _ if reader.assembler.finish_reason().is_some() => reader.finish(),
+                Poll::Ready(Some(Err(why))) => Err(reader.interrupted(why)),
+                Poll::Ready(None) => Err(reader.ended_early()),
+                Poll::Pending => Err(reader.stalled()),
             };
-            self.is_over = true;
-            // Closes the connection now and not when the caller drops the stream.
-            self.chunks = stream::empty().boxed();
-            return Some(match end {
+            reader.is_over = true;
+            // The connection is closed now and not when the caller drops the stream.
+            reader.body.close();
+            return Poll::Ready(Some(match end {
                 Ok(message) => Ok(ReplyEvent::Done(Box::new(message))),
-                Err(error) => Err(self.server.without_key(error)),
-            });
+                Err(error) => Err(reader.server.without_key(error)),
+            }));
         }
+    }
+}
+
+impl Reader {
+    fn new(
+        body: Body,
+        deadline: Instant,
+        model: String,
+        messages: Vec<Arc<Message>>,
+        server: Arc<Server>,
+    ) -> Self {
+        Self {
+            body,
+            assembler: Assembler::default(),
+            events: VecDeque::new(),
+            deadline,
+            timer: Box::pin(sleep_until(deadline)),
+            has_chunk: false,
+            is_over: false,
+            model,
+            messages,
+            server,
+        }
+    }
+
+    /// Whether the deadline is over. Otherwise the task is woken when it is.
+    fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        if Instant::now() >= self.deadline {
+            return true;
+        }
+        // The first piece may take longer than the others, so a deadline can also move forward.
+        if self.timer.deadline() > self.deadline {
+            self.timer.as_mut().reset(self.deadline);
+        }
+        while self.timer.as_mut().poll(context).is_ready() {
+            if Instant::now() >= self.deadline {
+                return true;
+            }
+            self.timer.as_mut().reset(self.deadline);
+        }
+        false
     }
 
     /// Adds a chunk to the answer. Returns the error if the chunk is one.
@@ -160,8 +203,11 @@ impl Reader {
         None
     }
 
-    fn finish(&mut self) -> Result<greenroom_kernel::AssistantMessage, ProviderError> {
-        let assembler = std::mem::take(&mut self.assembler);
+    fn finish(&mut self) -> Result<AssistantMessage, ProviderError> {
+        let mut assembler = std::mem::take(&mut self.assembler);
+        if assembler.has_calls() {
+            assembler.avoid_ids(call_ids(&self.messages));
+        }
         let reason = assembler.finish_reason().unwrap_or_default().to_ascii_lowercase();
         let stop = match reason.as_str() {
             "length" | "max_tokens" | "max_output_tokens" | "model_length" => StopReason::Length,
@@ -188,7 +234,7 @@ impl Reader {
         // Text with replaced bytes can still be read, but a tool must not act on such arguments.
         let is_damaged =
             |call: &greenroom_kernel::ToolCall| call.arguments.contains(char::REPLACEMENT_CHARACTER);
-        if self.exchange.had_invalid_utf8() && answer.tool_calls().any(is_damaged) {
+        if self.body.had_invalid_utf8() && answer.tool_calls().any(is_damaged) {
             let message = "a tool call's arguments came with bytes that are not UTF-8";
             return Err(ProviderError::new(Failure::new(FailureClass::Malformed, message), ""));
         }
@@ -197,7 +243,7 @@ impl Reader {
 
     /// The failure of a stream that closed without a finish reason.
     fn ended_early(&self) -> ProviderError {
-        let sample = self.exchange.sample();
+        let sample = self.body.sample();
         if self.has_chunk {
             return self.incomplete("the stream ended");
         }
@@ -237,34 +283,23 @@ impl Reader {
         ))
     }
 
-    /// The failure that an error of the event stream's parser means.
-    fn stream_error(&self, error: OpenAIError) -> ProviderError {
-        match error {
-            // A line that is no chunk: plain text, or JSON of an unknown shape.
-            OpenAIError::JSONDeserialize(_, line) => error_in_stream(&line),
-            other @ (OpenAIError::Reqwest(_)
-            | OpenAIError::ApiError(_)
-            | OpenAIError::FileSaveError(_)
-            | OpenAIError::FileReadError(_)
-            | OpenAIError::StreamError(_)
-            | OpenAIError::Boxed(_)
-            | OpenAIError::InvalidArgument(_)) => match self.exchange.interruption() {
-                Some(Interruption::Connection(how)) => {
-                    let base = &self.server.endpoint.base;
-                    let message =
-                        format!("the connection to {base} broke in the middle of the answer: {how}");
-                    // Some servers break off where others close: nothing came in either case.
-                    ProviderError {
-                        connection_lost: true,
-                        empty_stream: !self.has_chunk,
-                        ..timed_out(message)
-                    }
-                }
-                Some(Interruption::TooLarge(what)) => too_large(&self.server.endpoint.base, &what),
-                None => self.incomplete(&one_line(&other.to_string())),
-            },
+    /// The failure of an answer that was interrupted.
+    fn interrupted(&self, why: Interruption) -> ProviderError {
+        let base = &self.server.endpoint.base;
+        match why {
+            Interruption::Connection(how) => {
+                let message = format!("the connection to {base} broke in the middle of the answer: {how}");
+                // Some servers break off where others close: nothing came in either case.
+                ProviderError { connection_lost: true, empty_stream: !self.has_chunk, ..timed_out(message) }
+            }
+            Interruption::TooLarge(what) => too_large(base, &what),
         }
     }
+}
+
+/// The ids of all calls in a conversation.
+fn call_ids(messages: &[Arc<Message>]) -> HashSet<String> {
+    messages.iter().flat_map(|message| message.tool_calls()).map(|call| call.id.clone()).collect()
 }
 
 /// The message of the failure whose `empty_stream` is set.
@@ -369,9 +404,7 @@ fn transport_error(base: &str, error: TransportError) -> ProviderError {
                 body,
             )
         }
-        error @ (TransportError::TooLarge { .. } | TransportError::LineTooLong) => {
-            too_large(base, &error.to_string())
-        }
+        TransportError::TooLarge { limit_bytes } => too_large(base, &more_than(limit_bytes)),
         TransportError::Send(error) => {
             let cause = root_cause(&error);
             let message = if error.is_connect() && error.is_timeout() {
@@ -396,3 +429,6 @@ fn is_refused(error: &reqwest::Error) -> bool {
     let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
     error.is_connect() && kinds.any(|kind| kind == io::ErrorKind::ConnectionRefused)
 }
+
+#[cfg(test)]
+mod tests;

@@ -99,24 +99,24 @@ enum WireMessage<'a> {
     Assistant {
         // Left out, not null: one server answers 500 to `null` beside tool calls.
         #[serde(skip_serializing_if = "Option::is_none")]
-        content: Option<String>,
+        content: Option<Cow<'a, str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        reasoning_content: Option<String>,
+        reasoning_content: Option<Cow<'a, str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        reasoning: Option<String>,
+        reasoning: Option<Cow<'a, str>>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<WireCall<'a>>,
     },
     Tool {
         tool_call_id: Cow<'a, str>,
-        content: String,
+        content: Cow<'a, str>,
     },
 }
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum UserContent<'a> {
-    Text(String),
+    Text(Cow<'a, str>),
     Parts(Vec<UserPart<'a>>),
 }
 
@@ -124,12 +124,22 @@ enum UserContent<'a> {
 #[serde(tag = "type", rename_all = "snake_case")]
 enum UserPart<'a> {
     Text { text: Cow<'a, str> },
-    ImageUrl { image_url: ImageUrl },
+    ImageUrl { image_url: ImageUrl<'a> },
 }
 
 #[derive(Debug, Serialize)]
-struct ImageUrl {
-    url: String,
+struct ImageUrl<'a> {
+    url: DataUrl<'a>,
+}
+
+/// A picture as a URL that holds it. It is written into the request without a copy.
+#[derive(Debug)]
+struct DataUrl<'a>(&'a Image);
+
+impl Serialize for DataUrl<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("data:{};base64,{}", self.0.media_type, self.0.data))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -261,7 +271,7 @@ fn user_content(blocks: &[Block]) -> Option<UserContent<'_>> {
     let has_image = blocks.iter().any(|block| matches!(block, Block::Image(_)));
     if !has_image {
         // Plain text stays a plain string: not every server reads parts.
-        let text = greenroom_kernel::message::blocks_text(blocks);
+        let text = text_of(blocks);
         return (!text.is_empty()).then_some(UserContent::Text(text));
     }
     let parts = blocks
@@ -275,10 +285,16 @@ fn user_content(blocks: &[Block]) -> Option<UserContent<'_>> {
     Some(UserContent::Parts(parts))
 }
 
-fn image_part<'a>(image: &Image) -> UserPart<'a> {
-    UserPart::ImageUrl {
-        image_url: ImageUrl { url: format!("data:{};base64,{}", image.media_type, image.data) },
+/// The text of `blocks`: the very text where there is one, which is almost always.
+fn text_of(blocks: &[Block]) -> Cow<'_, str> {
+    match blocks {
+        [Block::Text(text)] => Cow::Borrowed(text),
+        _ => Cow::Owned(greenroom_kernel::message::blocks_text(blocks)),
     }
+}
+
+fn image_part(image: &Image) -> UserPart<'_> {
+    UserPart::ImageUrl { image_url: ImageUrl { url: DataUrl(image) } }
 }
 
 /// `None` if nothing of it is sent: an empty assistant message is refused by most servers.
@@ -287,13 +303,14 @@ fn wire_assistant<'a>(
     provider: &str,
     resend: ResendReasoning,
 ) -> Option<WireMessage<'a>> {
-    let mut text = String::new();
-    let mut thought = String::new();
+    // Joining borrows what stands alone.
+    let mut text = Cow::Borrowed("");
+    let mut thought = Cow::Borrowed("");
     let mut tool_calls = Vec::new();
     for part in &assistant.content {
         match part {
-            Part::Text(more) => text.push_str(more),
-            Part::Reasoning(more) => thought.push_str(more),
+            Part::Text(more) => text += more.as_str(),
+            Part::Reasoning(more) => thought += more.as_str(),
             // Another dialect's block: this API has no place for it.
             Part::OpaqueReasoning { .. } => {}
             Part::ToolCall(call) => tool_calls.push(wire_call(call)),
@@ -326,7 +343,7 @@ fn wire_call(call: &ToolCall) -> WireCall<'_> {
 }
 
 fn wire_result<'a>(result: &'a ToolResult, images: &mut Vec<UserPart<'a>>) -> WireMessage<'a> {
-    let mut content = greenroom_kernel::message::blocks_text(&result.content);
+    let mut content = text_of(&result.content);
     let pictures: Vec<&Image> = result
         .content
         .iter()
@@ -339,16 +356,16 @@ fn wire_result<'a>(result: &'a ToolResult, images: &mut Vec<UserPart<'a>>) -> Wi
         let count = pictures.len();
         let noun = if count == 1 { "image" } else { "images" };
         if !content.is_empty() {
-            content.push('\n');
+            content += "\n";
         }
-        content.push_str(&format!("[{count} {noun}: in the user message after the tool results]"));
+        content += Cow::Owned(format!("[{count} {noun}: in the user message after the tool results]"));
         images.push(UserPart::Text {
             text: Cow::Owned(format!("The {noun} that the tool {} gave:", result.tool_name)),
         });
         images.extend(pictures.into_iter().map(image_part));
     }
     if content.is_empty() {
-        content.push_str("(no output)");
+        content = Cow::Borrowed("(no output)");
     }
     WireMessage::Tool { tool_call_id: wire_call_id(&result.call_id), content }
 }

@@ -17,6 +17,12 @@ use super::{HttpOptions, HttpServer, check_token, store_status};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
+/// A client for the routes. It insists on cryptography, although nothing here is encrypted.
+fn client() -> Client {
+    let _is_there_already = rustls::crypto::ring::default_provider().install_default();
+    Client::new()
+}
+
 async fn server() -> HttpServer {
     server_with(|_| {}).await.0
 }
@@ -83,8 +89,7 @@ fn head(server: &HttpServer, line: &str) -> String {
 }
 
 async fn call(server: &HttpServer, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
-    let request =
-        Client::new().request(method, format!("http://{}{path}", server.address())).bearer_auth(TOKEN);
+    let request = client().request(method, format!("http://{}{path}", server.address())).bearer_auth(TOKEN);
     let request = match body {
         Some(body) => request.json(&body),
         None => request,
@@ -205,12 +210,12 @@ async fn nobody_without_the_token_and_no_web_page_is_let_in() {
     let server = server().await;
     let url = |path: &str| format!("http://{}{path}", server.address());
     for path in ["/healthz", "/sessions", "/sessions/a", "/no/such"] {
-        let bare = Client::new().get(url(path)).send().await.unwrap();
+        let bare = client().get(url(path)).send().await.unwrap();
         assert_eq!(bare.status(), StatusCode::UNAUTHORIZED, "{path}");
-        let wrong = Client::new().get(url(path)).bearer_auth(TOKEN.to_uppercase()).send().await.unwrap();
+        let wrong = client().get(url(path)).bearer_auth(TOKEN.to_uppercase()).send().await.unwrap();
         assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED, "{path}");
     }
-    let good = || Client::new().get(url("/healthz")).bearer_auth(TOKEN);
+    let good = || client().get(url("/healthz")).bearer_auth(TOKEN);
     assert_eq!(good().send().await.unwrap().status(), StatusCode::OK);
     let page = good().header("origin", "http://example.com").send().await.unwrap();
     assert_eq!(page.status(), StatusCode::FORBIDDEN);

@@ -11,7 +11,8 @@ use crate::openai::chunk::Chunk;
 
 /// The answer made of `chunks`, and its events.
 fn assemble(chunks: &[Value]) -> (AssistantMessage, Vec<ReplyEvent>) {
-    let mut assembler = Assembler::new(HashSet::from(["used".to_owned()]));
+    let mut assembler = Assembler::default();
+    assembler.avoid_ids(HashSet::from(["used".to_owned()]));
     let mut events = Vec::new();
     for chunk in chunks {
         let chunk: Chunk = serde_json::from_value(chunk.clone()).expect("a chunk is read leniently");
@@ -203,7 +204,7 @@ fn usage_in_all_its_places() {
 
 #[test]
 fn only_progress_counts() {
-    let mut assembler = Assembler::new(HashSet::new());
+    let mut assembler = Assembler::default();
     let mut events = Vec::new();
     let mut take =
         |chunk: Value| assembler.take(serde_json::from_value(chunk).expect("a chunk"), &mut events);

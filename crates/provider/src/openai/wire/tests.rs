@@ -223,3 +223,35 @@ fn strict_schemas() {
     let optional = json!({"type": "object", "properties": {"a": {}}, "additionalProperties": false});
     assert!(!is_strict_schema(&json!({"type": "array", "items": optional})));
 }
+
+#[test]
+fn texts_that_stand_alone_are_written_without_a_copy() {
+    use super::{Cow, UserContent, WireMessage};
+
+    let request = request(vec![
+        Message::user("the prompt"),
+        assistant(vec![
+            Part::Reasoning("the thought".to_owned()),
+            Part::Text("the answer".to_owned()),
+            call("a", "{}"),
+        ]),
+        result("a", vec![Block::Text("the result".to_owned())]),
+    ]);
+    let style = WireStyle { resend_reasoning: ResendReasoning::AsReasoning, ..PLAIN };
+    let wire = wire_request(&request, &style);
+    let mut texts = Vec::new();
+    for message in &wire.messages {
+        match message {
+            WireMessage::User { content: UserContent::Text(text) }
+            | WireMessage::Tool { content: text, .. } => {
+                texts.push(text);
+            }
+            WireMessage::Assistant { content, reasoning, .. } => {
+                texts.extend(reasoning.iter().chain(content))
+            }
+            WireMessage::System { .. } | WireMessage::User { .. } => {}
+        }
+    }
+    assert_eq!(texts, ["the prompt", "the thought", "the answer", "the result"]);
+    assert!(texts.iter().all(|text| matches!(text, Cow::Borrowed(_))), "{texts:?}");
+}

@@ -1,0 +1,224 @@
+//! The body of an answer, read as server-sent events.
+//!
+//! The events are parsed by the crate `sse-core`, in the task of whoever reads them: there is no task and no channel
+//! between the connection and the reader, so nothing is read ahead of the reader. This file adds what a provider needs
+//! besides: limits of size, the beginning of the body for error messages, and whether bytes had to be replaced.
+//!
+//! Invariants: the events do not depend on how the body is cut into chunks; an event that the end of the body leaves
+//! open is closed; nothing follows `[DONE]`, the end or an interruption; and reading gives way to other tasks from
+//! time to time, however fast the body comes.
+
+use std::num::NonZeroUsize;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
+use sse_core::{SseDecoder, SseEvent};
+use tokio::task::coop::poll_proceed;
+
+use super::transport::root_cause;
+
+/// How much of an answer's beginning is kept, in bytes, for the error message if there is no event in it.
+const SAMPLE_BYTES_MAX: usize = 2 * 1024;
+
+/// The longest line of an event stream, in bytes. A server may send a whole answer in one line.
+const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// What an answer that is too large is, for the user.
+pub(super) fn more_than(limit_bytes: usize) -> String {
+    format!("an answer of more than {limit_bytes} bytes")
+}
+
+/// Why an answer ended in the middle, with the cause as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Interruption {
+    /// The connection broke.
+    Connection(String),
+    /// The answer was given up because of its size.
+    TooLarge(String),
+}
+
+/// The body of an answer.
+pub(super) struct Body {
+    chunks: BoxStream<'static, reqwest::Result<Bytes>>,
+    /// The rest of the newest chunk, which was not parsed yet.
+    unparsed: Bytes,
+    decoder: SseDecoder,
+    /// A whole answer that came as plain JSON.
+    whole: Option<String>,
+    /// How much of a mark of byte order was skipped; `None` once something else has come.
+    mark_bytes: Option<usize>,
+    limit_bytes: usize,
+    left_bytes: usize,
+    /// How much has come of the line that has not ended.
+    line_bytes: usize,
+    sample: Vec<u8>,
+    utf8: Utf8,
+    is_over: bool,
+}
+
+impl Body {
+    /// The body of an event stream, of which at most `limit_bytes` are read.
+    pub(super) fn events(
+        chunks: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
+        limit_bytes: usize,
+    ) -> Self {
+        // What an event holds is limited by the body's limit; the decoder's own limit is never reached before it.
+        let event_bytes_max = NonZeroUsize::new(limit_bytes).unwrap_or(NonZeroUsize::MIN);
+        Self {
+            chunks: chunks.boxed(),
+            unparsed: Bytes::new(),
+            decoder: SseDecoder::with_limit(event_bytes_max),
+            whole: None,
+            mark_bytes: Some(0),
+            limit_bytes,
+            left_bytes: limit_bytes,
+            line_bytes: 0,
+            sample: Vec::new(),
+            utf8: Utf8::default(),
+            is_over: false,
+        }
+    }
+
+    /// A whole answer in plain JSON, as one event.
+    pub(super) fn whole(json: &[u8]) -> Self {
+        let mut body = Self::events(stream::empty(), 0);
+        body.utf8.add(json);
+        body.whole = Some(String::from_utf8_lossy(json).trim().to_owned());
+        body.is_over = true;
+        body
+    }
+
+    /// The data of the next event; `None` at the end, be it that of the body or `[DONE]`.
+    pub(super) fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<String, Interruption>>> {
+        loop {
+            // What has come may be much, and what comes may come without end: other tasks want to run too.
+            let turn = ready!(poll_proceed(context));
+            turn.made_progress();
+            if let Some(data) = self.whole.take() {
+                return Poll::Ready(Some(Ok(data)));
+            }
+            match self.decoder.next(&mut self.unparsed) {
+                Some(Ok(SseEvent::Message(event))) if event.data == "[DONE]" => {
+                    self.close();
+                    return Poll::Ready(None);
+                }
+                Some(Ok(SseEvent::Message(event))) if event.event == "keepalive" => continue,
+                Some(Ok(SseEvent::Message(event))) => return Poll::Ready(Some(Ok(event.data))),
+                Some(Ok(SseEvent::Retry(_))) => continue,
+                Some(Err(_)) => return self.interrupted(Interruption::TooLarge(more_than(self.limit_bytes))),
+                None if self.is_over => return Poll::Ready(None),
+                // The connection reads into the same memory again, unless a chunk still refers to it.
+                None => self.unparsed = Bytes::new(),
+            }
+            match ready!(self.chunks.poll_next_unpin(context)) {
+                Some(Ok(chunk)) => {
+                    if let Err(why) = self.add(chunk) {
+                        return self.interrupted(why);
+                    }
+                }
+                Some(Err(error)) => {
+                    return self.interrupted(Interruption::Connection(root_cause(&error)));
+                }
+                None => {
+                    self.close();
+                    self.unparsed = Bytes::from_static(b"\n\n");
+                }
+            }
+        }
+    }
+
+    /// The beginning of the body.
+    pub(super) fn sample(&self) -> String {
+        String::from_utf8_lossy(&self.sample).into_owned()
+    }
+
+    /// Whether the body had bytes that are not UTF-8 and were replaced.
+    pub(super) fn had_invalid_utf8(&self) -> bool {
+        self.utf8.is_invalid()
+    }
+
+    /// Closes the connection. Nothing more is read.
+    pub(super) fn close(&mut self) {
+        self.is_over = true;
+        self.unparsed = Bytes::new();
+        self.chunks = stream::empty().boxed();
+    }
+
+    fn interrupted<T>(&mut self, why: Interruption) -> Poll<Option<Result<T, Interruption>>> {
+        self.close();
+        Poll::Ready(Some(Err(why)))
+    }
+
+    /// Takes a chunk to be parsed.
+    fn add(&mut self, mut chunk: Bytes) -> Result<(), Interruption> {
+        let room = SAMPLE_BYTES_MAX.saturating_sub(self.sample.len());
+        self.sample.extend_from_slice(&chunk[..room.min(chunk.len())]);
+        let left_bytes = self.left_bytes.checked_sub(chunk.len());
+        self.left_bytes = left_bytes.ok_or_else(|| Interruption::TooLarge(more_than(self.limit_bytes)))?;
+        self.line_bytes = match chunk.iter().rposition(|byte| matches!(byte, b'\n' | b'\r')) {
+            Some(end) => chunk.len() - end - 1,
+            None => self.line_bytes + chunk.len(),
+        };
+        if self.line_bytes > LINE_BYTES_MAX {
+            return Err(Interruption::TooLarge(format!("a line of more than {LINE_BYTES_MAX} bytes")));
+        }
+        self.utf8.add(&chunk);
+        self.skip_marks(&mut chunk);
+        self.unparsed = chunk;
+        Ok(())
+    }
+
+    /// Skips marks of byte order in front of the first line. The decoder skips one, and some bodies begin with two.
+    fn skip_marks(&mut self, chunk: &mut Bytes) {
+        const MARK: &[u8] = "\u{feff}".as_bytes();
+        while let (Some(skipped), Some(byte)) = (self.mark_bytes, chunk.first()) {
+            if *byte == MARK[skipped] {
+                chunk.advance(1);
+                self.mark_bytes = Some((skipped + 1) % MARK.len());
+            } else {
+                self.mark_bytes = None;
+            }
+        }
+    }
+}
+
+/// Whether bytes that come in chunks are UTF-8.
+#[derive(Debug, Default)]
+struct Utf8 {
+    /// The beginning of a character that the next chunk goes on with.
+    begun: Vec<u8>,
+    is_broken: bool,
+}
+
+impl Utf8 {
+    fn add(&mut self, chunk: &[u8]) {
+        if self.is_broken {
+            return;
+        }
+        let mut joined = std::mem::take(&mut self.begun);
+        let bytes = if joined.is_empty() {
+            chunk
+        } else {
+            joined.extend_from_slice(chunk);
+            &joined
+        };
+        if let Err(error) = std::str::from_utf8(bytes) {
+            match error.error_len() {
+                Some(_) => self.is_broken = true,
+                None => self.begun = bytes[error.valid_up_to()..].to_vec(),
+            }
+        }
+    }
+
+    /// Whether something in it is not UTF-8, be it only a character that has no end.
+    fn is_invalid(&self) -> bool {
+        self.is_broken || !self.begun.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! What one streamed piece of an answer costs, in CPU time.
+//!
+//! The baseline is a bare HTTP client that parses the stream and joins the text: no checks, no typed errors, no
+//! events. The server has a process of its own and is in no row; the rows take turns, so that they share whatever else
+//! the machine does.
+
+mod bare;
+mod piece_server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use greenroom::kernel::Message;
+use greenroom::prelude::*;
+use greenroom::provider::{OpenAi, OpenAiOptions, Provider, Purpose, ReplyEvent, Request};
+use greenroom_tests::measure::{cpu_s, ratio, scaled, title};
+use piece_server::{PIECES, PieceServer};
+
+/// How many answers stream at the same time.
+const IN_FLIGHT: usize = 64;
+
+/// What reads the stream.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Bare,
+    Provider,
+    Session,
+}
+
+const WAYS: [Way; 3] = [Way::Bare, Way::Provider, Way::Session];
+
+fn main() {
+    piece_server::serve_if_asked();
+    title(
+        &format!("one streamed piece: answers of {PIECES} pieces, {IN_FLIGHT} at a time"),
+        "a bare HTTP client that parses the same stream",
+    );
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    runtime.block_on(async {
+        println!("pieces as fast as they can be read:");
+        table(Duration::ZERO, scaled(2_000)).await;
+        println!("a piece a millisecond:");
+        table(Duration::from_millis(1), scaled(500)).await;
+    });
+}
+
+async fn table(pause: Duration, answers: usize) {
+    const ROUNDS: usize = 5;
+    let server = PieceServer::start(pause);
+    let client = bare::client(IN_FLIGHT);
+    let base_url = server.base_url.parse().expect("a URL");
+    let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider");
+    let runtime = Runtime::builder()
+        .provider_with(Arc::new(provider.clone()), IN_FLIGHT)
+        .in_memory()
+        .idle_after(Duration::ZERO)
+        .start()
+        .await
+        .expect("a runtime");
+    let mut events = runtime.subscribe(Filter::all());
+    let subscriber = tokio::spawn(async move { while events.next().await.is_some() {} });
+    let sessions = stream::iter(0..IN_FLIGHT)
+        .then(|number| {
+            let agent = Agent::new("bench").context_window(1_000_000_000);
+            let runtime = &runtime;
+            async move { runtime.open(&format!("s{number}"), &agent).await.expect("a session") }
+        })
+        .collect::<Vec<_>>()
+        .await;
+    let mut figures = WAYS.map(|_| Vec::new());
+    // The first round warms up.
+    for round in 0..=ROUNDS {
+        for (way, figures) in WAYS.iter().zip(&mut figures) {
+            let before = cpu_s();
+            let each = (0..IN_FLIGHT).map(|place| {
+                let (client, provider, session) = (client.clone(), provider.clone(), sessions[place].clone());
+                let (url, way) = (format!("{}/chat/completions", server.base_url), *way);
+                tokio::spawn(async move {
+                    for _ in 0..answers.div_ceil(IN_FLIGHT) {
+                        match way {
+                            Way::Bare => bare_answer(&client, &url).await,
+                            Way::Provider => provider_answer(&provider).await,
+                            Way::Session => drop(session.prompt("go on").await.expect("an answer")),
+                        }
+                    }
+                })
+            });
+            for task in each.collect::<Vec<_>>() {
+                task.await.expect("no reader panics");
+            }
+            #[expect(clippy::cast_precision_loss, reason = "a few hundred thousand")]
+            let pieces = (answers.next_multiple_of(IN_FLIGHT) * PIECES) as f64;
+            if round > 0 {
+                figures.push((cpu_s() - before) * 1e6 / pieces);
+            }
+        }
+    }
+    println!("|          | CPU µs/piece | ratio, median and range |");
+    println!("|----------|--------------|-------------------------|");
+    for (way, own) in WAYS.iter().zip(&figures) {
+        let mut ratios: Vec<f64> =
+            own.iter().zip(&figures[0]).map(|(own, bare)| ratio(*own, *bare)).collect();
+        ratios.sort_by(f64::total_cmp);
+        let mut own = own.clone();
+        own.sort_by(f64::total_cmp);
+        let (least, most) = (ratios[0], ratios[ROUNDS - 1]);
+        let name = format!("{way:?}").to_lowercase();
+        println!(
+            "| {name:<8} | {:>12.2} | {:>8.2}  ({least:.2} … {most:.2}) |",
+            own[ROUNDS / 2],
+            ratios[ROUNDS / 2]
+        );
+    }
+    println!();
+    runtime.shutdown().await.expect("an orderly end");
+    subscriber.await.expect("the subscriber does not panic");
+}
+
+/// What a bare client reads of a chunk.
+#[derive(serde::Deserialize)]
+struct Chunk {
+    choices: Vec<Choice>,
+}
+
+#[derive(serde::Deserialize)]
+struct Choice {
+    delta: Delta,
+}
+
+#[derive(serde::Deserialize)]
+struct Delta {
+    content: Option<String>,
+}
+
+async fn bare_answer(client: &reqwest::Client, url: &str) {
+    let body = r#"{"model":"bench","messages":[{"role":"user","content":"go on"}],"stream":true}"#;
+    let request = client.post(url).header("content-type", "application/json").body(body);
+    let mut body = request.send().await.expect("an answer").bytes_stream();
+    let (mut unread, mut text, mut pieces) = (Vec::new(), String::new(), 0);
+    while let Some(bytes) = body.next().await {
+        unread.extend_from_slice(&bytes.expect("a whole answer"));
+        let mut read = 0;
+        while let Some(end) = unread[read..].windows(2).position(|bytes| bytes == b"\n\n") {
+            let event = &unread[read..read + end];
+            read += end + 2;
+            let data = event.strip_prefix(b"data: ").expect("data");
+            if data == b"[DONE]" {
+                continue;
+            }
+            let chunk: Chunk = serde_json::from_slice(data).expect("a chunk");
+            if let Some(more) = chunk.choices.into_iter().next().and_then(|choice| choice.delta.content) {
+                text.push_str(&more);
+                pieces += 1;
+            }
+        }
+        unread.drain(..read);
+    }
+    assert_eq!(pieces, PIECES);
+    std::hint::black_box(text);
+}
+
+async fn provider_answer(provider: &OpenAi) {
+    let request = Request {
+        model: "bench".to_owned(),
+        system: None,
+        messages: vec![Arc::new(Message::user("go on"))],
+        tools: Arc::from([]),
+        settings: ModelSettings::default(),
+        output_schema: None,
+        purpose: Purpose::Step,
+        session: String::new(),
+    };
+    let mut stream = provider.stream(request).await.expect("a stream");
+    let mut pieces = 0;
+    while let Some(event) = stream.next().await {
+        pieces += usize::from(matches!(event.expect("a whole answer"), ReplyEvent::Text(_)));
+    }
+    assert_eq!(pieces, PIECES);
+}
