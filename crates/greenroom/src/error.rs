@@ -133,6 +133,24 @@ pub enum Error {
         /// The session's id.
         session: String,
     },
+    /// The session was deleted. A handle of it does not make it again; opening it begins another one of the same id.
+    #[error("session {session} was deleted; open it to begin it anew")]
+    Deleted {
+        /// The session's id.
+        session: String,
+    },
+    /// No program said yet which agent answers in this session.
+    #[error("session {session} has no agent in this process; give it one with `set_agent`, or `open` it")]
+    NoAgent {
+        /// The session's id.
+        session: String,
+    },
+    /// The input was taken out of the session's inbox before its run began.
+    #[error("the input was taken out of the inbox of session {session} before it began")]
+    Withdrawn {
+        /// The session's id.
+        session: String,
+    },
     /// Agents called agents too deep.
     #[error("agents may call agents at most {depth_max} deep")]
     TooDeep {
@@ -354,6 +372,9 @@ impl Error {
             | Self::Pin(_)
             | Self::NotEmpty { .. }
             | Self::NoSession { .. }
+            | Self::Deleted { .. }
+            | Self::NoAgent { .. }
+            | Self::Withdrawn { .. }
             | Self::TooDeep { .. }
             | Self::Deadlock { .. }
             | Self::Output { .. }
@@ -379,11 +400,14 @@ impl Error {
             | Self::NotEmpty { .. }
             | Self::NoSession { .. }
             | Self::DuplicateKey { .. }
+            | Self::Deleted { .. }
+            | Self::NoAgent { .. }
             | Self::TooDeep { .. }
             | Self::Deadlock { .. }
             | Self::Config(_) => true,
             Self::Model(_)
             | Self::Aborted
+            | Self::Withdrawn { .. }
             | Self::BranchSummary { .. }
             | Self::Stopped { .. }
             | Self::TimedOut { .. }

@@ -54,7 +54,7 @@ pub use fallback::Fallback;
 pub use instructions::InstructionsContext;
 pub use live::{LiveSettings, SettingsChange};
 pub use models::{FactSource, KnownModel, Models};
-pub use prompt::{Prompt, Reply, RunRequest, Submitted, Typed};
+pub use prompt::{AbortHandle, Prompt, Reply, Run, RunRequest, SentInput, Typed};
 pub use run_stream::{RunItem, RunStream};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use session::{SessionHandle, SessionSummary, State, Status};
@@ -80,8 +80,8 @@ pub use greenroom_tools as tools;
 pub mod prelude {
     pub use crate::{
         Agent, CompactOptions, CompactionOutcome, Delivery, Error, Event, EventKind, EventType, Filter,
-        ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role, RunItem, RunLimits, RunOutcome, Runtime,
-        SessionHandle, Status, ToolChoice, Typed,
+        ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role, Run, RunItem, RunLimits, RunOutcome,
+        Runtime, SessionHandle, Status, ToolChoice, Typed,
     };
     pub use greenroom_kernel::Image;
     pub use greenroom_kernel::settings::CompactionSettings;

@@ -19,7 +19,7 @@ use greenroom_store::{Head, SessionState};
 
 use crate::compaction::Compacted;
 use crate::deps::model_info;
-use crate::message::Bill;
+use crate::message::{Amendment, Bill};
 
 /// The most input that waits in a session's inbox.
 pub(crate) const INBOX_MAX: usize = 64;
@@ -363,6 +363,26 @@ impl Draft {
         self.head.active_compaction = compaction;
         self.head.active_from = compaction.map_or(first, |compaction| compaction.min(first));
         self.head.context_tokens = tokens;
+    }
+
+    /// The session begins with this draft.
+    pub(crate) fn begin(&mut self, provider: &str, model: &str, parent: Option<&str>) {
+        self.head.created_at_ms = self.head.updated_at_ms;
+        provider.clone_into(&mut self.head.provider);
+        model.clone_into(&mut self.head.model);
+        self.head.parent_session = parent.map(str::to_owned);
+    }
+
+    /// Changes the session, in whose inbox these items wait. Gives how many of them are withdrawn.
+    pub(crate) fn amend(&mut self, amendment: Amendment, waiting: Vec<EntryId>) -> usize {
+        match amendment {
+            Amendment::ClearInbox if waiting.is_empty() => 0,
+            Amendment::ClearInbox => {
+                let withdrawn = waiting.len();
+                self.push(EntryKind::InboxCleared { items: waiting });
+                withdrawn
+            }
+        }
     }
 
     /// Adds an entry, and gives its id.

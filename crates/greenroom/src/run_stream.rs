@@ -19,7 +19,7 @@ use crate::bus::{Delivery, Subscription};
 use crate::error::{Error, Result};
 use crate::event::{Delta, Event, EventKind, Role};
 use crate::partial_json;
-use crate::prompt::{Reply, json_text};
+use crate::prompt::{AbortHandle, Reply, json_text};
 use crate::session::SessionHandle;
 
 /// One item of a [`RunStream`].
@@ -52,6 +52,7 @@ pub struct RunStream<R = Reply> {
     /// How it ended, while events are still to be told.
     ended: Option<Result<R>>,
     own_run: Arc<OnceLock<RunId>>,
+    abort: AbortHandle,
     stage: Stage,
     items: VecDeque<RunItem<R>>,
     /// The newest message before the run began: the prompt, if it is the run's.
@@ -75,22 +76,68 @@ impl<R> fmt::Debug for RunStream<R> {
 }
 
 impl<R> RunStream<R> {
+    /// The stream of a request that `send` sends when it is polled.
     pub(crate) fn new(
         session: &SessionHandle,
         is_typed: bool,
+        abort: AbortHandle,
         send: impl FnOnce(Arc<OnceLock<RunId>>) -> BoxFuture<'static, Result<R>>,
     ) -> Self {
         let own_run: Arc<OnceLock<RunId>> = Arc::default();
+        let reply = send(Arc::clone(&own_run));
+        Self::of(session.subscribe(), is_typed, abort, own_run, reply)
+    }
+
+    /// The stream of a run that was started, from now on.
+    pub(crate) fn join(
+        session: &SessionHandle,
+        is_typed: bool,
+        abort: AbortHandle,
+        own_run: Arc<OnceLock<RunId>>,
+        reply: BoxFuture<'static, Result<R>>,
+    ) -> Self {
+        let mut stream = Self::of(session.subscribe(), is_typed, abort, own_run, reply);
+        // Its beginning may have been broadcast before this was subscribed.
+        if stream.own_run.get().is_some() {
+            stream.stage = Stage::Running;
+        }
+        stream
+    }
+
+    fn of(
+        events: Subscription,
+        is_typed: bool,
+        abort: AbortHandle,
+        own_run: Arc<OnceLock<RunId>>,
+        reply: BoxFuture<'static, Result<R>>,
+    ) -> Self {
         Self {
-            events: session.subscribe(),
-            reply: Some(send(Arc::clone(&own_run))),
+            events,
+            reply: Some(reply),
             ended: None,
             own_run,
+            abort,
             stage: Stage::Waiting,
             items: VecDeque::new(),
             prompt: None,
             partial: is_typed.then(PartialOutput::default),
         }
+    }
+
+    /// The run's id, from the moment that it begins; `None` while the prompt waits.
+    pub fn id(&self) -> Option<RunId> {
+        self.own_run.get().copied()
+    }
+
+    /// Aborts this run alone, or takes its prompt back where it has not begun. The stream ends with
+    /// [`Error::Aborted`].
+    pub fn abort(&self) {
+        self.abort.abort();
+    }
+
+    /// What aborts it, for others to hold.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone()
     }
 
     /// The next item; `None` after the last.

@@ -17,7 +17,6 @@ use greenroom_store::{Head, Notice, Store, StoreOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
 
-use crate::actors::session::stored;
 use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
@@ -29,9 +28,9 @@ use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::learned::Learned;
 use crate::live::{Live, SettingsChange};
-use crate::message::SupervisorMessage;
+use crate::message::{OpenReason, SupervisorMessage};
 use crate::models::{Models, models};
-use crate::session::{SessionHandle, SessionSummary, State, open};
+use crate::session::{SessionHandle, SessionSummary, open};
 use crate::shared::REQUESTS_MAX;
 use crate::spending::{Period, Purse, microdollars};
 
@@ -357,8 +356,27 @@ impl Runtime {
     /// [`Error::Config`] when the agent, its provider or its settings cannot work; [`Error::Store`] when the id is
     /// not usable or the log cannot be read.
     pub async fn open(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
-        let shared = open(&self.deps, Arc::from(id), agent.into(), None, true).await?;
+        let shared = open(&self.deps, Arc::from(id), agent.into(), None, OpenReason::Open).await?;
         Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
+    }
+
+    /// A session that is there already, live or stored. Nothing is started, and no agent is replaced.
+    ///
+    /// What needs no agent works at once: looking at it, aborting it, clearing its inbox. A prompt in a session that no
+    /// program gave an agent to in this process is [`Error::NoAgent`]: see [`SessionHandle::set_agent`].
+    ///
+    /// # Errors
+    /// [`Error::NoSession`] where nothing was ever said in it and nobody holds it; [`Error::Store`].
+    pub async fn session(&self, id: &str) -> Result<SessionHandle> {
+        let id: Arc<str> = Arc::from(id);
+        let handle = |shared| SessionHandle::new(shared, Arc::clone(&self.deps));
+        let known = self.ask(|reply| SupervisorMessage::Find { id: Arc::clone(&id), reply }).await?;
+        if let Some(shared) = known {
+            return Ok(handle(shared));
+        }
+        let head = self.head(&id).await?.ok_or_else(|| no_session(&id))?;
+        let parent = head.parent_session.map(Arc::from);
+        self.ask(|reply| SupervisorMessage::Attach { id, parent, reply }).await.map(handle)
     }
 
     /// A copy of a session under another id: its active context goes on there; the original stays as it is.
@@ -443,34 +461,6 @@ impl Runtime {
         Ok(self.head(id).await?.map(|head| SessionSummary::new(id.to_owned(), head)))
     }
 
-    /// How a session stands, live or not; `None` where there is none. Nothing is started by looking: a session that is
-    /// not live is read from its log, and told as it would stand with `agent`. (`SessionHandle::state` wakes it, and
-    /// then what waits in it begins.)
-    ///
-    /// # Errors
-    /// [`Error::Store`]; [`Error::Config`] when the agent cannot work.
-    pub async fn state(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<Option<State>> {
-        if let Some(session) = self.find(id).await?
-            && let Some(state) = session.live_state().await
-        {
-            return Ok(Some(state));
-        }
-        stored::state(&self.deps, Arc::from(id), agent.into()).await
-    }
-
-    /// A session that is live. Nothing is started.
-    ///
-    /// # Errors
-    /// [`Error::Closed`].
-    pub async fn find(&self, id: &str) -> Result<Option<SessionHandle>> {
-        let (reply, found) = oneshot::channel();
-        let message = SupervisorMessage::Find { id: Arc::from(id), reply };
-        self.supervisor.cast(message).map_err(|_| Error::Closed)?;
-        let shared = found.await.map_err(|_| Error::Closed)?;
-        let session = shared.map(|shared| SessionHandle::new(shared, Arc::clone(&self.deps)));
-        Ok(session.filter(SessionHandle::is_live))
-    }
-
     /// A session's entries from a position on.
     ///
     /// # Errors
@@ -503,17 +493,14 @@ impl Runtime {
         .await
     }
 
-    /// Deletes a session and all its entries. It is closed first. Its bytes stay in the store's files until more than half
+    /// Deletes a session and all its entries. It is closed first. A handle that is still held gets [`Error::Deleted`]
+    /// from then on, whatever becomes of the id. Its bytes stay in the store's files until more than half
     /// of a file is deleted; `runtime.store().reclaim()` removes them at once.
     ///
     /// # Errors
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<()> {
-        self.close(id).await?;
-        if self.head(id).await?.is_none() {
-            return Err(no_session(id));
-        }
-        Ok(self.deps.store.delete(id).await?)
+        self.ask(|reply| SupervisorMessage::Delete { id: Arc::from(id), reply }).await?
     }
 
     /// Ends a session's actors in order; its run is interrupted. The next request wakes it from its log.
@@ -533,9 +520,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Closed`].
     pub async fn live(&self) -> Result<Vec<String>> {
-        let (reply, live) = oneshot::channel();
-        self.supervisor.cast(SupervisorMessage::Live(reply)).map_err(|_| Error::Closed)?;
-        let live = live.await.map_err(|_| Error::Closed)?;
+        let live = self.ask(SupervisorMessage::Live).await?;
         Ok(live.iter().map(ToString::to_string).collect())
     }
 
@@ -600,6 +585,13 @@ impl Runtime {
         self.supervisor.stop(None);
         self.deps.purse.flush().await;
         Ok(self.deps.store.clone().close().await?)
+    }
+
+    /// Asks the supervisor.
+    async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.supervisor.cast(message(reply)).map_err(|_| Error::Closed)?;
+        answer.await.map_err(|_| Error::Closed)
     }
 
     async fn head(&self, id: &str) -> Result<Option<Head>> {

@@ -18,7 +18,7 @@ use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 use crate::agent::{Agent, SubAgent};
 use crate::deps::{Deps, blocking};
 use crate::error::{ConfigError, Error, Result};
-use crate::message::{SessionMessage, SupervisorMessage};
+use crate::message::{OpenReason, SessionMessage, SupervisorMessage};
 use crate::recall::Recall;
 use crate::session::{SessionHandle, open};
 use crate::shared::SessionShared;
@@ -108,7 +108,7 @@ async fn work(
     }
     let id = new_session_id(deps, &caller.id, &context.call_id).await?;
     let agent = within_budget(&definition.agent, &caller);
-    let shared = open(deps, id, agent, Some(Arc::clone(&caller.id)), true).await?;
+    let shared = open(deps, id, agent, Some(Arc::clone(&caller.id)), OpenReason::Open).await?;
     let session = SessionHandle::new(Arc::clone(&shared), Arc::clone(deps));
     let _bill = BillOnDrop { caller, shared };
     // A cancelled run ends in order, and the call ends after it.

@@ -273,8 +273,8 @@ async fn start(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Byte
 }
 
 async fn state(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
-    let state = shared.runtime.state(&id, Arc::clone(&shared.agent)).await.map_err(refused)?;
-    Ok(answer(&json!(state.ok_or_else(|| no_session(&id))?)))
+    let session = shared.runtime.session(&id).await.map_err(refused)?;
+    Ok(answer(&json!(session.state().await.map_err(refused)?)))
 }
 
 async fn delete(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
@@ -320,12 +320,7 @@ async fn compact(
 }
 
 async fn abort(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
-    match shared.runtime.find(&id).await.map_err(refused)? {
-        Some(session) => session.abort(),
-        // Where nothing is under way, nothing is woken to be told so.
-        None if is_stored(&shared, &id).await? => {}
-        None => return Err(no_session(&id)),
-    }
+    shared.runtime.session(&id).await.map_err(refused)?.abort();
     Ok(answer(&json!({ "session_id": id })))
 }
 
@@ -335,16 +330,8 @@ async fn open(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
 
 /// A session that is there, live or stored.
 async fn known(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
-    let is_live = shared.runtime.find(id).await.map_err(refused)?.is_some();
-    if is_live || is_stored(shared, id).await? { open(shared, id).await } else { Err(no_session(id)) }
-}
-
-async fn is_stored(shared: &Shared, id: &str) -> Result<bool, Refusal> {
-    Ok(shared.runtime.summary(id).await.map_err(refused)?.is_some())
-}
-
-fn no_session(id: &str) -> Refusal {
-    refused(Error::NoSession { session: id.to_owned() })
+    shared.runtime.session(id).await.map_err(refused)?;
+    open(shared, id).await
 }
 
 /// A place among the requests that wait for a run or a compaction.
@@ -382,7 +369,7 @@ fn refused(error: Error) -> Refusal {
         Error::NotIdle { .. } | Error::DuplicateKey { .. } | Error::Aborted | Error::Stopped { .. } => {
             (StatusCode::CONFLICT, "other")
         }
-        Error::NoSession { .. } => (StatusCode::NOT_FOUND, "other"),
+        Error::NoSession { .. } | Error::Deleted { .. } => (StatusCode::NOT_FOUND, "other"),
         error if error.is_invalid_request() => (StatusCode::BAD_REQUEST, "other"),
         Error::Closed => (StatusCode::SERVICE_UNAVAILABLE, "other"),
         Error::Store(store) => (store_status(store), "other"),

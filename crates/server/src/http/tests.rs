@@ -404,7 +404,7 @@ async fn looking_at_a_session_starts_nothing() {
     let crashing = start().await.unwrap();
     let session = crashing.open("a", Arc::new(Agent::new("simulated").context_window(8_000))).await.unwrap();
     for text in ["one", "two"] {
-        let mut submitted = session.prompt(text).submit().await.unwrap();
+        let mut submitted = session.prompt(text).start().await.unwrap();
         submitted.recorded().await.unwrap();
         std::mem::forget(submitted);
     }

@@ -81,7 +81,7 @@ impl SessionState {
                 FirstReply::ToCome => self.repeats.callers.push((first, to)),
                 FirstReply::Known(reply) => {
                     // As every reply, after the events of its run.
-                    let answer = RunCompletion::new(Box::new(Answer { to, reply }));
+                    let answer = RunCompletion::new(Box::new(Answer { to: vec![to], reply }));
                     self.tell_agent(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
                 }
             }
