@@ -51,4 +51,5 @@ mod support;
 /// Tools as programs write them: their arguments, their state, what runs at the same time, and what may not wait.
 mod tools;
 /// Windows that servers tell, and limits that they name.
+mod unfinished;
 mod windows;

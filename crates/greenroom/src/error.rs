@@ -151,6 +151,9 @@ pub enum Error {
         /// The session's id.
         session: String,
     },
+    /// This title or label cannot be set.
+    #[error("{0}")]
+    Metadata(#[from] MetadataError),
     /// Agents called agents too deep.
     #[error("agents may call agents at most {depth_max} deep")]
     TooDeep {
@@ -248,6 +251,40 @@ pub enum PinError {
         tokens: u64,
         /// The most that may be pinned, in tokens.
         tokens_max: u64,
+    },
+}
+
+/// Why a title or a label cannot be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetadataError {
+    /// It says nothing.
+    #[error("a session's {what} must not be empty")]
+    Empty {
+        /// What was to be set.
+        what: &'static str,
+    },
+    /// It is too long.
+    #[error("a session's {what} may have at most {bytes_max} bytes, and this one has {bytes}")]
+    TooLong {
+        /// What was to be set.
+        what: &'static str,
+        /// How many bytes it has.
+        bytes: usize,
+        /// The most that it may have.
+        bytes_max: usize,
+    },
+    /// It has a control character, or another one that cannot be seen in a line.
+    #[error("a session's {what} must be one line of characters that can be seen")]
+    Unprintable {
+        /// What was to be set.
+        what: &'static str,
+    },
+    /// The session has as many labels as it may have.
+    #[error("a session may have at most {labels_max} labels")]
+    TooManyLabels {
+        /// The most labels.
+        labels_max: usize,
     },
 }
 
@@ -375,6 +412,7 @@ impl Error {
             | Self::Deleted { .. }
             | Self::NoAgent { .. }
             | Self::Withdrawn { .. }
+            | Self::Metadata(_)
             | Self::TooDeep { .. }
             | Self::Deadlock { .. }
             | Self::Output { .. }
@@ -402,6 +440,7 @@ impl Error {
             | Self::DuplicateKey { .. }
             | Self::Deleted { .. }
             | Self::NoAgent { .. }
+            | Self::Metadata(_)
             | Self::TooDeep { .. }
             | Self::Deadlock { .. }
             | Self::Config(_) => true,

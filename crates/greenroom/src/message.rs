@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
-use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
+use greenroom_kernel::entry::{Delivery, EntryId, Metadata, RunId, RunOutcome, Spent, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{AbortCause, Boundary, Fallbacks, Size, Verdict};
@@ -116,6 +116,8 @@ pub(crate) struct AmendRequest {
 pub(crate) enum Amendment {
     /// Everything that waits is withdrawn.
     ClearInbox,
+    /// Its title or its labels.
+    Set(Metadata),
 }
 
 /// What was done in the store to a session without actors, and who waits for it.
@@ -145,6 +147,8 @@ pub(crate) enum SessionMessage {
     Prompt { content: Vec<Block>, options: PromptOptions, reply: ReplyTo<Reply> },
     /// From outside: go on with the newest prompt.
     Resume { options: PromptOptions, reply: ReplyTo<Reply> },
+    /// From outside: finish what was interrupted and what waits. Gives the reply of the last run that this takes.
+    Finish(ReplyTo<Reply>),
     /// From outside: input for the current run.
     Input { content: Vec<Block>, delivery: Delivery, early_aborts: u64, reply: ReplyTo<QueuedInput> },
     /// From outside: the caller of a prompt went away, or takes it back: its run is cancelled, or it leaves the inbox.
@@ -240,6 +244,7 @@ impl SessionMessage {
         match self {
             Self::Prompt { .. } => "session/prompt",
             Self::Resume { .. } => "session/resume",
+            Self::Finish(..) => "session/finish",
             Self::Input { .. } => "session/input",
             Self::Withdraw { .. } => "session/withdraw",
             Self::Amend { .. } => "session/amend",

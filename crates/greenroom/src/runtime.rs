@@ -30,7 +30,9 @@ use crate::learned::Learned;
 use crate::live::{Live, SettingsChange};
 use crate::message::{OpenReason, SupervisorMessage};
 use crate::models::{Models, models};
-use crate::session::{SessionHandle, SessionSummary, open};
+use crate::resume::ResumeAll;
+use crate::session::{SessionHandle, open};
+use crate::sessions::{Order, SessionQuery, SessionSummary};
 use crate::shared::REQUESTS_MAX;
 use crate::spending::{Period, Purse, microdollars};
 
@@ -444,13 +446,52 @@ impl Runtime {
         Ok(event::of_entries(&session, parent.as_ref(), &entries, head.open_run).collect())
     }
 
-    /// All sessions in the store, in the order of their ids. No log is read.
+    /// The sessions in the store: all of them, in the order of their ids, where nothing else is asked for. No log is read,
+    /// and none is woken.
     ///
-    /// # Errors
-    /// [`Error::Store`].
-    pub async fn sessions(&self) -> Result<Vec<SessionSummary>> {
-        let sessions = self.read(|store| store.list()).await?;
-        Ok(sessions.into_iter().map(|(id, head)| SessionSummary::new(id, head)).collect())
+    /// Its errors: [`Error::Store`].
+    pub fn sessions(&self) -> SessionQuery {
+        SessionQuery::new(self.clone())
+    }
+
+    /// The sessions with work that was taken on and is not done, by their heads: after a crash or a shutdown, what
+    /// [`Self::resume_all`] would finish. The oldest comes first. Nothing is opened.
+    ///
+    /// Its errors: [`Error::Store`].
+    pub fn unfinished(&self) -> SessionQuery {
+        self.sessions().unfinished().order(Order::Oldest)
+    }
+
+    /// Finishes what the end of a process left, as soon as it is awaited: in every unfinished session the run that was
+    /// interrupted goes on, and then what waits behind it begins. `agent` says who does it; `None` leaves a session as it
+    /// is. 16 sessions at a time, see [`ResumeAll::at_once`].
+    ///
+    /// A prompt is answered once. A tool call that was under way when the process ended is told to the model as
+    /// interrupted; whether to call it again is the model's decision.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = Simulator::echo();
+    /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+    /// let agent = std::sync::Arc::new(Agent::new("gpt-5.5"));
+    /// for resumed in runtime.resume_all(|_| Some(agent.clone())).at_once(4).await? {
+    ///     match resumed.result {
+    ///         Ok(reply) => println!("{}: {reply}", resumed.session.id()),
+    ///         Err(error) => eprintln!("{}: {error}", resumed.session.id()),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Its errors: [`Error::Store`] when the store cannot be read. What a session failed with is in its
+    /// [`Resumed::result`](crate::Resumed::result).
+    pub fn resume_all<A: Into<Arc<Agent>>>(
+        &self,
+        mut agent: impl FnMut(&SessionSummary) -> Option<A> + Send + 'static,
+    ) -> ResumeAll {
+        ResumeAll::new(self.clone(), Box::new(move |session| agent(session).map(Into::into)))
     }
 
     /// What the store knows of one session; `None` where nothing was ever said in it. No log is read.
@@ -592,6 +633,10 @@ impl Runtime {
         let (reply, answer) = oneshot::channel();
         self.supervisor.cast(message(reply)).map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)
+    }
+
+    pub(crate) fn deps(&self) -> &Arc<Deps> {
+        &self.deps
     }
 
     async fn head(&self, id: &str) -> Result<Option<Head>> {

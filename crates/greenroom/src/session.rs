@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId};
+use greenroom_kernel::Entry;
+use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::usage::ContextUsage;
-use greenroom_kernel::{Entry, Usage};
-use greenroom_store::Head;
 use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -29,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::message::{
     AmendRequest, Amendment, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage,
 };
+use crate::metadata;
 use crate::names::names;
 use crate::prompt::{Prompt, RunRequest, SentInput};
 use crate::shared::{REQUESTS_MAX, SessionShared};
@@ -110,71 +110,6 @@ pub struct State {
     pub lost_from: Option<EntryId>,
 }
 
-/// What the store knows of a session, whether it is live or not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SessionSummary {
-    /// The session's id.
-    pub id: String,
-    /// The provider that answered last.
-    pub provider: String,
-    /// The model that answered last.
-    pub model: String,
-    /// How many entries its log has.
-    pub entries: u64,
-    /// The entry at which its conversation ends: where the next prompt goes on. `None` where nothing was said.
-    pub leaf: Option<EntryId>,
-    /// The context's size, in tokens.
-    pub context_tokens: u64,
-    /// The model's window in tokens; absent where nothing knows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub context_window: Option<u64>,
-    /// How many compactions were installed.
-    pub compactions: u64,
-    /// What all its calls used, together: what is billed.
-    pub usage: Usage,
-    /// What they cost, in micro-dollars, as far as prices are known.
-    pub cost_microdollars: u64,
-    /// How many inputs wait.
-    pub waiting: usize,
-    /// Whether a run has not ended: one is going on, or was when the process ended.
-    pub has_open_run: bool,
-    /// When it was created, in unix milliseconds.
-    pub created_at_ms: u64,
-    /// When it was last appended to, in unix milliseconds.
-    pub updated_at_ms: u64,
-    /// Its name, for people.
-    pub title: Option<String>,
-    /// The session whose agent called this one as a tool, or that it was forked from.
-    pub parent: Option<String>,
-    /// As [`State::lost_from`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost_from: Option<EntryId>,
-}
-
-impl SessionSummary {
-    pub(crate) fn new(id: String, head: Head) -> Self {
-        Self {
-            id,
-            provider: head.provider,
-            model: head.model,
-            entries: head.entries,
-            leaf: head.leaf,
-            context_tokens: head.context_tokens,
-            context_window: head.window,
-            compactions: head.compactions,
-            usage: head.total_usage,
-            cost_microdollars: head.cost_microdollars,
-            waiting: head.inbox.len(),
-            has_open_run: head.open_run.is_some(),
-            created_at_ms: head.created_at_ms,
-            updated_at_ms: head.updated_at_ms,
-            title: head.title,
-            parent: head.parent_session,
-            lost_from: head.lost_from,
-        }
-    }
-}
-
 impl SessionHandle {
     pub(crate) fn new(shared: Arc<SessionShared>, deps: Arc<Deps>) -> Self {
         Self { shared, deps }
@@ -223,6 +158,48 @@ impl SessionHandle {
     /// [`Error::Deleted`], [`Error::Store`], [`Error::SessionFailed`].
     pub async fn clear_inbox(&self) -> Result<usize> {
         self.amend(Amendment::ClearInbox).await
+    }
+
+    /// Sets the session's title, durably; an empty one takes it away. A session that sleeps is not woken.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`] when it has more than 512 bytes, or a character that cannot be shown in one line;
+    /// [`Error::Deleted`], [`Error::Store`].
+    pub async fn set_title(&self, title: impl Into<String>) -> Result<()> {
+        let title = Some(title.into()).filter(|title| !title.is_empty());
+        self.set_metadata(Metadata::Title { title }).await
+    }
+
+    /// Sets one of the session's labels, durably: what programs find it by, such as its tenant. It has at most 16. A
+    /// session that sleeps is not woken.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # async fn example(runtime: Runtime, session: SessionHandle) -> Result<()> {
+    /// session.set_label("tenant", "42").await?;
+    /// session.set_title("Rain in the north").await?;
+    /// let of_tenant = runtime.sessions().label("tenant", "42").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Metadata`] when the name has more than 64 bytes or the value more than 256, one of them has a character
+    /// that cannot be shown in one line, or there are too many; [`Error::Deleted`], [`Error::Store`].
+    pub async fn set_label(&self, name: impl Into<String>, value: impl Into<String>) -> Result<()> {
+        self.set_metadata(Metadata::Label { name: name.into(), value: Some(value.into()) }).await
+    }
+
+    /// Takes one of the session's labels away, durably.
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Store`].
+    pub async fn remove_label(&self, name: impl Into<String>) -> Result<()> {
+        self.set_metadata(Metadata::Label { name: name.into(), value: None }).await
+    }
+
+    async fn set_metadata(&self, metadata: Metadata) -> Result<()> {
+        metadata::check(&metadata)?;
+        self.amend(Amendment::Set(metadata)).await.map(drop)
     }
 
     /// The agent that answers from the next run on. A session that sleeps is not woken.
@@ -422,7 +399,7 @@ impl SessionHandle {
         }
     }
 
-    async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
+    pub(crate) async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
         let answer = self.request(message).await?;
         self.answered(answer).await
     }

@@ -28,8 +28,8 @@ use tokio::sync::oneshot;
 const DEPTH_MAX: u8 = 4;
 /// How long the run of a cancelled call may take to end in order, before it is left to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
-/// How much of its caller's id a session's id begins with: two dots and 16 digits follow, and 64 characters are allowed.
-const CALLER_CHARS_MAX: usize = 44;
+/// How much of its caller's id a session's id begins with, in bytes: two dots and 16 digits follow.
+const CALLER_BYTES_MAX: usize = 44;
 
 /// All tools of an agent: its own, the agents it may call, and the one that reads what was left out of the context.
 pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
@@ -187,10 +187,11 @@ async fn new_session_id(deps: &Deps, caller: &Arc<str>, call_id: &str) -> Result
     .await
 }
 
-/// `caller..0123456789abcdef`: within the length that session ids may have.
+/// `caller..0123456789abcdef`: within the length that session ids may have, however long the caller's is. The digits are
+/// made of the whole of the caller's id.
 fn session_id(caller: &str, call_id: &str, number: u64) -> String {
     let mut hasher = DefaultHasher::new();
     (caller, call_id, number).hash(&mut hasher);
-    let short: String = caller.chars().take(CALLER_CHARS_MAX).collect();
-    format!("{short}..{:016x}", hasher.finish())
+    let end = (0..=CALLER_BYTES_MAX.min(caller.len())).rev().find(|end| caller.is_char_boundary(*end));
+    format!("{}..{:016x}", caller[..end.unwrap_or(0)].trim_end(), hasher.finish())
 }

@@ -131,6 +131,9 @@ impl Actor for Session {
         let events: Vec<Arc<Event>> = state.outgoing.iter().cloned().collect();
         state.tell_agent(AgentMessage::Broadcast { events, then: None });
         state.recover().await;
+        if std::mem::take(&mut state.finishes) {
+            state.finish_interrupted().await;
+        }
         state.settle().await;
         state.watch_idleness();
         Ok(())
@@ -193,6 +196,7 @@ impl SessionState {
         match message {
             SessionMessage::Prompt { content, options, reply } => self.prompt(content, options, reply).await,
             SessionMessage::Resume { options, reply } => self.resume(options, reply).await,
+            SessionMessage::Finish(reply) => self.finish(reply).await,
             SessionMessage::Input { content, delivery, early_aborts, reply } => {
                 self.input(content, delivery, early_aborts, reply).await;
             }
@@ -517,7 +521,7 @@ impl SessionState {
                 (true, None) => Status::Idle,
             },
             waiting: self.inbox.waiting(&self.log).count(),
-            is_unanswered: self.run.is_none() && runs::unanswered(&self.log).is_some(),
+            is_unanswered: self.run.is_none() && self.log.unanswered().is_some(),
             ..state_by_log(&self.shared.id, &self.log, self.definition.model(), self.shared.context())
         }
     }
@@ -670,7 +674,7 @@ fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> Stat
         cost_microdollars: bill.cost_microdollars,
         status: Status::Idle,
         waiting: log.inbox().len(),
-        is_unanswered: runs::unanswered(log).is_some(),
+        is_unanswered: log.unanswered().is_some(),
         lost_from: log.head().lost_from,
     }
 }

@@ -465,7 +465,7 @@ async fn a_deleted_session_is_gone_and_so_are_its_bytes() {
 fn a_store_that_is_damaged_is_not_the_clients_fault() {
     let session = || "a".to_owned();
     for (error, status) in [
-        (StoreError::SessionId { session: session() }, 400),
+        (StoreError::SessionId { session: session(), reason: "why" }, 400),
         (StoreError::NotFound { session: session() }, 404),
         (StoreError::Quarantined { session: session(), from: EntryId(3) }, 409),
         (StoreError::Damaged { session: session(), entry: EntryId(3) }, 500),

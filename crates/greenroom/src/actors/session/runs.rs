@@ -21,7 +21,7 @@ use crate::compaction::Compacted;
 use crate::error::{ConfigError, Error, Result};
 use crate::event::RUN_RESUMED;
 use crate::instructions::InstructionsContext;
-use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
+use crate::log::{Draft, INBOX_MAX, InboxItem};
 use crate::message::{
     AgentMessage, Amendment, Answer, BeginRun, MeasureFor, Measurement, PromptOptions, QueuedInput, ReplyTo,
     RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
@@ -30,16 +30,6 @@ use crate::prompt::Reply;
 use crate::trace;
 use greenroom_provider::ModelSettings;
 use tracing::Span;
-
-/// The newest message of the path, if the agent owes an answer to it: a user's message, or tool results.
-pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
-    let newest = log.path().iter().rev().find(|entry| greenroom_kernel::path::is_message(&entry.kind))?;
-    let is_answer = newest.kind.as_message().is_some_and(|message| match &**message {
-        Message::Assistant(answer) => !answer.stop.is_partial(),
-        Message::User(_) | Message::ToolResult(_) => false,
-    });
-    (!is_answer).then_some(newest.id)
-}
 
 /// The run in progress.
 pub(super) struct OpenRun {
@@ -164,7 +154,7 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         self.inbox.clear_refused(&mut draft);
         let waiting = self.inbox.waiting(&self.log).map(|item| item.id).collect();
-        let withdrawn = draft.amend(amendment, waiting);
+        let withdrawn = draft.amend(amendment, waiting)?;
         if !draft.entries.is_empty() {
             self.append(draft, None).await?;
         }
@@ -297,15 +287,44 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         }
-        let Some(run) = unanswered(&self.log) else {
+        if self.log.unanswered().is_none() {
             let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
             return;
-        };
+        }
+        let _ = self.begin_resumed(options, Waiting::caller(Some(reply))).await;
+    }
+
+    /// Begins a run that goes on with the unanswered message.
+    async fn begin_resumed(&mut self, options: PromptOptions, waiting: Waiting) -> Result<()> {
+        let Some(unanswered) = self.log.unanswered() else { return Ok(()) };
         self.refresh_settings();
         let mut draft = self.opening_draft();
-        // It is noted, so that a crash in it is known, and each end of a run has its beginning.
-        draft.push(EntryKind::Note { kind: RUN_RESUMED.into(), data: run.to_string() });
-        let _ = self.begin_recorded(draft, run, options, Waiting::caller(Some(reply))).await;
+        let run = draft.push(EntryKind::Note { kind: RUN_RESUMED.into(), data: unanswered.to_string() });
+        self.begin_recorded(draft, run, options, waiting).await
+    }
+
+    /// Goes on with the run that was interrupted, if there is one and nothing is under way.
+    pub(super) async fn finish_interrupted(&mut self) {
+        if self.is_idle() && !self.is_stopping && self.log.head().interrupted.is_some() {
+            let options =
+                PromptOptions { early_aborts: self.shared.early_aborts(), ..PromptOptions::default() };
+            if let Err(error) = self.begin_resumed(options, Waiting::default()).await {
+                self.warn(format!("the run that was interrupted could not be resumed: {error}"));
+            }
+        }
+    }
+
+    /// Finishes what was interrupted and what waits. The reply is that of the last run that this takes.
+    pub(super) async fn finish(&mut self, reply: ReplyTo<Reply>) {
+        self.finish_interrupted().await;
+        let last = self.inbox.waiting(&self.log).last().map(|item| item.id);
+        match (last, &mut self.run) {
+            (Some(item), _) => self.inbox.follow(item, reply),
+            (None, Some(run)) => run.joined.push(reply),
+            (None, None) => {
+                let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
+            }
+        }
     }
 
     async fn begin_recorded(
@@ -317,6 +336,7 @@ impl SessionState {
     ) -> Result<()> {
         let Waiting { caller: reply, joined } = waiting;
         draft.head.open_run = Some(run);
+        draft.head.interrupted = None;
         draft.head.state = StoredState::Working;
         let begun = match self.write_instructions(run) {
             Ok(instructions) => self.append(draft, options.key.clone()).await.map(|()| instructions),

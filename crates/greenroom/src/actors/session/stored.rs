@@ -64,7 +64,7 @@ pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: A
     let log = read_log(deps, &shared.id).await?;
     let mut draft = log.draft(deps.now_ms());
     let waiting = log.inbox().iter().map(|item| item.id).collect();
-    let withdrawn = draft.amend(amendment, waiting);
+    let withdrawn = draft.amend(amendment, waiting)?;
     if draft.entries.is_empty() {
         return Ok(withdrawn);
     }
@@ -74,10 +74,9 @@ pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: A
         draft.begin(definition.provider(), definition.model(), shared.parent.as_deref());
     }
     let entries: Vec<Entry> = draft.entries.iter().map(|entry| Entry::clone(entry)).collect();
-    let events: Vec<_> = entries
-        .iter()
-        .map(|entry| Arc::new(event::durable(&shared.id, shared.parent.as_ref(), entry)))
-        .collect();
+    let open_run = log.head().open_run;
+    let events = event::of_entries(&shared.id, shared.parent.as_ref(), &entries, open_run);
+    let events: Vec<_> = events.map(Arc::new).collect();
     let batch = Batch { entries, head: draft.head, key: None };
     deps.store.append(&shared.id, batch).await?;
     // Where earlier events are due, the next opening broadcasts them all in order.
