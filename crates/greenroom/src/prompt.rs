@@ -548,10 +548,11 @@ impl SentInput {
     /// Waits for the reply of the run that takes it in: the one that it joins, or the one that it begins.
     ///
     /// # Errors
-    /// Those of that run; [`Error::Withdrawn`] where it was taken out of the inbox before; [`Error::Interrupted`] where
+    /// Those of that run; [`Error::Deadlock`] in a tool that the run waits for; [`Error::Withdrawn`] where it was taken out of the inbox before; [`Error::Interrupted`] where
     /// the session ended or crashed before: the input waits in the log.
     pub async fn reply(self) -> Result<Reply> {
         let Self { session, taken } = self;
+        crate::waits::check(session.id())?;
         session.answered(taken.reply).await
     }
 }

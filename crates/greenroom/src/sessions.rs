@@ -77,7 +77,8 @@ pub struct SessionSummary {
 }
 
 impl SessionSummary {
-    pub(crate) fn new(id: String, head: Head) -> Self {
+    /// What a head says of its session.
+    pub fn new(id: String, head: Head) -> Self {
         Self {
             id,
             is_unfinished: head.open_run.is_some() || head.interrupted.is_some() || !head.inbox.is_empty(),

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -35,6 +35,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+
+use crate::list::{List, Refused};
 
 use self::connections::{Connection, Connections};
 use self::guard::Guard;
@@ -261,9 +263,13 @@ impl<S: Send + Sync> FromRequestParts<S> for SessionId {
     }
 }
 
-async fn list(State(shared): State<Arc<Shared>>) -> Answer {
-    let sessions = shared.runtime.sessions().await.map_err(refused)?;
-    Ok(answer(&json!({ "sessions": sessions })))
+async fn list(State(shared): State<Arc<Shared>>, query: Query<Vec<(String, String)>>) -> Answer {
+    let bad = |reason: String| Refusal::new(StatusCode::BAD_REQUEST, &reason);
+    let page = List::from_pairs(query.0).map_err(bad)?.page(&shared.runtime).await;
+    page.map(|page| answer(&page)).map_err(|failed| match failed {
+        Refused::Parameters(reason) => bad(reason),
+        Refused::Failed(error) => refused(error),
+    })
 }
 
 async fn start(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answer {

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use self::teller::{Teller, Telling};
 pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal, error_data};
+use crate::list::{List, Refused};
 
 mod teller;
 #[cfg(test)]
@@ -76,10 +77,6 @@ struct Branch {
 struct Named {
     session_id: String,
 }
-
-/// No parameters.
-#[derive(Deserialize)]
-struct Nothing {}
 
 /// What a request is answered with.
 enum Reply {
@@ -262,8 +259,11 @@ impl Server {
                 })));
             }
             "session/list" => {
-                let Nothing {} = call.params()?;
-                json!({ "sessions": self.runtime.sessions().await? })
+                let list: List = call.params()?;
+                list.page(&self.runtime).await.map_err(|refused| match refused {
+                    Refused::Parameters(reason) => Refusal::new(Refusal::INVALID_PARAMS, reason),
+                    Refused::Failed(error) => error.into(),
+                })?
             }
             "agent/state" => {
                 let Named { session_id } = call.params()?;
