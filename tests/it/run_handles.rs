@@ -130,7 +130,7 @@ async fn a_run_that_was_started_is_streamed_or_detached() {
     assert!(stream.id().is_none());
     let mut text = String::new();
     while let Some(piece) = stream.next_text().await {
-        text.push_str(&piece);
+        piece.apply(&mut text);
     }
     assert!(stream.id().is_some());
     assert_eq!(text, "to two", "its own run only");

@@ -4,7 +4,7 @@
 //! Invariants: a handler decides and returns; an answer to a message comes as another message. Everything about
 //! a run carries its [`RunAttempt`], and late news is dropped in one place: where the stamp is compared.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
@@ -26,6 +26,7 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::lane::Lane;
 use crate::prompt::Reply;
+use crate::run_link::RunLink;
 use crate::session::State;
 use crate::shared::SessionShared;
 use crate::validate::Validators;
@@ -293,8 +294,8 @@ pub(crate) struct PromptOptions {
     pub(crate) settings: ModelSettings,
     /// What the run may cost, in micro-dollars.
     pub(crate) cost_limit: Option<u64>,
-    /// Told which run the prompt became, before the run's first event.
-    pub(crate) own_run: Arc<OnceLock<RunId>>,
+    /// Told which run the prompt became, before the run's first event; says whether the caller has room for more.
+    pub(crate) link: Arc<RunLink>,
     /// Set when the prompt is durable, to its entry: its message, or its place in the inbox.
     pub(crate) recorded: Arc<SetOnce<EntryId>>,
     /// Cancels the run.
@@ -441,6 +442,8 @@ pub(crate) struct BeginRun {
     /// Their size in estimated tokens, where they are not those of the run before.
     pub(crate) instructions_changed: Option<u64>,
     pub(crate) cancel: CancellationToken,
+    /// To the caller who streams the run.
+    pub(crate) link: Arc<RunLink>,
     /// The sessions that wait for the run's tools and hooks: this one, and those that wait for it.
     pub(crate) waiting: Chain,
     pub(crate) tracker: ractor::ActorRef<TrackerMessage>,

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -24,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 use crate::compaction::Compacted;
 use crate::error::{Error, Result};
 use crate::message::{PromptOptions, QueuedInput, SessionMessage};
+use crate::output::{self, AnswerForm};
+use crate::run_link::RunLink;
 use crate::run_stream::RunStream;
 use crate::session::SessionHandle;
 use crate::spending::microdollars;
@@ -136,6 +138,8 @@ pub struct RunRequest<O = AsText> {
     timeout: Option<Duration>,
     cost_limit_usd: Option<f64>,
     schema: Option<Arc<OutputSchema>>,
+    /// Whether the schema wraps the value in an object.
+    is_wrapped: bool,
     validators: Validators,
     /// Aborts the run.
     cancel: CancellationToken,
@@ -164,6 +168,7 @@ impl<O> RunRequest<O> {
             timeout: None,
             cost_limit_usd: None,
             schema: None,
+            is_wrapped: false,
             validators: Validators::default(),
             cancel: CancellationToken::new(),
             output: PhantomData,
@@ -220,30 +225,40 @@ impl<O> RunRequest<O> {
 
     async fn begin<R>(
         self,
-        is_typed: bool,
+        wrapped: Option<bool>,
         read: impl FnOnce(BoxFuture<'static, Result<Reply>>) -> BoxFuture<'static, Result<R>>,
     ) -> Result<Run<R>> {
         let (session, abort) = (self.session.clone(), self.abort_handle());
-        let (own_run, recorded) = (Arc::default(), Arc::default());
-        let reply = self.hand_over(Arc::clone(&own_run), Arc::clone(&recorded)).await?;
-        Ok(Run { session, abort, own_run, recorded, is_typed, reply: Awaited::Reply(read(reply)) })
+        let (link, recorded) = (Arc::default(), Arc::default());
+        let reply = self.hand_over(Arc::clone(&link), Arc::clone(&recorded)).await?;
+        Ok(Run { session, abort, link, recorded, wrapped, reply: Awaited::Reply(read(reply)) })
     }
 
-    /// Sends it, and waits for its reply. `own_run` is told which run it became, before the first event of that run is
+    /// Sends it, and waits for its reply. `link` is told which run it became, before the first event of that run is
     /// published.
-    pub(crate) async fn send(self, own_run: Arc<OnceLock<RunId>>) -> Result<Reply> {
+    pub(crate) async fn send(self, link: Arc<RunLink>) -> Result<Reply> {
         waits::check(self.session.id())?;
-        self.hand_over(own_run, Arc::default()).await?.await
+        self.hand_over(link, Arc::default()).await?.await
     }
 
     /// Puts it into the session's mailbox, and gives what waits for the reply. `recorded` is set when it is durable.
     async fn hand_over(
         self,
-        own_run: Arc<OnceLock<RunId>>,
+        link: Arc<RunLink>,
         recorded: Arc<SetOnce<EntryId>>,
     ) -> Result<BoxFuture<'static, Result<Reply>>> {
         let Self {
-            session, ticket, prompt, key, settings, timeout, cost_limit_usd, schema, validators, cancel, ..
+            session,
+            ticket,
+            prompt,
+            key,
+            settings,
+            timeout,
+            cost_limit_usd,
+            schema,
+            validators,
+            cancel,
+            ..
         } = self;
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
             return Err(Error::EmptyPrompt);
@@ -257,7 +272,7 @@ impl<O> RunRequest<O> {
             validators,
             settings,
             cost_limit,
-            own_run: Arc::clone(&own_run),
+            link: Arc::clone(&link),
             recorded,
             cancel: cancel.clone(),
             waiting: Chain::current(),
@@ -290,7 +305,7 @@ impl<O> RunRequest<O> {
                         biased;
                         reply = &mut reply => reply,
                         () = timer => {
-                            if own_run.get().is_none() {
+                            if link.run().is_none() {
                                 // It still waits: it is withdrawn.
                                 return Err(Error::TimedOut { timeout });
                             }
@@ -311,15 +326,17 @@ impl<O> RunRequest<O> {
 }
 
 impl RunRequest<AsText> {
-    /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it. One that
+    /// Asks for an answer of a type, whatever it is: a struct, an enum, a list, a number. The model is given the type's
+    /// schema, and the answer is read into it. Servers that can are told to enforce the schema. An answer that
     /// cannot be read is sent back with the reason, as by [`Self::validate`]. Awaits to a [`Typed`];
     /// [`Error::Output`] when no answer had that form.
     pub fn output<T: DeserializeOwned + schemars::JsonSchema>(self) -> RunRequest<AsType<T>> {
-        let schema = OutputSchema { name: type_name::<T>(), schema: greenroom_tools::schema_of::<T>() };
+        let AnswerForm { schema, is_wrapped } = output::form_of::<T>();
+        let schema = OutputSchema { name: type_name::<T>(), schema };
         let mut validators = self.validators;
-        validators.push(|answer| {
-            let read: serde_json::Result<T> = serde_json::from_str(json_text(&answer.text));
-            read.map(drop)
+        validators.push(move |answer| {
+            output::read::<T>(&answer.text, is_wrapped)
+                .map(drop)
                 .map_err(|error| format!("it is not the {} that was asked for: {error}", type_name::<T>()))
         });
         RunRequest {
@@ -331,6 +348,7 @@ impl RunRequest<AsText> {
             timeout: self.timeout,
             cost_limit_usd: self.cost_limit_usd,
             schema: Some(Arc::new(schema)),
+            is_wrapped,
             validators,
             cancel: self.cancel,
             output: PhantomData,
@@ -344,13 +362,13 @@ impl RunRequest<AsText> {
     /// [`Error::EmptyPrompt`], [`Error::Busy`] when too many requests wait already, [`Error::Config`] with settings that
     /// no model takes, [`Error::Store`] when a session that slept cannot be read, [`Error::Deleted`], [`Error::NoAgent`].
     pub async fn start(self) -> Result<Run> {
-        self.begin(false, |reply| reply).await
+        self.begin(None, |reply| reply).await
     }
 
     /// The run as it happens: its events, its text, and then its reply. Nothing is said before the stream is polled.
     pub fn stream(self) -> RunStream {
         let (session, abort) = (self.session.clone(), self.abort_handle());
-        RunStream::new(&session, false, abort, |own_run| self.send(own_run).boxed())
+        RunStream::new(&session, None, abort, |link| self.send(link).boxed())
     }
 }
 
@@ -360,14 +378,18 @@ impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
     /// # Errors
     /// As there.
     pub async fn start(self) -> Result<Run<Typed<T>>> {
-        self.begin(true, |reply| async move { read_output(reply.await) }.boxed()).await
+        let is_wrapped = self.is_wrapped;
+        let read = move |reply: BoxFuture<'static, Result<Reply>>| {
+            async move { read_output(reply.await, is_wrapped) }.boxed()
+        };
+        self.begin(Some(is_wrapped), read).await
     }
 
     /// As the stream of an untyped request, with the answer's value as far as it has come.
     pub fn stream(self) -> RunStream<Typed<T>> {
-        let (session, abort) = (self.session.clone(), self.abort_handle());
-        let send = |own_run| async move { read_output(self.send(own_run).await) }.boxed();
-        RunStream::new(&session, true, abort, send)
+        let (session, abort, is_wrapped) = (self.session.clone(), self.abort_handle(), self.is_wrapped);
+        let send = |link| async move { read_output(self.send(link).await, is_wrapped) }.boxed();
+        RunStream::new(&session, Some(is_wrapped), abort, send)
     }
 }
 
@@ -385,7 +407,8 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
     type IntoFuture = BoxFuture<'static, Result<Typed<T>>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        async move { read_output(self.send(Arc::default()).await) }.boxed()
+        let is_wrapped = self.is_wrapped;
+        async move { read_output(self.send(Arc::default()).await, is_wrapped) }.boxed()
     }
 }
 
@@ -410,9 +433,10 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
 pub struct Run<R = Reply> {
     session: SessionHandle,
     abort: AbortHandle,
-    own_run: Arc<OnceLock<RunId>>,
+    link: Arc<RunLink>,
     recorded: Arc<SetOnce<EntryId>>,
-    is_typed: bool,
+    /// For a typed answer: whether its schema wraps the value in an object.
+    wrapped: Option<bool>,
     reply: Awaited<R>,
 }
 
@@ -473,19 +497,19 @@ impl<R: Send + 'static> Run<R> {
     /// The run as it happens, from now on: what was broadcast before this call is not in it. `RunRequest::stream` has
     /// all of a run.
     pub fn stream(self) -> RunStream<R> {
-        let Self { session, abort, own_run, is_typed, reply, .. } = self;
+        let Self { session, abort, link, wrapped, reply, .. } = self;
         let reply = match reply {
             Awaited::Reply(reply) => reply,
             Awaited::Over(ended) => std::future::ready(ended).boxed(),
         };
-        RunStream::join(&session, is_typed, abort, own_run, reply)
+        RunStream::join(&session, wrapped, abort, link, reply)
     }
 }
 
 impl<R> Run<R> {
     /// The run's id, from the moment that it begins; `None` while the prompt waits.
     pub fn id(&self) -> Option<RunId> {
-        self.own_run.get().copied()
+        self.link.run()
     }
 
     /// Aborts this run, or takes its prompt back where it has not begun; other prompts of the session go on. The reply
@@ -590,17 +614,9 @@ fn type_name<T>() -> String {
     if short.is_empty() { "answer".to_owned() } else { short }
 }
 
-/// The JSON in an answer. Models that know no schemas like to put it into a fence.
-pub(crate) fn json_text(text: &str) -> &str {
-    let trimmed = text.trim();
-    let Some(fenced) = trimmed.strip_prefix("```") else { return trimmed };
-    let inner = fenced.strip_prefix("json").unwrap_or(fenced);
-    inner.strip_suffix("```").unwrap_or(inner).trim()
-}
-
-fn read_output<T: DeserializeOwned>(ended: Result<Reply>) -> Result<Typed<T>> {
+fn read_output<T: DeserializeOwned>(ended: Result<Reply>, is_wrapped: bool) -> Result<Typed<T>> {
     let unreadable = |text: String, reason: String| Error::Output { wanted: type_name::<T>(), reason, text };
-    let read = |text: &str| serde_json::from_str::<T>(json_text(text));
+    let read = |text: &str| output::read::<T>(text, is_wrapped);
     match ended {
         Ok(reply) => match read(&reply.text) {
             Ok(value) => Ok(Typed { value, reply }),

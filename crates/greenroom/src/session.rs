@@ -31,6 +31,7 @@ use crate::message::{
 use crate::metadata;
 use crate::names::names;
 use crate::prompt::{Prompt, RunRequest, SentInput};
+use crate::run_link::RunLink;
 use crate::shared::{REQUESTS_MAX, SessionShared};
 
 /// How often one request wakes a session that is closed as often.
@@ -390,6 +391,11 @@ impl SessionHandle {
     /// Its events, from now on.
     pub fn subscribe(&self) -> Subscription {
         self.deps.bus.subscribe(Filter::session(Arc::clone(&self.shared.id)))
+    }
+
+    /// The events of a run of its own, from now on, at the reader's pace.
+    pub(crate) fn subscribe_to_run(&self, link: &Arc<RunLink>) -> Subscription {
+        self.deps.bus.subscribe_to_run(Filter::session(Arc::clone(&self.shared.id)), link)
     }
 
     /// The caller of a prompt went away.

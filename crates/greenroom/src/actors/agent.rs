@@ -437,9 +437,9 @@ impl AgentState {
         let cancel = begin.cancel.child_token();
         let call = running.call;
         running.model = Some(cancel.clone().drop_guard());
-        let span = running.step_span.clone();
-        let task =
-            model_task::ModelTask { agent: myself.clone(), deps, shared, lane, stamp, call, cancel, span };
+        let (span, link) = (running.step_span.clone(), Arc::clone(&begin.link));
+        let agent = myself.clone();
+        let task = model_task::ModelTask { agent, deps, shared, lane, stamp, call, cancel, link, span };
         tokio::spawn(task.run(request));
     }
 

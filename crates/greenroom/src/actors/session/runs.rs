@@ -358,7 +358,7 @@ impl SessionState {
         let settings = self.definition.model_settings(&self.deps, &options.settings);
         let settings = settings.unwrap_or_else(|_| options.settings.clone());
         self.limit_cost(&options);
-        let _ = options.own_run.set(run);
+        options.link.begin(run);
         self.attempts += 1;
         let stamp = RunAttempt { run, attempt: self.attempts };
         let cancel = options.cancel.clone();
@@ -441,6 +441,7 @@ impl SessionState {
             instructions: Arc::clone(&run.instructions.text),
             instructions_changed: run.instructions.changed,
             cancel: run.options.cancel.clone(),
+            link: Arc::clone(&run.options.link),
             waiting: run.options.waiting.and(&self.shared.id),
             tracker: self.tracker.clone(),
             may_compact: self.definition.settings.enabled,
