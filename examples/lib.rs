@@ -6,6 +6,10 @@
 /// The pages of the guide.
 #[cfg(doctest)]
 pub mod guide {
+    #[doc = include_str!("../docs/guide/service.md")]
+    pub mod service {}
+    #[doc = include_str!("../docs/guide/streaming.md")]
+    pub mod streaming {}
     #[doc = include_str!("../docs/guide/tools.md")]
     pub mod tools {}
 }

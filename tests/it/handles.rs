@@ -105,7 +105,7 @@ async fn what_is_said_into_a_session_is_the_entry_that_is_given() {
     session.prompt("hello").await.unwrap();
     // The switch is recorded before what is said.
     let session = runtime.open("one", &Agent::new("another").context_window(WINDOW)).await.unwrap();
-    let id = session.steer("steered").await.unwrap();
+    let id = session.steer("steered").await.unwrap().entry();
     let entries = runtime.entries("one", id).await.unwrap();
     let text = entries[0].kind.as_message().map(|message| message.text());
     assert_eq!(text.as_deref(), Some("steered"), "{:?}", entries[0]);
@@ -285,7 +285,7 @@ async fn crashed(model: &Simulator, store: &greenroom::store::Store) {
     let runtime = builder(model).store(store.clone()).start().await.unwrap();
     let session = runtime.open("crashed", &agent(WINDOW)).await.unwrap();
     for text in ["one", "two", "three"] {
-        let mut submitted = session.prompt(text).submit().await.unwrap();
+        let mut submitted = session.prompt(text).start().await.unwrap();
         submitted.recorded().await.unwrap();
         // A caller that went away would take its prompt along.
         std::mem::forget(submitted);
@@ -302,13 +302,13 @@ async fn looking_at_a_session_starts_nothing() {
     let entries = store.head("crashed").unwrap().unwrap().entries;
     let calls = model.calls();
     for _ in 0..3 {
-        let state = runtime.state("crashed", &agent(WINDOW)).await.unwrap().unwrap();
+        let state = runtime.session("crashed").await.unwrap().state().await.unwrap();
         assert_eq!((state.status, state.waiting, state.is_unanswered), (Status::Idle, 2, true), "{state:?}");
-        assert!(runtime.state("nobody", &agent(WINDOW)).await.unwrap().is_none());
+        assert!(matches!(runtime.session("nobody").await, Err(Error::NoSession { .. })));
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
     assert!(runtime.live().await.unwrap().is_empty());
-    assert!(runtime.find("crashed").await.unwrap().is_none());
+    assert!(!runtime.session("crashed").await.unwrap().is_live());
     assert_eq!(store.head("crashed").unwrap().unwrap().entries, entries, "nothing is written");
     assert!(store.head("nobody").unwrap().is_none());
     assert_eq!(model.calls(), calls, "no model is asked");
@@ -325,14 +325,16 @@ async fn a_session_that_sleeps_is_told_as_it_would_stand_awake() {
     let runtime = builder(&model).start().await.unwrap();
     let agent = Arc::new(agent(WINDOW).instructions("Be brief."));
     let session = runtime.open("a", Arc::clone(&agent)).await.unwrap();
-    assert!(runtime.state("a", Arc::clone(&agent)).await.unwrap().is_some(), "it is live, if empty");
+    assert_eq!(runtime.session("a").await.unwrap().state().await.unwrap().entries, 0, "it is live, if empty");
     for text in ["one", "two"] {
         session.prompt(text.repeat(300)).await.unwrap();
-        let live = runtime.state("a", Arc::clone(&agent)).await.unwrap();
+        let live = session.state().await.unwrap();
         put_to_sleep(&runtime, "a", true).await;
-        let asleep = runtime.state("a", Arc::clone(&agent)).await.unwrap().unwrap();
+        let asleep = runtime.session("a").await.unwrap().state().await.unwrap();
         assert!(runtime.live().await.unwrap().is_empty());
-        assert_eq!(Some(&asleep), live.as_ref());
+        assert_eq!(asleep, live);
+        session.plan(CompactOptions::default()).await.unwrap_err();
+        assert!(session.is_live());
         assert_eq!(session.state().await.unwrap(), asleep, "and so it stands when it is woken");
     }
 }
@@ -344,7 +346,7 @@ async fn prompts_that_are_submitted_are_recorded_in_order_and_refused_at_once() 
     let session = runtime.open("busy", &agent(WINDOW)).await.unwrap();
     let mut submitted = Vec::new();
     for number in 0..65 {
-        submitted.push(session.prompt(format!("prompt {number}")).submit().await.unwrap());
+        submitted.push(session.prompt(format!("prompt {number}")).start().await.unwrap());
     }
     let mut newest = None;
     for prompt in &mut submitted {
@@ -354,10 +356,10 @@ async fn prompts_that_are_submitted_are_recorded_in_order_and_refused_at_once() 
         assert_eq!(stored.first().map(|stored| stored.id), Some(entry), "it is in the log");
         newest = Some(entry);
     }
-    let mut refused = session.prompt("one too many").submit().await.unwrap();
+    let mut refused = session.prompt("one too many").start().await.unwrap();
     assert!(matches!(refused.recorded().await, Err(Error::Busy { waiting: 64, .. })));
     assert!(matches!(refused.reply().await, Err(Error::Busy { .. })), "the reply says the same");
-    assert!(matches!(session.prompt(" ").submit().await, Err(Error::EmptyPrompt)));
+    assert!(matches!(session.prompt(" ").start().await, Err(Error::EmptyPrompt)));
 
     // Whoever lets go of it takes it back.
     drop(submitted.pop());

@@ -80,7 +80,7 @@ async fn a_prompt_without_a_reply_says_where_it_is_and_how_its_run_ended() {
         async move { session.prompt("a").once("runs").await }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut repeated = session.prompt("a").once("runs").submit().await.unwrap();
+    let mut repeated = session.prompt("a").once("runs").start().await.unwrap();
     assert_eq!(repeated.recorded().await.unwrap().0, 0, "the first one's entry, while that runs");
     let first = running.await.unwrap().unwrap();
     assert_eq!((first.text.as_str(), repeated.reply().await.unwrap()), ("late", first.clone()));

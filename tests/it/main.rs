@@ -32,6 +32,7 @@ mod prompts;
 /// A prompt as a request: typed, timed, streamed.
 mod requests;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.
+mod run_handles;
 mod runs;
 /// One module for each document that compaction was built after; its tests are that document's sentences.
 mod seeds;
@@ -50,4 +51,5 @@ mod support;
 /// Tools as programs write them: their arguments, their state, what runs at the same time, and what may not wait.
 mod tools;
 /// Windows that servers tell, and limits that they name.
+mod unfinished;
 mod windows;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
 use greenroom::prelude::*;
-use greenroom_simulator::{Pace, Reply as Said, Sequence};
+use greenroom_simulator::{Fault, Pace, Point, Reply as Said, Sequence, Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
 use crate::support::{agent, runtime, simulator};
@@ -135,7 +135,7 @@ async fn two_streams_at_the_same_time_do_not_mix() {
         async move {
             let mut text = String::new();
             while let Some(piece) = stream.next_text().await {
-                text.push_str(&piece);
+                piece.apply(&mut text);
             }
             (text, stream.reply().await.unwrap().text)
         }
@@ -184,9 +184,154 @@ async fn dropping_a_stream_cancels_its_run() {
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     let mut stream = session.prompt("a").stream();
-    assert_eq!(stream.next_text().await.as_deref(), Some("one t"));
+    assert_eq!(stream.next_text().await, Some(greenroom::TextPiece::More("one t".into())));
     drop(stream);
     assert_eq!(session.prompt("b").await.unwrap().text, "fine");
     assert_eq!(model.in_flight(), 0);
+    model.assert_clean();
+}
+
+/// A model whose answers may be of any length.
+fn talkative(script: Vec<Said>) -> Simulator {
+    let options = SimulatorOptions::new(Sequence(script));
+    Simulator::new(SimulatorOptions { window: 10_000_000, max_output: 5_000_000, ..options })
+}
+
+/// A reader who pauses loses nothing: the model waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_of_a_stream_loses_nothing() {
+    let text = "0123456789".repeat(300_000);
+    let pace = Pace { chunks: 3_000, first_ms: 1, between_ms: 1 };
+    let model = talkative(vec![Said::text(text.clone()).with_pace(pace)]);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &agent(10_000_000)).await.unwrap();
+    let mut other = session.subscribe();
+    let mut stream = session.prompt("a").stream();
+    let mut said = String::new();
+    for _ in 0..3 {
+        let piece = stream.next_text().await.unwrap();
+        piece.apply(&mut said);
+    }
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let mut published = 0;
+    while let Some(delivery) = other.try_next() {
+        assert!(matches!(delivery, Delivery::Event(_)), "so little was read that nobody has a gap");
+        published += 1;
+    }
+    assert!(
+        (100..2_900).contains(&published),
+        "the model was read on to {published} pieces, while nobody read"
+    );
+    while let Some(item) = stream.next().await {
+        match item.unwrap() {
+            RunItem::Text(piece) => said.push_str(&piece),
+            RunItem::Gap { .. } => panic!("a gap after {} bytes", said.len()),
+            _ => {}
+        }
+    }
+    assert!(said == text, "{} of {} bytes came", said.len(), text.len());
+    model.assert_clean();
+}
+
+/// A reader who stops reading can still be aborted, and one who goes away ends the run.
+#[tokio::test(start_paused = true)]
+async fn a_reader_who_never_reads_can_be_aborted() {
+    let text = "0123456789".repeat(300_000);
+    let pace = Pace { chunks: 3_000, first_ms: 1, between_ms: 1 };
+    let endless = Said::text(text).with_pace(pace);
+    let model = talkative(vec![endless.clone(), endless, Said::text("fine")]);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &agent(10_000_000)).await.unwrap();
+    let mut stream = session.prompt("a").stream();
+    stream.next_text().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(model.in_flight(), 1, "it waits");
+    session.abort();
+    assert!(matches!(stream.reply().await, Err(Error::Aborted)));
+    let mut stream = session.prompt("b").stream();
+    stream.next_text().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    drop(stream);
+    assert_eq!(session.prompt("c").await.unwrap().text, "fine");
+    model.assert_clean();
+}
+
+/// Over a retry nothing void stays, and two messages of a run are not glued together.
+#[tokio::test(start_paused = true)]
+async fn the_text_of_a_stream_is_what_is_recorded() {
+    let pace = Pace { chunks: 6, first_ms: 1, between_ms: 1 };
+    let broken =
+        Said::text("The quick brown fox jumps").with_pace(pace).with_fault(Fault::Reset(Point::MidStream));
+    let script = vec![
+        Said::text("Let me look.").with_pace(pace).and_call("look", &json!({})),
+        broken.clone(),
+        broken,
+        Said::text("The quick brown fox jumps").with_pace(pace),
+    ];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let looker = agent(100_000).tool("look", |_: Nothing| async move { Ok("it rains") });
+    let session = runtime.open("s", &looker).await.unwrap();
+    let mut stream = session.prompt("a").stream();
+    let (mut text, mut printed, mut restarts) = (String::new(), String::new(), 0);
+    while let Some(piece) = stream.next_text().await {
+        restarts += u32::from(matches!(piece, greenroom::TextPiece::Restart { .. }));
+        piece.apply(&mut text);
+        printed.push_str(&piece.to_string());
+    }
+    assert_eq!(text, "Let me look.\n\nThe quick brown fox jumps");
+    assert_eq!(restarts, 2);
+    assert!(printed.contains("[the answer begins again]\n"), "{printed:?}");
+    assert_eq!(stream.reply().await.unwrap().text, "The quick brown fox jumps");
+    model.assert_clean();
+}
+
+/// Types that are no struct: what the wire is sent can be satisfied, and is read; a wrong answer is sent back, and what
+/// both cost is counted.
+#[tokio::test(start_paused = true)]
+async fn an_answer_may_be_of_any_type() {
+    #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
+    enum Verdict {
+        Yes,
+        No,
+    }
+    let script = [
+        r#"{"value":[{"name":"Bergen","rain":2250}]}"#,
+        r#"{"value":"Perhaps"}"#,
+        r#"{"value":"Yes"}"#,
+        "true",
+        r#"{"value":[1,2,3]}"#,
+    ];
+    let pace = Pace { chunks: 8, first_ms: 1, between_ms: 1 };
+    let model = simulator(Sequence(script.map(|text| Said::text(text).with_pace(pace)).to_vec()), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &agent(100_000)).await.unwrap();
+    let cities = session.prompt("which?").output::<Vec<City>>().await.unwrap();
+    assert_eq!(cities.value, [City { name: "Bergen".into(), rain: 2250 }]);
+    let verdict = session.prompt("really?").output::<Verdict>().await.unwrap();
+    assert_eq!((verdict.value, verdict.reply.steps), (Verdict::Yes, 2));
+    let asked: Vec<_> = model.requests().iter().map(|logged| logged.request.clone()).collect();
+    let sent_back = asked[2].last_user_text();
+    assert!(sent_back.contains("Perhaps") && sent_back.contains("Verdict"), "{sent_back}");
+    assert!(
+        verdict.reply.usage.output_tokens > cities.reply.usage.output_tokens / 4,
+        "{:?}",
+        verdict.reply.usage
+    );
+    assert!(session.prompt("sure?").output::<bool>().await.unwrap().value, "one that knows no schema");
+    let mut stream = session.prompt("how many?").output::<Vec<u32>>().stream();
+    let mut values = Vec::new();
+    while let Some(item) = stream.try_next().await.unwrap() {
+        if let RunItem::Partial(value) = item {
+            values.push(value);
+        }
+    }
+    assert_eq!(values.last(), Some(&json!([1, 2, 3])), "the value, not what it is wrapped in: {values:?}");
+    for request in &asked {
+        let schema = &request.output_schema.as_ref().unwrap().schema;
+        assert_eq!(schema["type"], "object");
+        assert_eq!(schema["required"], json!(["value"]), "{schema}");
+        assert_eq!(schema["additionalProperties"], false);
+    }
     model.assert_clean();
 }

@@ -203,7 +203,7 @@ impl Chat {
             self.view.note(Style::Dim, &line)?;
         }
         let (view, between) = (&mut self.view, &mut self.between);
-        let played = run_view::play(&self.session, stream, &self.interrupts, |item| {
+        let played = run_view::play(stream, &self.interrupts, |item| {
             let is_told = matches!(&item, RunItem::Event(event) if !between.is_new(event));
             if is_told { Ok(()) } else { view.item(item) }
         });

@@ -114,7 +114,7 @@ async fn play(
     for number in 0.. {
         let prompt = PROMPTS[number.min(PROMPTS.len() - 1)];
         show.prompt(prompt)?;
-        let played = run_view::play(session, session.prompt(prompt).stream(), interrupts, |item| {
+        let played = run_view::play(session.prompt(prompt).stream(), interrupts, |item| {
             if let RunItem::Event(event) = item { show.event(event) } else { Ok(()) }
         });
         let played = played.await?;

@@ -145,7 +145,7 @@ pub(crate) enum Command {
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
     /// List the stored sessions
-    Sessions(JsonArgs),
+    Sessions(SessionsArgs),
     /// Show a stored session: what was said, and what was compacted
     Show(ShowArgs),
     /// Show what a compaction would do, without doing it
@@ -300,6 +300,28 @@ pub(crate) struct RunArgs {
 }
 
 /// `sessions`.
+#[derive(Debug, Args)]
+pub(crate) struct SessionsArgs {
+    /// Show at most so many, the newest; 0 for all
+    #[arg(long, value_name = "NUMBER", default_value_t = 50)]
+    pub(crate) limit: usize,
+    /// Show only those with this label; given again: with all of these labels
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Show only those with work that was left undone
+    #[arg(long)]
+    pub(crate) unfinished: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a label is written NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Only the form of the output.
 #[derive(Debug, Args)]
 pub(crate) struct JsonArgs {
     /// Print JSON

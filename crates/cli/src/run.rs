@@ -58,7 +58,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let is_watched = notes.is_terminal() || global.verbose > 0;
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
     let stream = session.prompt(prompt).stream();
-    let played = run_view::play(&session, stream, &interrupts, |item| match events.as_deref_mut() {
+    let played = run_view::play(stream, &interrupts, |item| match events.as_deref_mut() {
         Some(events) => events.item(item),
         None => view.item(item),
     });

@@ -2,15 +2,10 @@
 //!
 //! Invariants: the first interruption ends the run and keeps what had come; the second ends the process.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use greenroom::{Error, Reply, RunItem, RunStream, SessionHandle};
+use greenroom::{Error, Reply, RunItem, RunStream};
 
 use crate::interrupt::Interrupts;
-
-/// A run that was interrupted before it had begun is interrupted again after this time.
-const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// How a run ended.
 #[derive(Debug)]
@@ -23,7 +18,6 @@ pub(crate) struct Played {
 
 /// Plays a run to its end, and hands on what comes. If `on` fails the run is cancelled.
 pub(crate) async fn play(
-    session: &SessionHandle,
     mut stream: RunStream,
     interrupts: &Interrupts,
     mut on: impl FnMut(&RunItem) -> Result<()>,
@@ -34,7 +28,7 @@ pub(crate) async fn play(
             biased;
             () = interrupts.next() => {
                 is_interrupted = true;
-                session.abort();
+                stream.abort();
             }
             item = stream.next() => match item {
                 Some(Ok(RunItem::Reply(reply))) => break Ok(reply),
@@ -42,7 +36,6 @@ pub(crate) async fn play(
                 Some(Err(error)) => break Err(error),
                 None => break Err(Error::Closed),
             },
-            () = tokio::time::sleep(AGAIN_AFTER), if is_interrupted => session.abort(),
         }
     };
     interrupts.settle().await;

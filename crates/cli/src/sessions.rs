@@ -3,15 +3,18 @@
 //! Invariants: looking makes nothing, not even the store's folder.
 
 use anyhow::Result;
+use greenroom::SessionSummary;
 use greenroom::store::{Head, SessionState, StoreError};
 use serde_json::json;
 
-use crate::options::{DeleteArgs, Global, JsonArgs};
+use crate::options::{DeleteArgs, Global, SessionsArgs};
 use crate::terminal::{Line, Screen, Style, columns, one_line};
 use crate::{errors, moment, picture, setup};
 
-/// An id has at most 64 characters, and is shown whole.
+/// Most ids are shown whole; `--json` has all of one.
 const ID_COLUMNS: usize = 65;
+/// How much of a title is shown.
+const TITLE_COLUMNS: usize = 40;
 
 /// What a session does while nobody runs it.
 pub(crate) fn state(head: &Head) -> &'static str {
@@ -21,13 +24,24 @@ pub(crate) fn state(head: &Head) -> &'static str {
     match head.state {
         SessionState::Failed { .. } => "failed",
         SessionState::Working => "interrupted",
-        SessionState::Idle if head.open_run.is_some() || head.open_compaction.is_some() => "interrupted",
+        SessionState::Idle
+            if head.open_run.is_some() || head.open_compaction.is_some() || head.interrupted.is_some() =>
+        {
+            "interrupted"
+        }
         SessionState::Idle => "idle",
     }
 }
 
+/// Whether its work was left undone. Nothing is live while this command has the store, and a sub-agent's caller goes on
+/// without it.
+fn is_unfinished(id: &str, head: &Head) -> bool {
+    let summary = SessionSummary::new(id.to_owned(), head.clone());
+    summary.is_unfinished && summary.parent.is_none()
+}
+
 /// Lists them, the newest first.
-pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
+pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let dir = setup::data_dir(global)?;
     let (mut sessions, code) = if dir.exists() {
@@ -50,13 +64,23 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
             }
         ))?;
     }
+    let has = |head: &Head, (name, value): &(String, String)| head.labels.get(name) == Some(value);
+    sessions.retain(|(id, head)| {
+        args.labels.iter().all(|label| has(head, label)) && (!args.unfinished || is_unfinished(id, head))
+    });
     sessions.sort_by_key(|(_, head)| std::cmp::Reverse(head.updated_at_ms));
+    let all = sessions.len();
+    if args.limit > 0 {
+        sessions.truncate(args.limit);
+    }
     if args.json {
         let list: Vec<_> = sessions
             .iter()
             .map(|(id, head)| {
                 json!({
                     "id": id,
+                    "title": head.title.as_ref().or(head.opening.as_ref()),
+                    "labels": head.labels,
                     "model": head.model,
                     "entries": head.entries,
                     "context_tokens": head.context_tokens,
@@ -64,23 +88,29 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
                     "compactions": head.compactions,
                     "updated_at": moment::rfc3339(head.updated_at_ms),
                     "state": state(head),
+                    "is_unfinished": is_unfinished(id, head),
                 })
             })
             .collect();
         screen.pretty_json(&list)?;
         return Ok(code);
     }
+    if sessions.is_empty() && code == 0 && (args.unfinished || !args.labels.is_empty()) {
+        screen.line("No session is like that; without --label and --unfinished all are shown.")?;
+        return Ok(0);
+    }
     if sessions.is_empty() && code == 0 {
         screen.line(format!("No sessions in {} yet. `greenroom demo` makes one.", dir.display()))?;
         return Ok(0);
     }
     let now_ms = moment::now_ms();
-    let header = ["SESSION", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE"];
+    let header = ["SESSION", "TITLE", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE"];
     let mut rows = vec![header.map(str::to_owned)];
     rows.extend(sessions.iter().map(|(id, head)| {
         let window = head.window.map(|window| format!(" of {}", picture::short(window))).unwrap_or_default();
         [
             one_line(id, ID_COLUMNS),
+            one_line(head.title.as_ref().or(head.opening.as_ref()).map_or("", |title| title), TITLE_COLUMNS),
             one_line(&head.model, 28),
             head.entries.to_string(),
             format!("{}{window}", picture::short(head.context_tokens)),
@@ -89,14 +119,14 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
             state(head).to_owned(),
         ]
     }));
-    let widths: [usize; 7] =
+    let widths: [usize; 8] =
         std::array::from_fn(|column| rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0));
     for (index, row) in rows.iter().enumerate() {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
             let padding = " ".repeat(widths[column] - columns(cell));
             // Numbers to the right, words to the left.
-            let cell = if column == 2 || column == 4 {
+            let cell = if column == 3 || column == 5 {
                 format!("{padding}{cell}")
             } else {
                 format!("{cell}{padding}")
@@ -105,13 +135,17 @@ pub(crate) async fn run(global: &Global, args: &JsonArgs) -> Result<u8> {
             line.push_str("  ");
         }
         let line = line.trim_end();
-        let line = match (index, row[6].as_str()) {
+        let line = match (index, row[7].as_str()) {
             (0, _) => Line::styled(Style::Dim, line),
             (_, "failed" | "damaged") => Line::styled(Style::Red, line),
             (_, "interrupted") => Line::styled(Style::Yellow, line),
             _ => Line::from(line),
         };
         screen.line(line)?;
+    }
+    if all > sessions.len() {
+        let line = format!("{} more; --limit 0 shows all", all - sessions.len());
+        screen.line(Line::styled(Style::Dim, &line))?;
     }
     Ok(code)
 }

@@ -294,6 +294,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         EntryKind::Compaction(_)
         | EntryKind::Prune(_)
         | EntryKind::WholeResult { .. }
+        | EntryKind::Metadata(_)
         | EntryKind::CompactionStarted(_)
         | EntryKind::Label { .. }
         | EntryKind::Note { .. }

@@ -280,6 +280,7 @@ impl<'a> Repair<'a> {
             | EntryKind::LeafMoved { .. }
             | EntryKind::Spent(_)
             | EntryKind::WholeResult { .. }
+            | EntryKind::Metadata(_)
             | EntryKind::CompactionStarted(_)
             | EntryKind::CompactionEnded(_)
             | EntryKind::RunEnded { .. } => {}

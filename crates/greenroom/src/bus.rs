@@ -1,7 +1,8 @@
 //! The event bus: every event to every subscriber that wants it, and a notice where a subscriber missed some.
 //!
 //! Invariants: publishing never waits; a subscriber's queue holds at most [`QUEUE_BYTES`], and what does not
-//! fit becomes one explicit [`Delivery::Gap`] in its place; live events of one session arrive in the order in
+//! fit becomes one explicit [`Delivery::Gap`] in its place; who streams a run of its own loses nothing of it, because the
+//! run waits (`run_link`); live events of one session arrive in the order in
 //! which they were published.
 
 use std::collections::{HashMap, VecDeque};
@@ -14,7 +15,8 @@ use futures_util::Stream;
 use futures_util::task::AtomicWaker;
 
 use crate::deps::Clock;
-use crate::event::{Event, EventType};
+use crate::event::{Event, EventKind, EventType};
+use crate::run_link::{Room, RunLink};
 
 #[cfg(test)]
 mod tests;
@@ -103,8 +105,27 @@ pub(crate) struct Bus {
 #[derive(Debug)]
 struct Queue {
     filter: Filter,
+    own_run: Option<OwnRun>,
     state: Mutex<QueueState>,
     waker: AtomicWaker,
+}
+
+/// The run that a subscriber streams.
+#[derive(Debug)]
+struct OwnRun {
+    link: Arc<RunLink>,
+    room: Arc<Room>,
+}
+
+impl OwnRun {
+    /// Whether an event must not be lost: the run has begun, and it is no line of a tool's progress.
+    fn keeps(&self, event: &Event) -> bool {
+        self.link.run().is_some() && event.kind.event_type() != EventType::ToolUpdate
+    }
+
+    fn ends_with(&self, event: &Event) -> bool {
+        matches!(event.kind, EventKind::RunEnd { .. }) && event.run.is_some() && event.run == self.link.run()
+    }
 }
 
 /// From, to, and the first lost sequence number of each session that lost durable events.
@@ -112,7 +133,9 @@ type Gap = (u64, u64, Vec<(Arc<str>, u64)>);
 
 #[derive(Debug, Default)]
 struct QueueState {
-    items: VecDeque<(u64, Arc<Event>)>,
+    items: VecDeque<Delivery>,
+    /// The subscriber's own run has ended: it wants nothing more.
+    is_over: bool,
     bytes: usize,
     /// The missed events' cursors, and each session's first missed durable event.
     gap: Option<Gap>,
@@ -146,7 +169,18 @@ impl Bus {
 
     /// A new subscriber, from now on.
     pub(crate) fn subscribe(&self, filter: Filter) -> Subscription {
-        let queue = Arc::new(Queue { filter, state: Mutex::default(), waker: AtomicWaker::new() });
+        self.add(filter, None)
+    }
+
+    /// A subscriber who streams a run of its own: the run waits where this one is slow.
+    pub(crate) fn subscribe_to_run(&self, filter: Filter, link: &Arc<RunLink>) -> Subscription {
+        let room = Arc::new(Room::new(QUEUE_BYTES));
+        link.watch(Arc::clone(&room));
+        self.add(filter, Some(OwnRun { link: Arc::clone(link), room }))
+    }
+
+    fn add(&self, filter: Filter, own_run: Option<OwnRun>) -> Subscription {
+        let queue = Arc::new(Queue { filter, own_run, state: Mutex::default(), waker: AtomicWaker::new() });
         let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
         let list = match &queue.filter.session {
             Some(session) => subscribers.by_session.entry(Arc::clone(session)).or_default(),
@@ -178,8 +212,18 @@ impl Queue {
         let weight = event.kind.weight();
         {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.is_over {
+                return;
+            }
+            let keeps = self.own_run.as_ref().is_some_and(|own_run| own_run.keeps(event));
+            if keeps {
+                // What is missing before it keeps its place.
+                let gap = state.take_gap();
+                state.items.extend(gap);
+                state.is_over = self.own_run.as_ref().is_some_and(|own_run| own_run.ends_with(event));
+            }
             // Once there is a gap, everything up to the moment it is read belongs to it: order is kept.
-            if state.gap.is_some() || state.bytes + weight > QUEUE_BYTES {
+            if !keeps && (state.gap.is_some() || state.bytes + weight > QUEUE_BYTES) {
                 let (_, to, sessions) = state.gap.get_or_insert_with(|| (cursor, cursor, Vec::new()));
                 *to = cursor + 1;
                 if event.is_durable() && !sessions.iter().any(|(session, _)| *session == event.session) {
@@ -187,10 +231,25 @@ impl Queue {
                 }
             } else {
                 state.bytes += weight;
-                state.items.push_back((cursor, Arc::clone(event)));
+                state.items.push_back(Delivery::Event(Arc::clone(event)));
             }
+            self.tell_room(&state);
         }
         self.waker.wake();
+    }
+}
+
+impl Queue {
+    fn tell_room(&self, state: &QueueState) {
+        if let Some(own_run) = &self.own_run {
+            own_run.room.set(state.bytes);
+        }
+    }
+
+    fn pop(&self, state: &mut QueueState) -> Option<Delivery> {
+        let popped = state.pop();
+        self.tell_room(state);
+        popped
     }
 }
 
@@ -217,7 +276,8 @@ impl Subscription {
 
     /// What is there already, without waiting.
     pub fn try_next(&mut self) -> Option<Delivery> {
-        self.queue.state.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.queue.pop(&mut state)
     }
 
     /// How many deliveries are there already.
@@ -229,7 +289,7 @@ impl Subscription {
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
         let take = || {
             let mut state = self.queue.state.lock().unwrap_or_else(PoisonError::into_inner);
-            match state.pop() {
+            match self.queue.pop(&mut state) {
                 Some(delivery) => Poll::Ready(Some(delivery)),
                 None if state.closed => Poll::Ready(None),
                 None => Poll::Pending,
@@ -244,6 +304,14 @@ impl Subscription {
     }
 }
 
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if let Some(own_run) = &self.queue.own_run {
+            own_run.room.leave();
+        }
+    }
+}
+
 impl Stream for Subscription {
     type Item = Delivery;
 
@@ -254,10 +322,14 @@ impl Stream for Subscription {
 
 impl QueueState {
     fn pop(&mut self) -> Option<Delivery> {
-        if let Some((_, event)) = self.items.pop_front() {
+        let delivery = self.items.pop_front().or_else(|| self.take_gap());
+        if let Some(Delivery::Event(event)) = &delivery {
             self.bytes -= event.kind.weight();
-            return Some(Delivery::Event(event));
         }
+        delivery
+    }
+
+    fn take_gap(&mut self) -> Option<Delivery> {
         self.gap.take().map(|(from, to, sessions)| Delivery::Gap { from, to, sessions })
     }
 }

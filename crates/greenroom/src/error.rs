@@ -133,6 +133,27 @@ pub enum Error {
         /// The session's id.
         session: String,
     },
+    /// The session was deleted. A handle of it does not make it again; opening it begins another one of the same id.
+    #[error("session {session} was deleted; open it to begin it anew")]
+    Deleted {
+        /// The session's id.
+        session: String,
+    },
+    /// No program said yet which agent answers in this session.
+    #[error("session {session} has no agent in this process; give it one with `set_agent`, or `open` it")]
+    NoAgent {
+        /// The session's id.
+        session: String,
+    },
+    /// The input was taken out of the session's inbox before its run began.
+    #[error("the input was taken out of the inbox of session {session} before it began")]
+    Withdrawn {
+        /// The session's id.
+        session: String,
+    },
+    /// This title or label cannot be set.
+    #[error("{0}")]
+    Metadata(#[from] MetadataError),
     /// Agents called agents too deep.
     #[error("agents may call agents at most {depth_max} deep")]
     TooDeep {
@@ -230,6 +251,40 @@ pub enum PinError {
         tokens: u64,
         /// The most that may be pinned, in tokens.
         tokens_max: u64,
+    },
+}
+
+/// Why a title or a label cannot be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetadataError {
+    /// It says nothing.
+    #[error("a session's {what} must not be empty")]
+    Empty {
+        /// What was to be set.
+        what: &'static str,
+    },
+    /// It is too long.
+    #[error("a session's {what} may have at most {bytes_max} bytes, and this one has {bytes}")]
+    TooLong {
+        /// What was to be set.
+        what: &'static str,
+        /// How many bytes it has.
+        bytes: usize,
+        /// The most that it may have.
+        bytes_max: usize,
+    },
+    /// It has a control character, or another one that cannot be seen in a line.
+    #[error("a session's {what} must be one line of characters that can be seen")]
+    Unprintable {
+        /// What was to be set.
+        what: &'static str,
+    },
+    /// The session has as many labels as it may have.
+    #[error("a session may have at most {labels_max} labels")]
+    TooManyLabels {
+        /// The most labels.
+        labels_max: usize,
     },
 }
 
@@ -354,6 +409,10 @@ impl Error {
             | Self::Pin(_)
             | Self::NotEmpty { .. }
             | Self::NoSession { .. }
+            | Self::Deleted { .. }
+            | Self::NoAgent { .. }
+            | Self::Withdrawn { .. }
+            | Self::Metadata(_)
             | Self::TooDeep { .. }
             | Self::Deadlock { .. }
             | Self::Output { .. }
@@ -379,11 +438,15 @@ impl Error {
             | Self::NotEmpty { .. }
             | Self::NoSession { .. }
             | Self::DuplicateKey { .. }
+            | Self::Deleted { .. }
+            | Self::NoAgent { .. }
+            | Self::Metadata(_)
             | Self::TooDeep { .. }
             | Self::Deadlock { .. }
             | Self::Config(_) => true,
             Self::Model(_)
             | Self::Aborted
+            | Self::Withdrawn { .. }
             | Self::BranchSummary { .. }
             | Self::Stopped { .. }
             | Self::TimedOut { .. }

@@ -8,7 +8,7 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{Delivery, Spender, Trigger};
+use greenroom_kernel::entry::{Delivery, Metadata, Spender, Trigger};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{
     Block, Entry, EntryId, EntryKind, Failure, Message, Part, RunId, RunOutcome, StopReason, ToolStatus,
@@ -448,6 +448,18 @@ pub enum Record {
         /// The call that it answers.
         call_id: String,
     },
+    /// The session's title was set.
+    Title {
+        /// The title; `None` takes it away.
+        title: Option<String>,
+    },
+    /// One of the session's labels was set.
+    SessionLabel {
+        /// The label's name.
+        name: String,
+        /// The label's value; `None` takes it away.
+        value: Option<String>,
+    },
 }
 
 /// More of an answer.
@@ -531,11 +543,12 @@ pub fn of_entries<'a, E: Borrow<Entry>>(
     entries.iter().zip(runs).map(move |(entry, run)| of_entry(session, parent, run, entry.borrow()))
 }
 
-/// The kind of the note with which a run goes on; its data is the run's id.
+/// The kind of the note with which a run begins that goes on with an unanswered message; its data is that message's id.
+/// The run's id is the note's: each run has one end.
 pub(crate) const RUN_RESUMED: &str = "run_resumed";
 
-/// The run of each entry. A run ends with its end's entry, and begins with the prompt whose id it has, or with the note
-/// that it goes on.
+/// The run of each entry. A run ends with its end's entry, and begins with the entry whose id it has: a prompt, or the
+/// note that an unanswered one is taken up again.
 fn runs_of<E: Borrow<Entry>>(entries: &[E], open_run: Option<RunId>) -> Vec<Option<RunId>> {
     let mut run = open_run;
     let mut runs: Vec<Option<RunId>> = entries
@@ -549,8 +562,7 @@ fn runs_of<E: Borrow<Entry>>(entries: &[E], open_run: Option<RunId>) -> Vec<Opti
             // An imported end may name what is not in this log.
             run = run.filter(|run| *run <= entry.id);
             let its_run = run;
-            let begins = run.is_some_and(|run| run == entry.id || is_resumption(&entry.kind, run));
-            if begins {
+            if run == Some(entry.id) {
                 run = None;
             }
             its_run
@@ -558,11 +570,6 @@ fn runs_of<E: Borrow<Entry>>(entries: &[E], open_run: Option<RunId>) -> Vec<Opti
         .collect();
     runs.reverse();
     runs
-}
-
-/// Whether with this entry the run goes on, after an abort or a crash.
-fn is_resumption(kind: &EntryKind, run: RunId) -> bool {
-    matches!(kind, EntryKind::Note { kind, data } if kind == RUN_RESUMED && *data == run.to_string())
 }
 
 fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, entry: &Entry) -> Event {
@@ -626,6 +633,10 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
             cost_microdollars: spent.cost_microdollars,
         }),
         EntryKind::WholeResult { call_id, .. } => recorded(Record::WholeResult { call_id: call_id.clone() }),
+        EntryKind::Metadata(Metadata::Title { title }) => recorded(Record::Title { title: title.clone() }),
+        EntryKind::Metadata(Metadata::Label { name, value }) => {
+            recorded(Record::SessionLabel { name: name.clone(), value: value.clone() })
+        }
     };
     let (at_ms, seq) = (entry.at_ms, entry.id.0);
     Event { session: Arc::clone(session), seq, n: None, at_ms, run, parent: parent.cloned(), kind }

@@ -26,17 +26,22 @@ mod learned;
 pub mod live;
 mod log;
 mod message;
+pub mod metadata;
 pub mod models;
 mod names;
+mod output;
 mod pairs;
 mod partial_json;
 pub mod prompt;
 mod recall;
 mod restarts;
+pub mod resume;
+mod run_link;
 pub mod run_stream;
 pub mod runtime;
 mod served;
 pub mod session;
+pub mod sessions;
 mod shared;
 mod spending;
 mod sub_agent;
@@ -48,16 +53,18 @@ mod waits;
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
 pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport};
-pub use error::{ConfigError, Error, Result};
+pub use error::{ConfigError, Error, MetadataError, Result};
 pub use event::{Event, EventKind, EventType, Record, Role};
 pub use fallback::Fallback;
 pub use instructions::InstructionsContext;
 pub use live::{LiveSettings, SettingsChange};
 pub use models::{FactSource, KnownModel, Models};
-pub use prompt::{Prompt, Reply, RunRequest, Submitted, Typed};
-pub use run_stream::{RunItem, RunStream};
+pub use prompt::{AbortHandle, Prompt, Reply, Run, RunRequest, SentInput, Typed};
+pub use resume::{ResumeAll, Resumed};
+pub use run_stream::{RunItem, RunStream, TextPiece};
 pub use runtime::{Runtime, RuntimeBuilder};
-pub use session::{SessionHandle, SessionSummary, State, Status};
+pub use session::{SessionHandle, State, Status};
+pub use sessions::{Cursor, Order, SessionQuery, SessionSummary};
 pub use spending::Period;
 pub use validate::ProposedAnswer;
 
@@ -80,8 +87,8 @@ pub use greenroom_tools as tools;
 pub mod prelude {
     pub use crate::{
         Agent, CompactOptions, CompactionOutcome, Delivery, Error, Event, EventKind, EventType, Filter,
-        ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role, RunItem, RunLimits, RunOutcome, Runtime,
-        SessionHandle, Status, ToolChoice, Typed,
+        ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role, Run, RunItem, RunLimits, RunOutcome,
+        Runtime, SessionHandle, Status, ToolChoice, Typed,
     };
     pub use greenroom_kernel::Image;
     pub use greenroom_kernel::settings::CompactionSettings;

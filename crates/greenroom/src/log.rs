@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use greenroom_kernel::Usage;
 use greenroom_kernel::entry::{
-    CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId, EntryKind, RunOutcome,
+    CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId, EntryKind, Metadata,
+    RunOutcome,
 };
-use greenroom_kernel::message::{Block, Message, ToolResult};
+use greenroom_kernel::message::{Block, Message, ToolResult, blocks_text};
 use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
 use greenroom_kernel::prune::{RECALL, capped};
 use greenroom_kernel::size::{Estimator, entry_tokens};
@@ -19,7 +20,9 @@ use greenroom_store::{Head, SessionState};
 
 use crate::compaction::Compacted;
 use crate::deps::model_info;
-use crate::message::Bill;
+use crate::error::MetadataError;
+use crate::message::{Amendment, Bill};
+use crate::metadata::check_labels;
 
 /// The most input that waits in a session's inbox.
 pub(crate) const INBOX_MAX: usize = 64;
@@ -80,7 +83,6 @@ pub(crate) struct InboxItem {
 pub(crate) struct Draft {
     pub(crate) entries: Vec<Arc<Entry>>,
     pub(crate) head: Head,
-    delivered: Vec<EntryId>,
     at_ms: u64,
     /// Whether its entries are another log's, which has learned from them what there is to learn.
     pub(crate) is_import: bool,
@@ -223,6 +225,16 @@ impl Log {
         self.head.last_compaction.is_some() || self.path.iter().rev().any(is_answer)
     }
 
+    /// The newest message of the path, if the agent owes an answer to it: a user's message, or tool results.
+    pub(crate) fn unanswered(&self) -> Option<EntryId> {
+        let newest = self.path.iter().rev().find(|entry| is_message(&entry.kind))?;
+        let is_answer = newest.kind.as_message().is_some_and(|message| match &**message {
+            Message::Assistant(answer) => !answer.stop.is_partial(),
+            Message::User(_) | Message::ToolResult(_) => false,
+        });
+        (!is_answer).then_some(newest.id)
+    }
+
     /// How many messages the context has.
     pub(crate) fn messages(&self) -> u64 {
         ActivePath::of(&self.path).messages()
@@ -230,7 +242,7 @@ impl Log {
 
     /// An empty draft.
     pub(crate) fn draft(&self, at_ms: u64) -> Draft {
-        Draft { entries: Vec::new(), head: self.head.clone(), delivered: Vec::new(), at_ms, is_import: false }
+        Draft { entries: Vec::new(), head: self.head.clone(), at_ms, is_import: false }
     }
 
     /// Takes over a draft that is durable now.
@@ -246,6 +258,9 @@ impl Log {
                     content: content.clone(),
                 }),
                 EntryKind::InboxCleared { items } => self.inbox.retain(|item| !items.contains(&item.id)),
+                EntryKind::Message { inbox: Some(delivered), .. } => {
+                    self.inbox.retain(|item| item.id != *delivered);
+                }
                 EntryKind::Pin { entry: target, pinned } => {
                     self.pinned.retain(|entry| entry.id != *target);
                     if let Some(found) =
@@ -254,7 +269,7 @@ impl Log {
                         self.pinned.push(Arc::clone(found));
                     }
                 }
-                EntryKind::Message { .. }
+                EntryKind::Message { inbox: None, .. }
                 | EntryKind::Shell(_)
                 | EntryKind::Custom(_)
                 | EntryKind::BranchSummary { .. }
@@ -267,6 +282,7 @@ impl Log {
                 | EntryKind::Spent(_)
                 | EntryKind::Prune(_)
                 | EntryKind::WholeResult { .. }
+                | EntryKind::Metadata(_)
                 | EntryKind::RunEnded { .. } => {}
                 EntryKind::CompactionStarted(started) => self.compaction = Some(started.clone()),
                 EntryKind::CompactionEnded(_) => self.compaction = None,
@@ -275,7 +291,6 @@ impl Log {
                 self.path.push(Arc::clone(entry));
             }
         }
-        self.inbox.retain(|item| !draft.delivered.contains(&item.id));
         self.head = draft.head;
         self.forget_history();
     }
@@ -302,6 +317,9 @@ impl Log {
         draft.close_compaction(self);
         if let Some(run) = self.head.open_run {
             draft.push(EntryKind::RunEnded { run, outcome: RunOutcome::Interrupted, context });
+            // Where the whole answer was recorded, nothing is left to be done.
+            let is_unfinished = self.unanswered().is_some() || !open_calls(&self.path).is_empty();
+            draft.head.interrupted = draft.head.interrupted.filter(|_| is_unfinished);
         }
         (!draft.entries.is_empty()).then_some(draft)
     }
@@ -329,6 +347,20 @@ impl Log {
             cost_microdollars: None,
         })
     }
+}
+
+/// How a message begins: its first line that says something, cut to what fits into a list.
+fn opening(content: &[Block]) -> Option<String> {
+    const CHARS_MAX: usize = 80;
+    let text = blocks_text(content);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let words = line.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let line = words.collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= CHARS_MAX {
+        return Some(line).filter(|line| !line.is_empty());
+    }
+    let cut: String = line.chars().take(CHARS_MAX - 1).collect();
+    Some(format!("{}…", cut.trim_end()))
 }
 
 /// An entry's id for people.
@@ -363,6 +395,38 @@ impl Draft {
         self.head.active_compaction = compaction;
         self.head.active_from = compaction.map_or(first, |compaction| compaction.min(first));
         self.head.context_tokens = tokens;
+    }
+
+    /// The session begins with this draft.
+    pub(crate) fn begin(&mut self, provider: &str, model: &str, parent: Option<&str>) {
+        self.head.created_at_ms = self.head.updated_at_ms;
+        provider.clone_into(&mut self.head.provider);
+        model.clone_into(&mut self.head.model);
+        self.head.parent_session = parent.map(str::to_owned);
+    }
+
+    /// Changes the session, in whose inbox these items wait. Gives how many of them are withdrawn.
+    ///
+    /// # Errors
+    /// The session would have too many labels.
+    pub(crate) fn amend(
+        &mut self,
+        amendment: Amendment,
+        waiting: Vec<EntryId>,
+    ) -> Result<usize, MetadataError> {
+        Ok(match amendment {
+            Amendment::Set(metadata) => {
+                self.push(EntryKind::Metadata(metadata));
+                check_labels(&self.head.labels)?;
+                0
+            }
+            Amendment::ClearInbox if waiting.is_empty() => 0,
+            Amendment::ClearInbox => {
+                let withdrawn = waiting.len();
+                self.push(EntryKind::InboxCleared { items: waiting });
+                withdrawn
+            }
+        })
     }
 
     /// Adds an entry, and gives its id.
@@ -422,8 +486,6 @@ impl Draft {
 
     /// Brings waiting input onto the path, as a `steer` of the turn in progress or as the beginning of a turn.
     pub(crate) fn deliver(&mut self, item: &InboxItem, steer: bool) -> EntryId {
-        self.head.inbox.retain(|id| *id != item.id);
-        self.delivered.push(item.id);
         let message = Arc::new(Message::User(item.content.clone()));
         self.push(EntryKind::Message { message, inbox: Some(item.id), steer })
     }
@@ -468,6 +530,7 @@ impl Draft {
             | EntryKind::CompactionStarted(_)
             | EntryKind::Prune(_)
             | EntryKind::WholeResult { .. }
+            | EntryKind::Metadata(_)
             | EntryKind::RunEnded { .. } => return,
         };
         self.head.total_usage.add(&usage);
@@ -479,7 +542,15 @@ impl Draft {
     fn follow(&mut self, entry: &Entry) {
         let head = &mut self.head;
         match &entry.kind {
-            EntryKind::Message { message, .. } => {
+            EntryKind::Message { message, inbox, .. } => {
+                if let Some(item) = inbox {
+                    head.inbox.retain(|id| id != item);
+                }
+                if head.opening.is_none()
+                    && let Message::User(content) = &**message
+                {
+                    head.opening = opening(content);
+                }
                 let counted = head.context_tokens.saturating_add(entry.tokens);
                 let reported = usable_usage(message).map(Usage::total_tokens);
                 // A foreign or mistaken report is judged as the tracker judges it.
@@ -516,7 +587,8 @@ impl Draft {
                     head.automatic_compaction_failures += 1;
                 }
             }
-            EntryKind::RunEnded { context, .. } => {
+            EntryKind::RunEnded { run, outcome, context } => {
+                head.interrupted = matches!(outcome, RunOutcome::Interrupted).then_some(*run);
                 head.open_run = None;
                 head.state = SessionState::Idle;
                 head.context_tokens = context.tokens;
@@ -525,7 +597,17 @@ impl Draft {
             kind if is_message(kind) => {
                 head.context_tokens = head.context_tokens.saturating_add(entry.tokens);
             }
-            EntryKind::LeafMoved { to } => head.leaf = *to,
+            EntryKind::LeafMoved { to } => {
+                head.leaf = *to;
+                head.interrupted = None;
+            }
+            EntryKind::Metadata(Metadata::Title { title }) => head.title.clone_from(title),
+            EntryKind::Metadata(Metadata::Label { name, value: Some(value) }) => {
+                head.labels.insert(name.clone(), value.clone());
+            }
+            EntryKind::Metadata(Metadata::Label { name, value: None }) => {
+                head.labels.remove(name);
+            }
             EntryKind::Prune(prune) => head.context_tokens = prune.tokens_after,
             EntryKind::WholeResult { .. }
             | EntryKind::Shell(_)

@@ -4,11 +4,11 @@
 //! Invariants: a handler decides and returns; an answer to a message comes as another message. Everything about
 //! a run carries its [`RunAttempt`], and late news is dropped in one place: where the stamp is compared.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
-use greenroom_kernel::entry::{Delivery, EntryId, RunId, RunOutcome, Spent, Trigger};
+use greenroom_kernel::entry::{Delivery, EntryId, Metadata, RunId, RunOutcome, Spent, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{AbortCause, Boundary, Fallbacks, Size, Verdict};
@@ -26,7 +26,9 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::lane::Lane;
 use crate::prompt::Reply;
+use crate::run_link::RunLink;
 use crate::session::State;
+use crate::shared::SessionShared;
 use crate::validate::Validators;
 use crate::waits::Chain;
 
@@ -40,6 +42,13 @@ pub(crate) struct RunAttempt {
 /// The way back to whoever asked from outside.
 pub(crate) type ReplyTo<T> = oneshot::Sender<Result<T>>;
 
+/// Tells everyone who waits for the same result.
+pub(crate) fn tell_all<T>(waiting: Vec<ReplyTo<T>>, result: impl Fn() -> Result<T>) {
+    for reply in waiting {
+        let _ = reply.send(result());
+    }
+}
+
 /// To the supervisor.
 pub(crate) enum SupervisorMessage {
     /// Open or resume a session, once.
@@ -52,6 +61,12 @@ pub(crate) enum SupervisorMessage {
     Idle { id: Arc<str> },
     /// Stop a session's actors, and say when they are gone; one that is just being opened is stopped when it is up.
     Close { id: Arc<str>, done: oneshot::Sender<()> },
+    /// Stop a session's actors, and delete it from the store.
+    Delete { id: Arc<str>, reply: ReplyTo<()> },
+    /// Change a session without beginning anything in it: by its actor, or in the store where it has none.
+    Amend(AmendRequest),
+    /// What was done in the store to a session without actors is done.
+    Released { id: Arc<str>, generation: u64, done: HeldWork },
     /// The runtime's settings are to be these: ask all sessions whether they could work. Gives their answers.
     CheckSettings {
         settings: Arc<CompactionSettings>,
@@ -59,8 +74,10 @@ pub(crate) enum SupervisorMessage {
     },
     /// The runtime's settings changed: tell all sessions.
     Reconfigure(oneshot::Sender<()>),
-    /// What is shared of a live session.
-    Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<crate::shared::SessionShared>>> },
+    /// What is shared of a session that has actors, or that somebody holds.
+    Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<SessionShared>>> },
+    /// What is shared of a session that the store has. Nothing is started.
+    Attach { id: Arc<str>, parent: Option<Arc<str>>, reply: oneshot::Sender<Arc<SessionShared>> },
     /// Which sessions are live.
     Live(oneshot::Sender<Vec<Arc<str>>>),
     /// Stop everything in order: runs are interrupted, logs are whole.
@@ -72,9 +89,44 @@ pub(crate) struct OpenRequest {
     pub(crate) id: Arc<str>,
     pub(crate) agent: Arc<Agent>,
     pub(crate) parent: Option<Arc<str>>,
-    /// Whether a session that was given up is to be resumed.
-    pub(crate) resume_failed: bool,
-    pub(crate) reply: ReplyTo<Arc<crate::shared::SessionShared>>,
+    pub(crate) reason: OpenReason,
+    pub(crate) reply: ReplyTo<Arc<SessionShared>>,
+}
+
+/// Why a session is opened.
+#[derive(Clone)]
+pub(crate) enum OpenReason {
+    /// A program opens it, with this agent. One that was given up is resumed.
+    Open,
+    /// A program opens it to finish what was interrupted, before anything that waits.
+    Finish,
+    /// A request reached a handle of a session that sleeps.
+    Wake(Arc<SessionShared>),
+}
+
+/// A change of a session that begins nothing in it.
+pub(crate) struct AmendRequest {
+    pub(crate) shared: Arc<SessionShared>,
+    pub(crate) amendment: Amendment,
+    /// Told how many inputs were withdrawn.
+    pub(crate) reply: ReplyTo<usize>,
+}
+
+/// What is changed of a session.
+#[derive(Debug, Clone)]
+pub(crate) enum Amendment {
+    /// Everything that waits is withdrawn.
+    ClearInbox,
+    /// Its title or its labels.
+    Set(Metadata),
+}
+
+/// What was done in the store to a session without actors, and who waits for it.
+pub(crate) enum HeldWork {
+    /// It was to be deleted.
+    Delete { result: Result<()>, replies: Vec<ReplyTo<()>> },
+    /// It was changed.
+    Amend { result: Result<usize>, reply: ReplyTo<usize> },
 }
 
 /// What comes into a session's mailbox: a message, and the place that it holds there until it is taken up.
@@ -96,10 +148,14 @@ pub(crate) enum SessionMessage {
     Prompt { content: Vec<Block>, options: PromptOptions, reply: ReplyTo<Reply> },
     /// From outside: go on with the newest prompt.
     Resume { options: PromptOptions, reply: ReplyTo<Reply> },
+    /// From outside: finish what was interrupted and what waits. Gives the reply of the last run that this takes.
+    Finish(ReplyTo<Reply>),
     /// From outside: input for the current run.
-    Input { content: Vec<Block>, delivery: Delivery, reply: ReplyTo<EntryId> },
-    /// From outside: the caller of a prompt went away: its run is cancelled, or it leaves the inbox.
+    Input { content: Vec<Block>, delivery: Delivery, early_aborts: u64, reply: ReplyTo<QueuedInput> },
+    /// From outside: the caller of a prompt went away, or takes it back: its run is cancelled, or it leaves the inbox.
     Withdraw { ticket: u64 },
+    /// From outside: change it, and begin nothing.
+    Amend { amendment: Amendment, reply: ReplyTo<usize> },
     /// From outside: compact now.
     CompactManually { options: CompactOptions, reply: ReplyTo<Compacted> },
     /// From outside, a tool or a hook: compact when the current run is over, or now. What asks out of a compaction's own
@@ -126,7 +182,7 @@ pub(crate) enum SessionMessage {
     Context(oneshot::Sender<Vec<Arc<Message>>>),
     /// From the supervisor: go on with this definition, or with changed settings. Whoever opened the session with it
     /// waits for the reply; one that cannot work changes nothing.
-    Configure { agent: Arc<Agent>, reply: Option<ReplyTo<Arc<crate::shared::SessionShared>>> },
+    Configure { agent: Arc<Agent>, reply: Option<ReplyTo<Arc<SessionShared>>> },
     /// From the supervisor: could it work with these settings of the runtime?
     CheckSettings { settings: Arc<CompactionSettings>, reply: ReplyTo<()> },
     /// From outside: leave the compaction that no run waits for.
@@ -189,8 +245,10 @@ impl SessionMessage {
         match self {
             Self::Prompt { .. } => "session/prompt",
             Self::Resume { .. } => "session/resume",
+            Self::Finish(..) => "session/finish",
             Self::Input { .. } => "session/input",
             Self::Withdraw { .. } => "session/withdraw",
+            Self::Amend { .. } => "session/amend",
             Self::CompactManually { .. } => "session/compact_manually",
             Self::CompactAfterRun { .. } => "session/compact_after_run",
             Self::PlanManually { .. } => "session/plan_manually",
@@ -236,14 +294,24 @@ pub(crate) struct PromptOptions {
     pub(crate) settings: ModelSettings,
     /// What the run may cost, in micro-dollars.
     pub(crate) cost_limit: Option<u64>,
-    /// Told which run the prompt became, before the run's first event.
-    pub(crate) own_run: Arc<OnceLock<RunId>>,
+    /// Told which run the prompt became, before the run's first event; says whether the caller has room for more.
+    pub(crate) link: Arc<RunLink>,
     /// Set when the prompt is durable, to its entry: its message, or its place in the inbox.
     pub(crate) recorded: Arc<SetOnce<EntryId>>,
     /// Cancels the run.
     pub(crate) cancel: CancellationToken,
     /// The sessions that wait for the run.
     pub(crate) waiting: Chain,
+    /// How many early aborts there had been when the prompt was handed over: a later one aborts it.
+    pub(crate) early_aborts: u64,
+}
+
+/// Input that was taken on.
+pub(crate) struct QueuedInput {
+    /// Its message, or its place in the inbox.
+    pub(crate) entry: EntryId,
+    /// The reply of the run that takes it in.
+    pub(crate) reply: oneshot::Receiver<Result<Reply>>,
 }
 
 /// What a measured size is for.
@@ -350,9 +418,9 @@ impl RunCompletion {
     }
 }
 
-/// The reply to a run's prompt, and who waits for it.
+/// The reply to a run's prompt, and who waits for it: who said the prompt, and who said what joined the run.
 pub(crate) struct Answer {
-    pub(crate) to: ReplyTo<Reply>,
+    pub(crate) to: Vec<ReplyTo<Reply>>,
     pub(crate) reply: Result<Reply>,
 }
 
@@ -374,6 +442,8 @@ pub(crate) struct BeginRun {
     /// Their size in estimated tokens, where they are not those of the run before.
     pub(crate) instructions_changed: Option<u64>,
     pub(crate) cancel: CancellationToken,
+    /// To the caller who streams the run.
+    pub(crate) link: Arc<RunLink>,
     /// The sessions that wait for the run's tools and hooks: this one, and those that wait for it.
     pub(crate) waiting: Chain,
     pub(crate) tracker: ractor::ActorRef<TrackerMessage>,

@@ -1,12 +1,12 @@
 //! A prompt as programs say it: what it says, how it is to be answered, and its reply.
 //!
-//! Invariants: nothing is sent before a request is awaited or streamed; dropping what is awaited cancels the run, or
+//! Invariants: nothing is sent before a request is awaited, started or streamed; dropping what is awaited cancels the run, or
 //! takes the prompt out of the inbox.
 
 use std::fmt;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -23,7 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::compaction::Compacted;
 use crate::error::{Error, Result};
-use crate::message::{PromptOptions, SessionMessage};
+use crate::message::{PromptOptions, QueuedInput, SessionMessage};
+use crate::output::{self, AnswerForm};
+use crate::run_link::RunLink;
 use crate::run_stream::RunStream;
 use crate::session::SessionHandle;
 use crate::spending::microdollars;
@@ -56,7 +58,7 @@ impl Prompt {
         self
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty()))
     }
 }
@@ -105,7 +107,8 @@ pub struct AsText;
 #[derive(Debug)]
 pub struct AsType<T>(PhantomData<fn() -> T>);
 
-/// A prompt that is to be said, or a run that is to be resumed. Await it, or [`stream`](Self::stream) it.
+/// A prompt that is to be said, or a run that is to be resumed. Await it, [`start`](Self::start) it, or
+/// [`stream`](Self::stream) it.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -123,9 +126,11 @@ pub struct AsType<T>(PhantomData<fn() -> T>);
 /// println!("{reply}: {} ({} steps)", typed.value.name, typed.reply.steps);
 /// # Ok(()) }
 /// ```
-#[must_use = "nothing is said before it is awaited or streamed"]
+#[must_use = "nothing is said before it is awaited, started or streamed"]
 pub struct RunRequest<O = AsText> {
     session: SessionHandle,
+    /// Tells this request from others.
+    ticket: u64,
     /// What is said; `None`: the newest prompt is resumed.
     prompt: Option<Prompt>,
     key: Option<String>,
@@ -133,6 +138,8 @@ pub struct RunRequest<O = AsText> {
     timeout: Option<Duration>,
     cost_limit_usd: Option<f64>,
     schema: Option<Arc<OutputSchema>>,
+    /// Whether the schema wraps the value in an object.
+    is_wrapped: bool,
     validators: Validators,
     /// Aborts the run.
     cancel: CancellationToken,
@@ -151,14 +158,17 @@ impl<O> fmt::Debug for RunRequest<O> {
 
 impl<O> RunRequest<O> {
     pub(crate) fn new(session: SessionHandle, prompt: Option<Prompt>) -> Self {
+        let ticket = session.deps.ticket();
         Self {
             session,
+            ticket,
             prompt,
             key: None,
             settings: ModelSettings::default(),
             timeout: None,
             cost_limit_usd: None,
             schema: None,
+            is_wrapped: false,
             validators: Validators::default(),
             cancel: CancellationToken::new(),
             output: PhantomData,
@@ -208,21 +218,47 @@ impl<O> RunRequest<O> {
         self
     }
 
-    /// Sends it, and waits for its reply. `own_run` is told which run it became, before the first event of that run is
+    /// What aborts this request alone: before it is sent, while it waits, and in its run.
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle { session: self.session.clone(), ticket: self.ticket, cancel: self.cancel.clone() }
+    }
+
+    async fn begin<R>(
+        self,
+        wrapped: Option<bool>,
+        read: impl FnOnce(BoxFuture<'static, Result<Reply>>) -> BoxFuture<'static, Result<R>>,
+    ) -> Result<Run<R>> {
+        let (session, abort) = (self.session.clone(), self.abort_handle());
+        let (link, recorded) = (Arc::default(), Arc::default());
+        let reply = self.hand_over(Arc::clone(&link), Arc::clone(&recorded)).await?;
+        Ok(Run { session, abort, link, recorded, wrapped, reply: Awaited::Reply(read(reply)) })
+    }
+
+    /// Sends it, and waits for its reply. `link` is told which run it became, before the first event of that run is
     /// published.
-    pub(crate) async fn send(self, own_run: Arc<OnceLock<RunId>>) -> Result<Reply> {
+    pub(crate) async fn send(self, link: Arc<RunLink>) -> Result<Reply> {
         waits::check(self.session.id())?;
-        self.hand_over(own_run, Arc::default()).await?.await
+        self.hand_over(link, Arc::default()).await?.await
     }
 
     /// Puts it into the session's mailbox, and gives what waits for the reply. `recorded` is set when it is durable.
     async fn hand_over(
         self,
-        own_run: Arc<OnceLock<RunId>>,
+        link: Arc<RunLink>,
         recorded: Arc<SetOnce<EntryId>>,
     ) -> Result<BoxFuture<'static, Result<Reply>>> {
         let Self {
-            session, prompt, key, settings, timeout, cost_limit_usd, schema, validators, cancel, ..
+            session,
+            ticket,
+            prompt,
+            key,
+            settings,
+            timeout,
+            cost_limit_usd,
+            schema,
+            validators,
+            cancel,
+            ..
         } = self;
         if prompt.as_ref().is_some_and(Prompt::is_empty) {
             return Err(Error::EmptyPrompt);
@@ -230,16 +266,17 @@ impl<O> RunRequest<O> {
         settings.check()?;
         let cost_limit = cost_limit_usd.map(microdollars).transpose()?;
         let options = PromptOptions {
-            ticket: session.deps.ticket(),
+            ticket,
             key,
             schema,
             validators,
             settings,
             cost_limit,
-            own_run: Arc::clone(&own_run),
+            link: Arc::clone(&link),
             recorded,
             cancel: cancel.clone(),
             waiting: Chain::current(),
+            early_aborts: session.early_aborts(),
         };
         let mut guard = WithdrawOnDrop { handle: Some(session.clone()), ticket: options.ticket };
         let mut timer = timeout.map(|timeout| (timeout, Box::pin(tokio::time::sleep(timeout))));
@@ -268,7 +305,7 @@ impl<O> RunRequest<O> {
                         biased;
                         reply = &mut reply => reply,
                         () = timer => {
-                            if own_run.get().is_none() {
+                            if link.run().is_none() {
                                 // It still waits: it is withdrawn.
                                 return Err(Error::TimedOut { timeout });
                             }
@@ -289,55 +326,70 @@ impl<O> RunRequest<O> {
 }
 
 impl RunRequest<AsText> {
-    /// Asks for an answer of a type: the model is given the type's schema, and the answer is read into it. One that
+    /// Asks for an answer of a type, whatever it is: a struct, an enum, a list, a number. The model is given the type's
+    /// schema, and the answer is read into it. Servers that can are told to enforce the schema. An answer that
     /// cannot be read is sent back with the reason, as by [`Self::validate`]. Awaits to a [`Typed`];
     /// [`Error::Output`] when no answer had that form.
     pub fn output<T: DeserializeOwned + schemars::JsonSchema>(self) -> RunRequest<AsType<T>> {
-        let schema = OutputSchema { name: type_name::<T>(), schema: greenroom_tools::schema_of::<T>() };
+        let AnswerForm { schema, is_wrapped } = output::form_of::<T>();
+        let schema = OutputSchema { name: type_name::<T>(), schema };
         let mut validators = self.validators;
-        validators.push(|answer| {
-            let read: serde_json::Result<T> = serde_json::from_str(json_text(&answer.text));
-            read.map(drop)
+        validators.push(move |answer| {
+            output::read::<T>(&answer.text, is_wrapped)
+                .map(drop)
                 .map_err(|error| format!("it is not the {} that was asked for: {error}", type_name::<T>()))
         });
         RunRequest {
             session: self.session,
+            ticket: self.ticket,
             prompt: self.prompt,
             key: self.key,
             settings: self.settings,
             timeout: self.timeout,
             cost_limit_usd: self.cost_limit_usd,
             schema: Some(Arc::new(schema)),
+            is_wrapped,
             validators,
             cancel: self.cancel,
             output: PhantomData,
         }
     }
 
-    /// Hands it to the session without waiting for the reply: [`Submitted::recorded`] says when it is durable, and
-    /// [`Submitted::reply`] gives the reply. What one caller submits to a session is said in that order.
+    /// Hands it to the session without waiting for the reply: the [`Run`] says when it is durable, aborts it, streams it
+    /// and gives the reply. What one caller starts in a session is said in that order.
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`], [`Error::Busy`] when too many requests wait already, [`Error::Config`] with settings that
-    /// no model takes, [`Error::Store`] when a session that slept cannot be read.
-    pub async fn submit(self) -> Result<Submitted> {
-        let recorded = Arc::default();
-        let reply = self.hand_over(Arc::default(), Arc::clone(&recorded)).await?;
-        Ok(Submitted { recorded, reply: Waiting::Reply(reply) })
+    /// no model takes, [`Error::Store`] when a session that slept cannot be read, [`Error::Deleted`], [`Error::NoAgent`].
+    pub async fn start(self) -> Result<Run> {
+        self.begin(None, |reply| reply).await
     }
 
     /// The run as it happens: its events, its text, and then its reply. Nothing is said before the stream is polled.
     pub fn stream(self) -> RunStream {
-        let session = self.session.clone();
-        RunStream::new(&session, false, |own_run| self.send(own_run).boxed())
+        let (session, abort) = (self.session.clone(), self.abort_handle());
+        RunStream::new(&session, None, abort, |link| self.send(link).boxed())
     }
 }
 
 impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
+    /// As [`RunRequest::start`] of an untyped request.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start(self) -> Result<Run<Typed<T>>> {
+        let is_wrapped = self.is_wrapped;
+        let read = move |reply: BoxFuture<'static, Result<Reply>>| {
+            async move { read_output(reply.await, is_wrapped) }.boxed()
+        };
+        self.begin(Some(is_wrapped), read).await
+    }
+
     /// As the stream of an untyped request, with the answer's value as far as it has come.
     pub fn stream(self) -> RunStream<Typed<T>> {
-        let session = self.session.clone();
-        RunStream::new(&session, true, |own_run| async move { read_output(self.send(own_run).await) }.boxed())
+        let (session, abort, is_wrapped) = (self.session.clone(), self.abort_handle(), self.is_wrapped);
+        let send = |link| async move { read_output(self.send(link).await, is_wrapped) }.boxed();
+        RunStream::new(&session, Some(is_wrapped), abort, send)
     }
 }
 
@@ -355,29 +407,55 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
     type IntoFuture = BoxFuture<'static, Result<Typed<T>>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        async move { read_output(self.send(Arc::default()).await) }.boxed()
+        let is_wrapped = self.is_wrapped;
+        async move { read_output(self.send(Arc::default()).await, is_wrapped) }.boxed()
     }
 }
 
-/// A prompt that was handed to its session. Dropping it cancels the run, or takes the prompt out of the inbox.
+/// A prompt that was handed to its session, and its run. Dropping it cancels the run, or takes the prompt out of the
+/// inbox; [`Self::detach`] lets it go on.
+///
+/// ```
+/// # use greenroom::prelude::*;
+/// # use greenroom_simulator::Simulator;
+/// # #[tokio::main] async fn main() -> Result<()> {
+/// # let model = Simulator::echo();
+/// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+/// # let session = runtime.open("umbrella", &Agent::new("gpt-5.5")).await?;
+/// let mut run = session.prompt("Which city has the most rain?").start().await?;
+/// let stop = run.abort_handle();                   // may go to another task: stop.abort()
+/// println!("it is durable as entry {}", run.recorded().await?);
+/// println!("{}", run.reply().await?);
+/// # drop(stop);
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping it cancels the run"]
-pub struct Submitted {
+pub struct Run<R = Reply> {
+    session: SessionHandle,
+    abort: AbortHandle,
+    link: Arc<RunLink>,
     recorded: Arc<SetOnce<EntryId>>,
-    reply: Waiting,
+    /// For a typed answer: whether its schema wraps the value in an object.
+    wrapped: Option<bool>,
+    reply: Awaited<R>,
 }
 
-enum Waiting {
-    Reply(BoxFuture<'static, Result<Reply>>),
-    Over(Result<Reply>),
+enum Awaited<R> {
+    Reply(BoxFuture<'static, Result<R>>),
+    Over(Result<R>),
 }
 
-impl fmt::Debug for Submitted {
+impl<R> fmt::Debug for Run<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Submitted").field("recorded", &self.recorded.get()).finish_non_exhaustive()
+        f.debug_struct("Run")
+            .field("session", &self.session)
+            .field("id", &self.id())
+            .field("recorded", &self.recorded.get())
+            .finish_non_exhaustive()
     }
 }
 
-impl Submitted {
+impl<R: Send + 'static> Run<R> {
     /// Waits until the prompt is durable: from then on no crash loses it, whether its run has begun or it waits in the
     /// inbox. Gives its entry: its message, or its place in the inbox. A prompt that repeats an idempotency key gives
     /// the first one's.
@@ -385,22 +463,18 @@ impl Submitted {
     /// # Errors
     /// Those of the reply, where the prompt was refused: then nothing of it is kept.
     pub async fn recorded(&mut self) -> Result<EntryId> {
-        let ended = match &mut self.reply {
-            Waiting::Over(ended) => ended.clone(),
-            Waiting::Reply(reply) => {
-                let ended = tokio::select! {
-                    biased;
-                    entry = self.recorded.wait() => return Ok(*entry),
-                    ended = reply => ended,
-                };
-                self.reply = Waiting::Over(ended.clone());
-                ended
-            }
-        };
-        match self.recorded.get() {
-            Some(entry) => Ok(*entry),
-            // One that was said before has the run of its first.
-            None => ended.map(|reply| reply.run),
+        if let Awaited::Reply(reply) = &mut self.reply {
+            let ended = tokio::select! {
+                biased;
+                entry = self.recorded.wait() => return Ok(*entry),
+                ended = reply => ended,
+            };
+            self.reply = Awaited::Over(ended);
+        }
+        match (self.recorded.get(), &self.reply) {
+            (Some(entry), _) => Ok(*entry),
+            (None, Awaited::Over(Err(error))) => Err(error.clone()),
+            (None, Awaited::Over(Ok(_)) | Awaited::Reply(_)) => Err(self.session.gone()),
         }
     }
 
@@ -408,11 +482,102 @@ impl Submitted {
     ///
     /// # Errors
     /// As the request, awaited.
-    pub async fn reply(self) -> Result<Reply> {
+    pub async fn reply(self) -> Result<R> {
         match self.reply {
-            Waiting::Reply(reply) => reply.await,
-            Waiting::Over(ended) => ended,
+            Awaited::Reply(reply) => reply.await,
+            Awaited::Over(ended) => ended,
         }
+    }
+
+    /// Lets it go on without anybody who waits for its reply. Events and the log tell how it ends.
+    pub fn detach(self) {
+        tokio::spawn(self.reply());
+    }
+
+    /// The run as it happens, from now on: what was broadcast before this call is not in it. `RunRequest::stream` has
+    /// all of a run.
+    pub fn stream(self) -> RunStream<R> {
+        let Self { session, abort, link, wrapped, reply, .. } = self;
+        let reply = match reply {
+            Awaited::Reply(reply) => reply,
+            Awaited::Over(ended) => std::future::ready(ended).boxed(),
+        };
+        RunStream::join(&session, wrapped, abort, link, reply)
+    }
+}
+
+impl<R> Run<R> {
+    /// The run's id, from the moment that it begins; `None` while the prompt waits.
+    pub fn id(&self) -> Option<RunId> {
+        self.link.run()
+    }
+
+    /// Aborts this run, or takes its prompt back where it has not begun; other prompts of the session go on. The reply
+    /// is [`Error::Aborted`].
+    pub fn abort(&self) {
+        self.abort.abort();
+    }
+
+    /// What aborts it, for others to hold.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone()
+    }
+}
+
+/// Aborts one prompt: its run, or the prompt itself where that has not begun. Cheap to clone; dropping it does nothing.
+#[derive(Clone)]
+pub struct AbortHandle {
+    session: SessionHandle,
+    ticket: u64,
+    cancel: CancellationToken,
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+impl AbortHandle {
+    /// Aborts it. Of a run, what had come of the answer is kept; a prompt that waits is taken out of the inbox, and one
+    /// that is sent later is aborted as it begins. The reply is [`Error::Aborted`]. What has ended stays as it is.
+    pub fn abort(&self) {
+        self.cancel.cancel();
+        self.session.withdraw(self.ticket);
+    }
+}
+
+/// Input that was said into a session: a steer, or a follow-up. It is durable. Dropping it changes nothing.
+pub struct SentInput {
+    session: SessionHandle,
+    taken: QueuedInput,
+}
+
+impl fmt::Debug for SentInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SentInput").field("entry", &self.taken.entry).finish_non_exhaustive()
+    }
+}
+
+impl SentInput {
+    pub(crate) fn new(session: SessionHandle, taken: QueuedInput) -> Self {
+        Self { session, taken }
+    }
+
+    /// Its entry: its message, or its place in the inbox.
+    pub fn entry(&self) -> EntryId {
+        self.taken.entry
+    }
+
+    /// Waits for the reply of the run that takes it in: the one that it joins, or the one that it begins.
+    ///
+    /// # Errors
+    /// Those of that run; [`Error::Deadlock`] in a tool that the run waits for; [`Error::Withdrawn`] where it was taken out of the inbox before; [`Error::Interrupted`] where
+    /// the session ended or crashed before: the input waits in the log.
+    pub async fn reply(self) -> Result<Reply> {
+        let Self { session, taken } = self;
+        crate::waits::check(session.id())?;
+        session.answered(taken.reply).await
     }
 }
 
@@ -449,17 +614,9 @@ fn type_name<T>() -> String {
     if short.is_empty() { "answer".to_owned() } else { short }
 }
 
-/// The JSON in an answer. Models that know no schemas like to put it into a fence.
-pub(crate) fn json_text(text: &str) -> &str {
-    let trimmed = text.trim();
-    let Some(fenced) = trimmed.strip_prefix("```") else { return trimmed };
-    let inner = fenced.strip_prefix("json").unwrap_or(fenced);
-    inner.strip_suffix("```").unwrap_or(inner).trim()
-}
-
-fn read_output<T: DeserializeOwned>(ended: Result<Reply>) -> Result<Typed<T>> {
+fn read_output<T: DeserializeOwned>(ended: Result<Reply>, is_wrapped: bool) -> Result<Typed<T>> {
     let unreadable = |text: String, reason: String| Error::Output { wanted: type_name::<T>(), reason, text };
-    let read = |text: &str| serde_json::from_str::<T>(json_text(text));
+    let read = |text: &str| output::read::<T>(text, is_wrapped);
     match ended {
         Ok(reply) => match read(&reply.text) {
             Ok(value) => Ok(Typed { value, reply }),

@@ -157,6 +157,7 @@ fn readable(kind: &EntryKind) -> Option<(String, String)> {
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
         | EntryKind::Spent(_)
+        | EntryKind::Metadata(_)
         | EntryKind::RunEnded { .. } => None,
     }
 }

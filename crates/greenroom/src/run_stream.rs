@@ -2,12 +2,12 @@
 //!
 //! Invariants: it carries the events of its own run, and of the session those that belong to no run (compactions,
 //! warnings) while it waits; nothing follows the last item, which is the reply or an error. Dropping it cancels the
-//! run.
+//! run. Nothing of its own run is lost, tools' progress apart: the run waits for a reader who is slow.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
@@ -18,8 +18,10 @@ use serde_json::Value;
 use crate::bus::{Delivery, Subscription};
 use crate::error::{Error, Result};
 use crate::event::{Delta, Event, EventKind, Role};
+use crate::output::{json_text, unwrapped};
 use crate::partial_json;
-use crate::prompt::{Reply, json_text};
+use crate::prompt::{AbortHandle, Reply};
+use crate::run_link::RunLink;
 use crate::session::SessionHandle;
 
 /// One item of a [`RunStream`].
@@ -35,7 +37,7 @@ pub enum RunItem<R = Reply> {
     /// The typed answer's value, as far as it has come: a text that is being written is there in part, and what has
     /// not been begun is missing.
     Partial(Value),
-    /// The reader was too slow: events are missing here, texts among them.
+    /// The reader was too slow for the lines that a tool said of its progress: some are missing here, and nothing else.
     Gap {
         /// The first durable event that is missing, if one is; `Runtime::replay` gives it again.
         from_seq: Option<u64>,
@@ -44,16 +46,114 @@ pub enum RunItem<R = Reply> {
     Reply(R),
 }
 
+/// A piece of what the agent says in a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextPiece {
+    /// More of the text.
+    More(String),
+    /// What follows is another message: what the agent says after its tools have run, or in place of an answer that was
+    /// not accepted.
+    Break,
+    /// The model is asked again, and what it had said of its newest message is void: of the text so far, a break counted
+    /// as two bytes, so many bytes stay.
+    Restart {
+        /// How many bytes stay.
+        keep: usize,
+    },
+}
+
+impl TextPiece {
+    /// Brings a text up to date: more is added, a break is an empty line, and what is void is cut off.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # async fn example(session: SessionHandle) -> Result<()> {
+    /// let mut run = session.prompt("Umbrella in Oslo?").stream();
+    /// let mut text = String::new();
+    /// while let Some(piece) = run.next_text().await {
+    ///     piece.apply(&mut text);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn apply(&self, text: &mut String) {
+        match self {
+            Self::More(more) => text.push_str(more),
+            Self::Break => text.push_str(BREAK),
+            Self::Restart { keep } => text.truncate(text.floor_char_boundary(*keep)),
+        }
+    }
+}
+
+/// For output that cannot be taken back: what is void is followed by a line that says so.
+impl fmt::Display for TextPiece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::More(text) => f.write_str(text),
+            Self::Break => f.write_str(BREAK),
+            Self::Restart { .. } => f.write_str("\n[the answer begins again]\n"),
+        }
+    }
+}
+
+/// How a break is written.
+const BREAK: &str = "\n\n";
+
+/// What the pieces of a run's text come to so far.
+#[derive(Debug, Default)]
+struct Shown {
+    bytes: usize,
+    /// Where the newest message begins, its break included, while it is being written.
+    message: Option<usize>,
+}
+
+impl Shown {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "no other event says anything of the text")]
+    fn follow<R>(&mut self, item: &RunItem<R>, pieces: &mut VecDeque<TextPiece>) {
+        match item {
+            RunItem::Text(text) => {
+                if self.message.is_none() {
+                    self.message = Some(self.bytes);
+                    if self.bytes > 0 {
+                        self.bytes += BREAK.len();
+                        pieces.push_back(TextPiece::Break);
+                    }
+                }
+                self.bytes += text.len();
+                pieces.push_back(TextPiece::More(text.clone()));
+            }
+            RunItem::Discarded => {
+                if let Some(keep) = self.message.take() {
+                    self.bytes = keep;
+                    pieces.push_back(TextPiece::Restart { keep });
+                }
+            }
+            RunItem::Event(event) => match &event.kind {
+                EventKind::MessageEnd { message, .. } if message.role == Role::Assistant => {
+                    self.message = None
+                }
+                _ => {}
+            },
+            RunItem::Partial(_) | RunItem::Gap { .. } | RunItem::Reply(_) => {}
+        }
+    }
+}
+
 /// A run as it happens. A [`Stream`] of [`RunItem`]s, the last of which is the reply, or an error.
+///
+/// It is read at the reader's pace: while a mebibyte waits unread, the model's answer is read no further, and the call
+/// keeps its place at the provider. Who only wants to look on subscribes instead, and may be told of a gap.
 #[must_use = "nothing is said before it is polled"]
 pub struct RunStream<R = Reply> {
     events: Subscription,
     reply: Option<BoxFuture<'static, Result<R>>>,
     /// How it ended, while events are still to be told.
     ended: Option<Result<R>>,
-    own_run: Arc<OnceLock<RunId>>,
+    link: Arc<RunLink>,
+    abort: AbortHandle,
     stage: Stage,
     items: VecDeque<RunItem<R>>,
+    pieces: VecDeque<TextPiece>,
+    shown: Shown,
     /// The newest message before the run began: the prompt, if it is the run's.
     prompt: Option<Arc<Event>>,
     partial: Option<PartialOutput>,
@@ -75,22 +175,70 @@ impl<R> fmt::Debug for RunStream<R> {
 }
 
 impl<R> RunStream<R> {
+    /// The stream of a request that `send` sends when it is polled.
     pub(crate) fn new(
         session: &SessionHandle,
-        is_typed: bool,
-        send: impl FnOnce(Arc<OnceLock<RunId>>) -> BoxFuture<'static, Result<R>>,
+        wrapped: Option<bool>,
+        abort: AbortHandle,
+        send: impl FnOnce(Arc<RunLink>) -> BoxFuture<'static, Result<R>>,
     ) -> Self {
-        let own_run: Arc<OnceLock<RunId>> = Arc::default();
+        let link: Arc<RunLink> = Arc::default();
+        let reply = send(Arc::clone(&link));
+        Self::of(session, wrapped, abort, link, reply)
+    }
+
+    /// The stream of a run that was started, from now on.
+    pub(crate) fn join(
+        session: &SessionHandle,
+        wrapped: Option<bool>,
+        abort: AbortHandle,
+        link: Arc<RunLink>,
+        reply: BoxFuture<'static, Result<R>>,
+    ) -> Self {
+        let mut stream = Self::of(session, wrapped, abort, link, reply);
+        // Its beginning may have been broadcast before this was subscribed.
+        if stream.link.run().is_some() {
+            stream.stage = Stage::Running;
+        }
+        stream
+    }
+
+    fn of(
+        session: &SessionHandle,
+        wrapped: Option<bool>,
+        abort: AbortHandle,
+        link: Arc<RunLink>,
+        reply: BoxFuture<'static, Result<R>>,
+    ) -> Self {
         Self {
-            events: session.subscribe(),
-            reply: Some(send(Arc::clone(&own_run))),
+            events: session.subscribe_to_run(&link),
+            reply: Some(reply),
             ended: None,
-            own_run,
+            link,
+            abort,
             stage: Stage::Waiting,
             items: VecDeque::new(),
+            pieces: VecDeque::new(),
+            shown: Shown::default(),
             prompt: None,
-            partial: is_typed.then(PartialOutput::default),
+            partial: wrapped.map(PartialOutput::new),
         }
+    }
+
+    /// The run's id, from the moment that it begins; `None` while the prompt waits.
+    pub fn id(&self) -> Option<RunId> {
+        self.link.run()
+    }
+
+    /// Aborts this run alone, or takes its prompt back where it has not begun. The stream ends with
+    /// [`Error::Aborted`].
+    pub fn abort(&self) {
+        self.abort.abort();
+    }
+
+    /// What aborts it, for others to hold.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone()
     }
 
     /// The next item; `None` after the last.
@@ -98,17 +246,17 @@ impl<R> RunStream<R> {
         StreamExt::next(self).await
     }
 
-    /// The next piece of the answer's text; `None` when the run is over, however it ended: [`Self::reply`] tells.
-    pub async fn next_text(&mut self) -> Option<String> {
+    /// The next piece of what the agent says; `None` when the run is over, however it ended: [`Self::reply`] tells.
+    ///
+    /// Nothing is lost, however slowly it is read: the model is read no further while a mebibyte waits here. What turns out
+    /// to be void, because the model is asked again, is taken back by [`TextPiece::Restart`].
+    pub async fn next_text(&mut self) -> Option<TextPiece> {
         loop {
-            match std::future::poll_fn(|context| self.poll_item(context)).await? {
-                RunItem::Text(text) => return Some(text),
-                RunItem::Event(_)
-                | RunItem::Discarded
-                | RunItem::Partial(_)
-                | RunItem::Gap { .. }
-                | RunItem::Reply(_) => {}
+            if let Some(piece) = self.pieces.pop_front() {
+                return Some(piece);
             }
+            let item = std::future::poll_fn(|context| self.poll_item(context)).await?;
+            self.shown.follow(&item, &mut self.pieces);
         }
     }
 
@@ -154,9 +302,6 @@ impl<R> RunStream<R> {
         match delivery {
             Delivery::Event(event) => self.take_event(event),
             Delivery::Gap { sessions, .. } => {
-                if self.stage == Stage::Waiting && self.own_run.get().is_some() {
-                    self.stage = Stage::Running;
-                }
                 if self.stage == Stage::Running {
                     self.items.push_back(RunItem::Gap { from_seq: sessions.first().map(|(_, seq)| *seq) });
                 }
@@ -166,7 +311,7 @@ impl<R> RunStream<R> {
 
     /// Whether an event belongs to this run.
     fn is_own(&self, event: &Event) -> bool {
-        event.run.is_some() && event.run.as_ref() == self.own_run.get()
+        event.run.is_some() && event.run == self.link.run()
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are told as they are")]
@@ -226,8 +371,10 @@ impl<R> Stream for RunStream<R> {
 }
 
 /// The value of a typed answer that is being written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct PartialOutput {
+    /// Whether the value is wrapped in an object.
+    is_wrapped: bool,
     text: String,
     /// How long the text was when it was read last.
     read: usize,
@@ -239,12 +386,16 @@ impl PartialOutput {
     /// reading, however small the pieces are.
     const GROWTH: usize = 64;
 
+    fn new(is_wrapped: bool) -> Self {
+        Self { is_wrapped, text: String::new(), read: 0, value: None }
+    }
+
     /// The value, if it has changed.
     #[expect(clippy::wildcard_enum_match_arm, reason = "no other event says anything of the text")]
     fn follow(&mut self, kind: &EventKind) -> Option<Value> {
         match kind {
             EventKind::MessageStart | EventKind::MessageDiscarded => {
-                *self = Self::default();
+                *self = Self::new(self.is_wrapped);
                 None
             }
             EventKind::MessageDelta { delta: Delta::Text(piece), .. } => {
@@ -263,6 +414,7 @@ impl PartialOutput {
     fn read(&mut self) -> Option<Value> {
         self.read = self.text.len();
         let value = partial_json::read(json_text(&self.text))?;
+        let value = unwrapped(value, self.is_wrapped)?;
         if self.value.as_ref() == Some(&value) {
             return None;
         }

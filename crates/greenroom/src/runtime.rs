@@ -17,7 +17,6 @@ use greenroom_store::{Head, Notice, Store, StoreOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
 
-use crate::actors::session::stored;
 use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
@@ -29,9 +28,11 @@ use crate::hooks::Hooks;
 use crate::lane::Lane;
 use crate::learned::Learned;
 use crate::live::{Live, SettingsChange};
-use crate::message::SupervisorMessage;
+use crate::message::{OpenReason, SupervisorMessage};
 use crate::models::{Models, models};
-use crate::session::{SessionHandle, SessionSummary, State, open};
+use crate::resume::ResumeAll;
+use crate::session::{SessionHandle, open};
+use crate::sessions::{Order, SessionQuery, SessionSummary};
 use crate::shared::REQUESTS_MAX;
 use crate::spending::{Period, Purse, microdollars};
 
@@ -357,8 +358,27 @@ impl Runtime {
     /// [`Error::Config`] when the agent, its provider or its settings cannot work; [`Error::Store`] when the id is
     /// not usable or the log cannot be read.
     pub async fn open(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
-        let shared = open(&self.deps, Arc::from(id), agent.into(), None, true).await?;
+        let shared = open(&self.deps, Arc::from(id), agent.into(), None, OpenReason::Open).await?;
         Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
+    }
+
+    /// A session that is there already, live or stored. Nothing is started, and no agent is replaced.
+    ///
+    /// What needs no agent works at once: looking at it, aborting it, clearing its inbox. A prompt in a session that no
+    /// program gave an agent to in this process is [`Error::NoAgent`]: see [`SessionHandle::set_agent`].
+    ///
+    /// # Errors
+    /// [`Error::NoSession`] where nothing was ever said in it and nobody holds it; [`Error::Store`].
+    pub async fn session(&self, id: &str) -> Result<SessionHandle> {
+        let id: Arc<str> = Arc::from(id);
+        let handle = |shared| SessionHandle::new(shared, Arc::clone(&self.deps));
+        let known = self.ask(|reply| SupervisorMessage::Find { id: Arc::clone(&id), reply }).await?;
+        if let Some(shared) = known {
+            return Ok(handle(shared));
+        }
+        let head = self.head(&id).await?.ok_or_else(|| no_session(&id))?;
+        let parent = head.parent_session.map(Arc::from);
+        self.ask(|reply| SupervisorMessage::Attach { id, parent, reply }).await.map(handle)
     }
 
     /// A copy of a session under another id: its active context goes on there; the original stays as it is.
@@ -426,13 +446,52 @@ impl Runtime {
         Ok(event::of_entries(&session, parent.as_ref(), &entries, head.open_run).collect())
     }
 
-    /// All sessions in the store, in the order of their ids. No log is read.
+    /// The sessions in the store: all of them, in the order of their ids, where nothing else is asked for. No log is read,
+    /// and none is woken.
     ///
-    /// # Errors
-    /// [`Error::Store`].
-    pub async fn sessions(&self) -> Result<Vec<SessionSummary>> {
-        let sessions = self.read(|store| store.list()).await?;
-        Ok(sessions.into_iter().map(|(id, head)| SessionSummary::new(id, head)).collect())
+    /// Its errors: [`Error::Store`].
+    pub fn sessions(&self) -> SessionQuery {
+        SessionQuery::new(self.clone())
+    }
+
+    /// The sessions with work that was taken on and is not done, by their heads: after a crash or a shutdown, what
+    /// [`Self::resume_all`] would finish. The oldest comes first. Nothing is opened.
+    ///
+    /// Its errors: [`Error::Store`].
+    pub fn unfinished(&self) -> SessionQuery {
+        self.sessions().unfinished().order(Order::Oldest)
+    }
+
+    /// Finishes what the end of a process left, as soon as it is awaited: in every unfinished session the run that was
+    /// interrupted goes on, and then what waits behind it begins. `agent` says who does it; `None` leaves a session as it
+    /// is. 16 sessions at a time, see [`ResumeAll::at_once`].
+    ///
+    /// A prompt is answered once. A tool call that was under way when the process ended is told to the model as
+    /// interrupted; whether to call it again is the model's decision.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = Simulator::echo();
+    /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+    /// let agent = std::sync::Arc::new(Agent::new("gpt-5.5"));
+    /// for resumed in runtime.resume_all(|_| Some(agent.clone())).at_once(4).await? {
+    ///     match resumed.result {
+    ///         Ok(reply) => println!("{}: {reply}", resumed.session.id()),
+    ///         Err(error) => eprintln!("{}: {error}", resumed.session.id()),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Its errors: [`Error::Store`] when the store cannot be read. What a session failed with is in its
+    /// [`Resumed::result`](crate::Resumed::result).
+    pub fn resume_all<A: Into<Arc<Agent>>>(
+        &self,
+        mut agent: impl FnMut(&SessionSummary) -> Option<A> + Send + 'static,
+    ) -> ResumeAll {
+        ResumeAll::new(self.clone(), Box::new(move |session| agent(session).map(Into::into)))
     }
 
     /// What the store knows of one session; `None` where nothing was ever said in it. No log is read.
@@ -441,34 +500,6 @@ impl Runtime {
     /// [`Error::Store`].
     pub async fn summary(&self, id: &str) -> Result<Option<SessionSummary>> {
         Ok(self.head(id).await?.map(|head| SessionSummary::new(id.to_owned(), head)))
-    }
-
-    /// How a session stands, live or not; `None` where there is none. Nothing is started by looking: a session that is
-    /// not live is read from its log, and told as it would stand with `agent`. (`SessionHandle::state` wakes it, and
-    /// then what waits in it begins.)
-    ///
-    /// # Errors
-    /// [`Error::Store`]; [`Error::Config`] when the agent cannot work.
-    pub async fn state(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<Option<State>> {
-        if let Some(session) = self.find(id).await?
-            && let Some(state) = session.live_state().await
-        {
-            return Ok(Some(state));
-        }
-        stored::state(&self.deps, Arc::from(id), agent.into()).await
-    }
-
-    /// A session that is live. Nothing is started.
-    ///
-    /// # Errors
-    /// [`Error::Closed`].
-    pub async fn find(&self, id: &str) -> Result<Option<SessionHandle>> {
-        let (reply, found) = oneshot::channel();
-        let message = SupervisorMessage::Find { id: Arc::from(id), reply };
-        self.supervisor.cast(message).map_err(|_| Error::Closed)?;
-        let shared = found.await.map_err(|_| Error::Closed)?;
-        let session = shared.map(|shared| SessionHandle::new(shared, Arc::clone(&self.deps)));
-        Ok(session.filter(SessionHandle::is_live))
     }
 
     /// A session's entries from a position on.
@@ -503,17 +534,14 @@ impl Runtime {
         .await
     }
 
-    /// Deletes a session and all its entries. It is closed first. Its bytes stay in the store's files until more than half
+    /// Deletes a session and all its entries. It is closed first. A handle that is still held gets [`Error::Deleted`]
+    /// from then on, whatever becomes of the id. Its bytes stay in the store's files until more than half
     /// of a file is deleted; `runtime.store().reclaim()` removes them at once.
     ///
     /// # Errors
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<()> {
-        self.close(id).await?;
-        if self.head(id).await?.is_none() {
-            return Err(no_session(id));
-        }
-        Ok(self.deps.store.delete(id).await?)
+        self.ask(|reply| SupervisorMessage::Delete { id: Arc::from(id), reply }).await?
     }
 
     /// Ends a session's actors in order; its run is interrupted. The next request wakes it from its log.
@@ -533,9 +561,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::Closed`].
     pub async fn live(&self) -> Result<Vec<String>> {
-        let (reply, live) = oneshot::channel();
-        self.supervisor.cast(SupervisorMessage::Live(reply)).map_err(|_| Error::Closed)?;
-        let live = live.await.map_err(|_| Error::Closed)?;
+        let live = self.ask(SupervisorMessage::Live).await?;
         Ok(live.iter().map(ToString::to_string).collect())
     }
 
@@ -600,6 +626,17 @@ impl Runtime {
         self.supervisor.stop(None);
         self.deps.purse.flush().await;
         Ok(self.deps.store.clone().close().await?)
+    }
+
+    /// Asks the supervisor.
+    async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> SupervisorMessage) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.supervisor.cast(message(reply)).map_err(|_| Error::Closed)?;
+        answer.await.map_err(|_| Error::Closed)
+    }
+
+    pub(crate) fn deps(&self) -> &Arc<Deps> {
+        &self.deps
     }
 
     async fn head(&self, id: &str) -> Result<Option<Head>> {

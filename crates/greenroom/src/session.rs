@@ -1,38 +1,60 @@
 //! A session as programs hold it: prompts, streams, compactions, and how it stands.
 //!
-//! Invariants: a handle is cheap to clone and never goes stale: a session that sleeps is woken by the next
-//! request, and one that crashed is reached again when it is restarted. Dropping the future of a prompt cancels
-//! its run. At most `REQUESTS_MAX` requests wait in a session's mailbox; more are told at once that it is busy.
+//! Invariants: a handle is cheap to clone and does not go stale: a session that sleeps is woken by the next
+//! request that needs its agent, and one that crashed is reached again when it is restarted. A handle of a deleted
+//! session does not make it again. Looking at a session starts nothing. Dropping the future of a prompt cancels its run.
+//! At most `REQUESTS_MAX` requests wait in a session's mailbox; more are told at once that it is busy.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId};
+use greenroom_kernel::Entry;
+use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::usage::ContextUsage;
-use greenroom_kernel::{Entry, Usage};
-use greenroom_store::Head;
 use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::actors::session::stored;
 use crate::agent::Agent;
 use crate::bus::{Filter, Subscription};
 use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
-use crate::message::{OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage};
+use crate::message::{
+    AmendRequest, Amendment, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage,
+};
+use crate::metadata;
 use crate::names::names;
-use crate::prompt::{Prompt, RunRequest};
+use crate::prompt::{Prompt, RunRequest, SentInput};
+use crate::run_link::RunLink;
 use crate::shared::{REQUESTS_MAX, SessionShared};
 
 /// How often one request wakes a session that is closed as often.
 const WAKES_MAX: u32 = 3;
 
 /// A session. Cheap to clone.
+///
+/// `Runtime::open` gives one with an agent, and `Runtime::session` one of a session that is there already.
+///
+/// ```
+/// # use greenroom::prelude::*;
+/// # use greenroom_simulator::{Echo, Simulator};
+/// # #[tokio::main] async fn main() -> Result<()> {
+/// # let model = Simulator::echo();
+/// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+/// let session = runtime.open("umbrella", &Agent::new("gpt-5.5")).await?;
+/// println!("{}", session.prompt("Umbrella in Oslo?").await?);
+///
+/// let same = runtime.session("umbrella").await?;
+/// assert_eq!(same.state().await?.status, Status::Idle);
+/// same.set_agent(&Agent::new("gpt-5.5-mini")).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct SessionHandle {
     shared: Arc<SessionShared>,
@@ -89,71 +111,6 @@ pub struct State {
     pub lost_from: Option<EntryId>,
 }
 
-/// What the store knows of a session, whether it is live or not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SessionSummary {
-    /// The session's id.
-    pub id: String,
-    /// The provider that answered last.
-    pub provider: String,
-    /// The model that answered last.
-    pub model: String,
-    /// How many entries its log has.
-    pub entries: u64,
-    /// The entry at which its conversation ends: where the next prompt goes on. `None` where nothing was said.
-    pub leaf: Option<EntryId>,
-    /// The context's size, in tokens.
-    pub context_tokens: u64,
-    /// The model's window in tokens; absent where nothing knows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub context_window: Option<u64>,
-    /// How many compactions were installed.
-    pub compactions: u64,
-    /// What all its calls used, together: what is billed.
-    pub usage: Usage,
-    /// What they cost, in micro-dollars, as far as prices are known.
-    pub cost_microdollars: u64,
-    /// How many inputs wait.
-    pub waiting: usize,
-    /// Whether a run has not ended: one is going on, or was when the process ended.
-    pub has_open_run: bool,
-    /// When it was created, in unix milliseconds.
-    pub created_at_ms: u64,
-    /// When it was last appended to, in unix milliseconds.
-    pub updated_at_ms: u64,
-    /// Its name, for people.
-    pub title: Option<String>,
-    /// The session whose agent called this one as a tool, or that it was forked from.
-    pub parent: Option<String>,
-    /// As [`State::lost_from`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost_from: Option<EntryId>,
-}
-
-impl SessionSummary {
-    pub(crate) fn new(id: String, head: Head) -> Self {
-        Self {
-            id,
-            provider: head.provider,
-            model: head.model,
-            entries: head.entries,
-            leaf: head.leaf,
-            context_tokens: head.context_tokens,
-            context_window: head.window,
-            compactions: head.compactions,
-            usage: head.total_usage,
-            cost_microdollars: head.cost_microdollars,
-            waiting: head.inbox.len(),
-            has_open_run: head.open_run.is_some(),
-            created_at_ms: head.created_at_ms,
-            updated_at_ms: head.updated_at_ms,
-            title: head.title,
-            parent: head.parent_session,
-            lost_from: head.lost_from,
-        }
-    }
-}
-
 impl SessionHandle {
     pub(crate) fn new(shared: Arc<SessionShared>, deps: Arc<Deps>) -> Self {
         Self { shared, deps }
@@ -184,31 +141,127 @@ impl SessionHandle {
         RunRequest::new(self.clone(), None)
     }
 
-    /// Interrupts the current run: what had come of the answer is kept, no process is left. Where no run is
-    /// running it leaves the compaction under way, if there is one, which ends as `cancelled`.
+    /// Interrupts what is under way: the current run, of whose answer what had come is kept, and no process is left; or
+    /// the compaction between runs, which ends as `cancelled`. Where neither is under way, a prompt that was handed over
+    /// and has not begun is aborted as soon as it begins, and asks no model.
+    ///
+    /// What waits in the inbox goes on after it: see [`Self::clear_inbox`]. [`Run::abort`](crate::Run::abort) takes back
+    /// one prompt.
     pub fn abort(&self) {
         self.shared.abort();
     }
 
+    /// Withdraws everything that waits in the inbox, durably: prompts, steers and follow-ups. Whoever waits for one of
+    /// them gets [`Error::Withdrawn`]. The current run goes on. A session that sleeps is not woken. Gives how many inputs
+    /// were withdrawn.
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Store`], [`Error::SessionFailed`].
+    pub async fn clear_inbox(&self) -> Result<usize> {
+        self.amend(Amendment::ClearInbox).await
+    }
+
+    /// Sets the session's title, durably; an empty one takes it away. A session that sleeps is not woken.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`] when it has more than 512 bytes, or a character that cannot be shown in one line;
+    /// [`Error::Deleted`], [`Error::Store`].
+    pub async fn set_title(&self, title: impl Into<String>) -> Result<()> {
+        let title = Some(title.into()).filter(|title| !title.is_empty());
+        self.set_metadata(Metadata::Title { title }).await
+    }
+
+    /// Sets one of the session's labels, durably: what programs find it by, such as its tenant. It has at most 16. A
+    /// session that sleeps is not woken.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # async fn example(runtime: Runtime, session: SessionHandle) -> Result<()> {
+    /// session.set_label("tenant", "42").await?;
+    /// session.set_title("Rain in the north").await?;
+    /// let of_tenant = runtime.sessions().label("tenant", "42").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Metadata`] when the name has more than 64 bytes or the value more than 256, one of them has a character
+    /// that cannot be shown in one line, or there are too many; [`Error::Deleted`], [`Error::Store`].
+    pub async fn set_label(&self, name: impl Into<String>, value: impl Into<String>) -> Result<()> {
+        self.set_metadata(Metadata::Label { name: name.into(), value: Some(value.into()) }).await
+    }
+
+    /// Takes one of the session's labels away, durably.
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Store`].
+    pub async fn remove_label(&self, name: impl Into<String>) -> Result<()> {
+        self.set_metadata(Metadata::Label { name: name.into(), value: None }).await
+    }
+
+    async fn set_metadata(&self, metadata: Metadata) -> Result<()> {
+        metadata::check(&metadata)?;
+        self.amend(Amendment::Set(metadata)).await.map(drop)
+    }
+
+    /// The agent that answers from the next run on. A session that sleeps is not woken.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the agent cannot work: then the session goes on as it was; [`Error::Deleted`].
+    pub async fn set_agent(&self, agent: impl Into<Arc<Agent>>) -> Result<()> {
+        self.check_deleted()?;
+        let agent = agent.into();
+        if let Some(lane) = self.deps.lane(&agent) {
+            lane.served.ask_once().await;
+        }
+        if let Some(actor) = self.shared.actor() {
+            let (reply, answer) = oneshot::channel();
+            let message = SessionMessage::Configure { agent: Arc::clone(&agent), reply: Some(reply) };
+            if actor.cast(message.into()).is_ok()
+                && let Ok(configured) = answer.await
+            {
+                return configured.map(drop);
+            }
+        }
+        stored::check_agent(&self.deps, Arc::clone(&agent))?;
+        self.shared.set_agent(Some(agent));
+        Ok(())
+    }
+
     /// Says something into the current run: it joins after the running tool calls. Without a current run it
-    /// begins one. Gives the input's entry.
+    /// begins one. What is given has the input's entry, and can be awaited for the reply of the run that takes it in.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # async fn example(session: SessionHandle) -> Result<()> {
+    /// let steered = session.steer("Only in the north, please.").await?;
+    /// println!("it is entry {}", steered.entry());
+    /// println!("{}", steered.reply().await?);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Busy`] when too much waits already, [`Error::Store`].
-    pub async fn steer(&self, prompt: impl Into<Prompt>) -> Result<EntryId> {
+    pub async fn steer(&self, prompt: impl Into<Prompt>) -> Result<SentInput> {
         self.input(prompt.into(), InboxDelivery::Steer).await
     }
 
-    /// Says something that the agent hears after the current run, in which it then goes on.
+    /// Says something that the agent hears after the current run, in which it then goes on. As [`Self::steer`] otherwise.
     ///
     /// # Errors
     /// As [`Self::steer`].
-    pub async fn follow_up(&self, prompt: impl Into<Prompt>) -> Result<EntryId> {
+    pub async fn follow_up(&self, prompt: impl Into<Prompt>) -> Result<SentInput> {
         self.input(prompt.into(), InboxDelivery::FollowUp).await
     }
 
-    async fn input(&self, prompt: Prompt, delivery: InboxDelivery) -> Result<EntryId> {
-        self.ask(|reply| SessionMessage::Input { content: prompt.0, delivery, reply }).await
+    async fn input(&self, prompt: Prompt, delivery: InboxDelivery) -> Result<SentInput> {
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let early_aborts = self.early_aborts();
+        let taken = self
+            .ask(|reply| SessionMessage::Input { content: prompt.0, delivery, early_aborts, reply })
+            .await?;
+        Ok(SentInput::new(self.clone(), taken))
     }
 
     /// Replaces the older part of the conversation, in the model's view, by a summary. Only while idle.
@@ -304,33 +357,45 @@ impl SessionHandle {
         self.ask(|reply| SessionMessage::Import { entries, leaf, reply }).await
     }
 
-    /// The session's state: its status, its context and what waits.
+    /// The session's state: its status, its context and what waits. Nothing is started by looking: a session that sleeps
+    /// is read from its log, and told as it would stand with its agent. One that has no agent in this process is told by
+    /// the model that answered last.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::SessionFailed`].
+    /// [`Error::Deleted`], [`Error::Store`], [`Error::Config`] when its agent cannot work.
     pub async fn state(&self) -> Result<State> {
-        let place = self.question().await?;
-        let actor = self.actor().await?;
-        let (reply, answer) = oneshot::channel();
-        self.send(&actor, place, SessionMessage::State(reply))?;
-        answer.await.map_err(|_| self.gone())
+        self.check_deleted()?;
+        match self.look(SessionMessage::State).await {
+            Some(state) => Ok(state),
+            None => stored::state(&self.deps, Arc::clone(&self.shared.id), self.shared.agent()).await,
+        }
     }
 
-    /// What the model would be sent, the system prompt apart.
+    /// What the model would be sent, the system prompt apart. Nothing is started by looking.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::SessionFailed`].
+    /// [`Error::Deleted`], [`Error::Store`].
     pub async fn context(&self) -> Result<Vec<Arc<Message>>> {
-        let place = self.question().await?;
-        let actor = self.actor().await?;
-        let (reply, answer) = oneshot::channel();
-        self.send(&actor, place, SessionMessage::Context(reply))?;
-        answer.await.map_err(|_| self.gone())
+        self.check_deleted()?;
+        match self.look(SessionMessage::Context).await {
+            Some(context) => Ok(context),
+            None => stored::context(&self.deps, &self.shared.id).await,
+        }
+    }
+
+    /// Whether it has actors in memory.
+    pub fn is_live(&self) -> bool {
+        self.shared.actor().is_some()
     }
 
     /// Its events, from now on.
     pub fn subscribe(&self) -> Subscription {
         self.deps.bus.subscribe(Filter::session(Arc::clone(&self.shared.id)))
+    }
+
+    /// The events of a run of its own, from now on, at the reader's pace.
+    pub(crate) fn subscribe_to_run(&self, link: &Arc<RunLink>) -> Subscription {
+        self.deps.bus.subscribe_to_run(Filter::session(Arc::clone(&self.shared.id)), link)
     }
 
     /// The caller of a prompt went away.
@@ -340,7 +405,7 @@ impl SessionHandle {
         }
     }
 
-    async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
+    pub(crate) async fn ask<T>(&self, message: impl FnOnce(ReplyTo<T>) -> SessionMessage) -> Result<T> {
         let answer = self.request(message).await?;
         self.answered(answer).await
     }
@@ -362,18 +427,30 @@ impl SessionHandle {
         answer.await.map_err(|_| self.gone())?
     }
 
-    /// How it stands, if it is live: it is not woken.
-    pub(crate) async fn live_state(&self) -> Option<State> {
+    /// Asks the session's actor, if it has one: it is not woken.
+    async fn look<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> SessionMessage) -> Option<T> {
         let place = self.question().await.ok()?;
         let actor = self.shared.actor()?;
         let (reply, answer) = oneshot::channel();
-        self.send(&actor, place, SessionMessage::State(reply)).ok()?;
+        self.send(&actor, place, message(reply)).ok()?;
         answer.await.ok()
     }
 
-    /// Whether it has actors in memory.
-    pub(crate) fn is_live(&self) -> bool {
-        self.shared.actor().is_some()
+    async fn amend(&self, amendment: Amendment) -> Result<usize> {
+        let supervisor = self.deps.supervisor.get().ok_or(Error::Closed)?;
+        let (reply, answer) = oneshot::channel();
+        let request = AmendRequest { shared: Arc::clone(&self.shared), amendment, reply };
+        supervisor.cast(SupervisorMessage::Amend(request)).map_err(|_| Error::Closed)?;
+        answer.await.map_err(|_| self.gone())?
+    }
+
+    fn check_deleted(&self) -> Result<()> {
+        if self.shared.is_deleted() { Err(self.gone()) } else { Ok(()) }
+    }
+
+    /// How many aborts found no run open so far.
+    pub(crate) fn early_aborts(&self) -> u64 {
+        self.shared.early_aborts()
     }
 
     /// A place in the mailbox, if there is one.
@@ -397,20 +474,25 @@ impl SessionHandle {
         actor.cast(SessionMail { message, place: Some(place) }).map_err(|_| self.gone())
     }
 
-    fn gone(&self) -> Error {
-        Error::Interrupted { session: self.shared.id.to_string() }
+    /// Why the session's actor does not answer.
+    pub(crate) fn gone(&self) -> Error {
+        let session = self.shared.id.to_string();
+        if self.shared.is_deleted() { Error::Deleted { session } } else { Error::Interrupted { session } }
     }
 
     /// The session's actor; a session that sleeps is woken.
     async fn actor(&self) -> Result<ActorRef<SessionMail>> {
         self.shared.activity.fetch_add(1, Ordering::Relaxed);
+        self.check_deleted()?;
         // It may be closed again by the time that it is up.
         for _ in 0..WAKES_MAX {
             if let Some(actor) = self.shared.actor() {
                 return Ok(actor);
             }
             let (id, parent) = (Arc::clone(&self.shared.id), self.shared.parent.clone());
-            open(&self.deps, id, self.shared.agent(), parent, false).await?;
+            let agent =
+                self.shared.agent().ok_or_else(|| Error::NoAgent { session: self.shared.id.to_string() })?;
+            open(&self.deps, id, agent, parent, OpenReason::Wake(Arc::clone(&self.shared))).await?;
         }
         self.shared.actor().ok_or_else(|| self.gone())
     }
@@ -427,7 +509,7 @@ pub(crate) async fn open(
     id: Arc<str>,
     agent: Arc<Agent>,
     parent: Option<Arc<str>>,
-    resume_failed: bool,
+    reason: OpenReason,
 ) -> Result<Arc<SessionShared>> {
     if let Some(lane) = deps.lane(&agent) {
         lane.served.ask_once().await;
@@ -437,7 +519,7 @@ pub(crate) async fn open(
     for attempt in 0..OPEN_ATTEMPTS {
         let (reply, answer) = oneshot::channel();
         let (id, agent, parent) = (Arc::clone(&id), Arc::clone(&agent), parent.clone());
-        let request = OpenRequest { id, agent, parent, resume_failed, reply };
+        let request = OpenRequest { id, agent, parent, reason: reason.clone(), reply };
         supervisor.cast(SupervisorMessage::Open(request)).map_err(|_| Error::Closed)?;
         match answer.await {
             Ok(opened) => return opened,

@@ -4,7 +4,7 @@
 //! event is published once, in the order of the log.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use greenroom_kernel::RunId;
 use greenroom_kernel::cost::CostLimits;
@@ -29,9 +29,11 @@ pub(crate) struct SessionShared {
     /// How many calls of agents by agents lie above it: 0 for a session that a program opened first.
     depth: AtomicU8,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
-    agent: Mutex<Arc<Agent>>,
-    /// Cancels the current run.
-    run: Mutex<CancellationToken>,
+    /// The definition that it works with; `None` until a program gives one.
+    agent: Mutex<Option<Arc<Agent>>>,
+    run: Mutex<RunSlot>,
+    /// Whether the session was deleted. Another one of the same id has another shared.
+    is_deleted: AtomicBool,
     context: Mutex<ContextUsage>,
     bill: Mutex<Bill>,
     cost_limits: Mutex<CostLimits>,
@@ -47,6 +49,16 @@ pub(crate) struct SessionShared {
     pub(crate) requests: Arc<Semaphore>,
     /// Places for queries of the session's state, which wait instead of being refused.
     pub(crate) queries: Arc<Semaphore>,
+}
+
+/// What an abort reaches.
+#[derive(Debug, Default)]
+struct RunSlot {
+    /// Cancels the run in progress; `None` where none is open.
+    open: Option<CancellationToken>,
+    /// How often an abort found no run open: a prompt that was handed over before the newest of them, and has not begun,
+    /// is aborted by it.
+    early_aborts: u64,
 }
 
 /// How far a session's events were broadcast.
@@ -73,7 +85,7 @@ impl SessionShared {
     pub(crate) fn new(
         id: Arc<str>,
         parent: Option<Arc<str>>,
-        agent: Arc<Agent>,
+        agent: Option<Arc<Agent>>,
         unpublished: Option<u64>,
     ) -> Self {
         Self {
@@ -82,7 +94,8 @@ impl SessionShared {
             depth: AtomicU8::new(0),
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
-            run: Mutex::new(CancellationToken::new()),
+            run: Mutex::default(),
+            is_deleted: AtomicBool::new(false),
             context: Mutex::new(ContextUsage::new(
                 Measured::default(),
                 Window { tokens: None, source: WindowSource::Unknown },
@@ -116,25 +129,61 @@ impl SessionShared {
         *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = actor;
     }
 
-    pub(crate) fn agent(&self) -> Arc<Agent> {
-        Arc::clone(&self.agent.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The definition that it works with; `None` where no program gave one yet.
+    pub(crate) fn agent(&self) -> Option<Arc<Agent>> {
+        self.agent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_agent(&self, agent: Arc<Agent>) {
+    pub(crate) fn set_agent(&self, agent: Option<Arc<Agent>>) {
         *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent;
     }
 
-    pub(crate) fn set_run(&self, cancel: CancellationToken) {
-        *self.run.lock().unwrap_or_else(PoisonError::into_inner) = cancel;
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn mark_deleted(&self) {
+        self.is_deleted.store(true, Ordering::SeqCst);
+    }
+
+    fn run(&self) -> MutexGuard<'_, RunSlot> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A run begins, which `cancel` cancels. It is cancelled at once by an early abort after the first `early_aborts`.
+    pub(crate) fn begin_run(&self, cancel: CancellationToken, early_aborts: u64) {
+        let mut run = self.run();
+        if run.early_aborts > early_aborts {
+            cancel.cancel();
+        }
+        run.open = Some(cancel);
+    }
+
+    /// No run is open any more.
+    pub(crate) fn end_run(&self) {
+        self.run().open = None;
     }
 
     pub(crate) fn cancel_run(&self) {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+        if let Some(cancel) = &self.run().open {
+            cancel.cancel();
+        }
     }
 
-    /// Leaves the current run, or the compaction that no run waits for.
+    /// How many aborts found no run open so far.
+    pub(crate) fn early_aborts(&self) -> u64 {
+        self.run().early_aborts
+    }
+
+    /// Leaves the current run, or the compaction that no run waits for, or the prompt that is on its way.
     pub(crate) fn abort(&self) {
-        self.cancel_run();
+        {
+            let mut run = self.run();
+            match &run.open {
+                Some(cancel) => cancel.cancel(),
+                None => run.early_aborts += 1,
+            }
+        }
         if let Some(actor) = self.actor()
             && !self.abort_asked.swap(true, Ordering::Relaxed)
         {

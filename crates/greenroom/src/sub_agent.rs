@@ -18,7 +18,7 @@ use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
 use crate::agent::{Agent, SubAgent};
 use crate::deps::{Deps, blocking};
 use crate::error::{ConfigError, Error, Result};
-use crate::message::{SessionMessage, SupervisorMessage};
+use crate::message::{OpenReason, SessionMessage, SupervisorMessage};
 use crate::recall::Recall;
 use crate::session::{SessionHandle, open};
 use crate::shared::SessionShared;
@@ -28,8 +28,8 @@ use tokio::sync::oneshot;
 const DEPTH_MAX: u8 = 4;
 /// How long the run of a cancelled call may take to end in order, before it is left to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
-/// How much of its caller's id a session's id begins with: two dots and 16 digits follow, and 64 characters are allowed.
-const CALLER_CHARS_MAX: usize = 44;
+/// How much of its caller's id a session's id begins with, in bytes: two dots and 16 digits follow.
+const CALLER_BYTES_MAX: usize = 44;
 
 /// All tools of an agent: its own, the agents it may call, and the one that reads what was left out of the context.
 pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
@@ -108,7 +108,7 @@ async fn work(
     }
     let id = new_session_id(deps, &caller.id, &context.call_id).await?;
     let agent = within_budget(&definition.agent, &caller);
-    let shared = open(deps, id, agent, Some(Arc::clone(&caller.id)), true).await?;
+    let shared = open(deps, id, agent, Some(Arc::clone(&caller.id)), OpenReason::Open).await?;
     let session = SessionHandle::new(Arc::clone(&shared), Arc::clone(deps));
     let _bill = BillOnDrop { caller, shared };
     // A cancelled run ends in order, and the call ends after it.
@@ -187,10 +187,11 @@ async fn new_session_id(deps: &Deps, caller: &Arc<str>, call_id: &str) -> Result
     .await
 }
 
-/// `caller..0123456789abcdef`: within the length that session ids may have.
+/// `caller..0123456789abcdef`: within the length that session ids may have, however long the caller's is. The digits are
+/// made of the whole of the caller's id.
 fn session_id(caller: &str, call_id: &str, number: u64) -> String {
     let mut hasher = DefaultHasher::new();
     (caller, call_id, number).hash(&mut hasher);
-    let short: String = caller.chars().take(CALLER_CHARS_MAX).collect();
-    format!("{short}..{:016x}", hasher.finish())
+    let end = (0..=CALLER_BYTES_MAX.min(caller.len())).rev().find(|end| caller.is_char_boundary(*end));
+    format!("{}..{:016x}", caller[..end.unwrap_or(0)].trim_end(), hasher.finish())
 }

@@ -142,6 +142,8 @@ pub enum EntryKind {
     },
     /// Tool results that are sent shorter from here on, in the model's view.
     Prune(Box<Prune>),
+    /// Beside the path: the session's title or one of its labels was set. Never sent.
+    Metadata(Metadata),
     /// Beside the path: the whole of a tool result that was too large for the context. Its message, which follows, has
     /// the head and the tail.
     WholeResult {
@@ -179,6 +181,7 @@ impl EntryKind {
             | Self::CompactionEnded(_)
             | Self::Spent(_)
             | Self::WholeResult { .. }
+            | Self::Metadata(_)
             | Self::RunEnded { .. } => false,
         }
     }
@@ -197,6 +200,23 @@ impl EntryKind {
     pub fn as_compaction(&self) -> Option<&Compaction> {
         if let Self::Compaction(compaction) = self { Some(compaction) } else { None }
     }
+}
+
+/// What people know a session by, as one entry sets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Metadata {
+    /// The session's title.
+    Title {
+        /// The title; `None` takes it away.
+        title: Option<String>,
+    },
+    /// One of the session's labels, such as a tenant.
+    Label {
+        /// The label's name.
+        name: String,
+        /// Its value; `None` takes the label away.
+        value: Option<String>,
+    },
 }
 
 /// A command that the user ran.

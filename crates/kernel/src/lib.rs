@@ -27,6 +27,7 @@ pub mod prune;
 pub mod render;
 pub mod retry;
 pub mod run;
+pub mod session_id;
 pub mod settings;
 pub mod size;
 pub mod summary;

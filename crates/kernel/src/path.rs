@@ -172,6 +172,7 @@ pub fn is_message(kind: &EntryKind) -> bool {
         | EntryKind::CompactionEnded(_)
         | EntryKind::Prune(_)
         | EntryKind::WholeResult { .. }
+        | EntryKind::Metadata(_)
         | EntryKind::RunEnded { .. } => false,
     }
 }

@@ -100,6 +100,7 @@ pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
         | EntryKind::CompactionEnded(_)
         | EntryKind::Prune(_)
         | EntryKind::WholeResult { .. }
+        | EntryKind::Metadata(_)
         | EntryKind::RunEnded { .. } => 0,
     }
 }

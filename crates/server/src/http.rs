@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -35,6 +35,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+
+use crate::list::{List, Refused};
 
 use self::connections::{Connection, Connections};
 use self::guard::Guard;
@@ -261,9 +263,13 @@ impl<S: Send + Sync> FromRequestParts<S> for SessionId {
     }
 }
 
-async fn list(State(shared): State<Arc<Shared>>) -> Answer {
-    let sessions = shared.runtime.sessions().await.map_err(refused)?;
-    Ok(answer(&json!({ "sessions": sessions })))
+async fn list(State(shared): State<Arc<Shared>>, query: Query<Vec<(String, String)>>) -> Answer {
+    let bad = |reason: String| Refusal::new(StatusCode::BAD_REQUEST, &reason);
+    let page = List::from_pairs(query.0).map_err(bad)?.page(&shared.runtime).await;
+    page.map(|page| answer(&page)).map_err(|failed| match failed {
+        Refused::Parameters(reason) => bad(reason),
+        Refused::Failed(error) => refused(error),
+    })
 }
 
 async fn start(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answer {
@@ -273,8 +279,8 @@ async fn start(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Byte
 }
 
 async fn state(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
-    let state = shared.runtime.state(&id, Arc::clone(&shared.agent)).await.map_err(refused)?;
-    Ok(answer(&json!(state.ok_or_else(|| no_session(&id))?)))
+    let session = shared.runtime.session(&id).await.map_err(refused)?;
+    Ok(answer(&json!(session.state().await.map_err(refused)?)))
 }
 
 async fn delete(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
@@ -320,12 +326,7 @@ async fn compact(
 }
 
 async fn abort(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
-    match shared.runtime.find(&id).await.map_err(refused)? {
-        Some(session) => session.abort(),
-        // Where nothing is under way, nothing is woken to be told so.
-        None if is_stored(&shared, &id).await? => {}
-        None => return Err(no_session(&id)),
-    }
+    shared.runtime.session(&id).await.map_err(refused)?.abort();
     Ok(answer(&json!({ "session_id": id })))
 }
 
@@ -335,16 +336,8 @@ async fn open(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
 
 /// A session that is there, live or stored.
 async fn known(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
-    let is_live = shared.runtime.find(id).await.map_err(refused)?.is_some();
-    if is_live || is_stored(shared, id).await? { open(shared, id).await } else { Err(no_session(id)) }
-}
-
-async fn is_stored(shared: &Shared, id: &str) -> Result<bool, Refusal> {
-    Ok(shared.runtime.summary(id).await.map_err(refused)?.is_some())
-}
-
-fn no_session(id: &str) -> Refusal {
-    refused(Error::NoSession { session: id.to_owned() })
+    shared.runtime.session(id).await.map_err(refused)?;
+    open(shared, id).await
 }
 
 /// A place among the requests that wait for a run or a compaction.
@@ -382,7 +375,7 @@ fn refused(error: Error) -> Refusal {
         Error::NotIdle { .. } | Error::DuplicateKey { .. } | Error::Aborted | Error::Stopped { .. } => {
             (StatusCode::CONFLICT, "other")
         }
-        Error::NoSession { .. } => (StatusCode::NOT_FOUND, "other"),
+        Error::NoSession { .. } | Error::Deleted { .. } => (StatusCode::NOT_FOUND, "other"),
         error if error.is_invalid_request() => (StatusCode::BAD_REQUEST, "other"),
         Error::Closed => (StatusCode::SERVICE_UNAVAILABLE, "other"),
         Error::Store(store) => (store_status(store), "other"),

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use self::teller::{Teller, Telling};
 pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal, error_data};
+use crate::list::{List, Refused};
 
 mod teller;
 #[cfg(test)]
@@ -76,10 +77,6 @@ struct Branch {
 struct Named {
     session_id: String,
 }
-
-/// No parameters.
-#[derive(Deserialize)]
-struct Nothing {}
 
 /// What a request is answered with.
 enum Reply {
@@ -262,12 +259,15 @@ impl Server {
                 })));
             }
             "session/list" => {
-                let Nothing {} = call.params()?;
-                json!({ "sessions": self.runtime.sessions().await? })
+                let list: List = call.params()?;
+                list.page(&self.runtime).await.map_err(|refused| match refused {
+                    Refused::Parameters(reason) => Refusal::new(Refusal::INVALID_PARAMS, reason),
+                    Refused::Failed(error) => error.into(),
+                })?
             }
             "agent/state" => {
                 let Named { session_id } = call.params()?;
-                json!(self.state(session_id).await?)
+                json!(self.state(&session_id).await?)
             }
             "agent/abort" => {
                 let Named { session_id } = call.params()?;
@@ -290,15 +290,15 @@ impl Server {
         if let Some(key) = key {
             prompt = prompt.once(key);
         }
-        let mut submitted = prompt.submit().await?;
+        let mut run = prompt.start().await?;
         let id = id.cloned();
         Ok(Reply::Later(Box::pin(async move {
-            let entry = match submitted.recorded().await {
+            let entry = match run.recorded().await {
                 Ok(entry) => entry,
                 Err(error) => return Outcome { result: Err(error.into()), then: None },
             };
             let then = async move {
-                let mut params = match submitted.reply().await {
+                let mut params = match run.reply().await {
                     Ok(reply) => json!(reply),
                     Err(error) => json!({ "error": error_data(&error) }),
                 };
@@ -347,36 +347,18 @@ impl Server {
     }
 
     /// How a session stands. One that is not live is not woken.
-    async fn state(&self, id: String) -> Result<State, Refusal> {
-        if let Some(state) = self.runtime.state(&id, Arc::clone(&self.agent)).await? {
-            return Ok(state);
-        }
-        match self.sessions.get(&id) {
-            // It was started, nothing was said in it, and it sleeps: nothing waits that could begin.
-            Some(session) => Ok(session.handle.state().await?),
-            None => Err(Error::NoSession { session: id }.into()),
-        }
+    async fn state(&self, id: &str) -> Result<State, Refusal> {
+        Ok(self.runtime.session(id).await?.state().await?)
     }
 
     async fn abort(&self, id: &str) -> Result<(), Refusal> {
-        if let Some(session) = self.runtime.find(id).await? {
-            session.abort();
-            return Ok(());
-        }
-        // Where nothing is under way, nothing is woken to be told so.
-        self.check_known(id).await
-    }
-
-    async fn check_known(&self, id: &str) -> Result<(), Refusal> {
-        let is_known = self.sessions.contains_key(id) || self.runtime.summary(id).await?.is_some();
-        if is_known { Ok(()) } else { Err(Error::NoSession { session: id.to_owned() }.into()) }
+        self.runtime.session(id).await?.abort();
+        Ok(())
     }
 
     /// As [`Self::session`], of a session that is there.
     async fn known(&mut self, id: &str) -> Result<Started, Refusal> {
-        if self.runtime.find(id).await?.is_none() {
-            self.check_known(id).await?;
-        }
+        self.runtime.session(id).await?;
         self.session(id).await
     }
 

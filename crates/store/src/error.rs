@@ -67,10 +67,12 @@ pub enum StoreError {
         got: u64,
     },
     /// The string cannot be a session's id.
-    #[error("{session:?} cannot be a session's id: 1 to 64 of A-Z a-z 0-9 . _ - and not a dot in front")]
+    #[error("{session:?} cannot be a session's id: {reason}")]
     SessionId {
         /// The string, cut to 80 characters.
         session: String,
+        /// What is wrong with it.
+        reason: &'static str,
     },
     /// A batch, key or value is larger than the store accepts.
     #[error(

@@ -2,6 +2,8 @@
 //!
 //! Invariants: every append stores the head as it is after the append, so the newest record of a session has its head.
 
+use std::collections::BTreeMap;
+
 use greenroom_kernel::{EntryId, RunId, Usage};
 
 /// The state of a session after its newest entry. The store checks `entries` and sets `lost_from`; it stores the other
@@ -48,6 +50,12 @@ pub struct Head {
     pub updated_at_ms: u64,
     /// The session's name, for people.
     pub title: Option<String>,
+    /// What programs find the session by: names and values.
+    pub labels: BTreeMap<String, String>,
+    /// How the session's first message begins.
+    pub opening: Option<String>,
+    /// The run that was interrupted last, as long as it is unanswered and nothing was said since.
+    pub interrupted: Option<RunId>,
     /// The session that started this one, or that this one was branched from.
     pub parent_session: Option<String>,
     /// What the session is doing.
@@ -80,6 +88,8 @@ impl Head {
             created_at_ms: self.created_at_ms,
             updated_at_ms: self.updated_at_ms,
             title: self.title.clone(),
+            labels: self.labels.clone(),
+            opening: self.opening.clone(),
             parent_session: self.parent_session.clone(),
             provider: self.provider.clone(),
             model: self.model.clone(),
@@ -112,6 +122,9 @@ impl Default for Head {
             created_at_ms: 0,
             updated_at_ms: 0,
             title: None,
+            labels: BTreeMap::new(),
+            opening: None,
+            interrupted: None,
             parent_session: None,
             state: SessionState::Idle,
             lost_from: None,

@@ -21,6 +21,7 @@ use greenroom_kernel::EntryId;
 
 use crate::error::StoreError;
 use crate::files::create_own_dir;
+use crate::head::Head;
 pub(crate) use rows::{
     Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key, row_sum,
 };
@@ -284,6 +285,59 @@ impl Index {
             rows.push((session, row));
         }
         Ok((rows, sum))
+    }
+
+    /// The heads of the sessions after `after`, by id: at most `limit`, and fewer only where no more follow.
+    pub(crate) fn heads(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Head)>, StoreError> {
+        let mut heads = Vec::new();
+        let mut from = after.map_or_else(|| b"h".to_vec(), |after| key::after(&key::row(after)));
+        while heads.len() < limit {
+            let (pairs, next) = self.first_in_range(&from, b"i", limit - heads.len())?;
+            for (key, value) in pairs {
+                let session = key::split(&key).map(|(session, _)| session.to_owned());
+                let (Some(session), Some(row)) = (session, Row::decode(&value)) else {
+                    return Err(index_error("a session's row does not decode"));
+                };
+                heads.push((session, row.head));
+            }
+            match next {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+        Ok(heads)
+    }
+
+    /// About the first `limit` pairs with keys in `from..until`, in order, and where the rest begins, if there may be
+    /// more. Fewer than `limit` are given where staged changes removed some.
+    fn first_in_range(
+        &self,
+        from: &[u8],
+        until: &[u8],
+        limit: usize,
+    ) -> Result<(Vec<Pair>, Option<Vec<u8>>), StoreError> {
+        let bounds = (Bound::Included(from), Bound::Excluded(until));
+        // The staged changes are read first, as for a whole range.
+        let newer: Vec<Change> = {
+            let staged = self.staged.read().unwrap_or_else(PoisonError::into_inner);
+            let range = staged.table.range::<[u8], _>(bounds).take(limit);
+            range.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        let older = self.with(|database| {
+            let range = database.range(from..until).take(limit);
+            range.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
+        })?;
+        let older: Vec<Pair> = older.unwrap_or_default();
+        // What lies behind the end of a cut list may have changes that were not read.
+        let end_of_older = older.last().filter(|_| older.len() == limit).map(|(key, _)| key.clone());
+        let end_of_newer = newer.last().filter(|_| newer.len() == limit).map(|(key, _)| key.clone());
+        let end = end_of_older.into_iter().chain(end_of_newer).min();
+        let mut merged: BTreeMap<Vec<u8>, Option<Vec<u8>>> =
+            older.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        merged.extend(newer);
+        merged.retain(|key, _| end.as_ref().is_none_or(|end| key <= end));
+        let pairs = merged.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+        Ok((pairs, end.map(|end| key::after(&end))))
     }
 
     /// The rows of all segments, by number.

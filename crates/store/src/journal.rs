@@ -42,8 +42,6 @@ const FRAME_PADDING: [u8; 2] = [0; 2];
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"GRS1");
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"GRF1");
 const TRAILER_MAGIC: u32 = u32::from_le_bytes(*b"GRT1");
-/// The longest session id, in bytes.
-pub(crate) const SESSION_BYTES_MAX: usize = 64;
 
 /// A segment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +172,7 @@ impl NewFrame {
     pub(crate) fn encode(&self, buffer: &mut Vec<u8>, group: u64, seed: u32, chain: u32) -> (Frame, u32) {
         let start = buffer.len();
         let length = u32::try_from(self.length()).expect("payloads are limited to far less than 4 GiB");
-        let session_length = u8::try_from(self.session.len()).expect("session ids have at most 64 bytes");
+        let session_length = u8::try_from(self.session.len()).expect("session ids have at most 255 bytes");
         buffer.extend(FRAME_MAGIC.to_le_bytes());
         buffer.extend([0; 4]);
         buffer.extend(crc32c::crc32c_append(seed, &self.payload).to_le_bytes());

@@ -46,7 +46,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use greenroom_kernel::{Entry, EntryId};
+use greenroom_kernel::{Entry, EntryId, session_id};
 use tokio::sync::{mpsc, oneshot};
 
 pub use error::{Notice, StoreError};
@@ -358,6 +358,18 @@ impl Store {
         }
     }
 
+    /// The sessions after `after` and their heads, ordered by id: at most `limit`, and fewer only where no more follow.
+    /// This blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Index`], [`StoreError::Closed`].
+    pub fn page(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Head)>, StoreError> {
+        match self.inner.as_ref() {
+            Inner::Memory(memory) => Ok(open_memory(memory)?.page(after, limit)),
+            Inner::Disk(disk) => disk.index.heads(after, limit),
+        }
+    }
+
     /// All sessions and their heads, ordered by id. This blocks on the disk.
     ///
     /// # Errors
@@ -658,12 +670,8 @@ fn check_size(what: &'static str, size: usize, limit: u64) -> Result<(), StoreEr
 }
 
 fn check_session(session: &str) -> Result<(), StoreError> {
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    let is_right = !session.is_empty()
-        && session.len() <= journal::SESSION_BYTES_MAX
-        && !session.starts_with('.')
-        && session.bytes().all(is_allowed);
-    if is_right { Ok(()) } else { Err(StoreError::SessionId { session: session.chars().take(80).collect() }) }
+    session_id::check(session)
+        .map_err(|reason| StoreError::SessionId { session: session.chars().take(80).collect(), reason })
 }
 
 /// Checks what can be checked without reading the session: its id, the sizes, that the ids are dense and that the head

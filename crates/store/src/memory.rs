@@ -4,6 +4,7 @@
 //! a file to simulate a failing disk, an append is first written to it; if that fails, the append changes nothing.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -74,6 +75,12 @@ impl Memory {
         let known = known.ok_or_else(|| StoreError::NotFound { session: session.to_owned() })?;
         let from = usize::try_from(from.0).unwrap_or(usize::MAX).min(known.entries.len());
         Ok(known.entries[from..].to_vec())
+    }
+
+    pub(crate) fn page(&self, after: Option<&str>, limit: usize) -> Vec<(String, Head)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let sessions = self.sessions.range::<str, _>((from, Bound::Unbounded)).take(limit);
+        sessions.map(|(session, known)| (session.clone(), known.head.clone())).collect()
     }
 
     pub(crate) fn list(&self) -> Vec<(String, Head)> {

@@ -304,7 +304,9 @@ async fn a_live_session_refuses_an_agent_that_cannot_work_and_goes_on_as_it_was(
     // With another model it goes on.
     runtime.close("s").await.unwrap();
     assert!(runtime.open("s", &unusable[2].0).await.is_err());
-    let stored = runtime.state("s", &unusable[2].0).await.unwrap().expect("it can be looked at");
+    let asleep = runtime.session("s").await.unwrap();
+    assert!(!asleep.is_live());
+    let stored = asleep.state().await.unwrap();
     assert_eq!(stored.status, Status::Idle);
     let other = Agent::new("other").context_window(50_000).instructions(text("rules", 7_000));
     runtime.open("s", &other).await.unwrap().prompt("and on").await.unwrap();

@@ -263,6 +263,15 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     tokio::time::sleep(Duration::from_secs(2)).await;
     let _ = ask("close", runtime.close(VICTIM)).await;
     let _ = ask("a compaction that was cancelled", compaction).await;
+    // A run that the close cuts off is finished by another opening.
+    let cut_off = later("slow three");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let _ = ask("close", runtime.close(VICTIM)).await;
+    let _ = ask("cut off", cut_off).await;
+    let definition = Arc::clone(&definitions[1]);
+    let finish = runtime.resume_all(move |session| (session.id == VICTIM).then(|| Arc::clone(&definition)));
+    let _ = ask("finish", finish).await;
+    let _ = ask("clear", session.clear_inbox()).await;
     let _ = ask("state", session.state()).await;
     tokio::time::sleep(Duration::from_secs(1_800)).await;
 

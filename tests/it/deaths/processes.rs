@@ -111,7 +111,10 @@ fn child() {
                 for run in 0_u64.. {
                     let text = format!("prompt {seed} {number} {run} {}", "thing ".repeat(50));
                     let said = if run % 5 == 4 {
-                        session.steer(text).await.map(|entry| format!("steered {} {entry}", session.id()))
+                        session
+                            .steer(text)
+                            .await
+                            .map(|sent| format!("steered {} {}", session.id(), sent.entry()))
                     } else {
                         session
                             .prompt(text)

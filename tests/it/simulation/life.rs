@@ -349,12 +349,19 @@ impl World<'_> {
             43..=51 => {
                 let (number, text) = self.new_input(index, "steer");
                 input = Some(number);
-                ("steer", async move { session.steer(text).await.map(Done::Queued) }.boxed())
+                (
+                    "steer",
+                    async move { session.steer(text).await.map(|sent| Done::Queued(sent.entry())) }.boxed(),
+                )
             }
             52..=59 => {
                 let (number, text) = self.new_input(index, "follow_up");
                 input = Some(number);
-                ("follow_up", async move { session.follow_up(text).await.map(Done::Queued) }.boxed())
+                (
+                    "follow_up",
+                    async move { session.follow_up(text).await.map(|sent| Done::Queued(sent.entry())) }
+                        .boxed(),
+                )
             }
             60..=65 => {
                 session.abort();

@@ -160,6 +160,7 @@ impl Record {
                 self.happened("a run fell back");
             }
             EntryKind::WholeResult { .. } => self.happened("a large result was kept beside the path"),
+            EntryKind::Metadata(_) => self.happened("a title or a label was set"),
             EntryKind::CompactionUndone { compaction } => {
                 let undone = &self.entries[place(*compaction)].kind;
                 let is_debt = undone.as_compaction().is_some_and(|compaction| !compaction.debt.is_empty());
@@ -169,9 +170,9 @@ impl Record {
                     _ => {}
                 }
             }
-            EntryKind::Note { kind, data } if kind == "run_resumed" => {
+            EntryKind::Note { kind, .. } if kind == "run_resumed" => {
                 assert_eq!(self.open_run, None, "entry {id}: a run is resumed within another");
-                self.open_run = Some(EntryId(data.parse().expect("a note of ours")));
+                self.open_run = Some(id);
             }
             EntryKind::RunEnded { run, .. } => {
                 assert_eq!(self.open_run, Some(*run), "entry {id}: an end of a run without its beginning");

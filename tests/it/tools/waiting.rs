@@ -65,7 +65,7 @@ async fn a_tool_that_waits_for_its_own_session_is_told() {
         },
         |session| {
             Box::pin(async move {
-                let submitted = session.prompt("again").submit().await?;
+                let submitted = session.prompt("again").start().await?;
                 submitted.reply().await.map(|reply| reply.text)
             })
         },

@@ -98,6 +98,7 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         | EntryKind::LeafMoved { .. }
         | EntryKind::Spent(_)
         | EntryKind::WholeResult { .. }
+        | EntryKind::Metadata(_)
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
         | EntryKind::RunEnded { .. } => custom("greenroom.record", &Value::Null),

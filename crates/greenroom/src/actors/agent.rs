@@ -22,7 +22,7 @@ use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::message::{
     AgentMessage, Answer, BeginRun, Measurement, ModelOutcome, RunAttempt, SessionMail, SessionMessage,
-    TrackerMessage,
+    TrackerMessage, tell_all,
 };
 use crate::shared::SessionShared;
 use crate::trace;
@@ -130,7 +130,7 @@ impl AgentState {
                 }
                 if let Some(answer) = then.and_then(|then| then.take()) {
                     let Answer { to, reply } = *answer;
-                    let _ = to.send(reply);
+                    tell_all(to, || reply.clone());
                 }
             }
             AgentMessage::FlushEvents => self.tell_session(SessionMessage::EventsFlushed),
@@ -223,7 +223,12 @@ impl AgentState {
         if let Some(changed) = changed {
             self.publish(stamp, changed);
         }
-        self.input(myself, stamp, Input::Begin);
+        if self.current(stamp).is_some_and(|running| running.begin.cancel.is_cancelled()) {
+            // It was aborted before it began: nothing of it is done.
+            self.abort(myself, stamp, AbortCause::Asked);
+        } else {
+            self.input(myself, stamp, Input::Begin);
+        }
     }
 
     /// The output limit that requests carry by themselves, in tokens. The one that the provider would set must be known
@@ -432,9 +437,9 @@ impl AgentState {
         let cancel = begin.cancel.child_token();
         let call = running.call;
         running.model = Some(cancel.clone().drop_guard());
-        let span = running.step_span.clone();
-        let task =
-            model_task::ModelTask { agent: myself.clone(), deps, shared, lane, stamp, call, cancel, span };
+        let (span, link) = (running.step_span.clone(), Arc::clone(&begin.link));
+        let agent = myself.clone();
+        let task = model_task::ModelTask { agent, deps, shared, lane, stamp, call, cancel, link, span };
         tokio::spawn(task.run(request));
     }
 

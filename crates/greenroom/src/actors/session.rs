@@ -63,6 +63,8 @@ pub(crate) struct SessionArguments {
     pub(crate) deps: Arc<Deps>,
     pub(crate) shared: Arc<SessionShared>,
     pub(crate) supervisor: ActorRef<SupervisorMessage>,
+    /// Whether what was interrupted is finished before anything that waits.
+    pub(crate) finishes: bool,
 }
 
 /// What the session owns.
@@ -102,6 +104,8 @@ pub(crate) struct SessionState {
     model_warnings: Vec<String>,
     /// It is to end as soon as nothing is under way.
     is_stopping: bool,
+    /// What was interrupted is to be finished before anything that waits.
+    finishes: bool,
 }
 
 impl Actor for Session {
@@ -127,6 +131,9 @@ impl Actor for Session {
         let events: Vec<Arc<Event>> = state.outgoing.iter().cloned().collect();
         state.tell_agent(AgentMessage::Broadcast { events, then: None });
         state.recover().await;
+        if std::mem::take(&mut state.finishes) {
+            state.finish_interrupted().await;
+        }
         state.settle().await;
         state.watch_idleness();
         Ok(())
@@ -189,7 +196,13 @@ impl SessionState {
         match message {
             SessionMessage::Prompt { content, options, reply } => self.prompt(content, options, reply).await,
             SessionMessage::Resume { options, reply } => self.resume(options, reply).await,
-            SessionMessage::Input { content, delivery, reply } => self.input(content, delivery, reply).await,
+            SessionMessage::Finish(reply) => self.finish(reply).await,
+            SessionMessage::Input { content, delivery, early_aborts, reply } => {
+                self.input(content, delivery, early_aborts, reply).await;
+            }
+            SessionMessage::Amend { amendment, reply } => {
+                let _ = reply.send(self.amend(amendment).await);
+            }
             SessionMessage::Withdraw { ticket } => self.withdraw(ticket).await,
             SessionMessage::CompactManually { options, reply } => self.compact_manually(options, reply),
             SessionMessage::CompactAfterRun { options, needs_news } => {
@@ -315,10 +328,7 @@ impl SessionState {
         then: &mut Option<RunCompletion>,
     ) -> Result<()> {
         if self.log.is_empty() {
-            draft.head.created_at_ms = draft.head.updated_at_ms;
-            self.definition.provider().clone_into(&mut draft.head.provider);
-            self.definition.model().clone_into(&mut draft.head.model);
-            draft.head.parent_session = self.shared.parent.as_deref().map(str::to_owned);
+            draft.begin(self.definition.provider(), self.definition.model(), self.shared.parent.as_deref());
         }
         if (draft.head.provider.as_str(), draft.head.model.as_str())
             == (self.definition.provider(), self.definition.model())
@@ -432,7 +442,8 @@ impl SessionState {
         if version != self.definition.settings_version {
             self.definition.settings_version = version;
             trace::settings_changed(&self.shared.id, version);
-            if let Err(error) = self.configure(self.shared.agent()) {
+            let agent = self.shared.agent().unwrap_or_else(|| Arc::clone(&self.definition.agent));
+            if let Err(error) = self.configure(agent) {
                 self.warn(format!("what changed is not used in this session: {error}"));
             }
         }
@@ -444,7 +455,7 @@ impl SessionState {
     /// They cannot work. Nothing is changed then.
     fn configure(&mut self, agent: Arc<Agent>) -> Result<()> {
         let new = Definition::resolve(&self.deps, Arc::clone(&agent), self.log.pinned_tokens())?;
-        self.shared.set_agent(agent);
+        self.shared.set_agent(Some(agent));
         if self.run.is_none() || new.is_same_model(&self.definition) {
             self.next_definition = None;
             self.take_definition(new);
@@ -510,8 +521,8 @@ impl SessionState {
                 (true, None) => Status::Idle,
             },
             waiting: self.inbox.waiting(&self.log).count(),
-            is_unanswered: self.run.is_none() && runs::unanswered(&self.log).is_some(),
-            ..state_by_log(&self.shared.id, &self.log, &self.definition, self.shared.context())
+            is_unanswered: self.run.is_none() && self.log.unanswered().is_some(),
+            ..state_by_log(&self.shared.id, &self.log, self.definition.model(), self.shared.context())
         }
     }
 
@@ -563,7 +574,7 @@ impl SessionState {
     fn stop(&mut self) {
         self.is_stopping = true;
         // The ends of what is cancelled come back as messages, and then it stops.
-        self.shared.cancel_run();
+        self.interrupt_run();
         self.cancel_compaction("the session is closed");
     }
 
@@ -647,12 +658,12 @@ fn is_answer(kind: &EntryKind) -> bool {
     })
 }
 
-/// How a session with nothing under way stands, as far as its log and its definition say.
-fn state_by_log(id: &str, log: &Log, definition: &Definition, context: ContextUsage) -> State {
+/// How a session with nothing under way stands, as far as its log says; `model` answers in it.
+fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> State {
     let bill = log.bill();
     State {
         id: id.to_owned(),
-        model: definition.model().to_owned(),
+        model: model.to_owned(),
         entries: log.head().entries,
         context,
         context_window: context.window,
@@ -661,7 +672,7 @@ fn state_by_log(id: &str, log: &Log, definition: &Definition, context: ContextUs
         cost_microdollars: bill.cost_microdollars,
         status: Status::Idle,
         waiting: log.inbox().len(),
-        is_unanswered: runs::unanswered(log).is_some(),
+        is_unanswered: log.unanswered().is_some(),
         lost_from: log.head().lost_from,
     }
 }

@@ -10,12 +10,15 @@ use std::time::Duration;
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, ActorStatus, SupervisionEvent};
 use tokio::sync::oneshot;
 
-use crate::actors::session::{Session, SessionArguments};
+use crate::actors::session::{Session, SessionArguments, stored};
 use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
 use crate::event::EventKind;
-use crate::message::{OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage};
+use crate::message::{
+    AmendRequest, HeldWork, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage,
+    tell_all,
+};
 use crate::restarts::{RESTARTS_MAX, Restarts};
 use crate::shared::SessionShared;
 
@@ -48,6 +51,22 @@ struct Supervised {
     generation: u64,
     /// The definition before the one that it is being started with; it holds again where that one cannot work.
     agent_before: Option<Arc<Agent>>,
+    /// Whether what was interrupted is to be finished as soon as it is up.
+    finishes: bool,
+}
+
+impl Supervised {
+    fn new(shared: Arc<SessionShared>, phase: Phase) -> Self {
+        Self {
+            shared,
+            phase,
+            restarts: Restarts::default(),
+            is_restart: false,
+            generation: 0,
+            agent_before: None,
+            finishes: false,
+        }
+    }
 }
 
 enum Phase {
@@ -57,6 +76,8 @@ enum Phase {
     Live(ActorRef<SessionMail>),
     /// The session is ending in order.
     Closing(Wanted),
+    /// The session has no actors, and is changed or deleted in the store.
+    Held(Wanted),
     /// The session died too often and was given up.
     Failed(String),
 }
@@ -65,20 +86,38 @@ enum Phase {
 #[derive(Default)]
 struct Wanted {
     /// The session is to be live, with these definitions.
-    live: Vec<Opener>,
+    live: Vec<OpenRequest>,
     /// The session is to be closed.
     closed: Vec<oneshot::Sender<()>>,
-}
-
-/// Who opens a session, and with which definition.
-struct Opener {
-    agent: Arc<Agent>,
-    reply: ReplyTo<Arc<SessionShared>>,
+    /// The session is to be deleted when it is closed.
+    deleted: Vec<ReplyTo<()>>,
+    /// The session is to be changed.
+    amended: Vec<AmendRequest>,
 }
 
 impl Wanted {
-    fn live(opener: Opener) -> Self {
-        Self { live: vec![opener], closed: Vec::new() }
+    fn live(opener: OpenRequest) -> Self {
+        Self { live: vec![opener], ..Self::default() }
+    }
+}
+
+/// What ends with a session's actors.
+enum Closer {
+    /// Nobody waits for it.
+    Nobody,
+    /// Somebody is told when the actors are gone.
+    Told(oneshot::Sender<()>),
+    /// The session is deleted when the actors are gone.
+    Deletes(ReplyTo<()>),
+}
+
+impl Wanted {
+    fn add(&mut self, closer: Closer) {
+        match closer {
+            Closer::Nobody => {}
+            Closer::Told(done) => self.closed.push(done),
+            Closer::Deletes(reply) => self.deleted.push(reply),
+        }
     }
 }
 
@@ -149,12 +188,16 @@ impl SupervisorState {
                     self.start(myself, &id);
                 }
             }
-            SupervisorMessage::Idle { id } => self.close(&id, None),
-            SupervisorMessage::Close { id, done } => self.close(&id, Some(done)),
+            SupervisorMessage::Idle { id } => self.close(myself, &id, Closer::Nobody),
+            SupervisorMessage::Close { id, done } => self.close(myself, &id, Closer::Told(done)),
+            SupervisorMessage::Delete { id, reply } => self.close(myself, &id, Closer::Deletes(reply)),
+            SupervisorMessage::Amend(request) => self.amend(myself, request),
+            SupervisorMessage::Released { id, generation, done } => {
+                self.released(myself, &id, generation, done);
+            }
             SupervisorMessage::Reconfigure(done) => {
                 for session in self.sessions.values() {
-                    if let Phase::Live(actor) = &session.phase {
-                        let agent = session.shared.agent();
+                    if let (Phase::Live(actor), Some(agent)) = (&session.phase, session.shared.agent()) {
                         let _ = actor.cast(SessionMessage::Configure { agent, reply: None }.into());
                     }
                 }
@@ -171,7 +214,16 @@ impl SupervisorState {
                 let _ = reply.send(self.sessions.values().filter_map(ask).collect());
             }
             SupervisorMessage::Find { id, reply } => {
-                let _ = reply.send(self.sessions.get(&id).map(|session| Arc::clone(&session.shared)));
+                let _ = reply.send(self.known(&id));
+            }
+            SupervisorMessage::Attach { id, parent, reply } => {
+                let shared = self.known(&id).unwrap_or_else(|| {
+                    let unpublished = self.unpublished.get(&id).copied();
+                    let shared = Arc::new(SessionShared::new(Arc::clone(&id), parent, None, unpublished));
+                    self.fall_asleep(&shared);
+                    shared
+                });
+                let _ = reply.send(shared);
             }
             SupervisorMessage::Live(reply) => {
                 let live =
@@ -182,60 +234,84 @@ impl SupervisorState {
                 self.shutdown = Some(done);
                 let ids: Vec<Arc<str>> = self.sessions.keys().cloned().collect();
                 for id in ids {
-                    self.close(&id, None);
+                    self.close(myself, &id, Closer::Nobody);
                 }
                 self.stop_when_empty(myself);
             }
         }
     }
 
+    /// What is shared of a session that has actors, or that somebody holds.
+    fn known(&self, id: &Arc<str>) -> Option<Arc<SessionShared>> {
+        let live = self.sessions.get(id).map(|session| Arc::clone(&session.shared));
+        live.or_else(|| self.asleep.get(id).and_then(Weak::upgrade))
+    }
+
     fn open(&mut self, myself: &ActorRef<SupervisorMessage>, request: OpenRequest) {
-        let OpenRequest { id, agent, parent, resume_failed, reply } = request;
         if self.shutdown.is_some() {
-            let _ = reply.send(Err(Error::Closed));
+            let _ = request.reply.send(Err(Error::Closed));
             return;
         }
+        let id = Arc::clone(&request.id);
+        let is_wake = match &request.reason {
+            OpenReason::Wake(shared) if shared.is_deleted() => {
+                let _ = request.reply.send(Err(Error::Deleted { session: id.to_string() }));
+                return;
+            }
+            OpenReason::Wake(_) => true,
+            OpenReason::Open | OpenReason::Finish => false,
+        };
         if let Some(session) = self.sessions.get_mut(&id) {
             match &mut session.phase {
-                Phase::Live(actor) => hand_over(&session.shared, actor, Opener { agent, reply }),
-                Phase::Starting(wanted) | Phase::Closing(wanted) => wanted.live.push(Opener { agent, reply }),
-                Phase::Failed(reason) if !resume_failed => {
+                Phase::Live(actor) => hand_over(&session.shared, actor, request),
+                Phase::Starting(wanted) | Phase::Closing(wanted) | Phase::Held(wanted) => {
+                    wanted.live.push(request);
+                }
+                Phase::Failed(reason) if is_wake => {
                     let reason = reason.clone();
-                    let _ = reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
+                    let _ = request.reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
                 }
                 // Opening it again resumes it.
                 Phase::Failed(_) => {
-                    session.shared.set_agent(agent);
+                    session.agent_before = session.shared.agent();
+                    session.shared.set_agent(Some(Arc::clone(&request.agent)));
                     session.restarts = Restarts::default();
                     session.is_restart = false;
-                    session.phase =
-                        Phase::Starting(Wanted::live(Opener { agent: session.shared.agent(), reply }));
+                    session.finishes = matches!(request.reason, OpenReason::Finish);
+                    session.phase = Phase::Starting(Wanted::live(request));
                     self.start(myself, &id);
                 }
             }
             return;
         }
-        let unpublished = self.unpublished.remove(&id);
-        let known = self.asleep.remove(&id).and_then(|shared| shared.upgrade());
-        let known = known.filter(|shared| shared.parent == parent);
-        let agent_before = known.as_ref().map(|shared| shared.agent());
-        let shared = match known {
-            Some(shared) => {
-                shared.set_agent(Arc::clone(&agent));
-                shared
-            }
-            None => Arc::new(SessionShared::new(Arc::clone(&id), parent, Arc::clone(&agent), unpublished)),
-        };
-        let session = Supervised {
-            shared,
-            agent_before,
-            phase: Phase::Starting(Wanted::live(Opener { agent, reply })),
-            restarts: Restarts::default(),
-            is_restart: false,
-            generation: 0,
-        };
+        let (shared, agent_before) = self.shared_for(&request);
+        shared.set_agent(Some(Arc::clone(&request.agent)));
+        let finishes = matches!(request.reason, OpenReason::Finish);
+        let phase = Phase::Starting(Wanted::live(request));
+        let session = Supervised { agent_before, finishes, ..Supervised::new(shared, phase) };
         self.sessions.insert(Arc::clone(&id), session);
         self.start(myself, &id);
+    }
+
+    /// What is shared of a session that is to have actors, and the definition that it had.
+    fn shared_for(&mut self, request: &OpenRequest) -> (Arc<SessionShared>, Option<Arc<Agent>>) {
+        let id = &request.id;
+        let unpublished = self.unpublished.remove(id);
+        let asleep = self.asleep.remove(id).and_then(|shared| shared.upgrade());
+        let known = match &request.reason {
+            OpenReason::Wake(shared) => asleep.or_else(|| Some(Arc::clone(shared))),
+            OpenReason::Open | OpenReason::Finish => asleep,
+        };
+        match known.filter(|shared| request.parent.is_none() || shared.parent == request.parent) {
+            Some(shared) => {
+                let agent = shared.agent();
+                (shared, agent)
+            }
+            None => {
+                let parent = request.parent.clone();
+                (Arc::new(SessionShared::new(Arc::clone(id), parent, None, unpublished)), None)
+            }
+        }
     }
 
     /// Starts a session's actor in a task of its own.
@@ -248,6 +324,7 @@ impl SupervisorState {
             deps: Arc::clone(&self.deps),
             shared: Arc::clone(&session.shared),
             supervisor: myself.clone(),
+            finishes: std::mem::take(&mut session.finishes),
         };
         tokio::spawn(async move {
             let started = Actor::spawn_linked(None, Session, arguments, supervisor.get_cell()).await;
@@ -273,7 +350,7 @@ impl SupervisorState {
         };
         let wanted = match &mut session.phase {
             Phase::Starting(wanted) => std::mem::take(wanted),
-            Phase::Live(_) | Phase::Closing(_) | Phase::Failed(_) => return,
+            Phase::Live(_) | Phase::Closing(_) | Phase::Held(_) | Phase::Failed(_) => return,
         };
         match result {
             Ok(actor) => {
@@ -291,38 +368,177 @@ impl SupervisorState {
                     let reason = early.map_or("it died as it began", |(_, reason)| reason).to_owned();
                     self.actor_died(myself, actor.get_id(), &reason);
                 }
-                for closer in wanted.closed {
-                    self.close(id, Some(closer));
+                for request in wanted.amended {
+                    amend_live(&actor, request);
+                }
+                for closer in wanted.closed.into_iter().map(Closer::Told) {
+                    self.close(myself, id, closer);
+                }
+                for closer in wanted.deleted.into_iter().map(Closer::Deletes) {
+                    self.close(myself, id, closer);
                 }
                 if self.shutdown.is_some() {
-                    self.close(id, None);
+                    self.close(myself, id, Closer::Nobody);
                 }
             }
             Err(error) => {
                 let tried = session.shared.agent();
-                let is_refused = |opener: &Opener| session.is_restart || Arc::ptr_eq(&opener.agent, &tried);
-                let (refused, others): (Vec<_>, Vec<_>) = wanted.live.into_iter().partition(is_refused);
+                let is_refused = |opener: &OpenRequest| {
+                    session.is_restart
+                        || tried.as_ref().is_some_and(|tried| Arc::ptr_eq(&opener.agent, tried))
+                };
+                let Wanted { live, closed, deleted, amended } = wanted;
+                let (refused, others): (Vec<_>, Vec<_>) = live.into_iter().partition(is_refused);
                 for opener in refused {
                     let _ = opener.reply.send(Err(error.clone()));
                 }
-                if let Some(agent) = session.agent_before.take() {
-                    session.shared.set_agent(agent);
+                if !session.is_restart {
+                    session.shared.set_agent(session.agent_before.take());
                 }
-                if let Some(next) = others.first() {
-                    // Somebody else opens it with a definition that may work.
-                    session.agent_before = Some(session.shared.agent());
-                    session.shared.set_agent(Arc::clone(&next.agent));
-                    session.phase = Phase::Starting(Wanted { live: others, closed: wanted.closed });
-                    self.start(myself, id);
-                    return;
-                }
-                if session.is_restart && wanted.closed.is_empty() {
+                let is_awaited = !closed.is_empty() || !deleted.is_empty() || !others.is_empty();
+                let is_restart = session.is_restart;
+                if is_restart && !is_awaited {
                     self.died(myself, id, &error.to_string());
+                    // What was to be changed is tried when it is up again, or told that it failed.
+                    amended.into_iter().for_each(|request| self.amend(myself, request));
                 } else {
-                    self.forget(id);
-                    tell(wanted.closed);
-                    self.stop_when_empty(myself);
+                    // Somebody else may open it with a definition that works.
+                    self.go_on(myself, id, Wanted { live: others, closed, deleted, amended });
                 }
+            }
+        }
+    }
+
+    /// A session has no actors: it is deleted, changed or started again, as those want who wait for it.
+    fn go_on(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, mut wanted: Wanted) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        tell(std::mem::take(&mut wanted.closed));
+        if !wanted.deleted.is_empty() {
+            let replies = std::mem::take(&mut wanted.deleted);
+            session.phase = Phase::Held(wanted);
+            self.delete_held(myself, id, replies);
+        } else if !wanted.amended.is_empty() {
+            let request = wanted.amended.remove(0);
+            session.phase = Phase::Held(wanted);
+            self.amend_held(myself, id, request);
+        } else if let Some(first) = wanted.live.first().filter(|_| self.shutdown.is_none()) {
+            session.agent_before = session.shared.agent();
+            session.shared.set_agent(Some(Arc::clone(&first.agent)));
+            session.finishes = wanted.live.iter().any(|opener| matches!(opener.reason, OpenReason::Finish));
+            session.phase = Phase::Starting(wanted);
+            self.start(myself, id);
+        } else {
+            self.forget(id);
+        }
+        self.stop_when_empty(myself);
+    }
+
+    /// Deletes a session that has no actors, in a task of its own.
+    fn delete_held(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        replies: Vec<ReplyTo<()>>,
+    ) {
+        let (deps, session) = (Arc::clone(&self.deps), Arc::clone(id));
+        self.in_store(myself, id, async move {
+            let result = stored::delete(&deps, session).await;
+            HeldWork::Delete { result, replies }
+        });
+    }
+
+    /// Changes a session that has no actors, in a task of its own.
+    fn amend_held(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, request: AmendRequest) {
+        let deps = Arc::clone(&self.deps);
+        let Some(session) = self.sessions.get(id) else { return };
+        let shared = Arc::clone(&session.shared);
+        self.in_store(myself, id, async move {
+            let AmendRequest { amendment, reply, .. } = request;
+            let result = stored::amend(&deps, &shared, amendment).await;
+            HeldWork::Amend { result, reply }
+        });
+    }
+
+    fn in_store(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        work: impl Future<Output = HeldWork> + Send + 'static,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        self.generations += 1;
+        session.generation = self.generations;
+        let (generation, id, supervisor) = (session.generation, Arc::clone(id), myself.clone());
+        tokio::spawn(async move {
+            let done = work.await;
+            let _ = supervisor.cast(SupervisorMessage::Released { id, generation, done });
+        });
+    }
+
+    fn released(
+        &mut self,
+        myself: &ActorRef<SupervisorMessage>,
+        id: &Arc<str>,
+        generation: u64,
+        done: HeldWork,
+    ) {
+        let session = self.sessions.get_mut(id).filter(|session| session.generation == generation);
+        let Some(Supervised { shared, phase: Phase::Held(wanted), .. }) = session else { return };
+        let wanted = std::mem::take(wanted);
+        match done {
+            HeldWork::Amend { result, reply } => {
+                let _ = reply.send(result);
+                self.go_on(myself, id, wanted);
+            }
+            HeldWork::Delete { result: Ok(()), replies } => {
+                shared.mark_deleted();
+                shared.set_actor(None);
+                self.sessions.remove(id);
+                self.asleep.remove(id);
+                self.unpublished.remove(id);
+                let Wanted { live, closed, deleted, amended } = wanted;
+                let gone = || Error::Deleted { session: id.to_string() };
+                tell(closed);
+                tell_all(replies, || Ok(()));
+                tell_all(deleted, || Err(Error::NoSession { session: id.to_string() }));
+                amended.into_iter().for_each(|request| drop(request.reply.send(Err(gone()))));
+                // Another session of this id may begin; a handle of this one does not begin it.
+                live.into_iter().for_each(|request| self.open(myself, request));
+                self.stop_when_empty(myself);
+            }
+            HeldWork::Delete { result: Err(error), replies } => {
+                tell_all(replies, || Err(error.clone()));
+                self.go_on(myself, id, wanted);
+            }
+        }
+    }
+
+    /// Changes a session: by its actor, or in the store where it has none.
+    fn amend(&mut self, myself: &ActorRef<SupervisorMessage>, request: AmendRequest) {
+        let id = Arc::clone(&request.shared.id);
+        if self.shutdown.is_some() {
+            let _ = request.reply.send(Err(Error::Closed));
+            return;
+        }
+        if request.shared.is_deleted() {
+            let _ = request.reply.send(Err(Error::Deleted { session: id.to_string() }));
+            return;
+        }
+        match self.sessions.get_mut(&id).map(|session| &mut session.phase) {
+            Some(Phase::Live(actor)) => amend_live(actor, request),
+            Some(Phase::Starting(wanted) | Phase::Closing(wanted) | Phase::Held(wanted)) => {
+                wanted.amended.push(request);
+            }
+            Some(Phase::Failed(reason)) => {
+                let reason = reason.clone();
+                let _ = request.reply.send(Err(Error::SessionFailed { session: id.to_string(), reason }));
+            }
+            None => {
+                let shared = self.known(&id).unwrap_or_else(|| Arc::clone(&request.shared));
+                self.asleep.remove(&id);
+                let session = Supervised::new(shared, Phase::Held(Wanted::default()));
+                self.sessions.insert(Arc::clone(&id), session);
+                self.amend_held(myself, &id, request);
             }
         }
     }
@@ -337,12 +553,17 @@ impl SupervisorState {
             self.unpublished.insert(Arc::clone(id), below);
         }
         if Arc::strong_count(&shared) > 1 {
-            // Those that nobody holds any more go when the map would grow.
-            if self.asleep.len() == self.asleep.capacity() {
-                self.asleep.retain(|_, shared| shared.strong_count() > 0);
-            }
-            self.asleep.insert(Arc::clone(id), Arc::downgrade(&shared));
+            self.fall_asleep(&shared);
         }
+    }
+
+    /// Remembers what is shared of a session without actors, as long as somebody holds it.
+    fn fall_asleep(&mut self, shared: &Arc<SessionShared>) {
+        // Those that nobody holds any more go when the map would grow.
+        if self.asleep.len() == self.asleep.capacity() {
+            self.asleep.retain(|_, shared| shared.strong_count() > 0);
+        }
+        self.asleep.insert(Arc::clone(&shared.id), Arc::downgrade(shared));
     }
 
     /// An actor died: one that is not known yet is remembered until it is.
@@ -357,6 +578,8 @@ impl SupervisorState {
         match session.phase {
             Phase::Closing(_) => self.closed(myself, &id),
             Phase::Starting(_) | Phase::Live(_) | Phase::Failed(_) => self.died(myself, &id, reason),
+            // Its actors were gone before it was held.
+            Phase::Held(_) => {}
         }
     }
 
@@ -389,39 +612,46 @@ impl SupervisorState {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let wanted = match &mut session.phase {
             Phase::Closing(wanted) => std::mem::take(wanted),
-            Phase::Starting(_) | Phase::Live(_) | Phase::Failed(_) => return,
+            Phase::Starting(_) | Phase::Live(_) | Phase::Held(_) | Phase::Failed(_) => return,
         };
-        if wanted.live.is_empty() || self.shutdown.is_some() {
-            self.forget(id);
-        } else {
-            session.agent_before = Some(session.shared.agent());
-            session.shared.set_agent(Arc::clone(&wanted.live[0].agent));
-            session.phase = Phase::Starting(Wanted { live: wanted.live, closed: Vec::new() });
-            self.start(myself, id);
-        }
-        tell(wanted.closed);
-        self.stop_when_empty(myself);
+        self.go_on(myself, id, wanted);
     }
 
-    /// Ends a session's actors in order. A later request wakes it.
-    fn close(&mut self, id: &Arc<str>, done: Option<oneshot::Sender<()>>) {
+    /// Ends a session's actors in order. A later request wakes it, unless it is deleted.
+    fn close(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, closer: Closer) {
         let session = self.sessions.get_mut(id);
         match session.map(|session| (&session.shared, &mut session.phase)) {
             Some((shared, phase @ Phase::Live(_))) => {
                 shared.set_actor(None);
-                let wanted = Wanted { live: Vec::new(), closed: done.into_iter().collect() };
+                let mut wanted = Wanted::default();
+                wanted.add(closer);
                 if let Phase::Live(actor) = std::mem::replace(phase, Phase::Closing(wanted)) {
                     // A session that is dead already is closed when the report of its death arrives.
                     let _ = actor.cast(SessionMessage::Stop.into());
                 }
             }
             // One that is being started is closed when it is up.
-            Some((_, Phase::Starting(wanted) | Phase::Closing(wanted))) => wanted.closed.extend(done),
-            Some((_, Phase::Failed(_))) => {
-                self.forget(id);
-                tell(done);
+            Some((_, Phase::Starting(wanted) | Phase::Closing(wanted) | Phase::Held(wanted))) => {
+                wanted.add(closer);
             }
-            None => tell(done),
+            Some((_, Phase::Failed(_))) => {
+                let mut wanted = Wanted::default();
+                wanted.add(closer);
+                self.go_on(myself, id, wanted);
+            }
+            None => match closer {
+                Closer::Nobody => {}
+                Closer::Told(done) => tell([done]),
+                Closer::Deletes(reply) => {
+                    let known = self.known(id);
+                    let shared = known
+                        .unwrap_or_else(|| Arc::new(SessionShared::new(Arc::clone(id), None, None, None)));
+                    self.asleep.remove(id);
+                    let session = Supervised::new(shared, Phase::Held(Wanted::default()));
+                    self.sessions.insert(Arc::clone(id), session);
+                    self.delete_held(myself, id, vec![reply]);
+                }
+            },
         }
     }
 
@@ -435,14 +665,19 @@ impl SupervisorState {
 }
 
 /// Gives a live session to who opens it, as soon as it goes on with the opener's definition.
-fn hand_over(shared: &Arc<SessionShared>, actor: &ActorRef<SessionMail>, opener: Opener) {
-    let Opener { agent, reply } = opener;
-    if Arc::ptr_eq(&shared.agent(), &agent) {
+fn hand_over(shared: &Arc<SessionShared>, actor: &ActorRef<SessionMail>, opener: OpenRequest) {
+    let OpenRequest { agent, reply, .. } = opener;
+    if shared.agent().is_some_and(|current| Arc::ptr_eq(&current, &agent)) {
         let _ = reply.send(Ok(Arc::clone(shared)));
     } else {
         // One that is dead drops the reply, and then the session is opened again.
         let _ = actor.cast(SessionMessage::Configure { agent, reply: Some(reply) }.into());
     }
+}
+
+fn amend_live(actor: &ActorRef<SessionMail>, request: AmendRequest) {
+    let AmendRequest { amendment, reply, .. } = request;
+    let _ = actor.cast(SessionMessage::Amend { amendment, reply }.into());
 }
 
 /// Tells those who wanted a session closed that it is.

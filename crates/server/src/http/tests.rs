@@ -183,13 +183,20 @@ async fn bad_requests_are_problems() {
         (Method::GET, "/sessions/none", None, 404),
         (Method::POST, "/sessions/none/compact", None, 404),
         (Method::POST, "/sessions", Some(json!({ "id": "a" })), 400),
-        (Method::POST, "/sessions", Some(json!({ "session_id": "../a" })), 400),
+        (Method::POST, "/sessions", Some(json!({ "session_id": "a\u{1b}[2J" })), 400),
+        (Method::POST, "/sessions", Some(json!({ "session_id": ".." })), 400),
+        (Method::GET, "/sessions?limit=many", None, 400),
+        (Method::GET, "/sessions?limits=1", None, 400),
+        (Method::GET, "/sessions?order=size", None, 400),
+        (Method::GET, "/sessions?after=here", None, 400),
+        (Method::GET, "/sessions?label=tenant", None, 400),
         (Method::POST, "/sessions/a/prompt", Some(json!({ "text": " " })), 400),
         (Method::POST, "/sessions/a/prompt", None, 415),
         (Method::DELETE, "/sessions", None, 405),
         (Method::GET, "/sessions/a/prompt", None, 405),
         (Method::GET, "/sessions/%ff", None, 400),
-        (Method::GET, "/sessions/%2e%2e%2fa", None, 400),
+        (Method::GET, "/sessions/%2e%2e%2fa", None, 404),
+        (Method::GET, "/sessions/a%0ab", None, 400),
         (Method::POST, "/sessions/none/abort", None, 404),
         (Method::DELETE, "/sessions/none", None, 404),
     ];
@@ -203,6 +210,39 @@ async fn bad_requests_are_problems() {
     let (status, problem) = call(&server, Method::POST, "/sessions/a/prompt", Some(long)).await;
     assert_eq!((status, &problem["status"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!(413)));
     assert!(problem["detail"].as_str().unwrap().contains("4194304 bytes"), "{problem}");
+}
+
+/// Ids as people have them, in the path and in JSON; and lists of them in pages.
+#[tokio::test]
+async fn sessions_are_listed_in_pages_and_have_ids_as_people_have_them() {
+    let server = server().await;
+    let ids = ["../a", "a/b", "ada@example.org", "e\u{301}té", "user:42", "100%"];
+    let paths = ["%2e%2e%2fa", "a%2Fb", "ada@example.org", "e%CC%81t%C3%A9", "user:42", "100%25"];
+    for (id, path) in ids.iter().zip(paths) {
+        let body = Some(json!({ "text": "hello" }));
+        let (status, reply) = call(&server, Method::POST, &format!("/sessions/{path}/prompt"), body).await;
+        assert_eq!(status, StatusCode::OK, "{id}: {reply}");
+        let (_, state) = call(&server, Method::GET, &format!("/sessions/{path}"), None).await;
+        assert_eq!(&state["id"], id);
+    }
+    let mut listed = Vec::new();
+    let mut path = "/sessions?limit=4&order=newest".to_owned();
+    loop {
+        let (status, page) = call(&server, Method::GET, &path, None).await;
+        assert_eq!(status, StatusCode::OK, "{page}");
+        let sessions = page["sessions"].as_array().unwrap();
+        assert!(sessions.len() <= 4);
+        listed.extend(sessions.iter().map(|session| session["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next"].as_str() else { break };
+        let next: String = next.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        path = format!("/sessions?limit=4&order=newest&after={next}");
+    }
+    assert_eq!(listed, ids.iter().rev().map(ToString::to_string).collect::<Vec<_>>());
+    for (query, wanted) in [("unfinished=true", 0), ("label=tenant:42", 0), ("order=id", 6), ("", 6)] {
+        let (_, page) = call(&server, Method::GET, &format!("/sessions?{query}"), None).await;
+        assert_eq!(page["sessions"].as_array().unwrap().len(), wanted, "{query}: {page}");
+        assert_eq!(page["next"], Value::Null, "{query}");
+    }
 }
 
 #[tokio::test]
@@ -409,7 +449,7 @@ async fn looking_at_a_session_starts_nothing() {
     let crashing = start().await.unwrap();
     let session = crashing.open("a", Arc::new(Agent::new("simulated").context_window(8_000))).await.unwrap();
     for text in ["one", "two"] {
-        let mut submitted = session.prompt(text).submit().await.unwrap();
+        let mut submitted = session.prompt(text).start().await.unwrap();
         submitted.recorded().await.unwrap();
         std::mem::forget(submitted);
     }
@@ -470,7 +510,7 @@ async fn a_deleted_session_is_gone_and_so_are_its_bytes() {
 fn a_store_that_is_damaged_is_not_the_clients_fault() {
     let session = || "a".to_owned();
     for (error, status) in [
-        (StoreError::SessionId { session: session() }, 400),
+        (StoreError::SessionId { session: session(), reason: "why" }, 400),
         (StoreError::NotFound { session: session() }, 404),
         (StoreError::Quarantined { session: session(), from: EntryId(3) }, 409),
         (StoreError::Damaged { session: session(), entry: EntryId(3) }, 500),

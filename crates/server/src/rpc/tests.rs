@@ -123,7 +123,9 @@ async fn what_cannot_be_understood_is_refused_and_harms_nothing() {
         (r#"{"jsonrpc":"2.0","id":1,"method":"session/compact","params":{"session_id":"none"}}"#, -32_001),
         (r#"{"jsonrpc":"2.0","id":1,"method":"agent/state","params":{"session_id":"none"}}"#, -32_001),
         (r#"{"jsonrpc":"2.0","id":1,"method":"agent/abort","params":{"session_id":"none"}}"#, -32_001),
-        (r#"{"jsonrpc":"2.0","id":1,"method":"session/start","params":{"session_id":"../a"}}"#, -32_000),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"session/start","params":{"session_id":"a\u0007"}}"#, -32_000),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"session/list","params":{"after":"here"}}"#, -32_602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"session/list","params":{"order":"size"}}"#, -32_602),
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"session/branch","params":{"session_id":"a","entry_id":9}}"#,
             -32_001,
@@ -177,7 +179,7 @@ async fn a_notification_is_never_answered() {
     for line in [
         r#"{"jsonrpc":"2.0","method":"no/such"}"#,
         r#"{"jsonrpc":"2.0","method":"session/start","params":{"session":"a"}}"#,
-        r#"{"jsonrpc":"2.0","method":"session/start","params":{"session_id":"../a"}}"#,
+        r#"{"jsonrpc":"2.0","method":"session/start","params":{"session_id":".."}}"#,
         r#"{"jsonrpc":"2.0","method":"session/start","params":["a"]}"#,
         r#"{"jsonrpc":"2.0","method":"session/prompt","params":{"session_id":"a","text":" "}}"#,
         r#"{"jsonrpc":"2.0","method":"session/list"}"#,
@@ -432,4 +434,70 @@ async fn aborted_and_repeated_prompts_have_their_results_in_order() {
     let said = client.until_results(1).await;
     assert_eq!(story(&said).iter().filter(|line| *line == "run_end").count(), 1, "{said:?}");
     client.simulator.assert_clean();
+}
+
+/// A prompt and its abort in one write: the run is aborted, and no model is asked.
+#[tokio::test(start_paused = true)]
+async fn an_abort_right_after_its_prompt_aborts_it() {
+    for round in 0..40 {
+        let pace = Pace { chunks: 10, first_ms: 1_000, between_ms: 1_000 };
+        let mut client = Client::start_with(Store::memory(), pace).await;
+        if round % 2 == 0 {
+            client.call(1, "session/start", json!({ "session_id": "a" })).await;
+        }
+        let prompt = json!({ "jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": { "session_id": "a", "text": "x" } });
+        let abort =
+            json!({ "jsonrpc": "2.0", "id": 3, "method": "agent/abort", "params": { "session_id": "a" } });
+        client.send(&format!("{prompt}\n{abort}")).await;
+        let result = client.until(|message| message["method"] == "session/prompt_result").await;
+        assert_eq!(result["params"]["error"]["message"], "the run was aborted", "round {round}: {result}");
+        assert_eq!(client.simulator.calls(), 0, "round {round}");
+    }
+}
+
+/// An input that ends right after a prompt starts nothing that goes on unseen: each prompt has its result, and what it
+/// began is over when the server ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_that_ends_starts_nothing() {
+    let mut began = 0;
+    for _ in 0..80 {
+        let mut eight = tokio::task::JoinSet::new();
+        eight.extend((0..8).map(|_| async {
+            let pace = Pace { chunks: 300, first_ms: 5, between_ms: 20 };
+            let mut client = Client::start_with(Store::memory(), pace).await;
+            let simulator = client.simulator.clone();
+            client.request(1, "session/prompt", json!({ "session_id": "a", "text": "x" })).await;
+            let said = client.end().await;
+            let results: Vec<_> =
+                said.iter().filter(|message| message["method"] == "session/prompt_result").collect();
+            assert_eq!(results.len(), 1, "{said:?}");
+            assert!(results[0]["params"]["error"].is_object(), "it ran to its end: {said:?}");
+            assert_eq!(simulator.in_flight(), 0);
+            simulator.calls()
+        }));
+        began += eight.join_all().await.into_iter().sum::<u64>();
+    }
+    assert!(began <= 640, "{began}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_are_listed_in_pages() {
+    let mut client = Client::start().await;
+    for (id, name) in ["c", "a/b", "user:42"].into_iter().enumerate() {
+        let id = u64::try_from(id).unwrap();
+        client.call(id, "session/prompt", json!({ "session_id": name, "text": "x" })).await;
+        client.until(|message| message["method"] == "session/prompt_result").await;
+    }
+    let first = client.call(10, "session/list", json!({ "limit": 2 })).await;
+    let ids = |page: &Value| -> Vec<String> {
+        let sessions = page["result"]["sessions"].as_array().unwrap();
+        sessions.iter().map(|session| session["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids(&first), ["a/b", "c"]);
+    let after = json!({ "limit": 2, "after": first["result"]["next"] });
+    let second = client.call(11, "session/list", after).await;
+    assert_eq!((ids(&second), &second["result"]["next"]), (vec!["user:42".to_owned()], &Value::Null));
+    let none = json!({ "unfinished": true, "labels": { "tenant": "42" }, "order": "newest" });
+    assert!(ids(&client.call(12, "session/list", none).await).is_empty());
+    assert_eq!(ids(&client.call(13, "session/list", json!({})).await).len(), 3);
 }

@@ -39,7 +39,7 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        let is_unknown = matches!(error, Error::NoSession { .. });
+        let is_unknown = matches!(error, Error::NoSession { .. } | Error::Deleted { .. });
         Self {
             code: if is_unknown { Self::NO_SESSION } else { Self::SERVER_ERROR },
             message: error.to_string(),

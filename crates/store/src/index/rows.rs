@@ -10,7 +10,7 @@ use crate::head::Head;
 use crate::record;
 
 /// The version of everything in the index. An index of another version is built again.
-const INDEX_VERSION: u8 = 1;
+const INDEX_VERSION: u8 = 2;
 
 /// Where a frame lies in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,6 +252,11 @@ pub(crate) mod key {
     /// A [`super::PartRow`].
     pub(crate) fn part(id: &str, sequence: u64) -> Vec<u8> {
         session(b'p', id, &sequence.to_be_bytes())
+    }
+
+    /// The first key after this one.
+    pub(crate) fn after(key: &[u8]) -> Vec<u8> {
+        [key, &[0]].concat()
     }
 
     /// A session's [`super::Row`].

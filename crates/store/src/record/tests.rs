@@ -3,11 +3,12 @@
 
 mod v2;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{
-    CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, EntryRange, Prune, PrunedResult,
-    Shell, Spender, Spent, Trigger,
+    CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, EntryRange, Metadata, Prune,
+    PrunedResult, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -156,6 +157,7 @@ fn kind_name(kind: &EntryKind) -> &'static str {
         EntryKind::Spent(_) => "spent",
         EntryKind::Prune(_) => "prune",
         EntryKind::WholeResult { .. } => "whole_result",
+        EntryKind::Metadata(_) => "metadata",
         EntryKind::CompactionStarted(_) => "compaction_started",
         EntryKind::CompactionEnded(_) => "compaction_ended",
         EntryKind::RunEnded { .. } => "run_ended",
@@ -295,6 +297,9 @@ fn kinds() -> Vec<EntryKind> {
     })));
     kinds.push(EntryKind::WholeResult { call_id: "c".to_owned(), content: text("w") });
     kinds.push(ended(CompactionOutcome::Pruned { reason: reason() }));
+    kinds.push(EntryKind::Metadata(Metadata::Title { title: Some("t".to_owned()) }));
+    let (name, value) = ("n".to_owned(), Some("v".to_owned()));
+    kinds.push(EntryKind::Metadata(Metadata::Label { name, value }));
     kinds
 }
 
@@ -320,6 +325,9 @@ fn head() -> Head {
         created_at_ms: 14,
         updated_at_ms: 15,
         title: Some("t".to_owned()),
+        labels: BTreeMap::from([("a".to_owned(), "b".to_owned()), ("c".to_owned(), "d".to_owned())]),
+        opening: Some("o".to_owned()),
+        interrupted: Some(EntryId(6)),
         parent_session: Some("s".to_owned()),
         state: SessionState::Failed { reason: "why".to_owned() },
         lost_from: Some(EntryId(4)),

@@ -4,14 +4,16 @@
 //! another field. A new variant may be added at the end of an enum. Everything else needs a new version; see
 //! `docs/record-versions.md`. JSON is stored as text. What can be computed from other fields is not stored.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bincode::de::Decoder;
 use bincode::enc::Encoder;
 use bincode::error::{DecodeError, EncodeError};
+use bincode::{Decode as _, Encode as _};
 use greenroom_kernel::entry::{
-    Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, EntryRange, Prune,
-    PrunedResult, Shell, Spender, Spent, Trigger,
+    Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, EntryRange,
+    Metadata, Prune, PrunedResult, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -60,6 +62,9 @@ stored_struct!(V1: Head {
     parent_session: Option<String>,
     state: SessionState,
     lost_from: Option<EntryId>,
+    labels: BTreeMap<String, String>,
+    opening: Option<String>,
+    interrupted: Option<EntryId>,
 });
 
 stored_enum!(V1: SessionState { 0 = Idle, 1 = Working, 2 = Failed { reason: String } });
@@ -93,6 +98,12 @@ stored_enum!(V1: EntryKind {
     16 = Spent(spent: Spent),
     17 = Prune(prune: Box<Prune>),
     18 = WholeResult { call_id: String, content: Vec<Block> },
+    19 = Metadata(metadata: Metadata),
+});
+
+stored_enum!(V1: Metadata {
+    0 = Title { title: Option<String> },
+    1 = Label { name: String, value: Option<String> },
 });
 
 stored_enum!(V1: Message {
@@ -293,6 +304,25 @@ impl Stored<V1> for FileOps {
         let read: Vec<String> = Stored::<V1>::read(decoder)?;
         let modified: Vec<String> = Stored::<V1>::read(decoder)?;
         Ok(Self::new(read, modified))
+    }
+}
+
+/// Stored as the list of names and values, sorted by name.
+impl Stored<V1> for BTreeMap<String, String> {
+    fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        (self.len() as u64).encode(encoder)?;
+        self.iter().try_for_each(|(name, value)| {
+            name.encode(encoder)?;
+            value.encode(encoder)
+        })
+    }
+
+    fn read<D: Decoder>(decoder: &mut D) -> Result<Self, DecodeError> {
+        let length = u64::decode(decoder)?;
+        // Each takes two bytes at least, so a damaged length ends with what there is to read.
+        (0..length)
+            .map(|_| Ok((<String as Stored<V1>>::read(decoder)?, <String as Stored<V1>>::read(decoder)?)))
+            .collect()
     }
 }
 

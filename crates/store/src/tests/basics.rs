@@ -84,17 +84,28 @@ fn a_head_can_change_without_an_entry() {
 
 #[test]
 fn session_ids_are_checked() {
-    let longest = "x".repeat(64);
+    let longest = "é".repeat(127) + "x";
     for (session, is_right) in [
         ("a", true),
         ("A-1_b.c", true),
         (longest.as_str(), true),
         ("", false),
-        (".a", false),
-        ("a/b", false),
-        ("a b", false),
-        ("ü", false),
+        (".a", true),
+        ("../x", true),
+        ("a/b", true),
+        ("user:42", true),
+        ("ada@example.org", true),
+        ("CON", true),
+        ("a.", true),
+        ("a b", true),
+        ("e\u{301}", true),
+        ("é", true),
+        (".", false),
+        ("..", false),
+        (" a", false),
         ("a\0b", false),
+        ("a\u{1b}[31m", false),
+        ("a\u{202e}b", false),
         (&format!("{longest}x"), false),
     ] {
         both(|store| {

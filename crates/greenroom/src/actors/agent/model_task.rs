@@ -15,6 +15,7 @@ use crate::deps::Deps;
 use crate::event::{Delta, EventKind};
 use crate::lane::Lane;
 use crate::message::{AgentMessage, ModelOutcome, RunAttempt};
+use crate::run_link::RunLink;
 use crate::shared::SessionShared;
 use crate::trace;
 
@@ -26,6 +27,8 @@ pub(super) struct ModelTask {
     pub(super) stamp: RunAttempt,
     pub(super) call: u64,
     pub(super) cancel: CancellationToken,
+    /// To the caller who streams the run: the model is read no faster than that.
+    pub(super) link: Arc<RunLink>,
     /// The step, as it is traced.
     pub(super) span: Span,
 }
@@ -117,6 +120,7 @@ impl ModelTask {
                 }
             };
             self.publish(EventKind::MessageDelta { delta });
+            self.link.room().await;
         }
         let failure = Failure::new(
             FailureClass::Malformed,

@@ -81,7 +81,7 @@ impl SessionState {
                 FirstReply::ToCome => self.repeats.callers.push((first, to)),
                 FirstReply::Known(reply) => {
                     // As every reply, after the events of its run.
-                    let answer = RunCompletion::new(Box::new(Answer { to, reply }));
+                    let answer = RunCompletion::new(Box::new(Answer { to: vec![to], reply }));
                     self.tell_agent(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
                 }
             }
@@ -191,8 +191,8 @@ impl FirstRun {
             EntryKind::RunEnded { run, outcome, context } if Some(*run) == self.run => {
                 self.end = Some((outcome.clone(), Some(*context)));
             }
-            EntryKind::Note { kind, data } if kind == RUN_RESUMED && self.run.is_some() && !self.is_left => {
-                self.run = data.parse().ok().map(EntryId);
+            EntryKind::Note { kind, .. } if kind == RUN_RESUMED && self.run.is_some() && !self.is_left => {
+                self.run = Some(entry.id);
                 (self.told, self.end) = (Told::default(), None);
             }
             _ => {}

@@ -10,7 +10,6 @@ use std::time::Duration;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::entry::EntryKind;
 
-use crate::error::Result;
 use crate::log::{Draft, InboxItem, Log};
 use crate::message::{PromptOptions, ReplyTo};
 use crate::prompt::Reply;
@@ -35,6 +34,8 @@ pub(super) struct Caller {
 #[derive(Default)]
 pub(super) struct Inbox {
     callers: HashMap<EntryId, Caller>,
+    /// Who waits for the reply of the run that takes an item in, and lets it go on without them.
+    followers: HashMap<EntryId, Vec<ReplyTo<Reply>>>,
     /// Items whose callers were told that they failed, or went away.
     refused: Vec<EntryId>,
     /// The store refused what waits: nothing begins before the timer fires or the next request comes.
@@ -71,13 +72,30 @@ impl Inbox {
         self.callers.remove(&item)
     }
 
-    /// The caller with this ticket went away: its item is refused. Gives whether there was one.
-    pub(super) fn withdraw(&mut self, ticket: u64) -> bool {
-        let found = self.callers.extract_if(|_, caller| caller.options.ticket == ticket).next();
-        if let Some((item, _)) = &found {
-            self.refused.push(*item);
-        }
-        found.is_some()
+    /// Somebody waits for the reply of the run that takes this item in.
+    pub(super) fn follow(&mut self, item: EntryId, reply: ReplyTo<Reply>) {
+        self.followers.entry(item).or_default().push(reply);
+    }
+
+    /// Who waits for the reply of the run that takes this item in.
+    pub(super) fn take_followers(&mut self, item: EntryId) -> Vec<ReplyTo<Reply>> {
+        self.followers.remove(&item).unwrap_or_default()
+    }
+
+    /// Who waited for items that are no longer in the inbox, though nothing took them in.
+    pub(super) fn take_withdrawn(&mut self, log: &Log) -> Vec<ReplyTo<Reply>> {
+        let is_gone = |item: &EntryId| !log.inbox().iter().any(|waiting| waiting.id == *item);
+        let callers = self.callers.extract_if(|item, _| is_gone(item)).map(|(_, caller)| caller.reply);
+        let followers = self.followers.extract_if(|item, _| is_gone(item)).flat_map(|(_, replies)| replies);
+        callers.chain(followers).collect()
+    }
+
+    /// The caller with this ticket went away or takes its prompt back: its item is refused. Gives the caller, if one
+    /// waits.
+    pub(super) fn withdraw(&mut self, ticket: u64) -> Option<Caller> {
+        let (item, caller) = self.callers.extract_if(|_, caller| caller.options.ticket == ticket).next()?;
+        self.refused.push(item);
+        Some(caller)
     }
 
     /// This item never begins.
@@ -129,12 +147,5 @@ impl Inbox {
         let wait = (RETRY_AFTER * 2_u32.pow(self.refusals)).min(RETRY_AFTER_MAX);
         self.refusals = (self.refusals + 1).min(DOUBLINGS_MAX);
         Some(wait)
-    }
-}
-
-/// Tells callers that their prompts failed.
-pub(super) fn tell_all<T>(callers: Vec<ReplyTo<T>>, result: impl Fn() -> Result<T>) {
-    for reply in callers {
-        let _ = reply.send(result());
     }
 }

@@ -303,6 +303,12 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         entries.iter().for_each(|entry| draft.import(entry));
         let imported = draft.entries.clone();
+        // What was under way or waits there is the other session's.
+        let waiting = std::mem::take(&mut draft.head.inbox);
+        if !waiting.is_empty() {
+            draft.push(EntryKind::InboxCleared { items: waiting });
+        }
+        draft.head.interrupted = None;
         draft.head.leaf = leaf;
         let path = crate::log::path_within(&imported, leaf);
         let begins = path.first().and_then(|entry| entry.parent);

@@ -29,7 +29,9 @@ use crate::trace;
 impl SessionState {
     /// Reads the log and starts the children.
     pub(super) async fn open(myself: ActorRef<SessionMail>, arguments: SessionArguments) -> Result<Self> {
-        let SessionArguments { deps, shared, supervisor } = arguments;
+        let SessionArguments { deps, shared, supervisor, finishes } = arguments;
+        // A run that an earlier actor left is closed below, and its token reaches nothing.
+        shared.end_run();
         let log = read_log(&deps, &shared.id).await?;
         log.check().map_err(|problem| Error::SessionFailed {
             session: shared.id.to_string(),
@@ -41,7 +43,8 @@ impl SessionState {
             log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));
         shared.set_depth(sub_agent::depth(&deps, parent).await?);
         // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
-        let definition = Definition::resolve(&deps, shared.agent(), 0)?;
+        let agent = shared.agent().ok_or_else(|| Error::NoAgent { session: shared.id.to_string() })?;
+        let definition = Definition::resolve(&deps, agent, 0)?;
         let outgoing = match shared.start_broadcast(log.head().entries) {
             Some(from) => missed_events(&deps, &shared, from, log.head().open_run).await?,
             None => VecDeque::new(),
@@ -79,6 +82,7 @@ impl SessionState {
             span,
             model_warnings,
             is_stopping: false,
+            finishes,
         })
     }
 

@@ -15,31 +15,21 @@ use greenroom_store::SessionState as StoredState;
 
 use super::SessionState;
 use super::definition::instructions_tokens;
-use super::inbox::{Caller, tell_all};
+use super::inbox::Caller;
 use crate::agent::Agent;
 use crate::compaction::Compacted;
 use crate::error::{ConfigError, Error, Result};
 use crate::event::RUN_RESUMED;
 use crate::instructions::InstructionsContext;
-use crate::log::{Draft, INBOX_MAX, InboxItem, Log};
+use crate::log::{Draft, INBOX_MAX, InboxItem};
 use crate::message::{
-    AgentMessage, Answer, BeginRun, MeasureFor, Measurement, PromptOptions, ReplyTo, RunAttempt,
-    RunCompletion, SessionMessage, TrackerMessage,
+    AgentMessage, Amendment, Answer, BeginRun, MeasureFor, Measurement, PromptOptions, QueuedInput, ReplyTo,
+    RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
 };
 use crate::prompt::Reply;
 use crate::trace;
 use greenroom_provider::ModelSettings;
 use tracing::Span;
-
-/// The newest message of the path, if the agent owes an answer to it: a user's message, or tool results.
-pub(super) fn unanswered(log: &Log) -> Option<EntryId> {
-    let newest = log.path().iter().rev().find(|entry| greenroom_kernel::path::is_message(&entry.kind))?;
-    let is_answer = newest.kind.as_message().is_some_and(|message| match &**message {
-        Message::Assistant(answer) => !answer.stop.is_partial(),
-        Message::User(_) | Message::ToolResult(_) => false,
-    });
-    (!is_answer).then_some(newest.id)
-}
 
 /// The run in progress.
 pub(super) struct OpenRun {
@@ -54,6 +44,10 @@ pub(super) struct OpenRun {
     agent: Arc<Agent>,
     fell_back: usize,
     reply: Option<ReplyTo<Reply>>,
+    /// Who said what joined it, and waits for its reply too.
+    joined: Vec<ReplyTo<Reply>>,
+    /// Whether the session was closed in it: then it is interrupted, and can be resumed.
+    is_interrupted: bool,
     /// The instructions of all its requests.
     instructions: RunInstructions,
     told: Told,
@@ -61,6 +55,21 @@ pub(super) struct OpenRun {
     rejected: Option<String>,
     /// How the run ended, while its end is not yet recorded.
     closing: Option<RunOutcome>,
+}
+
+/// Who waits for a run that begins.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Who said the prompt: without it, nobody wants the run.
+    caller: Option<ReplyTo<Reply>>,
+    /// Who waits for the reply, and lets the run go on without them.
+    joined: Vec<ReplyTo<Reply>>,
+}
+
+impl Waiting {
+    fn caller(caller: Option<ReplyTo<Reply>>) -> Self {
+        Self { caller, joined: Vec::new() }
+    }
 }
 
 /// The instructions of one run.
@@ -100,7 +109,12 @@ impl SessionState {
         self.inbox.release();
         if self.is_idle() && self.inbox.is_empty(&self.log) {
             // A failure is the reply.
-            let _ = self.begin(content, options, Some(reply)).await;
+            let _ = self.begin(content, options, Waiting::caller(Some(reply))).await;
+            return;
+        }
+        if options.cancel.is_cancelled() || self.shared.early_aborts() > options.early_aborts {
+            // It was taken back while it was on its way.
+            let _ = reply.send(Err(Error::Aborted));
             return;
         }
         match self.queue(content, Delivery::Prompt, options.key.clone()).await {
@@ -112,17 +126,41 @@ impl SessionState {
         }
     }
 
-    pub(super) async fn input(&mut self, content: Vec<Block>, delivery: Delivery, reply: ReplyTo<EntryId>) {
+    pub(super) async fn input(
+        &mut self,
+        content: Vec<Block>,
+        delivery: Delivery,
+        early_aborts: u64,
+        reply: ReplyTo<QueuedInput>,
+    ) {
         if self.is_stopping {
             let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
             return;
         }
         self.inbox.release();
-        if self.is_idle() && self.inbox.is_empty(&self.log) {
-            let _ = reply.send(self.begin(content, PromptOptions::default(), None).await);
-            return;
+        let (follower, answer) = tokio::sync::oneshot::channel();
+        let taken = if self.is_idle() && self.inbox.is_empty(&self.log) {
+            let options = PromptOptions { early_aborts, ..PromptOptions::default() };
+            self.begin(content, options, Waiting { caller: None, joined: vec![follower] }).await
+        } else {
+            let queued = self.queue(content, delivery, None).await;
+            queued.inspect(|id| self.inbox.follow(*id, follower))
+        };
+        let _ = reply.send(taken.map(|entry| QueuedInput { entry, reply: answer }));
+    }
+
+    /// Changes the session, and begins nothing. Gives how many inputs were withdrawn.
+    pub(super) async fn amend(&mut self, amendment: Amendment) -> Result<usize> {
+        let mut draft = self.log.draft(self.deps.now_ms());
+        self.inbox.clear_refused(&mut draft);
+        let waiting = self.inbox.waiting(&self.log).map(|item| item.id).collect();
+        let withdrawn = draft.amend(amendment, waiting)?;
+        if !draft.entries.is_empty() {
+            self.append(draft, None).await?;
         }
-        let _ = reply.send(self.queue(content, delivery, None).await);
+        let session = self.shared.id.to_string();
+        tell_all(self.inbox.take_withdrawn(&self.log), || Err(Error::Withdrawn { session: session.clone() }));
+        Ok(withdrawn)
     }
 
     /// Puts input into the durable inbox.
@@ -143,21 +181,30 @@ impl SessionState {
         Ok(id)
     }
 
-    /// The caller of a prompt went away.
+    /// The caller of a prompt went away, or takes it back.
     pub(super) async fn withdraw(&mut self, ticket: u64) {
-        if let Some(run) = self.run.as_mut().filter(|run| run.options.ticket == ticket && run.reply.is_some())
-        {
-            run.reply = None;
+        if let Some(run) = self.run.as_mut().filter(|run| run.options.ticket == ticket) {
+            run.reply.take_if(|reply| reply.is_closed());
             self.shared.cancel_run();
             return;
         }
-        if self.inbox.withdraw(ticket) {
+        if let Some(caller) = self.inbox.withdraw(ticket) {
             let mut draft = self.log.draft(self.deps.now_ms());
             self.inbox.clear_refused(&mut draft);
             if let Err(error) = self.append(draft, None).await {
                 self.warn(format!("a withdrawn prompt leaves the inbox later: {error}"));
             }
+            // Who went away hears nothing.
+            let _ = caller.reply.send(Err(Error::Aborted));
         }
+    }
+
+    /// The session is closed: its run is interrupted, unless it is aborted already.
+    pub(super) fn interrupt_run(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.is_interrupted = !run.options.cancel.is_cancelled();
+        }
+        self.shared.cancel_run();
     }
 
     /// A draft that begins with closing what is still open, and with the model's change if there is one.
@@ -183,12 +230,12 @@ impl SessionState {
         &mut self,
         content: Vec<Block>,
         options: PromptOptions,
-        reply: Option<ReplyTo<Reply>>,
+        waiting: Waiting,
     ) -> Result<EntryId> {
         self.refresh_settings();
         let mut draft = self.opening_draft();
         let run = draft.message(Message::User(content));
-        self.begin_recorded(draft, run, options, reply).await?;
+        self.begin_recorded(draft, run, options, waiting).await?;
         Ok(run)
     }
 
@@ -225,8 +272,14 @@ impl SessionState {
         let mut draft = self.opening_draft();
         // Whatever it was meant for, it begins a run.
         let run = draft.deliver(item, false);
-        // Its key was used when it was queued.
-        self.begin_recorded(draft, run, PromptOptions { key: None, ..options }, reply).await
+        // Its key was used when it was queued, and what was aborted while it waited was not this.
+        let options = PromptOptions { key: None, early_aborts: self.shared.early_aborts(), ..options };
+        self.begin_recorded(draft, run, options, Waiting::caller(reply)).await?;
+        let followers = self.inbox.take_followers(item.id);
+        if let Some(run) = &mut self.run {
+            run.joined.extend(followers);
+        }
+        Ok(())
     }
 
     pub(super) async fn resume(&mut self, options: PromptOptions, reply: ReplyTo<Reply>) {
@@ -234,15 +287,44 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         }
-        let Some(run) = unanswered(&self.log) else {
+        if self.log.unanswered().is_none() {
             let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
             return;
-        };
+        }
+        let _ = self.begin_resumed(options, Waiting::caller(Some(reply))).await;
+    }
+
+    /// Begins a run that goes on with the unanswered message.
+    async fn begin_resumed(&mut self, options: PromptOptions, waiting: Waiting) -> Result<()> {
+        let Some(unanswered) = self.log.unanswered() else { return Ok(()) };
         self.refresh_settings();
         let mut draft = self.opening_draft();
-        // It is noted, so that a crash in it is known, and each end of a run has its beginning.
-        draft.push(EntryKind::Note { kind: RUN_RESUMED.into(), data: run.to_string() });
-        let _ = self.begin_recorded(draft, run, options, Some(reply)).await;
+        let run = draft.push(EntryKind::Note { kind: RUN_RESUMED.into(), data: unanswered.to_string() });
+        self.begin_recorded(draft, run, options, waiting).await
+    }
+
+    /// Goes on with the run that was interrupted, if there is one and nothing is under way.
+    pub(super) async fn finish_interrupted(&mut self) {
+        if self.is_idle() && !self.is_stopping && self.log.head().interrupted.is_some() {
+            let options =
+                PromptOptions { early_aborts: self.shared.early_aborts(), ..PromptOptions::default() };
+            if let Err(error) = self.begin_resumed(options, Waiting::default()).await {
+                self.warn(format!("the run that was interrupted could not be resumed: {error}"));
+            }
+        }
+    }
+
+    /// Finishes what was interrupted and what waits. The reply is that of the last run that this takes.
+    pub(super) async fn finish(&mut self, reply: ReplyTo<Reply>) {
+        self.finish_interrupted().await;
+        let last = self.inbox.waiting(&self.log).last().map(|item| item.id);
+        match (last, &mut self.run) {
+            (Some(item), _) => self.inbox.follow(item, reply),
+            (None, Some(run)) => run.joined.push(reply),
+            (None, None) => {
+                let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
+            }
+        }
     }
 
     async fn begin_recorded(
@@ -250,9 +332,11 @@ impl SessionState {
         mut draft: Draft,
         run: EntryId,
         options: PromptOptions,
-        reply: Option<ReplyTo<Reply>>,
+        waiting: Waiting,
     ) -> Result<()> {
+        let Waiting { caller: reply, joined } = waiting;
         draft.head.open_run = Some(run);
+        draft.head.interrupted = None;
         draft.head.state = StoredState::Working;
         let begun = match self.write_instructions(run) {
             Ok(instructions) => self.append(draft, options.key.clone()).await.map(|()| instructions),
@@ -274,11 +358,11 @@ impl SessionState {
         let settings = self.definition.model_settings(&self.deps, &options.settings);
         let settings = settings.unwrap_or_else(|_| options.settings.clone());
         self.limit_cost(&options);
-        let _ = options.own_run.set(run);
+        options.link.begin(run);
         self.attempts += 1;
         let stamp = RunAttempt { run, attempt: self.attempts };
         let cancel = options.cancel.clone();
-        self.shared.set_run(cancel);
+        self.shared.begin_run(cancel, options.early_aborts);
         let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
         let (provider, model) = (self.definition.provider(), self.definition.model());
         let span = trace::run(&self.span, &self.shared.id, run, provider, model);
@@ -291,6 +375,8 @@ impl SessionState {
             agent: Arc::clone(&self.definition.agent),
             fell_back: 0,
             reply,
+            joined,
+            is_interrupted: false,
             instructions,
             told: Told::default(),
             rejected: None,
@@ -355,6 +441,7 @@ impl SessionState {
             instructions: Arc::clone(&run.instructions.text),
             instructions_changed: run.instructions.changed,
             cancel: run.options.cancel.clone(),
+            link: Arc::clone(&run.options.link),
             waiting: run.options.waiting.and(&self.shared.id),
             tracker: self.tracker.clone(),
             may_compact: self.definition.settings.enabled,
@@ -423,6 +510,11 @@ impl SessionState {
         if !self.append_for_run(draft).await {
             return;
         }
+        let followers = items.iter().flat_map(|item| self.inbox.take_followers(item.id));
+        let followers: Vec<_> = followers.collect();
+        if let Some(run) = &mut self.run {
+            run.joined.extend(followers);
+        }
         self.tell_agent(AgentMessage::Recorded { stamp, delivered });
         if boundary == Boundary::End && delivered == 0 {
             self.start_closing(RunOutcome::Completed);
@@ -437,6 +529,10 @@ impl SessionState {
         rejected: Option<String>,
     ) {
         let Some(run) = self.current(stamp) else { return };
+        let outcome = match outcome {
+            RunOutcome::Aborted if run.is_interrupted => RunOutcome::Interrupted,
+            outcome => outcome,
+        };
         run.rejected = rejected;
         messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -480,6 +576,7 @@ impl SessionState {
     pub(super) async fn close_run(&mut self, measured: &Measurement) {
         let context = measured.usage;
         let Some(mut run) = self.run.take_if(|run| run.closing.is_some()) else { return };
+        self.shared.end_run();
         let outcome = run.closing.take().unwrap_or(RunOutcome::Interrupted);
         let Told { steps, usage, .. } = &run.told;
         trace::run_ended(
@@ -505,7 +602,8 @@ impl SessionState {
             }),
             RunOutcome::Interrupted => Err(Error::Interrupted { session: self.shared.id.to_string() }),
         };
-        let answer = run.reply.take().map(|to| Box::new(Answer { to, reply: result }));
+        let to: Vec<_> = run.reply.take().into_iter().chain(run.joined).collect();
+        let answer = (!to.is_empty()).then(|| Box::new(Answer { to, reply: result }));
         let mut then = answer.map(RunCompletion::new);
         if let Err(error) = self.append_then(draft, None, &mut then).await {
             // The answer itself is durable; that the run ended is noted with the next prompt.
@@ -529,13 +627,12 @@ impl SessionState {
     /// The store refused: the run cannot go on. What was acknowledged is there.
     pub(super) fn run_broken(&mut self, error: Error) {
         self.shared.cancel_run();
+        self.shared.end_run();
         self.repeats.run_broken();
         self.warn(format!("the run was given up: {error}"));
         self.take_next_definition();
-        if let Some(run) = self.run.take()
-            && let Some(reply) = run.reply
-        {
-            let _ = reply.send(Err(error));
+        if let Some(run) = self.run.take() {
+            tell_all(run.reply.into_iter().chain(run.joined).collect(), || Err(error.clone()));
         }
     }
 }

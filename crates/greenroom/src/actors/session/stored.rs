@@ -1,30 +1,88 @@
-//! How a session that has no actors stands: read from its log.
+//! A session that has no actors: how it stands, and what is done to it in the store.
 //!
-//! Invariants: nothing is started and nothing is written; what is told is what the session's actors would tell if they
-//! were started and left alone.
+//! Invariants: nothing is started; looking writes nothing, and tells what the session's actors would tell if they were
+//! started and left alone. The supervisor holds a session while it is changed or deleted here, so that it has one writer.
 
 use std::sync::Arc;
 
-use greenroom_kernel::usage::Tracker;
+use greenroom_kernel::usage::{ContextUsage, Measured, Tracker, Window, WindowSource};
+use greenroom_kernel::{Entry, Message};
+use greenroom_store::Batch;
 
 use super::definition::Definition;
 use super::opening::{read_log, session_limits};
 use super::state_by_log;
 use crate::agent::Agent;
-use crate::deps::Deps;
-use crate::error::Result;
+use crate::deps::{Deps, blocking};
+use crate::error::{Error, Result};
+use crate::event;
+use crate::message::Amendment;
 use crate::session::State;
+use crate::shared::SessionShared;
 
-/// How a stored session stands with this agent; `None` where nothing was ever said in it.
-pub(crate) async fn state(deps: &Arc<Deps>, id: Arc<str>, agent: Arc<Agent>) -> Result<Option<State>> {
+/// How a session stands with this agent, or without one.
+pub(crate) async fn state(deps: &Arc<Deps>, id: Arc<str>, agent: Option<Arc<Agent>>) -> Result<State> {
     let log = read_log(deps, &id).await?;
-    if log.is_empty() {
-        return Ok(None);
-    }
+    let head = log.head();
+    let Some(agent) = agent else {
+        let measured = Measured { usage_tokens: 0, trailing_tokens: head.context_tokens };
+        let window = Window { tokens: head.window, source: WindowSource::Unknown };
+        return Ok(state_by_log(&id, &log, &head.model, ContextUsage::new(measured, window)));
+    };
     let definition = Definition::resolve_to_read(deps, agent)?;
-    let is_sub_agent = log.head().parent_session.is_some();
+    let is_sub_agent = head.parent_session.is_some();
     let config = definition.tracker_config(deps, session_limits(&log, is_sub_agent));
     let ratio = deps.learned.ratio(&config.origin, &config.model);
     let context = Tracker::open(log.path(), config.overhead, ratio).context_usage(config.limits.window);
-    Ok(Some(state_by_log(&id, &log, &definition, context)))
+    Ok(state_by_log(&id, &log, definition.model(), context))
+}
+
+/// Whether a session could work with this agent.
+///
+/// # Errors
+/// Why it could not.
+pub(crate) fn check_agent(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<()> {
+    Definition::resolve(deps, agent, 0).map(drop)
+}
+
+/// What the model would be sent by a session that has no actors, the system prompt apart.
+pub(crate) async fn context(deps: &Arc<Deps>, id: &Arc<str>) -> Result<Vec<Arc<Message>>> {
+    Ok(read_log(deps, id).await?.context())
+}
+
+/// Deletes a session that has no actors.
+pub(crate) async fn delete(deps: &Arc<Deps>, id: Arc<str>) -> Result<()> {
+    let (store, session) = (deps.store.clone(), Arc::clone(&id));
+    if blocking(deps, move || Ok(store.head(&session)?)).await?.is_none() {
+        return Err(Error::NoSession { session: id.to_string() });
+    }
+    Ok(deps.store.delete(&id).await?)
+}
+
+/// Changes a session that has no actors. Gives how many inputs were withdrawn.
+pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: Amendment) -> Result<usize> {
+    let log = read_log(deps, &shared.id).await?;
+    let mut draft = log.draft(deps.now_ms());
+    let waiting = log.inbox().iter().map(|item| item.id).collect();
+    let withdrawn = draft.amend(amendment, waiting)?;
+    if draft.entries.is_empty() {
+        return Ok(withdrawn);
+    }
+    if log.is_empty() {
+        let agent = shared.agent().ok_or_else(|| Error::NoAgent { session: shared.id.to_string() })?;
+        let definition = Definition::resolve_to_read(deps, agent)?;
+        draft.begin(definition.provider(), definition.model(), shared.parent.as_deref());
+    }
+    let entries: Vec<Entry> = draft.entries.iter().map(|entry| Entry::clone(entry)).collect();
+    let open_run = log.head().open_run;
+    let events = event::of_entries(&shared.id, shared.parent.as_ref(), &entries, open_run);
+    let events: Vec<_> = events.map(Arc::new).collect();
+    let batch = Batch { entries, head: draft.head, key: None };
+    deps.store.append(&shared.id, batch).await?;
+    // Where earlier events are due, the next opening broadcasts them all in order.
+    if shared.start_broadcast(log.head().entries).is_none() {
+        events.iter().for_each(|event| shared.publish_durable(&deps.bus, event));
+        shared.mark_flushed();
+    }
+    Ok(withdrawn)
 }

@@ -7,7 +7,8 @@ use greenroom_kernel::message::Block;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::message::tell_all;
 
 /// A log in whose inbox so many prompts wait, as entries 0, 1, ….
 fn log(items: u64) -> Log {
@@ -35,9 +36,9 @@ fn a_withdrawn_item_never_begins_and_leaves_the_log_with_the_next_append() {
     let (mut log, mut inbox) = (log(2), Inbox::default());
     let (first, _answer) = caller(7);
     inbox.wait_for(EntryId(0), first);
-    assert!(!inbox.withdraw(8), "nobody has this ticket");
-    assert!(inbox.withdraw(7));
-    assert!(!inbox.withdraw(7), "it is gone");
+    assert!(inbox.withdraw(8).is_none(), "nobody has this ticket");
+    assert!(inbox.withdraw(7).is_some());
+    assert!(inbox.withdraw(7).is_none(), "it is gone");
     assert_eq!(waiting(&inbox, &log), [1]);
     assert_eq!(inbox.next(&log).unwrap().id, EntryId(1));
 

@@ -1,0 +1,170 @@
+//! Answers of a type: the schema that a model is given, and how its answer is read.
+//!
+//! Invariants: the schema's root is an object, as servers demand: a type that is none is wrapped as `{"value": …}`, and
+//! unwrapped when it is read. What satisfies the schema can be read into the type. Where the type allows it, the schema is
+//! one that servers enforce strictly: objects are closed, and all their properties are required.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+#[cfg(test)]
+mod tests;
+
+/// The property that holds a value which is no object.
+const VALUE: &str = "value";
+
+/// The form of a typed answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct AnswerForm {
+    /// The schema.
+    pub(crate) schema: Value,
+    /// Whether the value is wrapped in an object.
+    pub(crate) is_wrapped: bool,
+}
+
+/// The form of an answer that is a `T`.
+pub(crate) fn form_of<T: JsonSchema>() -> AnswerForm {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    settings.meta_schema = None;
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    tidy(&mut schema);
+    let is_object = schema.get("type").is_some_and(|kind| kind == "object")
+        && ["anyOf", "oneOf", "allOf", "$ref", "enum"].iter().all(|key| schema.get(key).is_none());
+    if is_object {
+        AnswerForm { schema, is_wrapped: false }
+    } else {
+        AnswerForm { schema: wrapped(schema), is_wrapped: true }
+    }
+}
+
+/// Reads an answer's text.
+pub(crate) fn read<T: DeserializeOwned>(text: &str, is_wrapped: bool) -> serde_json::Result<T> {
+    let text = json_text(text);
+    if is_wrapped
+        && let Ok(Value::Object(mut object)) = serde_json::from_str(text)
+        && object.len() == 1
+        && let Some(value) = object.remove(VALUE)
+    {
+        return serde_json::from_value(value);
+    }
+    // A model that knows no schemas answers with the value itself.
+    serde_json::from_str(text)
+}
+
+/// The value in an answer that is being written, as far as it has come.
+pub(crate) fn unwrapped(value: Value, is_wrapped: bool) -> Option<Value> {
+    match value {
+        Value::Object(mut object) if is_wrapped && object.len() <= 1 => object.remove(VALUE),
+        value => Some(value),
+    }
+}
+
+/// The JSON in an answer. Models that know no schemas like to put it into a fence.
+pub(crate) fn json_text(text: &str) -> &str {
+    let trimmed = text.trim();
+    let Some(fenced) = trimmed.strip_prefix("```") else { return trimmed };
+    let inner = fenced.strip_prefix("json").unwrap_or(fenced);
+    inner.strip_suffix("```").unwrap_or(inner).trim()
+}
+
+fn wrapped(mut schema: Value) -> Value {
+    let definitions = schema.as_object_mut().and_then(|schema| schema.remove("$defs"));
+    refer_to_value(&mut schema);
+    let mut object = json!({
+        "type": "object",
+        "properties": { VALUE: schema },
+        "required": [VALUE],
+        "additionalProperties": false,
+    });
+    if let Some(mut definitions) = definitions {
+        refer_to_value(&mut definitions);
+        object["$defs"] = definitions;
+    }
+    object
+}
+
+/// What referred to the root refers to the wrapped value.
+fn refer_to_value(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(reference) = map.get_mut("$ref").filter(|reference| **reference == "#") {
+                *reference = format!("#/properties/{VALUE}").into();
+            }
+            map.values_mut().for_each(refer_to_value);
+        }
+        Value::Array(items) => items.iter_mut().for_each(refer_to_value),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Brings a schema, and those in it, into the form that servers take.
+fn tidy(schema: &mut Value) {
+    let Value::Object(map) = schema else { return };
+    map.remove("title");
+    let is_number = |kind: &Value| matches!(kind.as_str(), Some("integer" | "number"));
+    let has_number = map.get("type").is_some_and(|kind| {
+        is_number(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_number))
+    });
+    if has_number {
+        // `uint32` and the like are no formats that servers know.
+        map.remove("format");
+    }
+    // An answer that fits two forms is read as the first.
+    if let Some(forms) = map.remove("oneOf") {
+        map.entry("anyOf").or_insert(forms);
+    }
+    close(map);
+    for key in ["items", "additionalProperties", "contains", "not"] {
+        if let Some(inner) = map.get_mut(key) {
+            tidy(inner);
+        }
+    }
+    for key in ["anyOf", "allOf", "prefixItems"] {
+        if let Some(Value::Array(inner)) = map.get_mut(key) {
+            inner.iter_mut().for_each(tidy);
+        }
+    }
+    for key in ["properties", "$defs", "patternProperties"] {
+        if let Some(Value::Object(inner)) = map.get_mut(key) {
+            inner.values_mut().for_each(tidy);
+        }
+    }
+}
+
+/// Closes an object, and requires what may be left out, where `null` says the same.
+fn close(map: &mut Map<String, Value>) {
+    let named = |required: &Value| {
+        required
+            .as_array()
+            .map(|names| names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+    };
+    let mut required: Vec<String> = map.get("required").and_then(named).unwrap_or_default();
+    let Some(Value::Object(properties)) = map.get_mut("properties") else { return };
+    for (name, property) in properties.iter_mut() {
+        if !required.contains(name) && takes_null(property) {
+            if let Value::Object(property) = property {
+                property.remove("default");
+            }
+            required.push(name.clone());
+        }
+    }
+    map.insert("required".to_owned(), required.into());
+    // What flattened fields may add is said by the schema itself.
+    if !map.contains_key("unevaluatedProperties") {
+        map.entry("additionalProperties").or_insert(Value::Bool(false));
+    }
+}
+
+fn takes_null(schema: &Value) -> bool {
+    let is_null = |kind: &Value| kind == "null";
+    let kind = schema.get("type");
+    kind.is_some_and(|kind| is_null(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_null)))
+        || schema
+            .get("anyOf")
+            .or_else(|| schema.get("oneOf"))
+            .and_then(Value::as_array)
+            .is_some_and(|forms| forms.iter().any(takes_null))
+}

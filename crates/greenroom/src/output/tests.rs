@@ -1,0 +1,165 @@
+//! Every kind of type has a form that servers take, and what they send back is read.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use super::*;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct Person {
+    name: String,
+    age: Option<u32>,
+    home: Option<Home>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct Home {
+    street: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+enum Verdict {
+    Yes,
+    No,
+}
+
+/// With data, and with docs on the variants.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind")]
+enum Shape {
+    /// A round one.
+    Circle { radius: f64 },
+    /// One with corners.
+    Square { side: f64 },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct Defaulted {
+    #[serde(default)]
+    count: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+struct Tree {
+    label: String,
+    children: Vec<Tree>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+enum Expression {
+    Number(f64),
+    Negated(Box<Expression>),
+}
+
+/// Whether `value` satisfies the schema, as far as the schemas of these tests go.
+fn satisfies(value: &Value, schema: &Value, root: &Value) -> bool {
+    let Value::Object(map) = schema else { return schema != &Value::Bool(false) };
+    if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
+        return satisfies(value, root.pointer(reference.strip_prefix('#').unwrap()).unwrap(), root);
+    }
+    let is_kind = |kind: &str| match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        other => panic!("{other}"),
+    };
+    let kind = map.get("type").is_none_or(|kind| match kind {
+        Value::String(kind) => is_kind(kind),
+        kinds => kinds.as_array().unwrap().iter().any(|kind| is_kind(kind.as_str().unwrap())),
+    });
+    let any = map
+        .get("anyOf")
+        .is_none_or(|forms| forms.as_array().unwrap().iter().any(|form| satisfies(value, form, root)));
+    let listed = map.get("enum").is_none_or(|values| values.as_array().unwrap().contains(value));
+    let constant = map.get("const").is_none_or(|wanted| wanted == value);
+    let required = map.get("required").and_then(Value::as_array);
+    let has_all = value.as_object().is_none_or(|object| {
+        required.is_none_or(|names| names.iter().all(|name| object.contains_key(name.as_str().unwrap())))
+    });
+    let properties = map.get("properties").and_then(Value::as_object);
+    let each = value.as_object().is_none_or(|object| {
+        object.iter().all(|(name, value)| match properties.and_then(|properties| properties.get(name)) {
+            Some(property) => satisfies(value, property, root),
+            None => map.get("additionalProperties").is_none_or(|more| satisfies(value, more, root)),
+        })
+    });
+    let items = value.as_array().is_none_or(|items| {
+        map.get("items").is_none_or(|item| items.iter().all(|value| satisfies(value, item, root)))
+    });
+    kind && any && listed && constant && has_all && each && items
+}
+
+fn check<T>(is_wrapped: bool, value: &T)
+where
+    T: JsonSchema + DeserializeOwned + Serialize + PartialEq + std::fmt::Debug,
+{
+    let form = form_of::<T>();
+    assert_eq!(form.is_wrapped, is_wrapped, "{}", form.schema);
+    assert_eq!(form.schema["type"], "object", "{}", form.schema);
+    assert!(
+        form.schema.get("anyOf").is_none() && !form.schema.to_string().contains("oneOf"),
+        "{}",
+        form.schema
+    );
+    let plain = serde_json::to_value(value).unwrap();
+    let answer = if is_wrapped { json!({ "value": plain }) } else { plain.clone() };
+    assert!(satisfies(&answer, &form.schema, &form.schema), "{answer} against {}", form.schema);
+    assert!(
+        !satisfies(&json!({ "other": 1 }), &form.schema, &form.schema) || answer == json!({}),
+        "{}",
+        form.schema
+    );
+    for text in [answer.to_string(), plain.to_string(), format!("```json\n{answer}\n```")] {
+        assert_eq!(&read::<T>(&text, is_wrapped).unwrap(), value, "{text}");
+    }
+    assert_eq!(unwrapped(answer, is_wrapped), Some(plain));
+}
+
+#[test]
+fn every_kind_of_type_has_an_object_that_it_is_read_from() {
+    let person = Person { name: "Ada".to_owned(), age: None, home: Some(Home { street: "x".to_owned() }) };
+    check(false, &person);
+    check(true, &vec![person.clone()]);
+    check(true, &Some(person));
+    check(true, &Verdict::No);
+    check(true, &true);
+    check(true, &7_u8);
+    check(true, &1.5_f64);
+    check(true, &"text".to_owned());
+    check(true, &vec!["a".to_owned()]);
+    check(true, &Shape::Circle { radius: 1.0 });
+    check(true, &vec![Shape::Square { side: 2.0 }]);
+    let leaf = Tree { label: "leaf".to_owned(), children: Vec::new() };
+    check(false, &Tree { label: "root".to_owned(), children: vec![leaf] });
+    check(true, &Expression::Negated(Box::new(Expression::Number(1.0))));
+    let form = form_of::<BTreeMap<String, u32>>();
+    assert!(!form.is_wrapped && form.schema["additionalProperties"]["type"] == "integer", "{}", form.schema);
+    assert_eq!(read::<HashMap<String, u32>>(r#"{"value":3}"#, false).unwrap()["value"], 3);
+}
+
+#[test]
+fn what_may_be_null_is_required_and_what_has_a_default_may_be_left_out() {
+    let schema = form_of::<Person>().schema;
+    assert_eq!(schema["additionalProperties"], false);
+    let mut required: Vec<&str> =
+        schema["required"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    required.sort_unstable();
+    assert_eq!(required, ["age", "home", "name"]);
+    assert!(!schema.to_string().contains("uint32"), "{schema}");
+    assert_eq!(form_of::<Defaulted>().schema["required"], json!([]));
+    assert_eq!(read::<Defaulted>("{}", false).unwrap(), Defaulted { count: 0 });
+}
+
+#[test]
+fn what_cannot_be_read_says_why() {
+    assert!(read::<Verdict>(r#"{"value":"Perhaps"}"#, true).unwrap_err().to_string().contains("Perhaps"));
+    assert!(read::<bool>("yes", true).is_err());
+    assert_eq!(unwrapped(json!({}), true), None, "nothing has come yet");
+}

@@ -1,0 +1,107 @@
+//! Which ids a session may have: those that people have for their users and conversations, such as `user:42`,
+//! `ada@example.org` or `équipe/été`.
+//!
+//! Invariants: an id that is accepted can be printed, listed, written into a path of a URL (percent-encoded) and stored
+//! as it is. Two ids are the same if their bytes are: nothing is normalised, and upper case is another id than lower case.
+//! No file is named after an id.
+
+/// The most bytes of a session's id.
+pub const BYTES_MAX: usize = 255;
+
+/// What is wrong with an id, as a fragment of a sentence.
+///
+/// # Errors
+/// It is empty or too long; it has a character that cannot be seen; it begins or ends with white space; or it is `.` or
+/// `..`, which no URL can carry.
+pub fn check(id: &str) -> Result<(), &'static str> {
+    if id.is_empty() {
+        return Err("it is empty");
+    }
+    if id.len() > BYTES_MAX {
+        return Err("it has more than 255 bytes");
+    }
+    if id.chars().any(is_unprintable) {
+        return Err("it has a control character, or another one that cannot be seen");
+    }
+    if id.trim() != id {
+        return Err("it begins or ends with white space");
+    }
+    if matches!(id, "." | "..") {
+        return Err("it is a path that URLs leave out");
+    }
+    Ok(())
+}
+
+/// Whether a character has no place in what is shown in one line: control characters, line separators, and marks that are
+/// not seen and change how what follows is shown.
+pub fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_as_people_have_them_are_taken_and_hostile_ones_refused() {
+        let longest = "é".repeat(127) + "x";
+        let taken = [
+            "a",
+            "user:42",
+            "ada@example.org",
+            "tenant/42",
+            "a/../b",
+            "../x",
+            "..x",
+            "...",
+            "CON",
+            "nul.txt",
+            "a.",
+            "équipe/été",
+            "e\u{301}te",
+            "a b",
+            "日本語",
+            "%2e%2e",
+            "a?b#c",
+            "\"quoted\"",
+            "'; --",
+            "-rf",
+            "~",
+            "*",
+            longest.as_str(),
+        ];
+        for id in taken {
+            assert_eq!(check(id), Ok(()), "{id:?}");
+        }
+        let too_long = "x".repeat(256);
+        let refused = [
+            "",
+            ".",
+            "..",
+            " a",
+            "a ",
+            "\u{a0}a",
+            "a\0b",
+            "a\nb",
+            "a\tb",
+            "\u{1b}[31mred",
+            "a\u{7f}",
+            "a\u{85}b",
+            "a\u{9b}31m",
+            "a\u{202e}b",
+            "a\u{200b}b",
+            "\u{feff}a",
+            "a\u{2028}b",
+            "a\u{e0041}b",
+            too_long.as_str(),
+        ];
+        for id in refused {
+            assert!(check(id).is_err(), "{id:?}");
+        }
+    }
+}
