@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
 use greenroom::prelude::*;
-use greenroom_simulator::{Pace, Reply as Said, Sequence};
+use greenroom_simulator::{Answer as Said, Pace, Sequence};
 use serde_json::{Value, json};
 
 use crate::support::{agent, runtime, simulator};

@@ -1,7 +1,7 @@
 //! The model of a simulated life: what it answers is decided by the seed, the session and the number of the call.
 
 use greenroom_kernel::StopReason;
-use greenroom_simulator::{CallInfo, Function, Pace, Reply, Script, SeenRequest, Summariser};
+use greenroom_simulator::{Answer, CallInfo, Function, Pace, Script, SeenRequest, Summariser};
 use greenroom_store::faults::Random;
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use greenroom_simulator::{CallInfo, Function, Reply, SeenRequest};
+use greenroom_simulator::{Answer, CallInfo, Function, SeenRequest};
 use serde_json::{Value, json};
 
 use super::support::{Model, Place, files};

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use greenroom_simulator::{CallInfo, Function, Pace, Reply, SeenRequest};
+use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use super::support::{Model, Place, Running, Says, ran};

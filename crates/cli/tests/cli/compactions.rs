@@ -1,7 +1,7 @@
 //! Every compaction is told where the user is: in a chat that waits and in one that does not, and as events of `run`,
 //! which begins none that it would not see the end of.
 
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Pace, Reply, Script, SeenRequest, Summariser};
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Summariser};
 
 use super::support::{Model, Place, events};
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use greenroom::kernel::{Message, Part};
-use greenroom_simulator::{Echo, Reply};
+use greenroom_simulator::{Answer, Echo};
 
 use super::support::{Model, Place, Ran, Says};
 

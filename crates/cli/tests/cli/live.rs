@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Reply, SeenRequest, Summariser};
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, SeenRequest, Summariser};
 use serde_json::{Value, json};
 
 use super::support::{Model, Place, Running};

@@ -1,6 +1,6 @@
 //! `-v` tells the story of a run on standard error, `-vv` its decisions with the numbers, and neither any content.
 
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Reply, SeenRequest, Summariser};
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, SeenRequest, Summariser};
 use serde_json::json;
 
 use super::support::{Model, Place, Ran};

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use greenroom_simulator::{CallInfo, Function, Pace, Reply, SeenRequest};
+use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
 use rustix::process::Signal;
 
 use super::support::{Model, Place, Running, Says, ran};

@@ -1,7 +1,7 @@
 //! `run`: the answer and nothing else, events with their end, failures with their class, interruptions.
 
 use greenroom::kernel::StopReason;
-use greenroom_simulator::{Echo, Pace, Reply};
+use greenroom_simulator::{Answer, Echo, Pace};
 use rustix::process::Signal;
 
 use super::support::{Model, Place, Says, events};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greenroom::store::{Store, StoreError};
 use greenroom::{Agent, EntryId, Runtime};
-use greenroom_simulator::{ByPurpose, Function, Pace, Reply, Simulator, SimulatorOptions, Summariser};
+use greenroom_simulator::{Answer, ByPurpose, Function, Pace, Simulator, SimulatorOptions, Summariser};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
