@@ -57,7 +57,7 @@ pub use summariser::Summariser;
 /// What can go wrong with the simulator itself.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorError {
-    /// The server found no port.
-    #[error("bind a loopback port: {0}")]
+    /// The server cannot listen at its address.
+    #[error("the address cannot be bound: {0}")]
     Bind(#[source] std::io::Error),
 }

@@ -146,6 +146,27 @@ impl ScriptedModel {
         &self.inner.simulator
     }
 
+    /// In what the agent and the script differ so far, a sentence each: answers that were not asked for, calls beyond the
+    /// script, expectations that were not met, rules that requests broke.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.inner.problems();
+        let mut state = self.inner.script.state();
+        state.told = problems.len();
+        for (list, next) in self.inner.script.lists.iter().zip(state.next(&self.inner.script.lists)) {
+            if let Some(answer) = list.answers.get(next) {
+                let left = list.answers.len() - next;
+                let of =
+                    list.model.as_ref().map(|model| format!(" for the model {model:?}")).unwrap_or_default();
+                problems.push(format!(
+                    "{left} of the script's {}{of} not asked for; the next would be {}",
+                    counted(list.answers.len()),
+                    summary(answer)
+                ));
+            }
+        }
+        problems
+    }
+
     /// Fails the test unless every answer was asked for, no call was beyond the script, every expectation was met, and
     /// no request broke a rule.
     ///
@@ -153,21 +174,7 @@ impl ScriptedModel {
     /// If one of these is not so; the message tells all of them.
     #[track_caller]
     pub fn assert_done(&self) {
-        let mut problems = self.inner.problems();
-        let state = self.inner.script.state();
-        for (list, next) in self.inner.script.lists.iter().zip(state.next(&self.inner.script.lists)) {
-            if let Some(answer) = list.answers.get(next) {
-                let left = list.answers.len() - next;
-                let of =
-                    list.model.as_ref().map(|model| format!(" for the model {model:?}")).unwrap_or_default();
-                problems.push(format!(
-                    "{left} of the script's {} answers{of} were not asked for; the next would be {}",
-                    list.answers.len(),
-                    summary(answer)
-                ));
-            }
-        }
-        drop(state);
+        let problems = self.problems();
         assert!(problems.is_empty(), "{}", told(&problems));
     }
 }
@@ -186,7 +193,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let problems = self.problems();
-        if !problems.is_empty() && !std::thread::panicking() {
+        if problems.len() > self.script.state().told && !std::thread::panicking() {
             panic!("{}", told(&problems));
         }
     }
@@ -219,6 +226,8 @@ struct State {
     failures: Vec<String>,
     /// The tools that were called, with their arguments.
     calls: Vec<(String, Value)>,
+    /// How many of the problems somebody has asked for: who asks fails the test, or says them in another way.
+    told: usize,
 }
 
 impl State {
@@ -268,8 +277,8 @@ impl Script for Strict {
                 format!("; it follows this message of the {}\n{}", message.role(), quoted(&message.text()))
             });
             let failure = format!(
-                "the script has {} answers, and the agent asked for number {} (session {:?}, model {:?}){}",
-                answers.len(),
+                "the script has {}, and the agent asked for number {} (session {:?}, model {:?}){}",
+                counted(answers.len()),
                 index + 1,
                 request.session_key(),
                 request.model,
@@ -292,6 +301,10 @@ impl Script for Strict {
         }
         answer.clone()
     }
+}
+
+fn counted(answers: usize) -> String {
+    if answers == 1 { "1 answer".to_owned() } else { format!("{answers} answers") }
 }
 
 /// An answer in a few words.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ pub struct SimulatorServer {
 }
 
 impl SimulatorServer {
-    pub(crate) async fn bind(simulator: Simulator) -> Result<Self, SimulatorError> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(SimulatorError::Bind)?;
+    pub(crate) async fn bind(simulator: Simulator, at: SocketAddr) -> Result<Self, SimulatorError> {
+        let listener = TcpListener::bind(at).await.map_err(SimulatorError::Bind)?;
         let address = listener.local_addr().map_err(SimulatorError::Bind)?;
         let server = Self { address, stop: CancellationToken::new(), tasks: TaskTracker::new() };
         let (stop, tasks) = (server.stop.clone(), server.tasks.clone());

@@ -4,6 +4,7 @@
 //! one lock that is held only for bookkeeping, never while a script runs or text is counted.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -214,7 +215,15 @@ impl Simulator {
     /// # Errors
     /// If no port can be bound.
     pub async fn serve(&self) -> Result<SimulatorServer, SimulatorError> {
-        SimulatorServer::bind(self.clone()).await
+        self.serve_at((Ipv4Addr::LOCALHOST, 0).into()).await
+    }
+
+    /// Serves it over HTTP at this address, until the server is dropped; port 0 is a free one.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub async fn serve_at(&self, address: SocketAddr) -> Result<SimulatorServer, SimulatorError> {
+        SimulatorServer::bind(self.clone(), address).await
     }
 
     /// The same model as a provider in this process, without a socket: usable with a paused clock.

@@ -20,8 +20,8 @@ fn results(place: &Place, flags: &[&str], calls: &[(&'static str, Value)]) -> Ve
             seen.push(last.text());
         }
         match todo.get(seen.len()) {
-            Some((name, arguments)) => Reply::call(*name, arguments),
-            None => Reply::text("done"),
+            Some((name, arguments)) => Answer::call(*name, arguments),
+            None => Answer::text("done"),
         }
     });
     let model = Model::new(script, |_| {});

@@ -11,7 +11,7 @@ const WINDOW: &str = "8000";
 /// A model with long answers, whose summaries come at this pace.
 fn model(summaries: Pace) -> Model {
     let runs = Function(|_: &SeenRequest, call: CallInfo| {
-        Reply::text(format!("answer {}: {}", call.session_call, "word ".repeat(1_600)))
+        Answer::text(format!("answer {}: {}", call.session_call, "word ".repeat(1_600)))
     });
     let summaries = Function(move |request: &SeenRequest, call: CallInfo| {
         Summariser::Obedient.reply(request, call).with_pace(summaries)

@@ -28,8 +28,8 @@ const DECISIONS: [&str; 5] = [
 /// Reads a file once, and has long answers.
 fn model() -> Model {
     let runs = Function(|_: &SeenRequest, call: CallInfo| match call.session_call {
-        0 => Reply::call("read", &json!({ "path": "plugh.txt" })),
-        _ => Reply::text(format!("quux {}", "word ".repeat(1_600))),
+        0 => Answer::call("read", &json!({ "path": "plugh.txt" })),
+        _ => Answer::text(format!("quux {}", "word ".repeat(1_600))),
     });
     Model::new(ByPurpose::new(runs, Summariser::Obedient), |options| options.window = 8_000)
 }

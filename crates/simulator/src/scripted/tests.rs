@@ -65,10 +65,13 @@ async fn a_script_that_is_too_short_fails_the_call_and_the_test() {
     assert_eq!(error.failure.status, Some(400), "{error:?}");
     assert!(!error.failure.class.is_retryable(), "{error:?}");
     let told = panic_of(|| model.assert_done());
-    for part in ["the script has 1 answers", "asked for number 2", "and now?"] {
+    for part in ["the script has 1 answer,", "asked for number 2", "and now?"] {
         assert!(told.contains(part), "{told}");
     }
-    assert_eq!(panic_of(|| drop(model)), told, "a test that does not ask fails all the same");
+    // It was told; what comes later is told when the model is dropped, for a test that asks no more.
+    assert!(ask(&model, says("and now?!")).await.is_err());
+    let told = panic_of(|| drop(model));
+    assert!(told.contains("asked for number 3"), "{told}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,7 +113,6 @@ async fn expectations_that_are_not_met_say_where_they_stand_and_what_was_there()
         for part in parts.iter().chain(&["answer 1 expects another request", "scripted/tests.rs:"]) {
             assert!(told.contains(part), "{part}: {told}");
         }
-        panic_of(|| drop(model));
     }
     let met = ScriptedModel::new([Answer::text("x")
         .expect_user("hi")
