@@ -5,7 +5,7 @@
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 
 use greenroom::prelude::*;
-use greenroom_simulator::{Reply as Said, Sequence, Simulator, SimulatorOptions};
+use greenroom_simulator::{Answer as Said, Sequence, Simulator, SimulatorOptions};
 
 /// Current weather for one city.
 #[derive(Deserialize, JsonSchema)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions};
-use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use tokio::sync::oneshot;
 
 const SESSIONS: usize = 1_000;

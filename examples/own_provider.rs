@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, StreamExt, stream};
-use greenroom::kernel::message::{AssistantMessage, Part, StopReason};
-use greenroom::kernel::{Failure, FailureClass, Usage};
+use greenroom::futures_util::{FutureExt, StreamExt, stream};
 use greenroom::prelude::*;
-use greenroom::provider::{Provider, ProviderError, ReplyEvent, ReplyStream, Request};
+use greenroom::provider::{
+    AssistantMessage, BoxFuture, Failure, FailureClass, Part, Provider, ProviderError, ReplyEvent,
+    ReplyStream, Request, StopReason, Usage,
+};
 
 #[derive(Default)]
 struct Parrot {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom_simulator::{Pace, Reply as Said, Sequence, Simulator, SimulatorOptions};
+use greenroom_simulator::{Answer as Said, Pace, Sequence, Simulator, SimulatorOptions};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Forecast {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 
 /// A model that says what it was told so far; the one of the first half never answers the third prompt.
 fn model(hangs: bool) -> Simulator {

@@ -6,7 +6,7 @@
 
 use greenroom::prelude::*;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
 
 const WINDOW: u64 = 8_000;

@@ -15,7 +15,7 @@ use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions};
 use greenroom::tools::{Workspace, builtin};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Function, Pace, Reply as Said, SeenRequest, Simulator, SimulatorOptions,
+    Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions,
 };
 use greenroom_tests::measure::{median, micros, percentile, ratio, scaled, title};
 use serde_json::json;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider};
-use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use greenroom_tests::measure::{cpu_s, ratio, rss_mib, scaled, title};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;

@@ -12,7 +12,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::{EntryId, Usage};
 use greenroom_provider::Catalog;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
 
 use crate::compaction_fixtures::{keep, text};

@@ -16,7 +16,9 @@ use greenroom::kernel::size::{Estimator, entry_tokens};
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
 use greenroom::tools::ToolOutput;
-use greenroom_simulator::{CallInfo, Function, LoggedRequest, Reply as Said, Script, SeenRequest, Simulator};
+use greenroom_simulator::{
+    Answer as Said, CallInfo, Function, LoggedRequest, Script, SeenRequest, Simulator,
+};
 
 /// About this many tokens of text that begins with `name`.
 pub(crate) fn text(name: &str, tokens: usize) -> String {

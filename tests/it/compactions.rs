@@ -30,7 +30,7 @@ mod summarisers;
 mod writers;
 
 use greenroom::prelude::*;
-use greenroom_simulator::{ByPurpose, Function, Reply as Said, Summariser};
+use greenroom_simulator::{Answer as Said, ByPurpose, Function, Summariser};
 
 use crate::support::{agent, drain, runtime, simulator};
 

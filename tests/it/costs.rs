@@ -2,7 +2,7 @@
 
 use greenroom::prelude::*;
 use greenroom::{ConfigError, Period};
-use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator, SimulatorOptions};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use greenroom_store::Store;
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use greenroom::kernel::EntryId;
 use greenroom::prelude::*;
 use greenroom::{Record, RunId};
-use greenroom_simulator::{Fault, Reply as Said, Sequence};
+use greenroom_simulator::{Answer as Said, Fault, Sequence};
 use serde_json::json;
 
 use crate::compaction_fixtures::text;

@@ -9,7 +9,7 @@ use greenroom::kernel::{EntryKind, Message};
 use greenroom::prelude::*;
 use greenroom::{ConfigError, FailureClass, Fallback};
 use greenroom_simulator::{
-    CallInfo, Echo, Fault, Function, Reply as Said, RetryAfter, Script, SeenRequest, Sequence, Simulator,
+    Answer as Said, CallInfo, Echo, Fault, Function, RetryAfter, Script, SeenRequest, Sequence, Simulator,
     SimulatorOptions,
 };
 

@@ -8,7 +8,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::EntryId;
 use greenroom_kernel::message::StopReason;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, Function, Pace, Reply as Said, Script, SeenRequest, Simulator, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Echo, Function, Pace, Script, SeenRequest, Simulator, Summariser,
 };
 
 use crate::support::{agent, builder, drain, quiet_injected_panics, simulator};

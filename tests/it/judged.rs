@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greenroom::ConfigError;
 use greenroom::prelude::*;
-use greenroom_simulator::{Pace, Reply as Said, Sequence};
+use greenroom_simulator::{Answer as Said, Pace, Sequence};
 use serde_json::json;
 
 use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simulator};

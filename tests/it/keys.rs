@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom::store::Store;
-use greenroom_simulator::{ByPurpose, Fault, Function, Pace, Reply as Said, Sequence, Summariser};
+use greenroom_simulator::{Answer as Said, ByPurpose, Fault, Function, Pace, Sequence, Summariser};
 use serde_json::json;
 
 use crate::support::{agent, builder, runtime, simulator};

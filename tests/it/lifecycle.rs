@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use greenroom_kernel::EntryId;
-use greenroom_simulator::{Echo, Reply as Said, Sequence};
+use greenroom_simulator::{Answer as Said, Echo, Sequence};
 
 use crate::support::{agent, builder, simulator};
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use greenroom::prelude::*;
 use greenroom::{RuntimeBuilder, SettingsChange};
-use greenroom_simulator::{ByPurpose, Function, Reply as Said, Simulator, Summariser};
+use greenroom_simulator::{Answer as Said, ByPurpose, Function, Simulator, Summariser};
 use serde_json::json;
 
 use crate::support::{agent, builder, drain, simulator};

@@ -9,7 +9,7 @@ use greenroom::kernel::files::Touch;
 use greenroom::kernel::message::Message;
 use greenroom::prelude::*;
 use greenroom_simulator::{
-    ByPurpose, Echo, LoggedRequest, Reply as Said, SeenRequest, Sequence, Simulator, Summariser,
+    Answer as Said, ByPurpose, Echo, LoggedRequest, SeenRequest, Sequence, Simulator, Summariser,
 };
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
 use greenroom::prelude::*;
-use greenroom_simulator::{Fault, Pace, Point, Reply as Said, Sequence, Simulator, SimulatorOptions};
+use greenroom_simulator::{Answer as Said, Fault, Pace, Point, Sequence, Simulator, SimulatorOptions};
 use serde_json::{Value, json};
 
 use crate::support::{agent, runtime, simulator};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom_kernel::{EntryId, EntryKind};
-use greenroom_simulator::{CallInfo, Echo, Function, Pace, Reply as Said, SeenRequest, Simulator};
+use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, Pace, SeenRequest, Simulator};
 
 use crate::support::{agent, builder, drain, runtime, simulator};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use greenroom::event::EventKind;
 use greenroom::prelude::*;
 use greenroom_kernel::StopReason;
-use greenroom_simulator::{Reply as Said, Sequence};
+use greenroom_simulator::{Answer as Said, Sequence};
 use serde_json::json;
 
 use crate::support::{agent, drain, names, runtime, simulator};

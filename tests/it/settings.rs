@@ -5,7 +5,7 @@ use std::sync::Arc;
 use greenroom::ConfigError;
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions};
-use greenroom_simulator::{ByPurpose, Echo, Fault, Reply as Said, Sequence, Summariser};
+use greenroom_simulator::{Answer as Said, ByPurpose, Echo, Fault, Sequence, Summariser};
 use serde_json::json;
 
 use crate::compaction_fixtures::{asked, chat, keep, opened, runs, settings as compaction_settings};

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
 use greenroom::prelude::*;
-use greenroom_simulator::{ByPurpose, CallInfo, Fault, Function, Reply as Said, Summariser};
+use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Fault, Function, Summariser};
 use serde_json::json;
 use tracing::Subscriber;
 use tracing::field::{Field, Visit};

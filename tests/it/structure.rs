@@ -88,6 +88,53 @@ fn crates_know_only_whom_they_may() {
     }
 }
 
+/// Programs depend on `greenroom`, and their tests on the simulator: what they need is reached from there.
+#[test]
+fn examples_and_guide_need_no_other_crate_of_ours() {
+    let is_shown = |path: &Path| {
+        let path = shown(path);
+        path.starts_with("examples/") || path.starts_with("docs/guide/") || path == "README.md"
+    };
+    let shown_files = files(is_shown);
+    assert!(shown_files.len() > 8, "the examples were not found");
+    for file in shown_files {
+        let text = read(&file);
+        for inner in [
+            "greenroom::kernel::",
+            "greenroom_kernel",
+            "greenroom_provider",
+            "greenroom_tools",
+            "greenroom_store",
+        ] {
+            assert!(!text.contains(inner), "{} reaches into {inner}", self::shown(&file));
+        }
+    }
+}
+
+/// A test may import all of the prelude and all of the test kit.
+#[test]
+fn the_test_kit_and_the_prelude_share_no_name() {
+    let names = |file: &str, from: &str, before: &str| -> BTreeSet<String> {
+        let text = read(&root().join(file));
+        let part = text.split_once(from).expect("where it begins").1;
+        let part = part.split_once(before).map_or(part, |(part, _)| part);
+        let exports = part.split(';').filter(|item| item.contains("pub use "));
+        exports
+            .flat_map(|item| {
+                item.rsplit("pub use ").next().unwrap_or_default().split(['{', '}', ',', ':', ' ', '\n'])
+            })
+            .filter(|name| name.starts_with(|letter: char| letter.is_ascii_uppercase()) || *name == "tool")
+            .map(str::to_owned)
+            .collect()
+    };
+    let prelude = names("crates/greenroom/src/lib.rs", "pub mod prelude {", "\n}");
+    let kit = names("crates/simulator/src/lib.rs", "pub mod check;", "/// What can go wrong");
+    assert!(prelude.contains("Reply") && prelude.contains("ToolError") && prelude.len() > 15, "{prelude:?}");
+    assert!(kit.contains("Answer") && kit.contains("ScriptedModel") && kit.len() > 15, "{kit:?}");
+    let both: Vec<_> = prelude.intersection(&kit).collect();
+    assert!(both.is_empty(), "named in both: {both:?}");
+}
+
 #[test]
 fn some_libraries_have_one_owner() {
     for manifest in manifests() {

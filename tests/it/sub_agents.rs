@@ -13,7 +13,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::EntryId;
 use greenroom_provider::Catalog;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Function, Reply as Said, ScriptedCall, SeenRequest, Simulator, SimulatorOptions,
+    Answer as Said, ByPurpose, CallInfo, Function, ScriptedCall, SeenRequest, Simulator, SimulatorOptions,
     Summariser,
 };
 use serde_json::json;

@@ -7,7 +7,7 @@ use greenroom::ConfigError;
 use greenroom::prelude::*;
 use greenroom_kernel::message::Message;
 use greenroom_provider::{OpenAi, OpenAiOptions};
-use greenroom_simulator::{Reply as Said, Sequence};
+use greenroom_simulator::{Answer as Said, Sequence};
 use serde_json::json;
 use tokio::sync::Barrier;
 

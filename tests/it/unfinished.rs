@@ -12,7 +12,7 @@ use greenroom::prelude::*;
 use greenroom::store::Store;
 use greenroom::{MetadataError, Order};
 use greenroom_kernel::{EntryId, EntryKind, Message};
-use greenroom_simulator::{CallInfo, Echo, Function, Pace, Reply as Said, SeenRequest, Simulator};
+use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, Pace, SeenRequest, Simulator};
 
 use crate::support::{agent, builder, drain, runtime, simulator};
 

@@ -9,7 +9,7 @@ use greenroom::prelude::*;
 use greenroom::store::Store;
 use greenroom_provider::{OpenAi, OpenAiOptions};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, Fault, Function, ListForm, Point, Reply as Said, Script, SeenRequest,
+    Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, ListForm, Point, Script, SeenRequest,
     Simulator, SimulatorOptions, SimulatorServer, Summariser,
 };
 

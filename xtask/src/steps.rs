@@ -35,6 +35,11 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "doctest", about: "the examples in the documentation", run: doctest },
     Step { name: "doc", about: "the documentation builds without warnings", run: doc },
     Step { name: "examples", about: "every example runs, offline", run: examples },
+    Step {
+        name: "readme",
+        about: "the README's program builds with the dependencies that it names",
+        run: readme,
+    },
     Step { name: "deny", about: "licences, advisories, sources and bans of all dependencies", run: deny },
 ];
 
@@ -78,6 +83,47 @@ fn examples() -> Result<Outcome> {
         ensure!(!output.trim().is_empty(), "example `{name}` printed nothing");
     }
     passed()
+}
+
+/// The README's program as its reader has it: a new crate outside the workspace with the README's dependencies and no
+/// others.
+fn readme() -> Result<Outcome> {
+    let root = workspace_root();
+    let read = |name: &str| {
+        let path = root.join(name);
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+    };
+    let text = read("README.md")?;
+    let dependencies =
+        block(&text, "```toml\n[dependencies]\n").context("the README names no dependencies")?;
+    let program = block(&text, "```rust\n").context("the README has no program")?;
+    ensure!(program.contains("fn main()"), "the README's first program has no `main`");
+    let library = format!("{:?}", root.join("crates/greenroom"));
+    let ours = |line: &&str| line.starts_with("greenroom = ");
+    ensure!(dependencies.lines().any(|line| ours(&line)), "the README's dependencies lack greenroom");
+    let mut manifest = String::from(
+        "[package]\nname = \"readme-program\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n",
+    );
+    for line in dependencies.lines().map(|line| if ours(&line) { "" } else { line }) {
+        manifest.push_str(line);
+        manifest.push('\n');
+    }
+    manifest.push_str(&format!("greenroom = {{ path = {library} }}\n"));
+    let dir = root.join("target/readme-program");
+    std::fs::create_dir_all(dir.join("src"))?;
+    std::fs::write(dir.join("Cargo.toml"), manifest)?;
+    std::fs::write(dir.join("src/main.rs"), program)?;
+    // The versions that this workspace was tested with, which are there already.
+    std::fs::copy(root.join("Cargo.lock"), dir.join("Cargo.lock"))?;
+    let manifest = dir.join("Cargo.toml").display().to_string();
+    let target = root.join("target").display().to_string();
+    Cargo::new(&["check", "--offline", "--manifest-path", &manifest, "--target-dir", &target]).run()?;
+    passed()
+}
+
+/// What stands in a fenced block of a page, after its opening.
+fn block<'a>(page: &'a str, opening: &str) -> Option<&'a str> {
+    page.split_once(opening)?.1.split_once("```").map(|(block, _)| block)
 }
 
 fn deny() -> Result<Outcome> {

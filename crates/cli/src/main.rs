@@ -20,6 +20,7 @@ mod run;
 mod serve;
 mod sessions;
 mod show;
+mod simulate;
 mod store;
 
 mod config;
@@ -121,6 +122,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Export(args) => export::run(global, args).await,
         Command::Serve(args) => serve::run(global, args).await,
         Command::Rpc(args) => rpc::run(global, args).await,
+        Command::Simulate(args) => simulate::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
         Command::Store(command) => store::run(global, command).await,
         Command::Models(args) => models::run(global, args).await,

@@ -81,6 +81,25 @@ Each request must bear the token, which is made at the first start and kept in `
   curl -H \"Authorization: Bearer $(cat ~/.local/share/greenroom/token)\" http://127.0.0.1:7878/sessions
 There is no TLS. Ctrl-C and SIGTERM interrupt what runs, and it ends within 10 seconds.";
 
+const SIMULATE_EXAMPLES: &str = "\
+Examples:
+  greenroom simulate                                     a free port; it says what it is told
+  greenroom simulate --listen 127.0.0.1:8080 --say Hello --say Goodbye
+  greenroom simulate --script answers.yaml
+
+The first line on standard output is the base URL, for OPENAI_BASE_URL. A script:
+  answers:
+    - calls: [{ tool: weather, arguments: { city: Oslo } }]
+      expect_user: umbrella            # else the call is refused
+    - fault: rate_limited              # also: server_error (with status), loading, refused, reset, stall,
+      retry_after_s: 1                 # empty_stream, error_event, eof_before_finish, malformed, overflow
+    - text: Take one.
+      after_ms: 300                    # before the first piece; between_ms, pieces
+      expect_tool_result: { tool: weather, contains: rain }
+
+A call beyond the script is refused with 400. Ctrl-C ends it: with exit code 1 where answers were left, a call was
+beyond the script, an expectation was not met, or a request broke a rule of the protocol; standard error says which.";
+
 const STORE_HELP: &str = "\
 A session that lost entries with a damaged disk takes no prompts until its loss is accepted. Before that, put a backup
 of the whole store in its place, or keep what is left: `greenroom export ID`. Where the lost entries belong to the
@@ -165,11 +184,37 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
     Rpc(RpcArgs),
+    /// Serve a simulated model over HTTP, for tests of programs in any language that talk to an OpenAI-compatible API
+    #[command(after_help = SIMULATE_EXAMPLES)]
+    Simulate(SimulateArgs),
     /// List the provider's models with their windows, output limits and prices, and where each comes from
     #[command(after_help = MODELS_HELP)]
     Models(ModelsArgs),
     /// Show the configuration that holds here
     Config(ConfigArgs),
+}
+
+/// `simulate`.
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// Where to listen: an address and a port; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// A file with the model's answers, in the order of the calls; without answers it says what it is told
+    #[arg(long, value_name = "FILE")]
+    pub(crate) script: Option<PathBuf>,
+    /// An answer, after those of the script; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) say: Vec<String>,
+    /// The model's name in the list of models [default: simulated]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// The model's window, in tokens [default: 128000]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) window: Option<u64>,
+    /// The key that requests must bear; others get 401
+    #[arg(long, value_name = "KEY")]
+    pub(crate) require_key: Option<String>,
 }
 
 /// `demo`.

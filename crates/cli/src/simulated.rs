@@ -10,7 +10,7 @@ use greenroom::kernel::Message;
 use greenroom::kernel::render::SUMMARY_LEAD;
 use greenroom::provider::{OpenAi, OpenAiOptions, Purpose};
 use greenroom_simulator::{
-    CallInfo, CodingAgent, Pace, Reply, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+    Answer, CallInfo, CodingAgent, Pace, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
 };
 use serde_json::Value;
 
@@ -69,7 +69,7 @@ impl Simulated {
 struct Reader(CodingAgent);
 
 impl Script for Reader {
-    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         let reply = self.agent_reply(request, call);
         if request.purpose == Purpose::Summary || !reply.calls.is_empty() {
             return reply;
@@ -88,7 +88,7 @@ impl Script for Reader {
 }
 
 impl Reader {
-    fn agent_reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+    fn agent_reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         let mut reply = self.0.reply(request, call);
         for call in &mut reply.calls {
             let Ok(Value::Object(mut arguments)) = serde_json::from_str(&call.arguments) else { continue };

@@ -12,6 +12,7 @@
 //! - `refusals`: every way a provider refuses ends with its class
 //! - `run`: text, events, failures, interruptions
 //! - `serve`: clients that hold something open, tokens that others may know, a wide bind
+//! - `simulate`: a scripted model for clients in any language
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
 //! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
 //! - `terminal`: what others say steers no terminal; void answers
@@ -32,6 +33,7 @@ mod cli {
     pub(crate) mod refusals;
     pub(crate) mod run;
     pub(crate) mod serve;
+    pub(crate) mod simulate;
     pub(crate) mod stored;
     pub(crate) mod support;
     pub(crate) mod surfaces;

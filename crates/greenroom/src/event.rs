@@ -11,9 +11,10 @@ use std::sync::Arc;
 use greenroom_kernel::entry::{Delivery, Metadata, Spender, Trigger};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{
-    Block, Entry, EntryId, EntryKind, Failure, Message, Part, RunId, RunOutcome, StopReason, ToolStatus,
-    Usage,
+    Block, Entry, EntryId, EntryKind, Failure, Message, Part, RunId, RunOutcome, StopReason, ToolCall,
+    ToolStatus, Usage,
 };
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::compaction::Compacted;
@@ -531,6 +532,22 @@ pub struct CallView {
     pub arguments: String,
 }
 
+impl From<&ToolCall> for CallView {
+    fn from(call: &ToolCall) -> Self {
+        Self { id: call.id.clone(), name: call.name.clone(), arguments: call.arguments.clone() }
+    }
+}
+
+impl CallView {
+    /// The arguments as a value of a type, `serde_json::Value` for one.
+    ///
+    /// # Errors
+    /// The model wrote no JSON, or not that of the type.
+    pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_str(&self.arguments)
+    }
+}
+
 /// The events of entries that follow one another in a log, up to its end: every entry has exactly one. `open_run` is
 /// the run that is going on after the last of them.
 pub fn of_entries<'a, E: Borrow<Entry>>(
@@ -682,16 +699,8 @@ impl MessageView {
                 view.model = Some(assistant.model.clone());
                 view.stop = Some(assistant.stop);
                 view.usage = assistant.usage;
-                view.tool_calls = assistant
-                    .content
-                    .iter()
-                    .filter_map(Part::as_tool_call)
-                    .map(|call| CallView {
-                        id: call.id.clone(),
-                        name: call.name.clone(),
-                        arguments: call.arguments.clone(),
-                    })
-                    .collect();
+                view.tool_calls =
+                    assistant.content.iter().filter_map(Part::as_tool_call).map(CallView::from).collect();
             }
         }
         view

@@ -54,7 +54,7 @@ pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
 pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport};
 pub use error::{ConfigError, Error, MetadataError, Result};
-pub use event::{Event, EventKind, EventType, Record, Role};
+pub use event::{CallView, Delta, Event, EventKind, EventType, MessageView, Record, Role};
 pub use fallback::Fallback;
 pub use instructions::InstructionsContext;
 pub use live::{LiveSettings, SettingsChange};
@@ -78,20 +78,42 @@ pub use greenroom_tools::{
     AppState, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
 };
 
+pub use greenroom_kernel::context_usage::{ContextUsage, WindowSource};
+pub use greenroom_kernel::entry::{Delivery as InboxDelivery, Trigger};
+pub use greenroom_kernel::settings::CompactionSettings;
+pub use greenroom_kernel::{
+    AssistantMessage, Block, Entry, EntryKind, Failure, Message, Part, StopReason, ToolCall, ToolResult,
+    ToolStatus, Usage,
+};
+
+/// The crates whose types and derive macros stand in this one's API, in the versions that it uses.
+///
+/// A program that derives `Deserialize` and `JsonSchema` either depends on `serde` and `schemars` itself, or says
+/// `#[serde(crate = "greenroom::serde")]` and `#[schemars(crate = "greenroom::schemars")]`.
+pub use {futures_util, schemars, serde, serde_json};
+
+/// Model providers: OpenAI-compatible servers, and what it takes to write one of one's own.
+pub mod provider {
+    pub use futures_util::future::BoxFuture;
+    pub use futures_util::stream::BoxStream;
+    pub use greenroom_kernel::{
+        AssistantMessage, Block, Failure, FailureClass, Message, Part, StopReason, ToolCall, ToolResult,
+        ToolSpec, ToolStatus, Usage,
+    };
+    pub use greenroom_provider::*;
+}
+
 pub use greenroom_kernel as kernel;
-pub use greenroom_provider as provider;
 pub use greenroom_store as store;
 pub use greenroom_tools as tools;
 
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        Agent, CompactOptions, CompactionOutcome, Delivery, Error, Event, EventKind, EventType, Filter,
-        ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role, Run, RunItem, RunLimits, RunOutcome,
-        Runtime, SessionHandle, Status, ToolChoice, Typed,
+        Agent, CompactOptions, CompactionOutcome, CompactionSettings, Delivery, Error, Event, EventKind,
+        EventType, Filter, Image, ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role, Run, RunItem,
+        RunLimits, RunOutcome, Runtime, SessionHandle, Status, ToolChoice, Typed,
     };
-    pub use greenroom_kernel::Image;
-    pub use greenroom_kernel::settings::CompactionSettings;
     pub use greenroom_tools::{ToolContext, ToolError, ToolOutput, builtin, tool};
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::compaction::Compacted;
 use crate::error::{Error, Result};
+use crate::event::CallView;
 use crate::message::{PromptOptions, QueuedInput, SessionMessage};
 use crate::output::{self, AnswerForm};
 use crate::run_link::RunLink;
@@ -82,6 +83,25 @@ pub struct Reply {
     /// between runs. At most the newest 32.
     #[serde(default)]
     pub compactions: Vec<Compacted>,
+    /// See [`Self::tool_calls`].
+    #[serde(default)]
+    pub(crate) tool_calls: Vec<CallView>,
+}
+
+impl Reply {
+    /// The tool calls that the run's answers made, in order. (What its sub-agents called is theirs.)
+    ///
+    /// ```no_run
+    /// # use greenroom::prelude::*;
+    /// # async fn example(session: SessionHandle) -> Result<()> {
+    /// let reply = session.prompt("Pay back order 7.").await?;
+    /// let names: Vec<&str> = reply.tool_calls().iter().map(|call| call.name.as_str()).collect();
+    /// assert_eq!(names, ["order", "refund"]);
+    /// # Ok(()) }
+    /// ```
+    pub fn tool_calls(&self) -> &[CallView] {
+        &self.tool_calls
+    }
 }
 
 impl fmt::Display for Reply {

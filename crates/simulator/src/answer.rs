@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use greenroom_kernel::{StopReason, Usage};
 
 use crate::fault::{Fault, Point, WrongUsage};
-use crate::model::Reply;
+use crate::model::Answer;
 use crate::overflow::Refusal;
 use crate::tokens;
 use crate::wire;
 
 /// The answer to one request: an error status or a stream of steps.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Transmission {
     /// An HTTP error, or anything else that is not a stream.
     Status(StatusAnswer),
     /// A stream, as the steps that the transport performs in order.
@@ -83,7 +83,7 @@ impl StatusAnswer {
 }
 
 /// Cuts `reply` to `room` tokens of output, as a model is cut, and counts what is left: (output, reasoning).
-pub(crate) fn limit_output(reply: &mut Reply, room: u64) -> (u64, u64) {
+pub(crate) fn limit_output(reply: &mut Answer, room: u64) -> (u64, u64) {
     let mut left = room;
     let mut is_cut = false;
     let mut fit = |text: &mut String| {
@@ -128,13 +128,13 @@ pub(crate) fn limit_output(reply: &mut Reply, room: u64) -> (u64, u64) {
 }
 
 /// The answer for a request that is refused because of its size.
-pub(crate) fn refused(refusal: Refusal) -> Answer {
+pub(crate) fn refused(refusal: Refusal) -> Transmission {
     match refusal {
-        Refusal::Status(status, body) => Answer::Status(StatusAnswer::new(status, body)),
-        Refusal::EmptyStream => Answer::Stream([Step::Headers].into()),
-        Refusal::PlainTextLine(text) => {
-            Answer::Stream([Step::Headers, Step::Raw(Raw::PlainText(text)), Step::Piece(Piece::Done)].into())
-        }
+        Refusal::Status(status, body) => Transmission::Status(StatusAnswer::new(status, body)),
+        Refusal::EmptyStream => Transmission::Stream([Step::Headers].into()),
+        Refusal::PlainTextLine(text) => Transmission::Stream(
+            [Step::Headers, Step::Raw(Raw::PlainText(text)), Step::Piece(Piece::Done)].into(),
+        ),
     }
 }
 
@@ -149,11 +149,11 @@ pub(crate) struct ReplyFacts {
 }
 
 /// The answer for `reply`, spoilt by `fault`.
-pub(crate) fn answer(reply: &Reply, fault: Option<&Fault>, facts: &ReplyFacts) -> Answer {
+pub(crate) fn answer(reply: &Answer, fault: Option<&Fault>, facts: &ReplyFacts) -> Transmission {
     if let Some(status) = fault.and_then(|fault| status_fault(fault, facts)) {
-        return Answer::Status(StatusAnswer { wait_ms: reply.pace.first_ms, ..status });
+        return Transmission::Status(StatusAnswer { wait_ms: reply.pace.first_ms, ..status });
     }
-    Answer::Stream(stream_steps(reply, fault, facts))
+    Transmission::Stream(stream_steps(reply, fault, facts))
 }
 
 /// Faults that take the place of the stream.
@@ -242,7 +242,7 @@ fn strike(fault: &Fault) -> Option<(Point, Option<Step>, bool)> {
     Some(strike)
 }
 
-fn stream_steps(reply: &Reply, fault: Option<&Fault>, facts: &ReplyFacts) -> VecDeque<Step> {
+fn stream_steps(reply: &Answer, fault: Option<&Fault>, facts: &ReplyFacts) -> VecDeque<Step> {
     let mut fired = None;
     let content = content_pieces(reply, fault, facts, &mut fired);
     let mut steps = VecDeque::with_capacity(content.len() + 8);
@@ -326,7 +326,7 @@ impl WrongUsage {
 }
 
 fn content_pieces(
-    reply: &Reply,
+    reply: &Answer,
     fault: Option<&Fault>,
     facts: &ReplyFacts,
     fired: &mut Option<&'static str>,

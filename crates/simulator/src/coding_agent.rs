@@ -11,7 +11,7 @@ use greenroom_provider::Purpose;
 use serde_json::{Map, Value};
 
 use crate::fault::hash;
-use crate::model::{CallInfo, Pace, Reply, Script};
+use crate::model::{Answer, CallInfo, Pace, Script};
 use crate::seen::SeenRequest;
 use crate::summariser::Summariser;
 
@@ -52,7 +52,7 @@ impl Default for CodingAgent {
 }
 
 impl Script for CodingAgent {
-    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         let reply = match request.purpose {
             Purpose::Step => self.step(request),
             Purpose::Summary => Summariser::Obedient.reply(request, call),
@@ -78,7 +78,7 @@ impl<'a> Toolbox<'a> {
 }
 
 impl CodingAgent {
-    fn step(&self, request: &SeenRequest) -> Reply {
+    fn step(&self, request: &SeenRequest) -> Answer {
         let survey = Survey::of(request);
         let toolbox = Toolbox::of(request);
         let news = news(&survey);
@@ -87,21 +87,21 @@ impl CodingAgent {
         }
         let start = hash(&[&self.seed.to_le_bytes(), request.session_key().as_bytes()]);
         match self.next(&survey, &toolbox, start) {
-            Some((intent, reply)) => Reply { text: join(&news, &intent), ..reply },
+            Some((intent, reply)) => Answer { text: join(&news, &intent), ..reply },
             None if survey.is_empty_folder => {
-                Reply::text(join(&news, "The folder is empty: there is nothing to read, so I am done."))
+                Answer::text(join(&news, "The folder is empty: there is nothing to read, so I am done."))
             }
             None => closing(&survey, &news, "Nothing is left to look at."),
         }
     }
 
     /// The next calls and what they are for; `None` if nothing is left to do.
-    fn next(&self, survey: &Survey, toolbox: &Toolbox<'_>, start: u64) -> Option<(String, Reply)> {
+    fn next(&self, survey: &Survey, toolbox: &Toolbox<'_>, start: u64) -> Option<(String, Answer)> {
         if survey.is_empty_folder {
             return None;
         }
         if let Some(list) = toolbox.list.filter(|_| !survey.listed.contains(".")) {
-            let reply = call(Reply::default(), list, &[(&PATH_ARGUMENTS, ".".into())]);
+            let reply = call(Answer::default(), list, &[(&PATH_ARGUMENTS, ".".into())]);
             return Some(("I will look at what is in the folder.".to_owned(), reply));
         }
         let unread = survey.unread_files(start);
@@ -111,7 +111,7 @@ impl CodingAgent {
             toolbox.list.filter(|_| !folders.is_empty() && (survey.steps % 4 == 3 || unread.is_empty()))
         {
             let chosen = &folders[..folders.len().min(2)];
-            let reply = chosen.iter().fold(Reply::default(), |reply, folder| {
+            let reply = chosen.iter().fold(Answer::default(), |reply, folder| {
                 call(reply, list, &[(&PATH_ARGUMENTS, folder.as_str().into())])
             });
             return Some((format!("Next I will list {}.", names(chosen)), reply));
@@ -128,14 +128,14 @@ impl CodingAgent {
                     (&PATH_ARGUMENTS[..], Value::from(path.as_str())),
                     (&OFFSET_ARGUMENTS[..], Value::from(*offset)),
                 ];
-                let reply = call(Reply::default(), read, &arguments);
+                let reply = call(Answer::default(), read, &arguments);
                 return Some((format!("I will read on in `{path}` from line {offset}."), reply));
             }
             // Now and then several at once, as agents do.
             let count = if survey.steps % 3 == 2 { 3 } else { 1 };
             let chosen = &unread[..unread.len().min(count)];
             if !chosen.is_empty() {
-                let reply = chosen.iter().fold(Reply::default(), |reply, path| {
+                let reply = chosen.iter().fold(Answer::default(), |reply, path| {
                     call(reply, read, &[(&PATH_ARGUMENTS, path.as_str().into())])
                 });
                 return Some((format!("Next I will read {}.", names(chosen)), reply));
@@ -146,13 +146,13 @@ impl CodingAgent {
     }
 }
 
-fn search(grep: &ToolSpec, identifier: &str) -> (String, Reply) {
-    let reply = call(Reply::default(), grep, &[(&PATTERN_ARGUMENTS, identifier.into())]);
+fn search(grep: &ToolSpec, identifier: &str) -> (String, Answer) {
+    let reply = call(Answer::default(), grep, &[(&PATTERN_ARGUMENTS, identifier.into())]);
     (format!("I will look for where `{identifier}` is used."), reply)
 }
 
 /// Adds a call of `tool`, with each value under the name that the tool's schema has for it.
-fn call(reply: Reply, tool: &ToolSpec, values: &[(&[&str], Value)]) -> Reply {
+fn call(reply: Answer, tool: &ToolSpec, values: &[(&[&str], Value)]) -> Answer {
     let properties = tool.parameters.get("properties").and_then(Value::as_object);
     let mut arguments = Map::new();
     for (candidates, value) in values {
@@ -188,7 +188,7 @@ fn news(survey: &Survey) -> String {
     text.trim_end().to_owned()
 }
 
-fn closing(survey: &Survey, news: &str, reason: &str) -> Reply {
+fn closing(survey: &Survey, news: &str, reason: &str) -> Answer {
     let mut done = Vec::new();
     if !survey.read_this_run.is_empty() {
         let count = survey.read_this_run.len();
@@ -208,7 +208,7 @@ fn closing(survey: &Survey, news: &str, reason: &str) -> Reply {
     } else {
         format!("In this run I {}.", done.join(" and "))
     };
-    Reply::text(join(news, &format!("{reason} {what} {all}")))
+    Answer::text(join(news, &format!("{reason} {what} {all}")))
 }
 
 fn join(first: &str, second: &str) -> String {

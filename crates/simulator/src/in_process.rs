@@ -22,7 +22,7 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::sleep;
 
-use crate::answer::{Answer, Piece, Raw, SERVER_ERROR, Step};
+use crate::answer::{Piece, Raw, SERVER_ERROR, Step, Transmission};
 use crate::seen::SeenRequest;
 use crate::simulator::{InFlight, Simulator};
 use crate::wire;
@@ -50,11 +50,11 @@ impl Provider for InProcess {
             let used_ids = calls.map(|call| call.id.clone()).collect();
             let (answer, flight) = simulator.begin(seen(request), Vec::new());
             let steps = match answer {
-                Answer::Status(status) => {
+                Transmission::Status(status) => {
                     flight.wait_and_fire(&status).await;
                     return Err(error_of(status.status, &status.headers, &status.body));
                 }
-                Answer::Stream(steps) => steps,
+                Transmission::Stream(steps) => steps,
             };
             let mut performance = Performance {
                 steps,

@@ -23,11 +23,14 @@
 mod answer;
 pub mod check;
 pub mod coding_agent;
+pub mod expect;
 pub mod fault;
+mod history;
 mod in_process;
 mod list;
 pub mod model;
 pub mod overflow;
+mod scripted;
 pub mod scripts;
 pub mod seen;
 pub mod server;
@@ -38,10 +41,13 @@ mod wire;
 
 pub use check::{Rule, Violation};
 pub use coding_agent::CodingAgent;
+pub use expect::Expectation;
 pub use fault::{Fault, FaultPlan, Point, RetryAfter, WrongUsage};
+pub use history::History;
 pub use list::ListForm;
-pub use model::{CallInfo, Pace, Reply, Script, ScriptedCall};
+pub use model::{Answer, CallInfo, Pace, Script, ScriptedCall};
 pub use overflow::ErrorDialect;
+pub use scripted::ScriptedModel;
 pub use scripts::{ByPurpose, Echo, Function, Sequence};
 pub use seen::SeenRequest;
 pub use server::SimulatorServer;
@@ -51,7 +57,7 @@ pub use summariser::Summariser;
 /// What can go wrong with the simulator itself.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorError {
-    /// The server found no port.
-    #[error("bind a loopback port: {0}")]
+    /// The server cannot listen at its address.
+    #[error("the address cannot be bound: {0}")]
     Bind(#[source] std::io::Error),
 }

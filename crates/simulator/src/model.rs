@@ -3,19 +3,22 @@
 //! Invariants: a script is a plain function of the request and of the call's numbers. It does not wait, and
 //! it knows no transport; delays and faults are part of the reply and are performed by the simulator.
 
+use std::panic::Location;
+
 use greenroom_kernel::{AssistantMessage, Part, StopReason, Usage};
 
+use crate::expect::Expectation;
 use crate::fault::Fault;
 use crate::seen::SeenRequest;
 
 /// A scripted model: a function from requests to replies.
 pub trait Script: Send + Sync + 'static {
     /// The answer to one request. Called only for requests that passed the checker and fit the window.
-    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply;
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer;
 }
 
 impl<S: Script + ?Sized> Script for std::sync::Arc<S> {
-    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         (**self).reply(request, call)
     }
 }
@@ -35,7 +38,7 @@ pub struct CallInfo {
 
 /// One reply of the model.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Reply {
+pub struct Answer {
     /// The text.
     pub text: String,
     /// Readable reasoning, before the text.
@@ -50,6 +53,8 @@ pub struct Reply {
     pub pace: Pace,
     /// What goes wrong with it.
     pub fault: Option<Fault>,
+    /// What it expects of its request. A [`ScriptedModel`](crate::ScriptedModel) looks; other scripts do not.
+    pub expects: Vec<Expectation>,
 }
 
 /// A tool call of a reply.
@@ -80,7 +85,7 @@ impl Default for Pace {
     }
 }
 
-impl Reply {
+impl Answer {
     /// An answer of this text.
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
@@ -145,6 +150,41 @@ impl Reply {
         self
     }
 
+    /// Expects the newest user message to contain this text.
+    #[track_caller]
+    #[must_use]
+    pub fn expect_user(mut self, text: impl Into<String>) -> Self {
+        self.expects.push(Expectation::user(Location::caller(), text.into()));
+        self
+    }
+
+    /// Expects that this tool has just given a result that contains this text.
+    #[track_caller]
+    #[must_use]
+    pub fn expect_tool_result(mut self, tool: impl Into<String>, text: impl Into<String>) -> Self {
+        self.expects.push(Expectation::tool_result(Location::caller(), tool.into(), text.into()));
+        self
+    }
+
+    /// Expects the agent's instructions to contain this text.
+    #[track_caller]
+    #[must_use]
+    pub fn expect_instructions(mut self, text: impl Into<String>) -> Self {
+        self.expects.push(Expectation::instructions(Location::caller(), text.into()));
+        self
+    }
+
+    /// Expects this of the request. The error says what is wrong with it.
+    #[track_caller]
+    #[must_use]
+    pub fn expect(
+        mut self,
+        check: impl Fn(&SeenRequest) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.expects.push(Expectation::new(Location::caller(), check));
+        self
+    }
+
     /// Replaces or spoils the answer with this fault.
     #[must_use]
     pub fn with_fault(mut self, fault: Fault) -> Self {
@@ -153,7 +193,7 @@ impl Reply {
     }
 }
 
-impl From<&AssistantMessage> for Reply {
+impl From<&AssistantMessage> for Answer {
     /// A recorded answer, played again: text, reasoning, calls with their ids, and the way it ended. Usage is
     /// left out, since it belongs to the request of that time.
     fn from(message: &AssistantMessage) -> Self {

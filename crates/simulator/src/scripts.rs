@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use greenroom_provider::Purpose;
 
-use crate::model::{CallInfo, Reply, Script};
+use crate::model::{Answer, CallInfo, Script};
 use crate::seen::SeenRequest;
 use crate::summariser::Summariser;
 
@@ -15,9 +15,9 @@ use crate::summariser::Summariser;
 pub struct Echo;
 
 impl Script for Echo {
-    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         match request.purpose {
-            Purpose::Step => Reply::text(request.last_user_text()),
+            Purpose::Step => Answer::text(request.last_user_text()),
             Purpose::Summary => Summariser::Obedient.reply(request, call),
         }
     }
@@ -26,17 +26,17 @@ impl Script for Echo {
 /// Answers each session's runs with these replies, in order; summary requests with an obedient summary.
 /// After the last reply it says "(the script has ended)".
 #[derive(Debug, Clone, Default)]
-pub struct Sequence(pub Vec<Reply>);
+pub struct Sequence(pub Vec<Answer>);
 
 impl Script for Sequence {
-    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         match request.purpose {
             Purpose::Summary => Summariser::Obedient.reply(request, call),
             Purpose::Step => usize::try_from(call.session_call)
                 .ok()
                 .and_then(|index| self.0.get(index))
                 .cloned()
-                .unwrap_or_else(|| Reply::text("(the script has ended)")),
+                .unwrap_or_else(|| Answer::text("(the script has ended)")),
         }
     }
 }
@@ -46,9 +46,9 @@ pub struct Function<F>(pub F);
 
 impl<F> Script for Function<F>
 where
-    F: Fn(&SeenRequest, CallInfo) -> Reply + Send + Sync + 'static,
+    F: Fn(&SeenRequest, CallInfo) -> Answer + Send + Sync + 'static,
 {
-    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         (self.0)(request, call)
     }
 }
@@ -70,7 +70,7 @@ impl ByPurpose {
 }
 
 impl Script for ByPurpose {
-    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         match request.purpose {
             Purpose::Step => self.runs.reply(request, call),
             Purpose::Summary => self.summaries.reply(request, call),

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::SimulatorError;
-use crate::answer::{Answer, Piece, Raw, SERVER_ERROR, Step};
+use crate::answer::{Piece, Raw, SERVER_ERROR, Step, Transmission};
 use crate::check::Rule;
 use crate::simulator::{InFlight, Simulator};
 use crate::wire::{
@@ -49,8 +49,8 @@ pub struct SimulatorServer {
 }
 
 impl SimulatorServer {
-    pub(crate) async fn bind(simulator: Simulator) -> Result<Self, SimulatorError> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(SimulatorError::Bind)?;
+    pub(crate) async fn bind(simulator: Simulator, at: SocketAddr) -> Result<Self, SimulatorError> {
+        let listener = TcpListener::bind(at).await.map_err(SimulatorError::Bind)?;
         let address = listener.local_addr().map_err(SimulatorError::Bind)?;
         let server = Self { address, stop: CancellationToken::new(), tasks: TaskTracker::new() };
         let (stop, tasks) = (server.stop.clone(), server.tasks.clone());
@@ -195,7 +195,7 @@ async fn complete(simulator: Simulator, request: Request<Incoming>) -> Result<Re
     let (model, streamed) = (seen.model.clone(), seen.streamed);
     let (answer, flight) = simulator.begin(seen, broken);
     let steps = match answer {
-        Answer::Status(status) => {
+        Transmission::Status(status) => {
             flight.wait_and_fire(&status).await;
             let mut response = json(status.status, status.body);
             for (name, value) in status.headers {
@@ -207,7 +207,7 @@ async fn complete(simulator: Simulator, request: Request<Incoming>) -> Result<Re
             }
             return Ok(response);
         }
-        Answer::Stream(steps) => steps,
+        Transmission::Stream(steps) => steps,
     };
     let id = format!("chatcmpl-{:08}", flight.call());
     let mut performance = Performance { steps, writer: Writer { id, model, form }, flight, pinged_ms: 0 };

@@ -4,6 +4,7 @@
 //! one lock that is held only for bookkeeping, never while a script runs or text is counted.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use greenroom_kernel::{Message, ToolSpec, Usage};
 use greenroom_provider::{Provider, Purpose};
 use tokio::time::{Instant, sleep};
 
-use crate::answer::{self, Answer, ReplyFacts, StatusAnswer};
+use crate::answer::{self, ReplyFacts, StatusAnswer, Transmission};
 use crate::check::{self, Broken, Violation};
 use crate::fault::{self, Fault, FaultPlan};
 use crate::in_process::InProcess;
 use crate::list::ListForm;
-use crate::model::{CallInfo, Reply, Script};
+use crate::model::{Answer, CallInfo, Script};
 use crate::overflow::{ErrorDialect, Refusal};
 use crate::seen::SeenRequest;
 use crate::server::SimulatorServer;
@@ -214,7 +215,15 @@ impl Simulator {
     /// # Errors
     /// If no port can be bound.
     pub async fn serve(&self) -> Result<SimulatorServer, SimulatorError> {
-        SimulatorServer::bind(self.clone()).await
+        self.serve_at((Ipv4Addr::LOCALHOST, 0).into()).await
+    }
+
+    /// Serves it over HTTP at this address, until the server is dropped; port 0 is a free one.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub async fn serve_at(&self, address: SocketAddr) -> Result<SimulatorServer, SimulatorError> {
+        SimulatorServer::bind(self.clone(), address).await
     }
 
     /// The same model as a provider in this process, without a socket: usable with a paused clock.
@@ -281,7 +290,11 @@ impl Simulator {
     }
 
     /// Takes one request: counts, checks and logs it, and decides its answer.
-    pub(crate) fn begin(&self, mut request: SeenRequest, mut broken: Vec<Broken>) -> (Answer, InFlight) {
+    pub(crate) fn begin(
+        &self,
+        mut request: SeenRequest,
+        mut broken: Vec<Broken>,
+    ) -> (Transmission, InFlight) {
         let options = &self.inner.options;
         let (call, request_number, previous) = {
             let mut state = self.state();
@@ -311,7 +324,7 @@ impl Simulator {
         }
         if let Some(fault) = planned.as_ref().filter(|fault| fault.replaces_answer()) {
             // No script is asked for an answer that nobody will see.
-            let answer = self.answer(&request, Reply::default(), Some(fault), request_number);
+            let answer = self.answer(&request, Answer::default(), Some(fault), request_number);
             self.log(call, request, started, Outcome::Faulted(fault.name()));
             return (answer, flight);
         }
@@ -355,7 +368,7 @@ impl Simulator {
     }
 
     /// Records the broken rules, and gives the refusal.
-    fn refuse_broken(&self, request: &SeenRequest, call: u64, broken: Vec<Broken>) -> Answer {
+    fn refuse_broken(&self, request: &SeenRequest, call: u64, broken: Vec<Broken>) -> Transmission {
         let texts: Vec<String> =
             broken.iter().map(|(rule, detail)| format!("{}: {detail}", rule.text())).collect();
         let mut state = self.state();
@@ -369,7 +382,7 @@ impl Simulator {
         }
         drop(state);
         let body = wire::error_body(&texts.join("; "), "invalid_request_error", Some("invalid_value"));
-        Answer::Status(StatusAnswer::new(400, body))
+        Transmission::Status(StatusAnswer::new(400, body))
     }
 
     /// The refusal of a request that is larger than the window, or asks for more output than there is.
@@ -418,7 +431,13 @@ impl Simulator {
         *session.answered(request.purpose) += 1;
     }
 
-    fn answer(&self, request: &SeenRequest, mut reply: Reply, fault: Option<&Fault>, number: u64) -> Answer {
+    fn answer(
+        &self,
+        request: &SeenRequest,
+        mut reply: Answer,
+        fault: Option<&Fault>,
+        number: u64,
+    ) -> Transmission {
         let options = &self.inner.options;
         let room = request
             .settings

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use greenroom_kernel::StopReason;
 
-use crate::model::{CallInfo, Reply, Script};
+use crate::model::{Answer, CallInfo, Script};
 use crate::seen::SeenRequest;
 use crate::tokens;
 
@@ -55,27 +55,27 @@ impl Summariser {
 }
 
 impl Script for Summariser {
-    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Reply {
+    fn reply(&self, request: &SeenRequest, call: CallInfo) -> Answer {
         match self {
-            Self::Obedient => Reply::text(obedient(request)),
-            Self::Lossy => Reply::text(lossy(request)),
-            Self::Hostile => Reply::text(hostile()),
-            Self::Empty => Reply::text(""),
+            Self::Obedient => Answer::text(obedient(request)),
+            Self::Lossy => Answer::text(lossy(request)),
+            Self::Hostile => Answer::text(hostile()),
+            Self::Empty => Answer::text(""),
             Self::Garbage => {
                 let words = ["lorem", "42", "}{", "ipsum", "null", "```", "§"];
                 let count = 20 + call.seed % 20;
                 let text: Vec<&str> =
                     words.iter().copied().cycle().take(usize::try_from(count).unwrap_or(20)).collect();
-                Reply::text(text.join(" "))
+                Answer::text(text.join(" "))
             }
-            Self::ToolCalls => Reply::call("read", &serde_json::json!({ "path": "README.md" })),
+            Self::ToolCalls => Answer::call("read", &serde_json::json!({ "path": "README.md" })),
             Self::CutOff => {
                 let whole = obedient(request);
                 let half = tokens::prefix(&whole, tokens::count(&whole) / 2).to_owned();
-                Reply::text(half).with_finish(StopReason::Length)
+                Answer::text(half).with_finish(StopReason::Length)
             }
             Self::Continues => {
-                Reply::text("Sure! Next I will open the file and fix the bug. Let me start with the tests.")
+                Answer::text("Sure! Next I will open the file and fix the bug. Let me start with the tests.")
             }
         }
     }

@@ -9,7 +9,7 @@ use greenroom::kernel::files::Touch;
 use greenroom::prelude::*;
 use greenroom_kernel::FileOps;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, Fault, Function, Pace, Reply as Said, RetryAfter, Script, SeenRequest,
+    Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, Pace, RetryAfter, Script, SeenRequest,
     Summariser,
 };
 

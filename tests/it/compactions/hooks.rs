@@ -10,7 +10,7 @@ use greenroom::kernel::files::Touch;
 use greenroom::prelude::*;
 use greenroom::{BeforeCompact, CompactionProposal, CompactionReport, RuntimeBuilder};
 use greenroom_simulator::{
-    ByPurpose, Echo, ErrorDialect, Fault, Reply as Said, Sequence, Simulator, Summariser,
+    Answer as Said, ByPurpose, Echo, ErrorDialect, Fault, Sequence, Simulator, Summariser,
 };
 
 use crate::compaction_fixtures::{asked, calls, chat, keep, newest, opened, result, text, user, warnings};

@@ -4,7 +4,8 @@ use greenroom::kernel::entry::EntryKind;
 use greenroom::kernel::{EntryId, FailureClass, Usage};
 use greenroom::prelude::*;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, Fault, Function, Reply as Said, Script as _, SeenRequest, Sequence, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Echo, Fault, Function, Script as _, SeenRequest, Sequence,
+    Summariser,
 };
 
 use crate::compaction_fixtures::{

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Fault, Function, Point, Reply as Said, Script, SeenRequest, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Fault, Function, Point, Script, SeenRequest, Summariser,
 };
 
 use crate::compaction_fixtures::{

@@ -16,7 +16,7 @@ use greenroom::kernel::settings::{CutRule, Occasion};
 use greenroom::prelude::*;
 use greenroom::tools::ToolOutput;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Function, Pace, Reply as Said, SeenRequest, Simulator, SimulatorOptions, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
 use serde_json::json;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
 use greenroom_simulator::{
-    CallInfo, Echo, Fault, Function, Outcome, Reply as Said, RetryAfter, Script, SeenRequest, Simulator,
+    Answer as Said, CallInfo, Echo, Fault, Function, Outcome, RetryAfter, Script, SeenRequest, Simulator,
     SimulatorOptions,
 };
 

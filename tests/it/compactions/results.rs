@@ -7,7 +7,9 @@ use greenroom::kernel::message::Message;
 use greenroom::kernel::size::{Estimator, message_tokens};
 use greenroom::prelude::*;
 use greenroom::provider::Purpose;
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Reply as Said, SeenRequest, Simulator, Summariser};
+use greenroom_simulator::{
+    Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
+};
 use serde_json::json;
 
 use crate::compaction_fixtures::{assert_paired, ends, text};

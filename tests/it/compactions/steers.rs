@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use greenroom::kernel::entry::EntryKind;
 use greenroom::prelude::*;
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Reply as Said, SeenRequest, Sequence, Summariser};
+use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Sequence, Summariser};
 use serde_json::json;
 
 use crate::compaction_fixtures::{opened, said, text, user};

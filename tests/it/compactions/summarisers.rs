@@ -11,7 +11,7 @@ use greenroom::kernel::{Failure, FailureClass};
 use greenroom::prelude::*;
 use greenroom::provider::{Provider, ProviderError, Purpose, ReplyStream, Request};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, ErrorDialect, Function, LoggedRequest, Outcome, Reply as Said, Script,
+    Answer as Said, ByPurpose, CallInfo, Echo, ErrorDialect, Function, LoggedRequest, Outcome, Script,
     SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
 

@@ -12,7 +12,7 @@ use greenroom::prelude::*;
 use greenroom::provider::Purpose;
 use greenroom_provider::{OpenAi, OpenAiOptions};
 use greenroom_simulator::{
-    CallInfo, Echo, ErrorDialect, Fault, Function, ListForm, Reply as Said, RetryAfter, Script, SeenRequest,
+    Answer as Said, CallInfo, Echo, ErrorDialect, Fault, Function, ListForm, RetryAfter, Script, SeenRequest,
     Simulator, SimulatorOptions, Summariser,
 };
 

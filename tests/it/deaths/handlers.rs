@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use greenroom::prelude::*;
-use greenroom_simulator::Reply as Said;
+use greenroom_simulator::Answer as Said;
 
 use crate::support::{agent, builder, drain, simulator};
 

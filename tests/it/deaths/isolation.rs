@@ -17,7 +17,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_provider::Purpose;
 use greenroom_simulator::{
-    CallInfo, ErrorDialect, Fault, Function, Pace, Reply as Said, Script, SeenRequest, Summariser,
+    Answer as Said, CallInfo, ErrorDialect, Fault, Function, Pace, Script, SeenRequest, Summariser,
 };
 
 use greenroom_store::Store;

@@ -16,7 +16,7 @@ use greenroom_kernel::message::{Message, ToolStatus};
 use greenroom_kernel::path::{open_calls, path_to, project};
 use greenroom_kernel::{RunOutcome, ToolSpec};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Function, Pace, Reply as Said, SeenRequest, Simulator, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, Summariser,
 };
 use greenroom_store::faults::Random;
 use greenroom_store::{Store, StoreOptions};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use greenroom::prelude::*;
 use greenroom_kernel::message::{Message, ToolStatus};
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Pace, Reply as Said, SeenRequest, Summariser};
+use greenroom_simulator::{Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Summariser};
 use greenroom_store::faults::Random;
 use greenroom_tools::Workspace;
 

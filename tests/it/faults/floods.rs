@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::FutureExt;
 use greenroom::prelude::*;
-use greenroom_simulator::{Reply as Said, Sequence};
+use greenroom_simulator::{Answer as Said, Sequence};
 
 use crate::support::{agent, runtime, simulator};
 

@@ -10,7 +10,7 @@ use greenroom_kernel::message::{Message, ToolStatus};
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::UnknownWindow;
 use greenroom_simulator::{
-    CallInfo, Fault, Function, Point, Reply as Said, SeenRequest, Simulator, SimulatorOptions,
+    Answer as Said, CallInfo, Fault, Function, Point, SeenRequest, Simulator, SimulatorOptions,
 };
 use serde_json::json;
 

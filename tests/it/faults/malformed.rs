@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use greenroom::prelude::*;
 use greenroom_kernel::message::{Message, ToolStatus};
 use greenroom_kernel::{FailureClass, StopReason};
-use greenroom_simulator::{Fault, Reply as Said, Sequence, WrongUsage};
+use greenroom_simulator::{Answer as Said, Fault, Sequence, WrongUsage};
 use serde_json::json;
 
 use crate::support::{agent, names, runtime, simulator};

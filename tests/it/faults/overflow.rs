@@ -7,7 +7,7 @@ use greenroom_kernel::usage::WindowSource;
 use greenroom_kernel::{Entry, EntryId, FailureClass, Usage};
 use greenroom_provider::{OpenAi, OpenAiOptions, Purpose};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Sequence, Simulator,
+    Answer as Said, ByPurpose, CallInfo, ErrorDialect, Fault, Function, SeenRequest, Sequence, Simulator,
     SimulatorOptions, Summariser,
 };
 use greenroom_store::Store;

@@ -8,7 +8,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::{FailureClass, ToolStatus};
 use greenroom_provider::{OpenAi, OpenAiOptions};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Fault, Function, Point, Reply as Said, Script, SeenRequest, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Fault, Function, Point, Script, SeenRequest, Summariser,
 };
 
 use crate::support::{agent, builder, drain, simulator};

@@ -9,7 +9,7 @@ use greenroom_kernel::FailureClass;
 use greenroom_kernel::run::RunLimits;
 use greenroom_provider::{OpenAi, OpenAiOptions};
 use greenroom_simulator::{
-    Echo, Fault, Pace, Point, Reply as Said, RetryAfter, Sequence, Simulator, SimulatorOptions,
+    Answer as Said, Echo, Fault, Pace, Point, RetryAfter, Sequence, Simulator, SimulatorOptions,
 };
 
 use crate::support::{agent, builder, drain, names, runtime, simulator};

@@ -3,8 +3,8 @@
 use greenroom::kernel::Usage;
 use greenroom::prelude::*;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, ErrorDialect, Fault, Function, Point, Reply as Said, Script, SeenRequest, Simulator,
-    SimulatorOptions, Summariser,
+    Answer as Said, ByPurpose, CallInfo, ErrorDialect, Fault, Function, Point, Script, SeenRequest,
+    Simulator, SimulatorOptions, Summariser,
 };
 
 use crate::compaction_fixtures::{count, ends, keep, talker, text};

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use greenroom::prelude::*;
 use greenroom_kernel::{Entry, EntryId};
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Reply as Said, SeenRequest, Simulator, Summariser};
+use greenroom_simulator::{
+    Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
+};
 use greenroom_store::faults::{EIO, ENOSPC, Fault, FaultyFiles, MemoryFiles};
 use greenroom_store::files::RealFiles;
 use greenroom_store::{StoreError, StoreOptions};

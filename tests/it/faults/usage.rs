@@ -7,7 +7,7 @@ use greenroom::prelude::*;
 use greenroom_kernel::entry::{Entry, EntryId, EntryKind};
 use greenroom_kernel::message::{AssistantMessage, Message};
 use greenroom_kernel::{StopReason, Usage};
-use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Simulator};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator};
 
 use crate::support::{agent, builder, drain, runtime, simulator};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use greenroom::prelude::*;
 use greenroom_kernel::EntryId;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Function, Pace, Reply as Said, Script, SeenRequest, Simulator, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Simulator, Summariser,
 };
 use greenroom_store::StoreOptions;
 use greenroom_store::faults::{EIO, ENOSPC, Fault, FaultyFiles, MemoryFiles};

@@ -13,7 +13,7 @@ use greenroom::prelude::*;
 use greenroom::provider::classify;
 use greenroom_kernel::FailureClass;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, ErrorDialect, Fault, Function, Reply as Said, SeenRequest, Sequence,
+    Answer as Said, ByPurpose, CallInfo, Echo, ErrorDialect, Fault, Function, SeenRequest, Sequence,
     Summariser,
 };
 use serde_json::json;

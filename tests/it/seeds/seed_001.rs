@@ -11,7 +11,7 @@ use greenroom::kernel::settings::{CutRule, Occasion, UnknownWindow};
 use greenroom::kernel::usage::{KnownWindows, Window, WindowSource};
 use greenroom::prelude::*;
 use greenroom_kernel::FailureClass;
-use greenroom_simulator::{Echo, Reply as Said, Sequence};
+use greenroom_simulator::{Answer as Said, Echo, Sequence};
 
 use crate::compaction_fixtures::{
     asked, calls, chat, count, ends, entries, keep, newest, opened, result, runs, said, settings, text, user,

@@ -11,7 +11,7 @@ use greenroom::kernel::settings::{Occasion, Strategy};
 use greenroom::prelude::*;
 use greenroom::provider::classify;
 use greenroom_kernel::FailureClass;
-use greenroom_simulator::{ByPurpose, Echo, ErrorDialect, Reply as Said, Sequence, Summariser};
+use greenroom_simulator::{Answer as Said, ByPurpose, Echo, ErrorDialect, Sequence, Summariser};
 use serde_json::json;
 
 use crate::compaction_fixtures::{

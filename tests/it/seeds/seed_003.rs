@@ -5,7 +5,7 @@
 use greenroom::kernel::entry::EntryId;
 use greenroom::prelude::*;
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Echo, Function, Reply as Said, Script as _, SeenRequest, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Echo, Function, Script as _, SeenRequest, Summariser,
 };
 
 use crate::compaction_fixtures::{

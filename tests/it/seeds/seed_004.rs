@@ -12,7 +12,7 @@ use greenroom::kernel::entry::{EntryId, EntryKind};
 use greenroom::kernel::files::Touch;
 use greenroom::kernel::message::{Message, Usage};
 use greenroom::prelude::*;
-use greenroom_simulator::{ByPurpose, Echo, Reply as Said, Sequence, Summariser};
+use greenroom_simulator::{Answer as Said, ByPurpose, Echo, Sequence, Summariser};
 use serde_json::json;
 
 use crate::compaction_fixtures::{

@@ -132,7 +132,7 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         max_output: plan.window / 4,
         provider_name: "calm".to_owned(),
         ..SimulatorOptions::new(ByPurpose::new(
-            greenroom_simulator::Function(|_: &_, _| greenroom_simulator::Reply::text("all is well")),
+            greenroom_simulator::Function(|_: &_, _| greenroom_simulator::Answer::text("all is well")),
             Summariser::Obedient,
         ))
     };

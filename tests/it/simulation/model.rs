@@ -1,7 +1,7 @@
 //! The model of a simulated life: what it answers is decided by the seed, the session and the number of the call.
 
 use greenroom_kernel::StopReason;
-use greenroom_simulator::{CallInfo, Function, Pace, Reply, Script, SeenRequest, Summariser};
+use greenroom_simulator::{Answer, CallInfo, Function, Pace, Script, SeenRequest, Summariser};
 use greenroom_store::faults::Random;
 use serde_json::json;
 
@@ -29,15 +29,15 @@ pub(crate) fn runs(plan: &Plan) -> impl Script {
     })
 }
 
-fn answer(random: &mut Random, words_max: u64) -> Reply {
+fn answer(random: &mut Random, words_max: u64) -> Answer {
     let text = |random: &mut Random| {
         let count = 1 + random.below(words_max.max(2));
         words(random, count)
     };
     match random.below(40) {
-        0..=17 => Reply::text(text(random)),
+        0..=17 => Answer::text(text(random)),
         18..=31 => {
-            let mut reply = Reply::text(if once_in(random, 2) { String::new() } else { words(random, 12) });
+            let mut reply = Answer::text(if once_in(random, 2) { String::new() } else { words(random, 12) });
             for _ in 0..1 + random.below(3) {
                 let name = pick(random, &["note", "note", "look", "look", "wait", "fail", "explode"]);
                 let size = random.below(words_max.max(2));
@@ -45,15 +45,15 @@ fn answer(random: &mut Random, words_max: u64) -> Reply {
             }
             reply
         }
-        32 => Reply::default().and_raw_call("note", "{\"size\": 3, \"token\":"),
-        33 => Reply::call("no_such_tool", &json!({ "a": 1 })),
-        34 => Reply::text("").with_finish(StopReason::Length),
-        35 => Reply::text(""),
-        36 => Reply::text("").with_finish(StopReason::ContentFilter),
-        37 => Reply::text(text(random)).with_finish(StopReason::Length),
-        38 => Reply::text("").with_reasoning(words(random, 30)),
+        32 => Answer::default().and_raw_call("note", "{\"size\": 3, \"token\":"),
+        33 => Answer::call("no_such_tool", &json!({ "a": 1 })),
+        34 => Answer::text("").with_finish(StopReason::Length),
+        35 => Answer::text(""),
+        36 => Answer::text("").with_finish(StopReason::ContentFilter),
+        37 => Answer::text(text(random)).with_finish(StopReason::Length),
+        38 => Answer::text("").with_reasoning(words(random, 30)),
         // The same call again and again, until a guard ends it.
-        _ => Reply::call("look", &json!({ "size": 1, "token": "same" })),
+        _ => Answer::call("look", &json!({ "size": 1, "token": "same" })),
     }
 }
 

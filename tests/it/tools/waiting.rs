@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use futures_util::future::BoxFuture;
 use greenroom::BeforeCompact;
 use greenroom::prelude::*;
-use greenroom_simulator::{CallInfo, Function, Reply as Said, SeenRequest, Sequence, Summariser};
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Sequence, Summariser};
 use serde_json::json;
 
 use super::{Nothing, results};

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use greenroom_simulator::{CallInfo, Function, Reply, SeenRequest};
+use greenroom_simulator::{Answer, CallInfo, Function, SeenRequest};
 use serde_json::{Value, json};
 
 use super::support::{Model, Place, files};
@@ -20,8 +20,8 @@ fn results(place: &Place, flags: &[&str], calls: &[(&'static str, Value)]) -> Ve
             seen.push(last.text());
         }
         match todo.get(seen.len()) {
-            Some((name, arguments)) => Reply::call(*name, arguments),
-            None => Reply::text("done"),
+            Some((name, arguments)) => Answer::call(*name, arguments),
+            None => Answer::text("done"),
         }
     });
     let model = Model::new(script, |_| {});

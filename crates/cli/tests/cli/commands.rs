@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use greenroom_simulator::{CallInfo, Function, Pace, Reply, SeenRequest};
+use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use super::support::{Model, Place, Running, Says, ran};
@@ -96,9 +96,9 @@ fn runs(command: &str) -> Model {
     let arguments = serde_json::json!({ "command": command });
     let script = Function(move |request: &SeenRequest, _: CallInfo| {
         if request.messages.last().is_some_and(|message| message.role() == "tool") {
-            Reply::text("done")
+            Answer::text("done")
         } else {
-            Reply::call("bash", &arguments)
+            Answer::call("bash", &arguments)
         }
     });
     Model::new(script, |_| {})
@@ -166,7 +166,7 @@ fn commands_cannot_read_our_secrets() {
 #[test]
 fn what_is_hidden_is_used() {
     let place = Place::new();
-    let model = Model::new(Says(Reply::text("done")), |options| {
+    let model = Model::new(Says(Answer::text("done")), |options| {
         options.require_key = Some("sk-CANARY-used".to_owned());
     });
     let mut command = place.command(&["run", "-p", "Hello."]);
@@ -213,7 +213,7 @@ fn our_environment_block_holds_no_secret() {
     let place = Place::new();
     let pace = Pace { chunks: 2_000, first_ms: 0, between_ms: 1_000 };
     let text: String = (0..2_000).map(|line| format!("line {line}\n")).collect();
-    let model = Model::new(Says(Reply::text(text).with_pace(pace)), |_| {});
+    let model = Model::new(Says(Answer::text(text).with_pace(pace)), |_| {});
     let mut command = place.command(&["run", "--json", "-p", "Count.", "--base-url", &model.url()]);
     let secrets =
         ["OPENAI_API_KEY", "MY_SECRET", "DATABASE_URL", "HTTPS_PROXY", "OPENAI_BASE_URL", "GREENROOM_KEY"];
@@ -368,10 +368,10 @@ fn commands_end_as_they_should() {
             let sleeping = leftovers.0.clone();
             let script = Function(move |request: &SeenRequest, _: CallInfo| {
                 let Some(message) = request.messages.last().filter(|message| message.role() == "tool") else {
-                    return Reply::call("bash", &arguments);
+                    return Answer::call("bash", &arguments);
                 };
                 // The command has ended now, and greenroom has not.
-                Reply::text(format!("{}{:?}", message.text(), processes(&sleeping)))
+                Answer::text(format!("{}{:?}", message.text(), processes(&sleeping)))
             });
             let model = Model::new(script, |_| {});
             let place = Place::new();
@@ -410,7 +410,7 @@ fn processes_are_counted() {
 #[test]
 fn what_does_not_protect_here_is_said() {
     for circumstances in circumstances() {
-        let (place, model) = (Place::new(), Model::new(Says(Reply::text("done")), |_| {}));
+        let (place, model) = (Place::new(), Model::new(Says(Answer::text("done")), |_| {}));
         let url = model.url();
         for (flag, may_warn) in [("--allow-shell", true), ("--allow-write", false)] {
             let arguments = ["run", "-p", "Hello.", flag, "--base-url", &url];
@@ -427,7 +427,7 @@ fn a_hangup_that_is_ignored_is_ignored() {
     let place = Place::new();
     let pace = Pace { chunks: 2_000, first_ms: 0, between_ms: 100 };
     let text: String = (0..2_000).map(|line| format!("line {line}\n")).collect();
-    let model = Model::new(Says(Reply::text(text).with_pace(pace)), |_| {});
+    let model = Model::new(Says(Answer::text(text).with_pace(pace)), |_| {});
     let binary = env!("CARGO_BIN_EXE_greenroom");
     let mut command = place.command_of(
         PathBuf::from("/usr/bin/nohup"),

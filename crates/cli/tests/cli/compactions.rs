@@ -1,7 +1,7 @@
 //! Every compaction is told where the user is: in a chat that waits and in one that does not, and as events of `run`,
 //! which begins none that it would not see the end of.
 
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Pace, Reply, Script, SeenRequest, Summariser};
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Summariser};
 
 use super::support::{Model, Place, events};
 
@@ -11,7 +11,7 @@ const WINDOW: &str = "8000";
 /// A model with long answers, whose summaries come at this pace.
 fn model(summaries: Pace) -> Model {
     let runs = Function(|_: &SeenRequest, call: CallInfo| {
-        Reply::text(format!("answer {}: {}", call.session_call, "word ".repeat(1_600)))
+        Answer::text(format!("answer {}: {}", call.session_call, "word ".repeat(1_600)))
     });
     let summaries = Function(move |request: &SeenRequest, call: CallInfo| {
         Summariser::Obedient.reply(request, call).with_pace(summaries)

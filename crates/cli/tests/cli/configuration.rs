@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use greenroom::kernel::{Message, Part};
-use greenroom_simulator::{Echo, Reply};
+use greenroom_simulator::{Answer, Echo};
 
 use super::support::{Model, Place, Ran, Says};
 
@@ -214,7 +214,7 @@ fn reasoning_is_sent_back_as_the_provider_and_the_model_say() {
         ("", "models: { another: { resend_reasoning: reasoning_content } }\n", false),
         (", resend_reasoning: reasoning", "models: { thinker: { resend_reasoning: never } }\n", false),
     ] {
-        let model = Model::new(Says(Reply::text("Yes.").with_reasoning("Hm.")), |_| {});
+        let model = Model::new(Says(Answer::text("Yes.").with_reasoning("Hm.")), |_| {});
         let place = Place::new();
         place.own_file(&format!(
             "model: thinker\nprovider: corp\nproviders: {{ corp: {{ base_url: '{}'{of_provider} }} }}\n{of_models}",
@@ -259,7 +259,7 @@ fn a_refused_url_is_told_with_the_line_to_add() {
         assert!(ran.stderr.contains(part), "{part}: {ran:?}");
     }
     // The line does what it says.
-    let model = Model::new(Says(Reply::text("It works.")), |_| {});
+    let model = Model::new(Says(Answer::text("It works.")), |_| {});
     place.own_file(&format!("providers: {{ NAME: {{ base_url: \"{}\" }} }}\n", model.url()));
     place.project_file("provider: NAME\n");
     let ran = prompt(&place, &[]);
@@ -825,7 +825,7 @@ fn what_a_file_says_cannot_steer_the_terminal() {
 
 #[test]
 fn the_environment_names_a_server_like_the_flag_does() {
-    let model = Model::new(Says(Reply::text("From the environment.")), |_| {});
+    let model = Model::new(Says(Answer::text("From the environment.")), |_| {});
     let place = Place::new();
     let run = |arguments: &[&str], url: &str| {
         let mut command = place.command(&["run", "-p", "x", "--no-tools"]);

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Reply, SeenRequest, Summariser};
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, SeenRequest, Summariser};
 use serde_json::{Value, json};
 
 use super::support::{Model, Place, Running};
@@ -11,7 +11,7 @@ use super::support::{Model, Place, Running};
 /// Says about a thousand tokens.
 fn talker() -> Model {
     let runs = Function(|_: &SeenRequest, call: CallInfo| {
-        Reply::text(format!("answer {}: {}", call.session_call, "word ".repeat(1_000)))
+        Answer::text(format!("answer {}: {}", call.session_call, "word ".repeat(1_000)))
     });
     Model::new(ByPurpose::new(runs, Summariser::Obedient), |_| {})
 }
@@ -313,9 +313,9 @@ fn the_file_tools_reach_no_settings() {
             let arguments = json!({ "path": attempt(&own), "content": BETTER });
             let runs = Function(move |request: &SeenRequest, info: CallInfo| {
                 if request.messages.last().is_some_and(|message| message.role() == "tool") {
-                    Reply::text(format!("answer {}", info.session_call / 2))
+                    Answer::text(format!("answer {}", info.session_call / 2))
                 } else {
-                    Reply::call("write", &arguments)
+                    Answer::call("write", &arguments)
                 }
             });
             let model = Model::new(runs, |_| {});

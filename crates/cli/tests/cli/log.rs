@@ -1,6 +1,6 @@
 //! `-v` tells the story of a run on standard error, `-vv` its decisions with the numbers, and neither any content.
 
-use greenroom_simulator::{ByPurpose, CallInfo, Function, Reply, SeenRequest, Summariser};
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, SeenRequest, Summariser};
 use serde_json::json;
 
 use super::support::{Model, Place, Ran};
@@ -28,8 +28,8 @@ const DECISIONS: [&str; 5] = [
 /// Reads a file once, and has long answers.
 fn model() -> Model {
     let runs = Function(|_: &SeenRequest, call: CallInfo| match call.session_call {
-        0 => Reply::call("read", &json!({ "path": "plugh.txt" })),
-        _ => Reply::text(format!("quux {}", "word ".repeat(1_600))),
+        0 => Answer::call("read", &json!({ "path": "plugh.txt" })),
+        _ => Answer::text(format!("quux {}", "word ".repeat(1_600))),
     });
     Model::new(ByPurpose::new(runs, Summariser::Obedient), |options| options.window = 8_000)
 }

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use greenroom_simulator::{CallInfo, Function, Pace, Reply, SeenRequest};
+use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
 use rustix::process::Signal;
 
 use super::support::{Model, Place, Running, Says, ran};
@@ -16,7 +16,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 fn slow() -> Model {
     let pace = Pace { chunks: 2_000, first_ms: 0, between_ms: 1_000 };
     let text: String = (0..2_000).map(|line| format!("line {line}\n")).collect();
-    Model::new(Says(Reply::text(text).with_pace(pace)), |_| {})
+    Model::new(Says(Answer::text(text).with_pace(pace)), |_| {})
 }
 
 /// Asked to end during a run, it ends in time, and its session is idle with a run that is closed.
@@ -125,9 +125,9 @@ fn no_file_descriptors_left_is_said_and_survived() {
     let place = Place::with_files(1);
     let script = Function(|request: &SeenRequest, info: CallInfo| {
         if request.messages.last().is_some_and(|message| message.role() == "tool") {
-            Reply::text(format!("done {}\n", info.session_call))
+            Answer::text(format!("done {}\n", info.session_call))
         } else {
-            Reply::call("read", &serde_json::json!({ "path": "README.md" }))
+            Answer::call("read", &serde_json::json!({ "path": "README.md" }))
         }
     });
     let model = Model::new(script, |_| {});

@@ -1,14 +1,14 @@
 //! `run`: the answer and nothing else, events with their end, failures with their class, interruptions.
 
 use greenroom::kernel::StopReason;
-use greenroom_simulator::{Echo, Pace, Reply};
+use greenroom_simulator::{Answer, Echo, Pace};
 use rustix::process::Signal;
 
 use super::support::{Model, Place, Says, events};
 
 #[test]
 fn it_prints_the_answer_and_nothing_else() {
-    let (place, model) = (Place::new(), Model::new(Says(Reply::text("All is well.")), |_| {}));
+    let (place, model) = (Place::new(), Model::new(Says(Answer::text("All is well.")), |_| {}));
     let ran = place.run(&["run", "-p", "How is it?", "--base-url", &model.url()]);
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "All is well.\n", ""));
     model.simulator.assert_clean();
@@ -22,7 +22,7 @@ fn an_answer_that_was_cut_off_is_said_on_standard_error() {
         (StopReason::ContentFilter, "content_filter", "content filter"),
     ] {
         let (place, model) =
-            (Place::new(), Model::new(Says(Reply::text("All is").with_finish(stop)), |_| {}));
+            (Place::new(), Model::new(Says(Answer::text("All is").with_finish(stop)), |_| {}));
         let url = model.url();
         let ran = place.run(&["run", "-p", "How is it?", "--base-url", &url]);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "All is\n"), "{ran:?}");
@@ -145,7 +145,7 @@ fn a_prompt_that_cannot_fit_is_told_by_its_class() {
 fn slow() -> Model {
     let pace = Pace { chunks: 200, first_ms: 0, between_ms: 10 };
     let text: String = (0..200).map(|line| format!("line {line}\n")).collect();
-    Model::new(Says(Reply::text(text).with_pace(pace)), |_| {})
+    Model::new(Says(Answer::text(text).with_pace(pace)), |_| {})
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
 
 #[test]
 fn an_input_that_says_nothing_is_not_waited_for() {
-    let (place, model) = (Place::new(), Model::new(Says(Reply::text("All is well.")), |_| {}));
+    let (place, model) = (Place::new(), Model::new(Says(Answer::text("All is well.")), |_| {}));
     let run = place.start(&["run", "-p", "How is it?", "--base-url", &model.url()]);
     let ran = run.end();
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "All is well.\n"), "{ran:?}");

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use greenroom_simulator::{
-    CallInfo, Reply, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+    Answer, CallInfo, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -317,10 +317,10 @@ impl Drop for Running {
 }
 
 /// A model that always says the same.
-pub(crate) struct Says(pub(crate) Reply);
+pub(crate) struct Says(pub(crate) Answer);
 
 impl Script for Says {
-    fn reply(&self, _: &SeenRequest, _: CallInfo) -> Reply {
+    fn reply(&self, _: &SeenRequest, _: CallInfo) -> Answer {
         self.0.clone()
     }
 }

@@ -2,7 +2,7 @@
 //! at a terminal that can be drawn over, at a dumb one, and in what is piped on. A pipe gets whole answers.
 
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Fault, Function, Point, Reply, SeenRequest, Sequence, Summariser,
+    Answer, ByPurpose, CallInfo, Fault, Function, Point, SeenRequest, Sequence, Summariser,
 };
 use serde_json::json;
 
@@ -74,9 +74,9 @@ fn hostile() -> String {
 fn answers_and_tool_calls_steer_nothing() {
     // A call of a tool with a hostile name and arguments, which does not exist, and then an answer.
     let script = Function(|request: &SeenRequest, info: CallInfo| match info.session_call % 2 {
-        _ if request.last_user_text().starts_with("[") => Reply::text("a summary"),
-        0 => Reply::text(hostile()).and_call(hostile(), &json!({ "path": hostile(), "command": hostile() })),
-        _ => Reply::text(hostile()),
+        _ if request.last_user_text().starts_with("[") => Answer::text("a summary"),
+        0 => Answer::text(hostile()).and_call(hostile(), &json!({ "path": hostile(), "command": hostile() })),
+        _ => Answer::text(hostile()),
     });
     let model = Model::new(ByPurpose::new(script, Summariser::Obedient), |_| {});
     let url = model.url();
@@ -126,7 +126,7 @@ fn refusals_of_providers_steer_nothing() {
     let body = json!({ "error": { "message": hostile(), "type": hostile(), "code": hostile() } }).to_string();
     for status in [400, 401, 404, 500] {
         let fault = Fault::Http { status, headers: Vec::new(), body: body.clone() };
-        let model = Model::new(Says(Reply::fault(fault)), |_| {});
+        let model = Model::new(Says(Answer::fault(fault)), |_| {});
         let url = model.url();
         let settings = "limits: { retries_max: 0 }\n";
         for sink in SINKS {
@@ -252,8 +252,8 @@ fn configurations_steer_nothing() {
 /// The first stream breaks after some text, the second is whole.
 #[test]
 fn a_void_answer_is_not_mixed_with_the_real_one() {
-    let broken = || Reply::text("rm -rf WRONG and more of it").with_fault(Fault::Reset(Point::BeforeFinish));
-    let whole = || Reply::text("right");
+    let broken = || Answer::text("rm -rf WRONG and more of it").with_fault(Fault::Reset(Point::BeforeFinish));
+    let whole = || Answer::text("right");
     let answers = || Model::new(Sequence(vec![broken(), broken(), whole()]), |_| {});
     let (place, model) = (Place::new(), answers());
     let ran = place.run(&["run", "-p", "go", "--base-url", &model.url()]);

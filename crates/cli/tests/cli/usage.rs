@@ -1,6 +1,6 @@
 //! What cannot work is said in one line that says what to do, with its code.
 
-use greenroom_simulator::Reply;
+use greenroom_simulator::Answer;
 
 use super::support::{Model, Place, Says, ran};
 
@@ -64,7 +64,7 @@ fn the_command_line_teaches() {
 #[test]
 fn limits_hold_in_a_run() {
     let (place, model) =
-        (Place::new(), Model::new(Says(Reply::call("read", &serde_json::json!({}))), |_| {}));
+        (Place::new(), Model::new(Says(Answer::call("read", &serde_json::json!({}))), |_| {}));
     for (limits, words) in [("steps_max: 3", "limit of 3 steps"), ("repeats_max: 2", "came 3 times in a row")]
     {
         place.project_file(&format!("limits: {{ {limits} }}\n"));

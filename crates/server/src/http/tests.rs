@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greenroom::store::{Store, StoreError};
 use greenroom::{Agent, EntryId, Runtime};
-use greenroom_simulator::{ByPurpose, Function, Pace, Reply, Simulator, SimulatorOptions, Summariser};
+use greenroom_simulator::{Answer, ByPurpose, Function, Pace, Simulator, SimulatorOptions, Summariser};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,7 +28,7 @@ async fn server() -> HttpServer {
 }
 
 async fn server_with(change: impl FnOnce(&mut HttpOptions)) -> (HttpServer, Simulator) {
-    let runs = Function(|_: &_, _| Reply::text("word ".repeat(300)));
+    let runs = Function(|_: &_, _| Answer::text("word ".repeat(300)));
     let script = ByPurpose::new(runs, Summariser::Obedient);
     let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(script) });
     let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
@@ -45,7 +45,7 @@ async fn serve(runtime: &Runtime, change: impl FnOnce(&mut HttpOptions)) -> Http
 /// A model that takes an hour for an answer.
 fn slow() -> Simulator {
     let pace = Pace { chunks: 60, first_ms: 1_000, between_ms: 60_000 };
-    let runs = Function(move |_: &_, _| Reply::text("word ".repeat(60)).with_pace(pace));
+    let runs = Function(move |_: &_, _| Answer::text("word ".repeat(60)).with_pace(pace));
     Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(runs) })
 }
 
@@ -480,7 +480,7 @@ async fn looking_at_a_session_starts_nothing() {
 #[tokio::test]
 async fn a_deleted_session_is_gone_and_so_are_its_bytes() {
     let dir = tempfile::tempdir().unwrap();
-    let model = Simulator::new(SimulatorOptions::new(Function(|_: &_, _| Reply::text("fine"))));
+    let model = Simulator::new(SimulatorOptions::new(Function(|_: &_, _| Answer::text("fine"))));
     let start = Runtime::builder().provider(model.provider()).data_dir(dir.path()).start();
     let server = serve(&start.await.unwrap(), |_| {}).await;
     let held = || {

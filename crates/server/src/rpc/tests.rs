@@ -6,7 +6,7 @@ use std::sync::Arc;
 use greenroom::store::Store;
 use greenroom::{Agent, Runtime};
 use greenroom_simulator::{
-    ByPurpose, CallInfo, Function, Pace, Reply, Script, SeenRequest, Simulator, SimulatorOptions, Summariser,
+    Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Simulator, SimulatorOptions, Summariser,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
@@ -25,7 +25,7 @@ impl Client {
 
     /// A client of a server over this store, whose model answers at this pace.
     async fn start_with(store: Store, pace: Pace) -> Self {
-        let runs = Function(move |_: &_, _| Reply::text("word ".repeat(300)).with_pace(pace));
+        let runs = Function(move |_: &_, _| Answer::text("word ".repeat(300)).with_pace(pace));
         let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
             Summariser::Obedient.reply(request, info).with_pace(pace)
         });

@@ -19,7 +19,7 @@ fn text_is_cut_at_characters_and_nothing_is_lost() {
 
 #[test]
 fn output_is_cut_at_the_limit() {
-    let mut reply = Reply::text("one two three").and_call("read", &serde_json::json!({ "path": "abc" }));
+    let mut reply = Answer::text("one two three").and_call("read", &serde_json::json!({ "path": "abc" }));
     let whole = reply.clone();
     let (all, _) = limit_output(&mut reply, 1_000);
     assert_eq!(reply, whole);
@@ -32,11 +32,11 @@ fn output_is_cut_at_the_limit() {
 
 #[test]
 fn every_fault_fires_and_nothing_follows_an_end() {
-    let reply = Reply::text("one two three four").and_call("read", &serde_json::json!({ "path": "abc" }));
+    let reply = Answer::text("one two three four").and_call("read", &serde_json::json!({ "path": "abc" }));
     for fault in Fault::every_kind() {
         match answer(&reply, Some(&fault), &facts()) {
-            Answer::Status(status) => assert_eq!(status.fired, Some(fault.name())),
-            Answer::Stream(steps) => {
+            Transmission::Status(status) => assert_eq!(status.fired, Some(fault.name())),
+            Transmission::Stream(steps) => {
                 let fired = steps.iter().filter(|step| matches!(step, Step::Fired(_))).count();
                 assert_eq!(fired, 1, "{fault:?}: {steps:?}");
                 let end = steps

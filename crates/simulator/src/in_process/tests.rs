@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::{
-    ByPurpose, Echo, ErrorDialect, Fault, FaultPlan, Pace, Point, Reply, RetryAfter, Sequence,
+    Answer, ByPurpose, Echo, ErrorDialect, Fault, FaultPlan, Pace, Point, RetryAfter, Sequence,
     SimulatorOptions, Summariser,
 };
 
@@ -48,7 +48,7 @@ async fn run(
 
 #[tokio::test(start_paused = true)]
 async fn pieces_add_up_to_the_whole_at_the_scripted_pace() {
-    let reply = Reply::text("Let me look.")
+    let reply = Answer::text("Let me look.")
         .with_reasoning("Where is it?")
         .and_call("read", &json!({ "path": "a" }))
         .with_pace(Pace { chunks: 2, first_ms: 1_000, between_ms: 100 });
@@ -73,7 +73,7 @@ async fn pieces_add_up_to_the_whole_at_the_scripted_pace() {
 #[tokio::test(start_paused = true)]
 async fn the_same_conversation_counts_the_same_over_http() {
     let options =
-        || SimulatorOptions::new(Sequence(vec![Reply::text("x").and_call("read", &json!({ "path": "a" }))]));
+        || SimulatorOptions::new(Sequence(vec![Answer::text("x").and_call("read", &json!({ "path": "a" }))]));
     let inside = Simulator::new(options());
     let (_, message) = run(&inside, request("s", "Read a, please.")).await.unwrap();
     let body = json!({ "model": "m", "prompt_cache_key": "s", "messages": [
@@ -82,7 +82,7 @@ async fn the_same_conversation_counts_the_same_over_http() {
     let outside = Simulator::new(options());
     let (seen, _, broken) = wire.into_seen(wire::FromHeaders::default(), wire::Extra::default(), 0);
     let (answer, _flight) = outside.begin(seen, broken);
-    let Answer::Stream(steps) = answer else { panic!("a stream") };
+    let Transmission::Stream(steps) = answer else { panic!("a stream") };
     assert_eq!(outside.requests()[0].request.tokens, inside.requests()[0].request.tokens);
     assert!(steps.contains(&Step::Piece(Piece::Usage(message.usage.unwrap()))));
     let id = message.tool_calls().next().unwrap().id.clone();
@@ -113,7 +113,7 @@ async fn the_window_is_real() {
 /// One fault in-process: the class, or none if the answer still comes.
 async fn check_fault(fault: Fault, expected: Option<FailureClass>) {
     let name = fault.name();
-    let reply = Reply::text("one two three").and_call("read", &json!({ "path": "a" })).with_fault(fault);
+    let reply = Answer::text("one two three").and_call("read", &json!({ "path": "a" })).with_fault(fault);
     let simulator = Simulator::new(SimulatorOptions::new(Sequence(vec![reply])));
     let waited = tokio::time::timeout(Duration::from_secs(60), run(&simulator, request("s", "go"))).await;
     let class = match waited {
@@ -129,7 +129,7 @@ async fn check_fault(fault: Fault, expected: Option<FailureClass>) {
 async fn ids_are_made_unique_and_waits_are_read() {
     for fault in [Fault::DoubledIds, Fault::MissingIds] {
         let call = json!({ "path": "a" });
-        let reply = Reply::call("read", &call).and_call("read", &call).with_fault(fault);
+        let reply = Answer::call("read", &call).and_call("read", &call).with_fault(fault);
         let simulator = Simulator::new(SimulatorOptions::new(Sequence(vec![reply])));
         let (_, message) = run(&simulator, request("s", "go")).await.unwrap();
         let ids: Vec<&str> = message.tool_calls().map(|call| call.id.as_str()).collect();
@@ -144,7 +144,7 @@ async fn ids_are_made_unique_and_waits_are_read() {
         (RetryAfter::Message(1_200), 1_200..=1_200),
         (RetryAfter::Garbage, 0..=0),
     ] {
-        let reply = Reply::fault(Fault::RateLimited(form.clone()));
+        let reply = Answer::fault(Fault::RateLimited(form.clone()));
         let simulator = Simulator::new(SimulatorOptions::new(Sequence(vec![reply])));
         let error = run(&simulator, request("s", "go")).await.unwrap_err();
         let waits_ms = error.failure.retry_after_ms.unwrap_or(0);
@@ -189,7 +189,7 @@ async fn every_fault_in_process() {
 async fn under_a_fault_plan_every_reply_comes_in_the_end() {
     let mut fired = 0;
     for seed in 0..20 {
-        let replies: Vec<Reply> = (0..10).map(|number| Reply::text(format!("reply {number}"))).collect();
+        let replies: Vec<Answer> = (0..10).map(|number| Answer::text(format!("reply {number}"))).collect();
         let options = SimulatorOptions {
             faults: Some(FaultPlan::new(seed, 0.4)),
             ..SimulatorOptions::new(Sequence(replies))
@@ -215,7 +215,7 @@ async fn under_a_fault_plan_every_reply_comes_in_the_end() {
 #[tokio::test(start_paused = true)]
 async fn sessions_have_their_own_sequence_and_summaries_do_not_count() {
     let script =
-        ByPurpose::new(Sequence(vec![Reply::text("first"), Reply::text("second")]), Summariser::Lossy);
+        ByPurpose::new(Sequence(vec![Answer::text("first"), Answer::text("second")]), Summariser::Lossy);
     let simulator = Simulator::new(SimulatorOptions::new(script));
     let say = async |session: &str| run(&simulator, request(session, "go")).await.unwrap().1.text();
     assert_eq!(say("a").await, "first");
@@ -230,7 +230,7 @@ async fn sessions_have_their_own_sequence_and_summaries_do_not_count() {
 #[tokio::test(start_paused = true)]
 async fn calls_in_flight_are_counted_and_dropping_ends_them() {
     let simulator =
-        Simulator::new(SimulatorOptions::new(Sequence(vec![Reply::text("slow").after_ms(1_000)])));
+        Simulator::new(SimulatorOptions::new(Sequence(vec![Answer::text("slow").after_ms(1_000)])));
     let provider = simulator.provider();
     let streams = [provider.stream(request("a", "x")), provider.stream(request("b", "x"))];
     let streams = futures_util::future::join_all(streams).await;

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::{
-    Echo, ErrorDialect, Fault, Outcome, Pace, Point, Reply, RetryAfter, Sequence, SimulatorOptions,
+    Answer, Echo, ErrorDialect, Fault, Outcome, Pace, Point, RetryAfter, Sequence, SimulatorOptions,
     WrongUsage,
 };
 
@@ -169,7 +169,7 @@ async fn usage_comes_only_when_asked_for() {
 
 #[tokio::test]
 async fn without_streaming_the_answer_is_one_object() {
-    let reply = Reply::text("Look.").and_call("read", &json!({ "path": "a" })).with_reasoning("Hm.");
+    let reply = Answer::text("Look.").and_call("read", &json!({ "path": "a" })).with_reasoning("Hm.");
     let (_simulator, server) = start(SimulatorOptions::new(Sequence(vec![reply]))).await;
     let mut body = ask("hi");
     body["stream"] = json!(false);
@@ -187,7 +187,7 @@ async fn without_streaming_the_answer_is_one_object() {
 
 #[tokio::test]
 async fn a_conversation_over_http_is_cached_counted_and_answered_in_order() {
-    let replies = vec![Reply::call("read", &json!({ "path": "a" })), Reply::text("Done.")];
+    let replies = vec![Answer::call("read", &json!({ "path": "a" })), Answer::text("Done.")];
     let (simulator, server) = start(SimulatorOptions::new(Sequence(replies))).await;
     let mut body = ask("Read a.");
     body["prompt_cache_key"] = json!("s1");
@@ -301,7 +301,7 @@ async fn output_that_does_not_fit_is_cut_or_refused() {
 async fn check_fault(fault: Fault, holds: impl Fn(&Got) -> bool) {
     let name = fault.name();
     let mut replies = vec![
-        Reply::text("one two three four five six seven eight nine ten")
+        Answer::text("one two three four five six seven eight nine ten")
             .and_call("read", &json!({ "path": "a" }))
             .and_call("read", &json!({ "path": "b" })),
     ];
@@ -423,7 +423,7 @@ async fn wrong_calls_and_usage() {
 #[tokio::test]
 async fn pace_and_finish_are_kept() {
     let pace = Pace { chunks: 3, first_ms: 5, between_ms: 5 };
-    let reply = Reply::text("abcdef").with_pace(pace).with_finish(StopReason::ContentFilter);
+    let reply = Answer::text("abcdef").with_pace(pace).with_finish(StopReason::ContentFilter);
     let (_simulator, server) = start(SimulatorOptions::new(Sequence(vec![reply]))).await;
     let got = post(&server, &ask("go")).await;
     assert_eq!(got.said(), "abcdef");
@@ -510,14 +510,14 @@ async fn check_same(name: &str, options: impl Fn() -> SimulatorOptions) -> usize
 #[tokio::test]
 async fn in_process_and_over_http_through_the_real_client_are_the_same() {
     let calls = || {
-        Reply::text("I will read both. ")
+        Answer::text("I will read both. ")
             .with_reasoning("Two files.")
             .and_call("read", &json!({ "path": "a" }))
             .and_call("read", &json!({ "path": "b" }))
     };
     let replies = move |fault: Option<Fault>| {
-        let first = Reply { fault, ..calls() };
-        SimulatorOptions::new(Sequence(vec![first, calls(), Reply::text("Done: 你好 🙂.")]))
+        let first = Answer { fault, ..calls() };
+        SimulatorOptions::new(Sequence(vec![first, calls(), Answer::text("Done: 你好 🙂.")]))
     };
     assert_eq!(check_same("no fault", || replies(None)).await, 3);
     let mut faults = 0;

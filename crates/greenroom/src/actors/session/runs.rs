@@ -19,7 +19,7 @@ use super::inbox::Caller;
 use crate::agent::Agent;
 use crate::compaction::Compacted;
 use crate::error::{ConfigError, Error, Result};
-use crate::event::RUN_RESUMED;
+use crate::event::{CallView, RUN_RESUMED};
 use crate::instructions::InstructionsContext;
 use crate::log::{Draft, INBOX_MAX, InboxItem};
 use crate::message::{
@@ -89,6 +89,7 @@ pub(super) struct Told {
     stop: Option<StopReason>,
     usage: Usage,
     steps: u32,
+    tool_calls: Vec<CallView>,
 }
 
 impl SessionState {
@@ -662,6 +663,7 @@ impl Told {
             self.text = answer.text();
             self.stop = Some(answer.stop);
             self.steps += 1;
+            self.tool_calls.extend(answer.tool_calls().map(CallView::from));
             if let Some(usage) = &answer.usage {
                 self.usage.add(usage);
             }
@@ -672,6 +674,7 @@ impl Told {
     pub(super) fn reply(self, run: EntryId, context: ContextUsage, compactions: Vec<Compacted>) -> Reply {
         // A run that is completed has an answer.
         let stop = self.stop.unwrap_or(StopReason::Stop);
-        Reply { text: self.text, stop, run, context, usage: self.usage, steps: self.steps, compactions }
+        let Self { text, usage, steps, tool_calls, .. } = self;
+        Reply { text, stop, run, context, usage, steps, compactions, tool_calls }
     }
 }

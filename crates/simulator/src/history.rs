@@ -1,0 +1,107 @@
+//! A conversation that a test begins with.
+//!
+//! Invariants: every tool call has its result right after it, so that the history is one that a session could have.
+
+use std::sync::Arc;
+
+use greenroom_kernel::size::{Estimator, entry_tokens};
+use greenroom_kernel::{
+    AssistantMessage, Block, Entry, EntryId, EntryKind, Message, Part, StopReason, ToolCall, ToolResult,
+    ToolStatus,
+};
+use serde_json::Value;
+
+/// A conversation for a session to begin with.
+///
+/// ```
+/// # use greenroom::prelude::*;
+/// use greenroom_simulator::{Answer, History, ScriptedModel};
+/// use serde_json::json;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+/// # let model = ScriptedModel::new([Answer::text("On Monday.").expect_user("When?")]);
+/// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+/// let session = runtime.open("s", &Agent::new("any")).await?;
+/// let before = History::new()
+///     .user("Where is order 7?")
+///     .tool("order", &json!({ "number": 7 }), "shipped")
+///     .assistant("It was shipped.");
+/// session.import(before.entries(), before.leaf()).await?;
+/// assert_eq!(session.prompt("When?").await?.text, "On Monday.");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct History {
+    messages: Vec<Message>,
+}
+
+impl History {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The user says this.
+    #[must_use]
+    pub fn user(mut self, text: impl Into<String>) -> Self {
+        self.messages.push(Message::user(text));
+        self
+    }
+
+    /// The model answers this.
+    #[must_use]
+    pub fn assistant(mut self, text: impl Into<String>) -> Self {
+        self.messages.push(answer(Part::Text(text.into()), StopReason::Stop));
+        self
+    }
+
+    /// The model calls this tool, which gives this result.
+    #[must_use]
+    pub fn tool(mut self, name: impl Into<String>, arguments: &Value, result: impl Into<String>) -> Self {
+        let (id, name) = (format!("call_history_{}", self.messages.len()), name.into());
+        let call = ToolCall { id: id.clone(), name: name.clone(), arguments: arguments.to_string() };
+        self.messages.push(answer(Part::ToolCall(call), StopReason::ToolCalls));
+        self.messages.push(Message::ToolResult(ToolResult {
+            call_id: id,
+            tool_name: name,
+            content: vec![Block::Text(result.into())],
+            status: ToolStatus::Ok,
+            touched: Vec::new(),
+        }));
+        self
+    }
+
+    /// The messages, oldest first.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// The entries of a log that has these messages and nothing else, for `SessionHandle::import`.
+    pub fn entries(&self) -> Vec<Arc<Entry>> {
+        (0..)
+            .zip(&self.messages)
+            .map(|(id, message)| {
+                let kind = EntryKind::message(message.clone());
+                let tokens = entry_tokens(&kind, Estimator::Classes);
+                let parent = u64::checked_sub(id, 1).map(EntryId);
+                Arc::new(Entry { id: EntryId(id), parent, at_ms: 0, tokens, origin: None, kind })
+            })
+            .collect()
+    }
+
+    /// The entry of the newest message: where the session goes on.
+    pub fn leaf(&self) -> Option<EntryId> {
+        (self.messages.len() as u64).checked_sub(1).map(EntryId)
+    }
+}
+
+fn answer(part: Part, stop: StopReason) -> Message {
+    Message::Assistant(AssistantMessage {
+        content: vec![part],
+        provider: "simulator".to_owned(),
+        model: "simulated".to_owned(),
+        usage: None,
+        stop,
+        error: None,
+    })
+}
