@@ -24,6 +24,7 @@ use crate::bus::{Filter, Subscription};
 use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
+use crate::hooks::input::{self, InputKind};
 use crate::message::{OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage};
 use crate::names::names;
 use crate::prompt::{Prompt, RunRequest};
@@ -171,7 +172,7 @@ impl SessionHandle {
     /// the run, or takes the prompt out of the inbox.
     ///
     /// Its errors: [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
-    /// [`Error::TimedOut`], [`Error::Busy`] when too much waits already, [`Error::EmptyPrompt`],
+    /// [`Error::TimedOut`], [`Error::Busy`] when too much waits already, [`Error::EmptyPrompt`], [`Error::InputRefused`],
     /// [`Error::DuplicateKey`], [`Error::Deadlock`] in a tool of this session, [`Error::Config`] with settings that no model takes, [`Error::Store`].
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> RunRequest {
         RunRequest::new(self.clone(), Some(prompt.into()))
@@ -194,9 +195,10 @@ impl SessionHandle {
     /// begins one. Gives the input's entry.
     ///
     /// # Errors
-    /// [`Error::Busy`] when too much waits already, [`Error::Store`].
+    /// [`Error::Busy`] when too much waits already, [`Error::InputRefused`] by the agent's guards, [`Error::Store`].
     pub async fn steer(&self, prompt: impl Into<Prompt>) -> Result<EntryId> {
-        self.input(prompt.into(), InboxDelivery::Steer).await
+        let prompt = self.judge(InputKind::Steer, prompt.into()).await?;
+        self.input(prompt, InboxDelivery::Steer).await
     }
 
     /// Says something that the agent hears after the current run, in which it then goes on.
@@ -204,7 +206,13 @@ impl SessionHandle {
     /// # Errors
     /// As [`Self::steer`].
     pub async fn follow_up(&self, prompt: impl Into<Prompt>) -> Result<EntryId> {
-        self.input(prompt.into(), InboxDelivery::FollowUp).await
+        let prompt = self.judge(InputKind::FollowUp, prompt.into()).await?;
+        self.input(prompt, InboxDelivery::FollowUp).await
+    }
+
+    /// Asks the guards of the session's agent; gives what is to be recorded.
+    pub(crate) async fn judge(&self, kind: InputKind, prompt: Prompt) -> Result<Prompt> {
+        input::judge(&self.shared.agent(), &self.shared.id, kind, prompt).await
     }
 
     async fn input(&self, prompt: Prompt, delivery: InboxDelivery) -> Result<EntryId> {

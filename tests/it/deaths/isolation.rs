@@ -323,7 +323,10 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
     let [first, second] = ["Be brief.", "Be briefer."].map(|instructions| {
         let helper = Agent::new("victim").context_window(6_000);
         let agent = tooled(
-            Agent::new("victim").context_window(6_000).instructions(instructions).validate(|_| Ok(())),
+            Agent::new("victim")
+                .context_window(6_000)
+                .instructions(instructions)
+                .validate(async |_| Ok::<_, String>(())),
         );
         Arc::new(agent.sub_agent("helper", "Helps.", helper))
     });
