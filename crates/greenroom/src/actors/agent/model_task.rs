@@ -83,9 +83,8 @@ impl ModelTask {
 
     /// A hook answered: whoever listens hears it like an answer of the model.
     fn answered(&self, model: &str, text: String) -> ModelOutcome {
-        let publish = |kind| self.shared.publish_of_run(&self.deps.bus, self.stamp.run, kind);
-        publish(EventKind::MessageStart);
-        publish(EventKind::MessageDelta { delta: Delta::Text(text.clone()) });
+        self.publish(EventKind::MessageStart);
+        self.publish(EventKind::MessageDelta { delta: Delta::Text(text.clone()) });
         ModelOutcome::Answered(Box::new(summary_call::answered(self.lane.provider.name(), model, text)))
     }
 
