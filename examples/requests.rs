@@ -32,8 +32,9 @@ async fn main() -> Result<()> {
     let session = runtime.open("weather", &agent).await?;
 
     let request = || {
-        let never_dry = |answer: &greenroom::ProposedAnswer| match answer.text.contains("\"rain_mm\":0") {
-            true => Err("it always rains in Bergen.".to_owned()),
+        let never_dry = async |answer: greenroom::ProposedAnswer| match answer.text.contains("\"rain_mm\":0")
+        {
+            true => Err("it always rains in Bergen."),
             false => Ok(()),
         };
         let request = session.prompt("Tomorrow in Bergen?").once("question-1").validate(never_dry);

@@ -38,8 +38,11 @@ async fn a_rejected_answer_goes_back_with_its_reason_and_both_are_on_the_record(
     let seen = Arc::clone(&judged);
     let looker =
         agent(100_000).tool("look", |_: Nothing| async move { Ok("rain") }).validate(move |answer| {
-            seen.lock().unwrap().push((answer.text.clone(), answer.rejections));
-            if answer.text.contains("Oslo") { Ok(()) } else { Err("it names no city.".into()) }
+            let seen = Arc::clone(&seen);
+            async move {
+                seen.lock().unwrap().push((answer.text.clone(), answer.rejections));
+                if answer.text.contains("Oslo") { Ok(()) } else { Err("it names no city.") }
+            }
         });
     let session = runtime.open("s", &looker).await.unwrap();
     let mut events = session.subscribe();
@@ -75,7 +78,8 @@ async fn after_two_rejections_the_run_ends_with_the_reason_and_the_last_answer()
     let model = simulator(Sequence(script), 100_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
-    let never = session.prompt("a").validate(|answer| Err(format!("{} is not enough", answer.text)));
+    let never =
+        session.prompt("a").validate(|answer| async move { Err(format!("{} is not enough", answer.text)) });
     let error = never.await.unwrap_err();
     let Error::Rejected { reason, text } = &error else { panic!("{error:?}") };
     assert_eq!((reason.as_str(), text.as_str()), ("three is not enough", "three"));
@@ -90,7 +94,7 @@ async fn after_two_rejections_the_run_ends_with_the_reason_and_the_last_answer()
     assert_eq!(session.prompt("b").await.unwrap().text, "fine");
     let none = agent(100_000).limits(RunLimits { rejections_max: 0, ..RunLimits::default() });
     let session = runtime.open("t", &none).await.unwrap();
-    assert!(matches!(session.prompt("a").validate(|_| Err("no".into())).await, Err(Error::Rejected { .. })));
+    assert!(matches!(session.prompt("a").validate(async |_| Err("no")).await, Err(Error::Rejected { .. })));
     model.assert_clean();
 }
 
@@ -129,9 +133,12 @@ async fn a_validator_that_panics_ends_its_run_and_no_session() {
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &agent(100_000)).await.unwrap();
     let mut events = session.subscribe();
-    let error = session.prompt("a").validate(|_| panic!("injected: no verdict")).await.unwrap_err();
+    async fn panics(_: greenroom::ProposedAnswer) -> std::result::Result<(), String> {
+        panic!("injected: no verdict")
+    }
+    let error = session.prompt("a").validate(panics).await.unwrap_err();
     let Error::Model(failure) = &error else { panic!("{error:?}") };
-    assert_eq!(failure.message, "a validator panicked: injected: no verdict");
+    assert_eq!(failure.message, "a validator failed: it panicked: injected: no verdict");
     assert!(drain(&mut events).iter().all(|event| event.kind.event_type() != EventType::SessionRestarted));
     assert_eq!(session.prompt("b").await.unwrap().text, "two");
 }
@@ -153,7 +160,7 @@ async fn an_agent_that_dies_while_an_answer_is_judged_loses_no_verdict() {
         .await
         .unwrap();
     let judge =
-        agent(100_000).validate(|answer| if answer.text == "good" { Ok(()) } else { Err("no.".into()) });
+        agent(100_000).validate(async |answer| if answer.text == "good" { Ok(()) } else { Err("no.") });
     let session = runtime.open("s", &judge).await.unwrap();
     assert_eq!(session.prompt("a").await.unwrap().text, "good");
     assert_eq!(count.load(Ordering::Relaxed), 3);

@@ -17,6 +17,8 @@ mod fallbacks;
 mod faults;
 /// Handles reach their sessions, whatever happened to those.
 mod handles;
+/// Hooks around tool calls and model calls, and guards on input and output.
+mod hooks;
 /// Validators that send answers back, and instructions written for each run.
 mod judged;
 /// Idempotency keys.

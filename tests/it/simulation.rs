@@ -1,11 +1,12 @@
 //! Whole lives of a runtime, made of a seed: sessions, prompts, steers, aborts, compactions by every kind of
-//! summariser, faults of the provider and the disk, tools that fail and panic, actors that panic, crashes and reopenings, under
+//! summariser, faults of the provider and the disk, tools and hooks that fail and panic, actors that panic, crashes and reopenings, under
 //! tokio's paused clock. What must hold is checked after every step, and at the end every session must work.
 //!
 //! Invariants: the same seed gives the same life, to the last event. A failure names its seed;
 //! `cargo xtask simulate --seed N` repeats it and prints its trace, `--runs N` runs that many.
 
 mod check;
+mod hooks;
 mod life;
 mod model;
 mod plan;
@@ -82,6 +83,21 @@ fn assert_rich(fired: &BTreeMap<String, u64>) {
         "usage_absurd",
         "actor panics",
         "tool panics",
+        "a guard refused input",
+        "a validator ended a run",
+        "a hook refused a tool call",
+        "a hook answered a tool call",
+        "a hook changed a tool call",
+        "a hook before a tool call panicked",
+        "a hook before a tool call hung",
+        "a hook replaced a result",
+        "a hook after a tool call panicked",
+        "a hook refused a model call",
+        "a hook answered a model call",
+        "a hook changed settings",
+        "a hook changed messages",
+        "a hook before a model call panicked",
+        "a hook after a model call panicked",
         "crashes",
         "subscribers cut off",
         "disk failures",

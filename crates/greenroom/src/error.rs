@@ -25,7 +25,7 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// A guard or a budget ended the run.
+    /// A guard, a hook or a budget ended the run.
     #[error("the run was stopped: {reason}")]
     Stopped {
         /// Which, and its limit.
@@ -80,6 +80,14 @@ pub enum Error {
         first: EntryId,
         /// How its run ended; `None` while it waits or runs.
         outcome: Option<RunOutcome>,
+    },
+    /// A guard of the agent refused the input. Nothing of it is kept.
+    #[error("session {session} does not take this: {reason}")]
+    InputRefused {
+        /// The session's id.
+        session: String,
+        /// Why.
+        reason: String,
     },
     /// A prompt without text and without an image.
     #[error("a prompt must not be empty")]
@@ -170,7 +178,7 @@ pub enum Error {
         /// The answer's text.
         text: String,
     },
-    /// The program's validators accepted no answer. The run was stopped; the answers are in the conversation.
+    /// The program's validators accepted no answer, or one ended the run. The answers are in the conversation.
     #[error("no answer was accepted: {reason}")]
     Rejected {
         /// What is wrong with the last one.
@@ -399,6 +407,7 @@ impl Error {
             Self::Aborted
             | Self::BranchSummary { .. }
             | Self::Stopped { .. }
+            | Self::InputRefused { .. }
             | Self::EmptyPrompt
             | Self::NothingToResume { .. }
             | Self::NothingToCompact(_)
@@ -428,6 +437,7 @@ impl Error {
     pub fn is_invalid_request(&self) -> bool {
         match self {
             Self::EmptyPrompt
+            | Self::InputRefused { .. }
             | Self::NothingToResume { .. }
             | Self::NothingToCompact(_)
             | Self::NothingToUndo { .. }

@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::compaction::Compacted;
+use crate::hooks::{HookAction, HookPoint};
 use crate::names::names;
 
 #[cfg(test)]
@@ -220,6 +221,22 @@ pub enum EventKind {
         /// The last failure of the one before.
         failure: Failure,
     },
+    /// A hook of the agent changed, refused, answered or replaced something. A hook that only looks is not told.
+    Hook {
+        /// Where the hook took part.
+        hook: HookPoint,
+        /// What it did.
+        action: HookAction,
+        /// The tool call, where it is about one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call_id: Option<String>,
+        /// The tool, where it is about one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        /// The changed arguments, JSON text; or why something was refused or withheld.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        detail: Option<String>,
+    },
     /// The provider cut the context without a word.
     OverflowDetected,
     /// Something that the user should know.
@@ -265,6 +282,7 @@ impl EventKind {
             Self::Recorded { .. } => EventType::Recorded,
             Self::Retry { .. } => EventType::Retry,
             Self::Fallback { .. } => EventType::Fallback,
+            Self::Hook { .. } => EventType::Hook,
             Self::OverflowDetected => EventType::OverflowDetected,
             Self::Warning { .. } => EventType::Warning,
             Self::SessionRestarted { .. } => EventType::SessionRestarted,
@@ -288,6 +306,7 @@ impl EventKind {
             Self::ToolStart { arguments, .. } => arguments.len(),
             Self::ToolUpdate { line, .. } => line.len(),
             Self::InstructionsChanged { text, .. } => text.len(),
+            Self::Hook { detail, .. } => detail.as_ref().map_or(0, String::len),
             Self::Recorded { record: Record::Note { data, .. }, .. } => data.len(),
             Self::RunStart
             | Self::StepStart { .. }
@@ -362,6 +381,8 @@ names! {
         Retry = "retry",
         /// See [`EventKind::Fallback`].
         Fallback = "fallback",
+        /// See [`EventKind::Hook`].
+        Hook = "hook",
         /// See [`EventKind::OverflowDetected`].
         OverflowDetected = "overflow_detected",
         /// See [`EventKind::Warning`].

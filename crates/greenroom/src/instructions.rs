@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use greenroom_kernel::RunId;
 
-use greenroom_tools::panic_text;
+use greenroom_tools::{AppState, panic_text};
+
+use crate::hooks::has_state;
 
 /// For whom instructions are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +29,11 @@ pub struct InstructionsContext {
     pub provider: String,
     /// The model that answers.
     pub model: String,
+    /// What the program gave the agent.
+    pub app_state: AppState,
 }
+
+has_state!(InstructionsContext);
 
 /// A text, or a function that writes it.
 #[derive(Clone)]

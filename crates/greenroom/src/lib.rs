@@ -56,6 +56,10 @@ pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposa
 pub use error::{ConfigError, Error, MetadataError, Result};
 pub use event::{CallView, Delta, Event, EventKind, EventType, MessageView, Record, Role};
 pub use fallback::Fallback;
+pub use hooks::input::{InputKind, InputVerdict, ProposedInput};
+pub use hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
+pub use hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
+pub use hooks::{HookAction, HookPoint};
 pub use instructions::InstructionsContext;
 pub use live::{LiveSettings, SettingsChange};
 pub use models::{FactSource, KnownModel, Models};
@@ -66,13 +70,13 @@ pub use runtime::{Runtime, RuntimeBuilder};
 pub use session::{SessionHandle, State, Status};
 pub use sessions::{Cursor, Order, SessionQuery, SessionSummary};
 pub use spending::Period;
-pub use validate::ProposedAnswer;
+pub use validate::{ProposedAnswer, Rejection};
 
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::CompactionOutcome;
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FailureClass, Image, ImageError, RunId, RunOutcome};
-pub use greenroom_provider::{ModelSettings, ReasoningEffort, ToolChoice};
+pub use greenroom_provider::{ModelSettings, Purpose, ReasoningEffort, Request, ToolChoice};
 
 pub use greenroom_tools::{
     AppState, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,

@@ -459,6 +459,8 @@ pub(crate) enum ModelOutcome {
     Answered(Box<AssistantMessage>),
     /// It failed; what had come is with it.
     Failed(Box<ProviderError>),
+    /// A hook refused it; why.
+    Refused(String),
     /// It was cancelled; what had come.
     Cancelled(Box<AssistantMessage>),
 }
@@ -557,4 +559,6 @@ pub(crate) struct Summariser {
     pub(crate) model: String,
     /// How it is to answer.
     pub(crate) settings: ModelSettings,
+    /// Whose hooks see its calls.
+    pub(crate) agent: Arc<Agent>,
 }

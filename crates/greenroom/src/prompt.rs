@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::context_usage::ContextUsage;
 use greenroom_kernel::entry::{EntryId, RunId};
-use greenroom_kernel::message::{Block, Image};
+use greenroom_kernel::message::{Block, Image, blocks_text};
 use greenroom_kernel::{StopReason, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema};
 use serde::de::DeserializeOwned;
@@ -24,13 +24,14 @@ use tokio_util::sync::CancellationToken;
 use crate::compaction::Compacted;
 use crate::error::{Error, Result};
 use crate::event::CallView;
+use crate::hooks::input::InputKind;
 use crate::message::{PromptOptions, QueuedInput, SessionMessage};
 use crate::output::{self, AnswerForm};
 use crate::run_link::RunLink;
 use crate::run_stream::RunStream;
 use crate::session::SessionHandle;
 use crate::spending::microdollars;
-use crate::validate::{ProposedAnswer, Validators};
+use crate::validate::{ProposedAnswer, Rejection, Validators};
 use crate::waits::{self, Chain};
 
 /// What a prompt says: text, or text with images.
@@ -57,6 +58,24 @@ impl Prompt {
     pub fn image(mut self, image: Image) -> Self {
         self.0.push(Block::Image(image));
         self
+    }
+
+    /// The text, without the images.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// assert_eq!(Prompt::from("Is this a duck?").text(), "Is this a duck?");
+    /// ```
+    pub fn text(&self) -> String {
+        blocks_text(&self.0)
+    }
+
+    /// The images, in order.
+    pub fn images(&self) -> impl Iterator<Item = &Image> {
+        self.0.iter().filter_map(|block| match block {
+            Block::Image(image) => Some(image),
+            Block::Text(_) => None,
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -208,12 +227,14 @@ impl<O> RunRequest<O> {
         self
     }
 
-    /// Judges each answer to this prompt before it counts, as `Agent::validate` does, and after the agent's own
-    /// validators.
-    pub fn validate(
-        mut self,
-        judge: impl Fn(&ProposedAnswer) -> Result<(), String> + Send + Sync + 'static,
-    ) -> Self {
+    /// Judges each answer to this prompt before it counts, as [`Agent::validate`](crate::Agent::validate) does, and after
+    /// the agent's own validators.
+    pub fn validate<F, Fut, E>(mut self, judge: F) -> Self
+    where
+        F: Fn(ProposedAnswer) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Rejection>,
+    {
         self.validators.push(judge);
         self
     }
@@ -285,6 +306,11 @@ impl<O> RunRequest<O> {
         }
         settings.check()?;
         let cost_limit = cost_limit_usd.map(microdollars).transpose()?;
+        // What is submitted one after the other is judged and said in that order.
+        let prompt = match prompt {
+            Some(prompt) => Some(session.judge(InputKind::Prompt, prompt).await?),
+            None => None,
+        };
         let options = PromptOptions {
             ticket,
             key,
@@ -354,7 +380,7 @@ impl RunRequest<AsText> {
         let AnswerForm { schema, is_wrapped } = output::form_of::<T>();
         let schema = OutputSchema { name: type_name::<T>(), schema };
         let mut validators = self.validators;
-        validators.push(move |answer| {
+        validators.push(move |answer| async move {
             output::read::<T>(&answer.text, is_wrapped)
                 .map(drop)
                 .map_err(|error| format!("it is not the {} that was asked for: {error}", type_name::<T>()))

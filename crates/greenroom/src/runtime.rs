@@ -9,7 +9,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_provider::{ModelSettings, Provider};
@@ -191,7 +190,7 @@ impl RuntimeBuilder {
         F: Fn(CompactionProposal) -> Fut + Send + Sync + 'static,
         Fut: std::future::Future<Output = BeforeCompact> + Send + 'static,
     {
-        self.hooks.before_compact.push(Arc::new(move |proposal| hook(proposal).boxed()));
+        self.hooks.before_compact.push(crate::hooks::hook(hook));
         self
     }
 
@@ -202,7 +201,7 @@ impl RuntimeBuilder {
         F: Fn(CompactionReport) -> Fut + Send + Sync + 'static,
         Fut: std::future::Future<Output = ()> + Send + 'static,
     {
-        self.hooks.after_compact.push(Arc::new(move |report| hook(report).boxed()));
+        self.hooks.after_compact.push(crate::hooks::hook(hook));
         self
     }
 
@@ -213,7 +212,7 @@ impl RuntimeBuilder {
         F: Fn(CompactionReport) -> Fut + Send + Sync + 'static,
         Fut: std::future::Future<Output = ()> + Send + 'static,
     {
-        self.hooks.compact_failed.push(Arc::new(move |report| hook(report).boxed()));
+        self.hooks.compact_failed.push(crate::hooks::hook(hook));
         self
     }
 

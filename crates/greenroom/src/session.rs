@@ -25,6 +25,7 @@ use crate::bus::{Filter, Subscription};
 use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
+use crate::hooks::input::{self, InputKind};
 use crate::message::{
     AmendRequest, Amendment, OpenReason, OpenRequest, ReplyTo, SessionMail, SessionMessage, SupervisorMessage,
 };
@@ -128,7 +129,7 @@ impl SessionHandle {
     /// the run, or takes the prompt out of the inbox.
     ///
     /// Its errors: [`Error::Model`] when the model could not be asked, [`Error::Aborted`], [`Error::Stopped`],
-    /// [`Error::TimedOut`], [`Error::Busy`] when too much waits already, [`Error::EmptyPrompt`],
+    /// [`Error::TimedOut`], [`Error::Busy`] when too much waits already, [`Error::EmptyPrompt`], [`Error::InputRefused`],
     /// [`Error::DuplicateKey`], [`Error::Deadlock`] in a tool of this session, [`Error::Config`] with settings that no model takes, [`Error::Store`].
     pub fn prompt(&self, prompt: impl Into<Prompt>) -> RunRequest {
         RunRequest::new(self.clone(), Some(prompt.into()))
@@ -240,9 +241,10 @@ impl SessionHandle {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Busy`] when too much waits already, [`Error::Store`].
+    /// [`Error::Busy`] when too much waits already, [`Error::InputRefused`] by the agent's guards, [`Error::Store`].
     pub async fn steer(&self, prompt: impl Into<Prompt>) -> Result<SentInput> {
-        self.input(prompt.into(), InboxDelivery::Steer).await
+        let prompt = self.judge(InputKind::Steer, prompt.into()).await?;
+        self.input(prompt, InboxDelivery::Steer).await
     }
 
     /// Says something that the agent hears after the current run, in which it then goes on. As [`Self::steer`] otherwise.
@@ -250,7 +252,17 @@ impl SessionHandle {
     /// # Errors
     /// As [`Self::steer`].
     pub async fn follow_up(&self, prompt: impl Into<Prompt>) -> Result<SentInput> {
-        self.input(prompt.into(), InboxDelivery::FollowUp).await
+        let prompt = self.judge(InputKind::FollowUp, prompt.into()).await?;
+        self.input(prompt, InboxDelivery::FollowUp).await
+    }
+
+    /// Asks the guards of the session's agent; gives what is to be recorded. A session that has no agent yet refuses input
+    /// by itself.
+    pub(crate) async fn judge(&self, kind: InputKind, prompt: Prompt) -> Result<Prompt> {
+        match self.shared.agent() {
+            Some(agent) => input::judge(&agent, &self.shared.id, kind, prompt).await,
+            None => Ok(prompt),
+        }
     }
 
     async fn input(&self, prompt: Prompt, delivery: InboxDelivery) -> Result<SentInput> {

@@ -102,6 +102,11 @@ pub enum Input {
         /// A number in 0..1000 by which waits differ, so that many sessions do not come back at once.
         jitter: u64,
     },
+    /// The program refused the model call, so it was not made.
+    Refused {
+        /// Why, for the user.
+        reason: String,
+    },
     /// The answer to [`Effect::Validate`].
     Validated(Verdict),
     /// The answer to [`Effect::FallBack`].
@@ -159,6 +164,11 @@ pub enum Verdict {
     /// The answer is sent back to the model.
     Rejected {
         /// The reason, for the model.
+        reason: String,
+    },
+    /// The answer does not count, and the run ends with it.
+    Ended {
+        /// The reason, for the user.
         reason: String,
     },
     /// A validator failed, so that nobody can tell.
@@ -387,6 +397,9 @@ impl Run {
             }
             (Phase::Waiting, Input::Waited) => self.ask(),
             (Phase::FallingBack, Input::FellBack { output_tokens_max }) => self.fell_back(output_tokens_max),
+            (Phase::Asking, Input::Refused { reason }) => {
+                self.end(Vec::new(), RunOutcome::Stopped { reason })
+            }
             (Phase::Validating, Input::Validated(verdict)) => self.judged(verdict),
             (Phase::Tools, Input::ToolEnded(result)) if self.calls.are_running => self.tool_ended(*result),
             // News of what the run no longer waits for.
@@ -399,6 +412,7 @@ impl Run {
                 | Input::Failed { .. }
                 | Input::Waited
                 | Input::FellBack { .. }
+                | Input::Refused { .. }
                 | Input::Validated(_)
                 | Input::ToolEnded(_)
                 | Input::Recorded { .. },
@@ -573,6 +587,11 @@ impl Run {
             }
             Verdict::Failed { reason } => {
                 self.end(vec![answer], RunOutcome::Failed(Failure::new(FailureClass::Other, reason)))
+            }
+            Verdict::Ended { reason } => {
+                let stopped = format!("the answer was not accepted because: {reason}");
+                self.validation.ended_by = Some(reason);
+                self.end(vec![answer], RunOutcome::Stopped { reason: stopped })
             }
             Verdict::Rejected { reason } if self.steps >= self.limits.steps_max => {
                 self.validation.ended_by = Some(reason);

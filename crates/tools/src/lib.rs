@@ -21,7 +21,7 @@ mod workspace;
 pub use context::{CompactionRequests, Progress, ToolContext};
 pub use error::ToolsError;
 pub use function::{FunctionTool, IntoToolOutput, ToolError, ToolFunction, tool};
-pub use registry::{Registry, panic_text};
+pub use registry::{Registry, panic_text, parse_arguments};
 pub use state::{AppState, MissingState};
 pub use workspace::Workspace;
 
@@ -33,6 +33,7 @@ pub fn schema_of<T: schemars::JsonSchema>() -> serde_json::Value {
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use greenroom_kernel::message::blocks_text;
 use greenroom_kernel::{Block, Image, ToolSpec, ToolStatus, Touch, Touched};
 
 /// How long a cancelled call may go on, where its tool does not say.
@@ -118,6 +119,11 @@ impl ToolOutput {
     pub fn image(mut self, image: Image) -> Self {
         self.content.push(Block::Image(image));
         self
+    }
+
+    /// Its text, without the images.
+    pub fn content_text(&self) -> String {
+        blocks_text(&self.content)
     }
 
     /// Declares a file that the call touched; `path` is relative to the workspace where it lies inside.

@@ -122,14 +122,19 @@ impl Registry {
         time_limit: Option<Duration>,
     ) -> ToolResult {
         match self.output(call, context, time_limit).await {
-            Some(output) => ToolResult {
-                call_id: call.id.clone(),
-                tool_name: call.name.clone(),
-                content: cap_blocks(output.content),
-                status: output.status,
-                touched: output.touched,
-            },
+            Some(output) => Self::result(call, output),
             None => ToolResult::interrupted(call),
+        }
+    }
+
+    /// An output as the result of a call, within the limits of a result.
+    pub fn result(call: &ToolCall, output: ToolOutput) -> ToolResult {
+        ToolResult {
+            call_id: call.id.clone(),
+            tool_name: call.name.clone(),
+            content: cap_blocks(output.content),
+            status: output.status,
+            touched: output.touched,
         }
     }
 
@@ -143,7 +148,7 @@ impl Registry {
         let Some(tool) = self.get(&call.name).cloned() else {
             return Some(ToolOutput::error(self.unknown(&call.name)));
         };
-        let arguments = match parse(&call.arguments) {
+        let arguments = match parse_arguments(&call.arguments) {
             Ok(arguments) => arguments,
             Err(wrong) => return Some(ToolOutput::error(wrong)),
         };
@@ -203,7 +208,10 @@ impl std::fmt::Debug for Registry {
 }
 
 /// The arguments of a call from their JSON text.
-fn parse(arguments: &str) -> Result<Value, String> {
+///
+/// # Errors
+/// They are no JSON: says so, for the model.
+pub fn parse_arguments(arguments: &str) -> Result<Value, String> {
     if arguments.trim().is_empty() {
         return Ok(Value::Object(serde_json::Map::new()));
     }

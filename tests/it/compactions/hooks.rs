@@ -103,7 +103,7 @@ async fn a_hook_that_panics_or_is_slow_is_reported_and_skipped() {
         assert!(done.duration_ms <= 10_000);
         tokio::time::sleep(Duration::from_secs(60)).await;
         let told = warnings(&drain(&mut events));
-        let word = if slow { "longer than 10 s" } else { "panicked: the hook panics" };
+        let word = if slow { "longer than 10s" } else { "panicked: the hook panics" };
         assert_eq!(told.iter().filter(|warning| warning.contains(word)).count(), 2, "{told:?}");
         session.prompt("and on").await.unwrap();
     }

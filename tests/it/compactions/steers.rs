@@ -68,8 +68,8 @@ async fn a_correction_joins_the_request_and_what_begins_a_run_is_no_steer() {
     let model = simulator(Sequence(vec![Said::text("four"), Said::text("4"), Said::text("5")]), 8_000);
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &agent(8_000)).await.unwrap();
-    let prompt = session.prompt("Two and two?").validate(|answer| {
-        if answer.text.chars().all(|c| c.is_ascii_digit()) { Ok(()) } else { Err("use digits".into()) }
+    let prompt = session.prompt("Two and two?").validate(async |answer| {
+        if answer.text.chars().all(|c| c.is_ascii_digit()) { Ok(()) } else { Err("use digits") }
     });
     prompt.await.unwrap();
     // A steer to a session with nothing under way is a prompt.

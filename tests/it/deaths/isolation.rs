@@ -345,7 +345,7 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
                 .context_window(6_000)
                 .instructions(instructions)
                 .fallback(spare)
-                .validate(|_| Ok(())),
+                .validate(async |_| Ok::<_, String>(())),
         );
         Arc::new(agent.sub_agent("helper", "Helps.", helper))
     });

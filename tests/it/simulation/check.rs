@@ -24,6 +24,8 @@ pub(crate) struct Input {
     pub(crate) text: String,
     /// Whether the session said that it has it.
     pub(crate) acknowledged: bool,
+    /// Whether a guard refused it.
+    pub(crate) refused: bool,
 }
 
 /// All logs, as they were when last looked at, and what was told of them.
@@ -190,6 +192,10 @@ impl Logs {
         for input in inputs.iter().filter(|input| input.acknowledged) {
             let said = self.records[&input.session].has_said(&input.text);
             assert!(said, "{} lost {:?}", input.session, input.text);
+        }
+        for input in inputs.iter().filter(|input| input.refused) {
+            let has = self.records.get(&input.session).is_some_and(|record| record.has(&input.text));
+            assert!(!has, "{} has what was refused: {:?}", input.session, input.text);
         }
         for (session, record) in &self.records {
             record.check_settled(&self.store.head(session).unwrap().unwrap());

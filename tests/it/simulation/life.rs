@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use super::check::{Input, Logs, Who};
 use super::plan::{Plan, once_in, pick};
-use super::{Outcome, model};
+use super::{Outcome, hooks, model};
 
 /// No request takes longer than this, whatever goes wrong.
 const PATIENCE: Duration = Duration::from_secs(8 * 3600);
@@ -59,6 +59,8 @@ struct World<'a> {
     disk_dice: Random,
     /// How often the disk failed in this life.
     disk_failures: u64,
+    /// What the hooks of agents do.
+    hook_dice: hooks::Dice,
     outcome: &'a mut Outcome,
 }
 
@@ -127,6 +129,7 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         provider_name: "spare".to_owned(),
         ..SimulatorOptions::new(ByPurpose::new(model::runs(&plan), model::summaries(&plan)))
     };
+    plan.agent_hooks = once_in(&mut Random::new(seed ^ 0x400c5), 3);
     let calm = SimulatorOptions {
         window: plan.window,
         max_output: plan.window / 4,
@@ -153,6 +156,7 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         panics: Arc::default(),
         tool_panics: Arc::default(),
         inputs: Vec::new(),
+        hook_dice: hooks::Dice::new(seed ^ 0x400c),
         outcome,
         plan,
         random,
@@ -172,6 +176,9 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         world.outcome.count(fault, times);
     }
     for (what, times) in world.logs.facts() {
+        world.outcome.count(what, times);
+    }
+    for (what, times) in std::mem::take(&mut *world.hook_dice.done.lock().unwrap()) {
         world.outcome.count(what, times);
     }
     world.outcome.count("actor panics", world.panics.load(Ordering::Relaxed));
@@ -260,6 +267,9 @@ impl World<'_> {
                 panics: Arc::clone(&self.tool_panics),
             });
         }
+        if self.plan.agent_hooks && !is_calm {
+            agent = hooks::hooked(agent, &self.hook_dice, &self.runs);
+        }
         agent.limits(RunLimits { steps_max: self.plan.steps_max, ..RunLimits::default() })
     }
 
@@ -331,7 +341,12 @@ impl World<'_> {
         let number = self.inputs.len();
         let count = 1 + self.random.below(self.plan.words_max.max(2));
         let text = format!("{what} {number}: {}", model::words(&mut self.random, count));
-        self.inputs.push(Input { session: name(session as u64), text: text.clone(), acknowledged: false });
+        self.inputs.push(Input {
+            session: name(session as u64),
+            text: text.clone(),
+            acknowledged: false,
+            refused: false,
+        });
         (number, text)
     }
 
@@ -505,13 +520,18 @@ impl World<'_> {
                     "{what} on {id}: {error}"
                 );
                 if let Error::Model(failure) = error {
-                    // A compactor that died as it started is a reason; a panic is no model's failure.
-                    let is_told = failure.message.contains("could not be started");
+                    // A compactor that died as it started is a reason, and so is a hook that refused; a panic is no
+                    // model's failure.
+                    let is_told = ["could not be started", "hook failed: it panicked: injected"];
+                    let is_told = is_told.iter().any(|reason| failure.message.contains(reason));
                     assert!(is_told || !failure.message.contains("panicked"), "{what} on {id}: {failure:?}");
                 }
                 error.to_string()
             }
         };
+        if let (Err(Error::InputRefused { .. }), Some(input)) = (&answer, input) {
+            self.inputs[input].refused = true;
+        }
         if let (Ok(_), Some(input)) = (&answer, input) {
             self.inputs[input].acknowledged = true;
             self.logs.check_has(&self.inputs[input]);

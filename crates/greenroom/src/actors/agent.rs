@@ -317,6 +317,7 @@ impl AgentState {
                 let Some(running) = self.current(stamp) else { return };
                 let cancel = running.begin.cancel.child_token();
                 running.tools = Some(cancel.clone().drop_guard());
+                let waiting = running.begin.waiting.clone();
                 let task = tool_task::ToolTask {
                     agent: myself.clone(),
                     session,
@@ -325,12 +326,11 @@ impl AgentState {
                     stamp,
                     span: running.step_span.clone(),
                     tools: running.begin.tools.clone(),
-                    state: running.begin.agent.state.clone(),
-                    time_limit: running.begin.agent.tool_timeout,
+                    definition: Arc::clone(&running.begin.agent),
+                    waiting,
                     cancel,
                 };
-                let waiting = running.begin.waiting.clone();
-                tokio::spawn(waiting.scope(task.run(calls)));
+                tokio::spawn(task.run(calls));
             }
             Effect::Wait { delay_ms, attempt, failure } => {
                 self.wait(myself, stamp, delay_ms, attempt, failure)
@@ -338,13 +338,19 @@ impl AgentState {
             Effect::Validate { text, rejections } => {
                 let session = Arc::clone(&self.shared.id);
                 let Some(running) = self.current(stamp) else { return };
-                let validators = running.begin.validators.clone();
+                let BeginRun { validators, agent: definition, waiting, .. } = &running.begin;
+                let (validators, waiting, timeout) =
+                    (validators.clone(), waiting.clone(), definition.hooks.timeout);
+                let app_state = definition.state.clone();
                 let (agent, over) = (myself.clone(), running.over.clone());
                 tokio::spawn(async move {
-                    if !over.is_cancelled() {
-                        let answer = ProposedAnswer { session, run: stamp.run, text, rejections };
-                        let verdict = validators.judge(&answer);
-                        let _ = agent.cast(AgentMessage::Validated { stamp, verdict });
+                    let answer = ProposedAnswer { session, run: stamp.run, text, rejections, app_state };
+                    tokio::select! {
+                        biased;
+                        () = over.cancelled() => {}
+                        verdict = validators.judge(&answer, &waiting, timeout) => {
+                            let _ = agent.cast(AgentMessage::Validated { stamp, verdict });
+                        }
                     }
                 });
             }
@@ -438,8 +444,21 @@ impl AgentState {
         let call = running.call;
         running.model = Some(cancel.clone().drop_guard());
         let (span, link) = (running.step_span.clone(), Arc::clone(&begin.link));
+        let (definition, waiting) = (Arc::clone(&begin.agent), begin.waiting.clone());
         let agent = myself.clone();
-        let task = model_task::ModelTask { agent, deps, shared, lane, stamp, call, cancel, link, span };
+        let task = model_task::ModelTask {
+            agent,
+            deps,
+            shared,
+            lane,
+            stamp,
+            call,
+            cancel,
+            link,
+            span,
+            definition,
+            waiting,
+        };
         tokio::spawn(task.run(request));
     }
 
@@ -453,7 +472,9 @@ impl AgentState {
         let Some(running) = self.current(stamp).filter(|running| running.call == call) else { return };
         running.model = None;
         match outcome {
-            ModelOutcome::Answered(_) | ModelOutcome::Failed(_) if running.aborting.is_some() => {
+            ModelOutcome::Answered(_) | ModelOutcome::Failed(_) | ModelOutcome::Refused(_)
+                if running.aborting.is_some() =>
+            {
                 if let ModelOutcome::Answered(answer) = outcome {
                     running.partial = Some(answer);
                 }
@@ -471,6 +492,7 @@ impl AgentState {
                 let jitter = jitter(&self.shared.id, stamp.run.0, call);
                 self.input(myself, stamp, Input::Answered { answer, jitter });
             }
+            ModelOutcome::Refused(reason) => self.input(myself, stamp, Input::Refused { reason }),
             ModelOutcome::Failed(error) => {
                 let wordless = error.is_overflow_candidate();
                 if let Some(limit) = error

@@ -318,7 +318,7 @@ impl CompactorState {
                 span: running.span.clone(),
                 summariser: summariser.clone(),
                 compaction,
-                session: self.shared.id.to_string(),
+                shared: Arc::clone(&self.shared),
                 fills_window: is_full(tokens, running.summariser_window()),
                 is_doubtful: question.attempt > 0 && running.doubts_window,
             };
@@ -389,7 +389,7 @@ struct SummaryArguments {
     span: Span,
     summariser: Summariser,
     compaction: EntryId,
-    session: String,
+    shared: Arc<SessionShared>,
     /// Whether the request fills the summariser's window, so that an empty answer means that it is too large.
     fills_window: bool,
     /// Whether it was asked before and nobody knows how much is taken, so that an empty stream means the same.
@@ -418,7 +418,8 @@ impl Actor for SummaryActor {
         let id = question.id;
         let Summariser { lane, model, .. } = &state.summariser;
         let (text, output) = (question.text, question.output_tokens_max);
-        let answer = summary_call::ask(&state.span, &state.summariser, &state.session, text, output);
+        let answer =
+            summary_call::ask(&state.span, &state.summariser, &state.deps, &state.shared, text, output);
         let mut answer = Box::pin(answer).await;
         lane.heard(model, answer.as_mut().err(), &state.deps.learned);
         let answer = answer.map_err(|error| {

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::*;
-use crate::{CompactOptions, Reply, SessionSummary, State, Status};
+use crate::{CompactOptions, HookAction, HookPoint, Reply, SessionSummary, State, Status};
 
 fn context() -> ContextUsage {
     let window = Window { tokens: Some(8_000), source: WindowSource::Catalog };
@@ -83,6 +83,20 @@ fn all() -> Vec<EventKind> {
         EventKind::Retry { compaction: None, attempt: 1, delay_ms: 500, failure: failure() },
         EventKind::Retry { compaction: Some(EntryId(7)), attempt: 2, delay_ms: 0, failure: failure() },
         EventKind::Fallback { provider: "local".into(), model: "qwen3".into(), failure: failure() },
+        EventKind::Hook {
+            hook: HookPoint::BeforeTool,
+            action: HookAction::Changed,
+            call_id: Some("c".into()),
+            name: Some("read".into()),
+            detail: Some("{}".into()),
+        },
+        EventKind::Hook {
+            hook: HookPoint::BeforeModel,
+            action: HookAction::Answered,
+            call_id: None,
+            name: None,
+            detail: None,
+        },
         EventKind::OverflowDetected,
         EventKind::Warning { message: "w".into() },
         EventKind::SessionRestarted { reason: "r".into() },

@@ -1176,6 +1176,7 @@ fn any_input(random: &mut Random) -> Input {
             wordless: random.one_in(4),
             jitter: random.below(2_000),
         },
+        6 if random.one_in(6) => Input::Refused { reason: "not now".into() },
         6 if random.one_in(2) => fell_back(random.one_in(2).then_some(700)),
         6 => Input::Waited,
         8 => Input::Validated(any_verdict(random)),
@@ -1339,7 +1340,10 @@ fn a_run_whose_effects_are_done_always_ends() {
                     Effect::Compact { .. } => waiting.push(compacted(random.one_in(2))),
                     Effect::Ask { .. } => loop {
                         let input = any_input(&mut random);
-                        if matches!(input, Input::Answered { .. } | Input::Failed { .. }) {
+                        if matches!(
+                            input,
+                            Input::Answered { .. } | Input::Failed { .. } | Input::Refused { .. }
+                        ) {
                             waiting.push(input);
                             break;
                         }
@@ -1475,9 +1479,10 @@ fn rejected(reason: &str) -> Input {
 }
 
 fn any_verdict(random: &mut Random) -> Verdict {
-    match random.below(4) {
+    match random.below(5) {
         0 | 1 => Verdict::Accepted,
         2 => Verdict::Rejected { reason: "no".into() },
+        3 => Verdict::Ended { reason: "never".into() },
         _ => Verdict::Failed { reason: "it broke".into() },
     }
 }
@@ -1533,6 +1538,36 @@ fn a_rejected_answer_is_recorded_with_what_is_wrong_with_it_and_asked_for_again(
     );
     assert_eq!(run.rejected(), Some("still none"));
     assert!(run.is_over());
+}
+
+#[test]
+fn a_verdict_may_end_the_run_at_once_with_the_answer_on_the_record() {
+    let run = check_run(
+        validated(),
+        vec![
+            (Input::Begin, "measure"),
+            (size(10), "ask"),
+            (text(), "validate \"done\" 0"),
+            (Input::Validated(Verdict::Ended { reason: "it tells a secret".into() }), "end stopped (a)"),
+        ],
+    );
+    assert_eq!(run.rejected(), Some("it tells a secret"));
+    assert!(run.is_over());
+}
+
+#[test]
+fn a_refused_call_ends_the_run_and_nothing_else_is_tried() {
+    let refused = || Input::Refused { reason: "not today".into() };
+    let mut asked = check_asked(vec![]);
+    let effects = asked.on(refused());
+    let Some(Effect::End { messages, outcome }) = effects.last() else { panic!("{effects:?}") };
+    assert_eq!((messages.len(), outcome), (0, &RunOutcome::Stopped { reason: "not today".into() }));
+    assert!(asked.is_over());
+    // News of a call that nobody waits for.
+    check_asked(vec![(tools(&["x"]), "record (c=x) none"), (refused(), ""), (recorded(0), "run x")]);
+    // Nor is another model asked.
+    let table = begun(vec![(refused(), "end stopped ()")]);
+    check_run(run().with_fallbacks(falls_back(2)), table);
 }
 
 #[test]

@@ -11,13 +11,17 @@ use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::event::{Delta, EventKind};
+use crate::hooks::model_call::{Decision, Finished, ModelHooks};
 use crate::lane::Lane;
 use crate::message::{AgentMessage, ModelOutcome, RunAttempt};
 use crate::run_link::RunLink;
 use crate::shared::SessionShared;
+use crate::summary_call;
 use crate::trace;
+use crate::waits::Chain;
 
 pub(super) struct ModelTask {
     pub(super) agent: ActorRef<AgentMessage>,
@@ -31,18 +35,77 @@ pub(super) struct ModelTask {
     pub(super) link: Arc<RunLink>,
     /// The step, as it is traced.
     pub(super) span: Span,
+    pub(super) definition: Arc<Agent>,
+    /// Who waits for the hooks.
+    pub(super) waiting: Chain,
 }
 
 impl ModelTask {
     pub(super) async fn run(self, request: Request) {
-        let mut partial = AssistantMessage {
+        let outcome = self.with_hooks(request).await;
+        let _ = self.agent.cast(AgentMessage::ModelOver { stamp: self.stamp, call: self.call, outcome });
+    }
+
+    /// The outcome of the call, and of the hooks around it.
+    async fn with_hooks(&self, request: Request) -> ModelOutcome {
+        let hooks = ModelHooks {
+            agent: &self.definition,
+            deps: &self.deps,
+            shared: &self.shared,
+            run: Some(self.stamp.run),
+            waiting: &self.waiting,
+        };
+        let (provider, model) = (self.lane.provider.name(), request.model.clone());
+        let decision = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => None,
+            decision = hooks.before(provider, request) => Some(decision),
+        };
+        let began = tokio::time::Instant::now();
+        let (outcome, was_asked) = match decision {
+            Some(Decision::Ask(request)) => (self.call(request).await, true),
+            Some(Decision::Answered(text)) => (self.answered(&model, text), false),
+            Some(Decision::Refused(reason)) => return ModelOutcome::Refused(reason),
+            None => return ModelOutcome::Cancelled(Box::new(self.nothing_yet(model))),
+        };
+        let result = match &outcome {
+            ModelOutcome::Answered(answer) => Ok(&**answer),
+            ModelOutcome::Failed(error) => Err(&error.failure),
+            ModelOutcome::Refused(_) | ModelOutcome::Cancelled(_) => return outcome,
+        };
+        let duration = began.elapsed();
+        let finished =
+            Finished { provider, model: &model, purpose: Purpose::Step, result, was_asked, duration };
+        tokio::select! {
+            biased;
+            () = hooks.after(finished) => {}
+            () = self.cancel.cancelled() => {}
+        }
+        outcome
+    }
+
+    /// A hook answered: whoever listens hears it like an answer of the model.
+    fn answered(&self, model: &str, text: String) -> ModelOutcome {
+        self.publish(EventKind::MessageStart);
+        self.publish(EventKind::MessageDelta { delta: Delta::Text(text.clone()) });
+        ModelOutcome::Answered(Box::new(summary_call::answered(self.lane.provider.name(), model, text)))
+    }
+
+    /// The answer before anything of it came.
+    fn nothing_yet(&self, model: String) -> AssistantMessage {
+        AssistantMessage {
             content: Vec::new(),
             provider: self.lane.provider.name().to_owned(),
-            model: request.model.clone(),
+            model,
             usage: None,
             stop: StopReason::Aborted,
             error: None,
-        };
+        }
+    }
+
+    /// Asks the provider.
+    async fn call(&self, request: Request) -> ModelOutcome {
+        let mut partial = self.nothing_yet(request.model.clone());
         let span = trace::chat(&self.span, &*self.lane.provider, &request);
         let began = tokio::time::Instant::now();
         let mut started = false;
@@ -71,13 +134,15 @@ impl ModelTask {
         match &outcome {
             ModelOutcome::Answered(answer) => trace::answered(&span, session, Purpose::Step, answer, took),
             ModelOutcome::Failed(error) => trace::failed(&span, session, Purpose::Step, &error.failure, took),
-            ModelOutcome::Cancelled(_) => trace::cancelled(&span, session, Purpose::Step, took),
+            ModelOutcome::Refused(_) | ModelOutcome::Cancelled(_) => {
+                trace::cancelled(&span, session, Purpose::Step, took);
+            }
         }
         drop(span);
         if started && matches!(outcome, ModelOutcome::Failed(_)) {
             self.publish(EventKind::MessageDiscarded);
         }
-        let _ = self.agent.cast(AgentMessage::ModelOver { stamp: self.stamp, call: self.call, outcome });
+        outcome
     }
 
     fn publish(&self, kind: EventKind) {

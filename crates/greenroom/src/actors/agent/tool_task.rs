@@ -5,22 +5,24 @@
 //! cancelled or takes too long is decided by the registry.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use greenroom_kernel::ToolCall;
-use greenroom_tools::{AppState, Progress, Registry, ToolContext};
+use greenroom_kernel::{ToolCall, ToolResult};
+use greenroom_tools::{Progress, Registry, ToolContext};
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
+use crate::agent::Agent;
 use crate::compaction;
 use crate::deps::Deps;
 use crate::event::EventKind;
+use crate::hooks::tool_call::{Decision, ToolHooks};
 use crate::message::{AgentMessage, RunAttempt, SessionMail};
 use crate::shared::SessionShared;
 use crate::trace;
+use crate::waits::Chain;
 
 /// The calls of one answer, and what they are run with.
 pub(super) struct ToolTask {
@@ -32,10 +34,9 @@ pub(super) struct ToolTask {
     /// The step, as it is traced.
     pub(super) span: Span,
     pub(super) tools: Registry,
-    /// What the program gave the agent for its tools.
-    pub(super) state: AppState,
-    /// How long one call may take.
-    pub(super) time_limit: Option<Duration>,
+    pub(super) definition: Arc<Agent>,
+    /// Who waits for the calls and their hooks.
+    pub(super) waiting: Chain,
     pub(super) cancel: CancellationToken,
 }
 
@@ -65,11 +66,7 @@ impl ToolTask {
         });
         let span = trace::tool(&self.span, &self.shared.id, call);
         let began = tokio::time::Instant::now();
-        let mut context = ToolContext::new(&*self.shared.id, &call.id).with_state(self.state.clone());
-        context.cancel = self.cancel.clone();
-        context.progress = self.progress(call);
-        context.compaction = compaction::requests_to(&self.session);
-        let result = self.tools.run(call, context, self.time_limit).instrument(span.clone()).await;
+        let result = self.with_hooks(call).instrument(span.clone()).await;
         trace::tool_ended(&span, &self.shared.id, call, result.status, began.elapsed());
         drop(span);
         publish(EventKind::ToolEnd {
@@ -79,6 +76,49 @@ impl ToolTask {
             duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
         let _ = self.agent.cast(AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) });
+    }
+
+    /// The result of a call, and of the hooks around it.
+    async fn with_hooks(&self, call: &ToolCall) -> ToolResult {
+        let hooks = ToolHooks {
+            agent: &self.definition,
+            deps: &self.deps,
+            shared: &self.shared,
+            run: self.stamp.run,
+            waiting: &self.waiting,
+        };
+        // An unknown tool is answered by the registry, and nothing runs.
+        let decision = match self.tools.get(&call.name) {
+            Some(tool) => {
+                tokio::select! {
+                    biased;
+                    () = self.cancel.cancelled() => Decision::Run(call.clone()),
+                    decision = hooks.before(call, tool.is_read_only()) => decision,
+                }
+            }
+            None => Decision::Run(call.clone()),
+        };
+        let began = tokio::time::Instant::now();
+        let (called, result, was_run) = match decision {
+            // One that was cancelled meanwhile takes no effect.
+            Decision::Run(called) => {
+                let result = self.run_one(&called).await;
+                let is_known = self.tools.get(&called.name).is_some();
+                (called, result, is_known)
+            }
+            Decision::Instead(output) => (call.clone(), Registry::result(call, output), false),
+        };
+        hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel).await
+    }
+
+    async fn run_one(&self, call: &ToolCall) -> ToolResult {
+        let state = self.definition.state.clone();
+        let mut context = ToolContext::new(&*self.shared.id, &call.id).with_state(state);
+        context.cancel = self.cancel.clone();
+        context.progress = self.progress(call);
+        context.compaction = compaction::requests_to(&self.session);
+        let running = self.tools.run(call, context, self.definition.tool_timeout);
+        self.waiting.clone().scope(running).await
     }
 
     fn progress(&self, call: &ToolCall) -> Progress {

@@ -222,7 +222,8 @@ impl SessionState {
         let lane = self.deps.lanes.get(&left.provider)?;
         let known = left.window.or_else(|| self.window_of(lane, &left.model))?;
         let settings = self.deps.summary_settings(&self.definition.agent, &left.model);
-        let summariser = Summariser { lane: Arc::clone(lane), model: left.model.clone(), settings };
+        let agent = Arc::clone(&self.definition.agent);
+        let summariser = Summariser { lane: Arc::clone(lane), model: left.model.clone(), settings, agent };
         (known > window).then_some((summariser, known))
     }
 

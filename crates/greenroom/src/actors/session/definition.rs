@@ -172,6 +172,7 @@ impl Definition {
             lane: Arc::clone(&self.lane),
             model: model.to_owned(),
             settings: deps.summary_settings(&self.agent, model),
+            agent: Arc::clone(&self.agent),
         }
     }
 

@@ -412,6 +412,7 @@ impl SessionState {
             run,
             provider: self.definition.provider().to_owned(),
             model: self.definition.model().to_owned(),
+            app_state: self.definition.agent.state.clone(),
         };
         let written = self.definition.agent.instructions.render(context);
         let text = written.map_err(|reason| ConfigError::Instructions { reason })?;
