@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use greenroom::serde_json::Value;
 use greenroom_simulator::{
-    Answer, Echo, Fault, Pace, Point, RetryAfter, ScriptedModel, Simulator, SimulatorOptions,
+    Answer, Echo, Fault, Pace, Point, RetryAfter, Rule, ScriptedModel, Simulator, SimulatorOptions,
 };
 use serde::Deserialize;
 
@@ -141,6 +141,7 @@ pub(crate) async fn run(global: &Global, args: &SimulateArgs) -> Result<u8> {
         options.model = args.model.clone().or(file.model).unwrap_or_else(|| options.model.clone());
         options.window = args.window.or(file.window).unwrap_or(options.window);
         options.require_key.clone_from(&args.require_key);
+        options.tolerates = Rule::TAKEN_BY_SERVERS;
     };
     let interrupts = Interrupts::new()?;
     if answers.is_empty() {

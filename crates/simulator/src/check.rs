@@ -74,6 +74,10 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// What OpenAI and most servers take, and clients in other languages send.
+    pub const TAKEN_BY_SERVERS: &[Self] =
+        &[Self::SystemNotFirst, Self::SecondSystem, Self::NoUserMessage, Self::EndsWithAssistant];
+
     /// The rule in words.
     pub fn text(self) -> &'static str {
         match self {

@@ -13,7 +13,7 @@ use greenroom_provider::{Provider, Purpose};
 use tokio::time::{Instant, sleep};
 
 use crate::answer::{self, ReplyFacts, StatusAnswer, Transmission};
-use crate::check::{self, Broken, Violation};
+use crate::check::{self, Broken, Rule, Violation};
 use crate::fault::{self, Fault, FaultPlan};
 use crate::in_process::InProcess;
 use crate::list::ListForm;
@@ -54,6 +54,8 @@ pub struct SimulatorOptions {
     /// Over HTTP, a connection is closed without a word so many milliseconds after its first answer, as llama-server does;
     /// `None`: it is kept.
     pub closes_after_ms: Option<u64>,
+    /// The rules that requests may break: OpenAI itself takes much that we never send, and other clients do.
+    pub tolerates: &'static [Rule],
     /// The key that HTTP requests must bear; others get 401.
     pub require_key: Option<String>,
     /// How many of the last requests are kept for [`Simulator::requests`].
@@ -77,6 +79,7 @@ impl SimulatorOptions {
             faults: None,
             list: ListForm::default(),
             closes_after_ms: None,
+            tolerates: &[],
             require_key: None,
             log_capacity: 256,
             provider_name: "simulator".to_owned(),
@@ -311,6 +314,7 @@ impl Simulator {
 
         let (measured, known) = measure(&mut request, previous.as_deref());
         broken.extend(check::check(&request, known));
+        broken.retain(|(rule, _)| !options.tolerates.contains(rule));
         let planned = options
             .faults
             .as_ref()

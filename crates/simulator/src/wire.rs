@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use greenroom_kernel::message::blocks_text;
 use greenroom_kernel::{
     AssistantMessage, Block, Image, Message, Part, StopReason, ToolCall, ToolResult, ToolSpec, ToolStatus,
     Usage,
@@ -254,8 +255,8 @@ impl WireRequest {
                     } else if index > 0 {
                         broken.push((Rule::SystemNotFirst, format!("message {index}")));
                     }
-                    let blocks = message.content.into_blocks(index, &mut broken);
-                    system.get_or_insert(greenroom_kernel::message::blocks_text(&blocks));
+                    let text = blocks_text(&message.content.into_blocks(index, &mut broken));
+                    system = Some(system.map_or(text.clone(), |before: String| format!("{before}\n{text}")));
                 }
                 "user" => {
                     messages.push(Arc::new(Message::User(message.content.into_blocks(index, &mut broken))));

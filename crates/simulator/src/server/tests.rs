@@ -549,3 +549,22 @@ async fn in_process_and_over_http_through_the_real_client_are_the_same() {
         assert_eq!(check_same(&name, small).await, 0, "{name}");
     }
 }
+
+/// Clients of others say more than one system message, and say them where they like.
+#[tokio::test]
+async fn what_servers_take_of_others_is_taken_where_that_is_said() {
+    let body = json!({
+        "model": "m", "stream": true,
+        "messages": [
+            { "role": "system", "content": "Be brief." }, { "role": "user", "content": "hello" },
+            { "role": "system", "content": "In French." }, { "role": "assistant", "content": "Bon" },
+        ],
+    });
+    let (_, strict) = start(SimulatorOptions::new(Echo)).await;
+    assert_eq!(post(&strict, &body).await.status, 400);
+    let options = SimulatorOptions { tolerates: Rule::TAKEN_BY_SERVERS, ..SimulatorOptions::new(Echo) };
+    let (simulator, server) = start(options).await;
+    assert_eq!(post(&server, &body).await.status, 200);
+    assert_eq!(simulator.requests()[0].request.system.as_deref(), Some("Be brief.\nIn French."));
+    simulator.assert_clean();
+}
