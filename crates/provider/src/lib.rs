@@ -8,7 +8,7 @@
 //!
 //! A provider with another wire format can use [`classify()`], [`retry_after`] and [`catalog`]. It cannot use the
 //! OpenAI-compatible provider's reading of event streams, idle timeouts and body limits: those are private to
-//! [`openai`] and written against async-openai's client and error types.
+//! [`openai`] and written against reqwest's responses.
 
 mod base_url;
 pub mod catalog;
