@@ -608,6 +608,7 @@ impl World<'_> {
                 if state.status == Status::Idle && state.waiting == 0 {
                     break;
                 }
+                wake(&session).await;
                 assert!(tokio::time::Instant::now() < deadline, "it never comes to rest: {state:?}");
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
@@ -628,6 +629,7 @@ impl World<'_> {
                 if state.status == Status::Idle && state.waiting == 0 {
                     break;
                 }
+                wake(&session).await;
                 assert!(tokio::time::Instant::now() < deadline, "it never settles: {state:?}");
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
@@ -707,6 +709,14 @@ fn line(event: &Event) -> String {
 
 fn name(number: u64) -> String {
     format!("session-{number}")
+}
+
+/// Wakes a session that sleeps: looking at one does not.
+async fn wake(session: &SessionHandle) {
+    if !session.is_live() {
+        // Whatever it says, it is awake then.
+        let _ = session.plan(CompactOptions::default()).await;
+    }
 }
 
 /// Opens a session; one whose actors die while it is opened is opened again.
