@@ -5,7 +5,6 @@
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 
 use std::path::Path;
-use std::time::Duration;
 
 use greenroom::prelude::*;
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
@@ -20,37 +19,40 @@ fn model(hangs: bool) -> Simulator {
     })))
 }
 
-async fn session(dir: &Path, hangs: bool) -> Result<(Runtime, SessionHandle)> {
-    let runtime = Runtime::builder().provider(model(hangs).provider()).data_dir(dir).start().await?;
-    let agent = Agent::new("simulated").context_window(128_000);
-    let session = runtime.open("list", &agent).await?;
-    Ok((runtime, session))
+async fn start(dir: &Path, hangs: bool) -> Result<Runtime> {
+    Runtime::builder().provider(model(hangs).provider()).data_dir(dir).start().await
+}
+
+fn agent() -> Agent {
+    Agent::new("simulated").context_window(128_000)
 }
 
 fn main() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let first_half = tokio::runtime::Runtime::new()?;
     first_half.block_on(async {
-        let (_runtime, session) = session(dir.path(), true).await?;
+        let runtime = start(dir.path(), true).await?;
+        let session = runtime.open("list", &agent()).await?;
         println!("{}", session.prompt("apples").await?);
         println!("{}", session.prompt("bread").await?);
         // This one is never answered: the "process" ends while the model thinks.
-        tokio::spawn(async move { session.prompt("cheese").await });
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let mut run = session.prompt("cheese").start().await?;
+        run.recorded().await?;
+        run.detach();
         anyhow::Ok(())
     })?;
     drop(first_half);
     println!("-- everything is gone but the store --");
 
     tokio::runtime::Runtime::new()?.block_on(async {
-        let (runtime, session) = session(dir.path(), false).await?;
-        for message in session.context().await? {
-            println!("  {:<9} {}", message.role(), message.text());
+        let runtime = start(dir.path(), false).await?;
+        for left in runtime.unfinished().await? {
+            println!("{:?} is unfinished: {} entries", left.shown_title().unwrap_or(&left.id), left.entries);
         }
-        let state = session.state().await?;
-        println!("{} entries, unanswered: {}", state.entries, state.is_unanswered);
-        println!("{}", session.resume().await?);
-        println!("{}", session.prompt("dates").await?);
+        for resumed in runtime.resume_all(|_session| Some(agent())).await? {
+            println!("{}", resumed.result?);
+        }
+        println!("{}", runtime.session("list").await?.prompt("dates").await?);
         runtime.shutdown().await?;
         Ok(())
     })

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use greenroom::prelude::*;
 use greenroom_kernel::EntryId;
-use greenroom_simulator::{Answer as Said, Echo, Sequence};
+use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, SeenRequest, Sequence};
 
-use crate::support::{agent, builder, simulator};
+use crate::support::{agent, builder, runtime, simulator};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_thousand_racing_opens_reach_one_actor() {
@@ -86,4 +87,42 @@ async fn a_log_that_contradicts_itself_is_refused_and_can_be_shown_and_forked() 
         assert_eq!(fork.context().await.unwrap().len(), 4, "{what}");
         assert_eq!(fork.prompt("c").await.unwrap().text, "one", "{what}");
     }
+}
+
+/// A fork onto a taken id changes nothing: neither the other session's log, nor its agent, whether it sleeps or not.
+#[tokio::test(start_paused = true)]
+async fn a_fork_onto_a_taken_id_changes_nothing() {
+    let who = |request: &SeenRequest, _: CallInfo| Said::text(request.system.clone().unwrap_or_default());
+    let model = simulator(Function(who), 50_000);
+    let runtime = runtime(&model).await;
+    let named = |name: &str| agent(50_000).instructions(name);
+    runtime.open("a", &named("A")).await.unwrap().prompt("who?").await.unwrap();
+    let taken = runtime.open("b", &named("B")).await.unwrap();
+    taken.prompt("who?").await.unwrap();
+    let named_only = runtime.open("c", &named("C")).await.unwrap();
+    named_only.set_title("It has a title, and nothing was said in it").await.unwrap();
+    for sleeps in [false, true] {
+        for (id, session, own) in [("b", &taken, "B"), ("c", &named_only, "C")] {
+            if sleeps {
+                runtime.close(id).await.unwrap();
+            }
+            let before = runtime.entries(id, EntryId(0)).await.unwrap();
+            let refused = runtime.fork("a", id, &named("A")).await;
+            assert!(matches!(refused, Err(Error::NotEmpty { .. })), "{id}: {refused:?}");
+            assert_eq!(runtime.entries(id, EntryId(0)).await.unwrap(), before, "{id}");
+            assert_eq!(session.prompt("who?").await.unwrap().text, own, "{id}, sleeps: {sleeps}");
+        }
+    }
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_providers_of_one_name_are_refused() {
+    let (one, two) = (simulator(Echo, 50_000), simulator(Echo, 50_000));
+    let started = builder(&one).provider(two.provider()).start().await;
+    let error = started.err().unwrap();
+    assert!(
+        matches!(&error, Error::Config(greenroom::ConfigError::DuplicateProvider { name }) if name == "simulator")
+    );
+    assert!(error.to_string().contains("another name"), "{error}");
 }

@@ -205,7 +205,6 @@ async fn a_slow_reader_of_a_stream_loses_nothing() {
     let model = talkative(vec![Said::text(text.clone()).with_pace(pace)]);
     let runtime = runtime(&model).await;
     let session = runtime.open("s", &agent(10_000_000)).await.unwrap();
-    let mut other = session.subscribe();
     let mut stream = session.prompt("a").stream();
     let mut said = String::new();
     for _ in 0..3 {
@@ -213,14 +212,10 @@ async fn a_slow_reader_of_a_stream_loses_nothing() {
         piece.apply(&mut said);
     }
     tokio::time::sleep(Duration::from_secs(600)).await;
-    let mut published = 0;
-    while let Some(delivery) = other.try_next() {
-        assert!(matches!(delivery, Delivery::Event(_)), "so little was read that nobody has a gap");
-        published += 1;
-    }
-    assert!(
-        (100..2_900).contains(&published),
-        "the model was read on to {published} pieces, while nobody read"
+    assert_eq!(
+        model.in_flight(),
+        1,
+        "after ten minutes the model is still read, at the pace of who reads it"
     );
     while let Some(item) = stream.next().await {
         match item.unwrap() {

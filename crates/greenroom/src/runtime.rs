@@ -410,7 +410,7 @@ impl Runtime {
         leaf: Option<EntryId>,
         agent: Arc<Agent>,
     ) -> Result<SessionHandle> {
-        if self.head(to).await?.is_some_and(|taken| taken.leaf.is_some()) {
+        if self.head(to).await?.is_some_and(|taken| taken.entries > 0) {
             return Err(Error::NotEmpty { session: to.to_owned() });
         }
         let entries = self.entries(from, EntryId(0)).await?;

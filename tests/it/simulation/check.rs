@@ -190,8 +190,8 @@ impl Logs {
     /// What holds when nothing is under way any more.
     pub(crate) fn check_settled(&self, inputs: &[Input]) {
         for input in inputs.iter().filter(|input| input.acknowledged) {
-            let said = self.records[&input.session].has_said(&input.text);
-            assert!(said, "{} lost {:?}", input.session, input.text);
+            let settled = self.records[&input.session].is_settled(&input.text);
+            assert!(settled, "{} lost {:?}", input.session, input.text);
         }
         for input in inputs.iter().filter(|input| input.refused) {
             let has = self.records.get(&input.session).is_some_and(|record| record.has(&input.text));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use greenroom::prelude::*;
-use greenroom::{BeforeCompact, Fallback, Subscription};
+use greenroom::{BeforeCompact, Fallback, Resumed, Subscription};
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::{EntryId, ToolSpec};
 use greenroom_simulator::{ByPurpose, Simulator, SimulatorOptions, Summariser};
@@ -61,6 +61,8 @@ struct World<'a> {
     disk_failures: u64,
     /// What the hooks of agents do.
     hook_dice: hooks::Dice,
+    /// What is done with handles: early aborts, awaited steers, inboxes that are cleared, what a crash left.
+    handle_dice: Random,
     outcome: &'a mut Outcome,
 }
 
@@ -77,6 +79,10 @@ struct Pending {
 enum Done {
     Replied(Reply),
     Queued(EntryId),
+    /// How many sessions were resumed.
+    Finished(Vec<Resumed>),
+    /// How many inputs were withdrawn.
+    Cleared(usize),
     Compacted(&'static str),
     Nothing,
 }
@@ -148,6 +154,7 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         disk,
         disk_dice,
         disk_failures: 0,
+        handle_dice: Random::new(seed ^ 0x4a4d1e),
         store,
         model: Simulator::new(options),
         spare: Simulator::new(spare),
@@ -239,12 +246,38 @@ impl World<'_> {
         // What the life before made durable and did not live to tell.
         self.logs.catch_up(Who::Staying, &runtime).await;
         self.logs.catch_up(Who::Returning, &runtime).await;
+        let mut pending = VecDeque::new();
+        if is_last || once_in(&mut self.handle_dice, 2) {
+            // What the life before left is finished, before or while its sessions are opened.
+            let agent = Arc::new(self.agent(is_last));
+            let finishing = runtime.resume_all(move |_| Some(Arc::clone(&agent))).at_once(2);
+            if is_last {
+                self.finished(finishing.await.unwrap());
+            } else {
+                let task = tokio::spawn(async move { finishing.await.map(Done::Finished) });
+                pending.push_back(Pending { session: 0, what: "resume all", input: None, task });
+            }
+        }
         let mut sessions = Vec::new();
         for number in 0..self.plan.sessions {
             let agent = self.agent(is_last);
             sessions.push(open(&runtime, &name(number), &agent).await);
         }
-        Life { runtime, sessions, pending: VecDeque::new(), events, returning, panics_before }
+        Life { runtime, sessions, pending, events, returning, panics_before }
+    }
+
+    /// What the last life finished: every session could be.
+    fn finished(&mut self, resumed: Vec<Resumed>) {
+        for Resumed { session, result } in resumed {
+            match result {
+                Ok(reply) => {
+                    assert_eq!(reply.text, "all is well", "{}", session.id());
+                    self.outcome.count("sessions finished after a crash", 1);
+                }
+                Err(Error::NothingToResume { .. }) => {}
+                Err(error) => panic!("{} cannot be finished: {error}", session.id()),
+            }
+        }
     }
 
     fn agent(&self, is_calm: bool) -> Agent {
@@ -359,7 +392,28 @@ impl World<'_> {
             0..=42 => {
                 let (number, text) = self.new_input(index, "prompt");
                 input = Some(number);
-                ("prompt", async move { session.prompt(text).await.map(Done::Replied) }.boxed())
+                if once_in(&mut self.handle_dice, 10) {
+                    // It is aborted as soon as it is handed over, by its own handle or by the session's.
+                    let own = once_in(&mut self.handle_dice, 2);
+                    let work = async move {
+                        let run = session.prompt(text).start().await?;
+                        if own {
+                            run.abort()
+                        } else {
+                            session.abort()
+                        }
+                        run.reply().await.map(Done::Replied)
+                    };
+                    ("early abort", work.boxed())
+                } else {
+                    ("prompt", async move { session.prompt(text).await.map(Done::Replied) }.boxed())
+                }
+            }
+            43..=51 if once_in(&mut self.handle_dice, 3) => {
+                let (number, text) = self.new_input(index, "steer");
+                input = Some(number);
+                let work = async move { session.steer(text).await?.reply().await.map(Done::Replied) };
+                ("awaited steer", work.boxed())
             }
             43..=51 => {
                 let (number, text) = self.new_input(index, "steer");
@@ -403,6 +457,9 @@ impl World<'_> {
                 ("undo", async move { session.undo_compaction().await.map(|_| Done::Nothing) }.boxed())
             }
             80..=83 => ("resume", async move { session.resume().await.map(Done::Replied) }.boxed()),
+            84..=85 if once_in(&mut self.handle_dice, 2) => {
+                ("clear", async move { session.clear_inbox().await.map(Done::Cleared) }.boxed())
+            }
             84..=87 => ("state", async move { session.state().await.map(|_| Done::Nothing) }.boxed()),
             88..=89 => {
                 let runtime = life.runtime.clone();
@@ -511,6 +568,14 @@ impl World<'_> {
                 format!("replied {}", reply.run)
             }
             Ok(Done::Queued(entry)) => format!("queued {entry}"),
+            Ok(Done::Finished(resumed)) => {
+                self.outcome.count("sessions resumed", resumed.len() as u64);
+                format!("resumed {}", resumed.len())
+            }
+            Ok(Done::Cleared(inputs)) => {
+                self.outcome.count("inputs cleared", *inputs as u64);
+                format!("cleared {inputs}")
+            }
             Ok(Done::Compacted(outcome)) => (*outcome).to_owned(),
             Ok(Done::Nothing) => "done".to_owned(),
             Err(error) => {
@@ -525,6 +590,9 @@ impl World<'_> {
                     let is_told = ["could not be started", "hook failed: it panicked: injected"];
                     let is_told = is_told.iter().any(|reason| failure.message.contains(reason));
                     assert!(is_told || !failure.message.contains("panicked"), "{what} on {id}: {failure:?}");
+                }
+                if matches!(error, Error::Aborted) && what == "early abort" {
+                    self.outcome.count("early aborts", 1);
                 }
                 error.to_string()
             }
@@ -560,6 +628,7 @@ impl World<'_> {
                 if state.status == Status::Idle && state.waiting == 0 {
                     break;
                 }
+                wake(&session).await;
                 assert!(tokio::time::Instant::now() < deadline, "it never comes to rest: {state:?}");
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
@@ -580,6 +649,7 @@ impl World<'_> {
                 if state.status == Status::Idle && state.waiting == 0 {
                     break;
                 }
+                wake(&session).await;
                 assert!(tokio::time::Instant::now() < deadline, "it never settles: {state:?}");
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
@@ -596,6 +666,7 @@ impl World<'_> {
         }
         self.look(&mut life).await;
         self.close(&mut life).await;
+        assert!(life.runtime.unfinished().await.unwrap().is_empty(), "something was left undone");
     }
 
     /// Ends a life in order: all that it did was told, to whoever stayed and to whoever left and came back.
@@ -658,6 +729,14 @@ fn line(event: &Event) -> String {
 
 fn name(number: u64) -> String {
     format!("session-{number}")
+}
+
+/// Wakes a session that sleeps: looking at one does not.
+async fn wake(session: &SessionHandle) {
+    if !session.is_live() {
+        // Whatever it says, it is awake then.
+        let _ = session.plan(CompactOptions::default()).await;
+    }
 }
 
 /// Opens a session; one whose actors die while it is opened is opened again.

@@ -39,6 +39,8 @@ pub(crate) struct Record {
     /// The texts that users said, and those that were put into the inbox.
     said: HashSet<String>,
     queued: HashSet<String>,
+    /// The texts that were withdrawn before they were said.
+    withdrawn: HashSet<String>,
     /// How often the model asked for each call.
     asked: HashMap<String, u64>,
     /// For each compaction: the messages before its kept part that no summary has read.
@@ -60,6 +62,11 @@ impl Record {
     /// Whether a user said this.
     pub(crate) fn has_said(&self, text: &str) -> bool {
         self.said.contains(text)
+    }
+
+    /// Whether a user said this, or it was withdrawn before.
+    pub(crate) fn is_settled(&self, text: &str) -> bool {
+        self.has_said(text) || self.withdrawn.contains(text)
     }
 
     /// Whether a user said this, or it waits.
@@ -182,7 +189,14 @@ impl Record {
                 self.inbox.push(id);
                 self.queued.insert(greenroom_kernel::message::blocks_text(content));
             }
-            EntryKind::InboxCleared { items } => items.iter().for_each(|item| self.leaves_inbox(*item)),
+            EntryKind::InboxCleared { items } => {
+                for item in items {
+                    self.leaves_inbox(*item);
+                    if let EntryKind::Inbox { content, .. } = &self.entries[place(*item)].kind {
+                        self.withdrawn.insert(greenroom_kernel::message::blocks_text(content));
+                    }
+                }
+            }
             EntryKind::CompactionStarted(_) => {
                 assert_eq!(self.open_compaction, None, "entry {id}: a compaction began within another");
                 self.open_compaction = Some(id);

@@ -19,7 +19,8 @@ fn slow() -> Model {
     Model::new(Says(Answer::text(text).with_pace(pace)), |_| {})
 }
 
-/// Asked to end during a run, it ends in time, and its session is idle with a run that is closed.
+/// Asked to end during a run, it ends in time, and its run is closed: as aborted where a person sat before it, and as
+/// interrupted, to be resumed, where a program did.
 fn check_ends(surface: &str, place: &Place, model: &Model, running: Running) {
     let deadline = Instant::now() + DRAIN;
     while model.simulator.calls() == 0 {
@@ -32,7 +33,11 @@ fn check_ends(surface: &str, place: &Place, model: &Model, running: Running) {
     assert!(asked.elapsed() < DRAIN, "{surface}: it took {:?}", asked.elapsed());
     assert_eq!(ran.code, Some(0), "{surface}: {ran:?}");
     let sessions = place.json(&["sessions", "--json"]);
-    assert_eq!(sessions[0]["state"], "idle", "{surface}: {sessions}");
+    let is_left = surface != "chat";
+    let state = if is_left { "interrupted" } else { "idle" };
+    assert_eq!(sessions[0]["state"], state, "{surface}: {sessions}");
+    assert_eq!(sessions[0]["is_unfinished"], is_left, "{surface}: {sessions}");
+    assert!(sessions[0]["entries"].as_u64() >= Some(2), "{surface}: the prompt and the end: {sessions}");
     assert_eq!(sessions.as_array().unwrap().len(), 1, "{surface}: {sessions}");
 }
 

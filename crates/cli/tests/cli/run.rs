@@ -168,6 +168,33 @@ fn an_interruption_keeps_what_had_come() {
     }
 }
 
+/// However early it comes: what was asked to stop is not carried out to its end.
+#[test]
+fn an_interruption_within_the_first_moments_is_not_swallowed() {
+    const ROUNDS: u64 = 120;
+    let heard = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let heard = &heard;
+            scope.spawn(move || {
+                let (place, model) = (Place::new(), slow());
+                let url = model.url();
+                for round in (0..ROUNDS).filter(|round| round % 4 == thread) {
+                    let run = place.start_alone(&["run", "-p", "Count.", "--base-url", &url]);
+                    std::thread::park_timeout(std::time::Duration::from_millis(2 + round / 2));
+                    run.signal(Signal::INT);
+                    let ran = run.end();
+                    // Before it listens, the signal ends the process by itself.
+                    assert!(matches!(ran.code, Some(130) | None), "round {round}: {ran:?}");
+                    assert!(!ran.stdout.contains("line 199"), "round {round}: it ran to its end");
+                    heard.fetch_add(u64::from(ran.code.is_some()), std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert!(heard.into_inner() > 10, "no signal came while it worked");
+}
+
 /// A pipe gets an answer when it is whole; one that is interrupted is given as far as it is kept.
 #[test]
 fn an_interrupted_answer_on_a_pipe_is_what_is_kept() {

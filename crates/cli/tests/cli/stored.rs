@@ -22,6 +22,46 @@ fn looking_makes_nothing() {
     assert!(!place.store().exists());
 }
 
+/// The list has titles and limits, and hostile ids and titles do nothing to the terminal.
+#[test]
+fn the_list_of_sessions_is_limited_and_filtered() {
+    let place = Place::new();
+    for id in ["user:42", "a/b", "../x", "e\u{301}"] {
+        let ran =
+            place.run(&["run", "-p", &format!("\nAbout {id}\nin detail"), "--session", id, "--simulate"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    let table = place.run(&["sessions", "--limit", "2"]).stdout;
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    assert!(
+        lines[0].contains("TITLE") && lines[2].contains("../x") && lines[2].contains("About ../x"),
+        "{table}"
+    );
+    assert_eq!(lines[3], "2 more; --limit 0 shows all");
+    assert_eq!(place.run(&["sessions", "--limit", "0"]).stdout.lines().count(), 5);
+    let listed = place.json(&["sessions", "--json", "--limit", "1"]);
+    assert_eq!(
+        (listed[0]["title"].as_str(), &listed[0]["is_unfinished"]),
+        (Some("About e\u{301}"), &false.into())
+    );
+    let none = place.run(&["sessions", "--unfinished", "--label", "tenant=42"]);
+    assert!(none.code == Some(0) && none.stdout.contains("No session is like that"), "{none:?}");
+    let wrong = place.run(&["sessions", "--label", "tenant"]);
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("NAME=VALUE"), "{wrong:?}");
+    for id in ["a\u{1b}[31m", "..", "a\nb"] {
+        let ran = place.run(&["run", "-p", "x", "--session", id, "--simulate"]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(!ran.stderr.contains('\u{1b}') && ran.stderr.contains("cannot be a session's id"), "{ran:?}");
+    }
+    for (id, code) in [("../x", 0), ("a/b", 0), ("../y", 4)] {
+        let ran = place.run(&["show", id]);
+        assert!(ran.code == Some(code) || code != 0 && ran.code != Some(0), "{id}: {ran:?}");
+    }
+    assert_eq!(place.run(&["delete", "../x"]).code, Some(0));
+    assert_eq!(place.json(&["sessions", "--json"]).as_array().unwrap().len(), 3);
+}
+
 #[test]
 fn sessions_are_listed_shown_planned_and_deleted() {
     let (place, model) = (Place::new(), Model::new(Echo, |_| {}));

@@ -294,9 +294,9 @@ fn an_entry_belongs_to_the_run_that_was_going_on() {
     assert_eq!(runs("m e0 m m", None), [Some(0), Some(0), None, None], "between runs");
     assert_eq!(runs("m e0 m m", Some(2)), [Some(0), Some(0), Some(2), Some(2)], "one is still going on");
     assert_eq!(
-        runs("m e0 m n0 m e0", None),
-        [Some(0), Some(0), None, Some(0), Some(0), Some(0)],
-        "it was resumed"
+        runs("m e0 m n0 m e3", None),
+        [Some(0), Some(0), None, Some(3), Some(3), Some(3)],
+        "it was resumed, as another run"
     );
     assert_eq!(runs("m e7 m", None), [None; 3], "an imported end of a run that is not here");
 }
