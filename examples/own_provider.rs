@@ -11,6 +11,7 @@ use greenroom::provider::{
     AssistantMessage, BoxFuture, Failure, FailureClass, Part, Provider, ProviderError, ReplyEvent,
     ReplyStream, Request, StopReason, Usage,
 };
+use greenroom_simulator::conformance;
 
 #[derive(Default)]
 struct Parrot {
@@ -47,7 +48,13 @@ impl Provider for Parrot {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let runtime = Runtime::builder().provider(Arc::new(Parrot::default())).in_memory().start().await?;
+    let parrot: Arc<dyn Provider> = Arc::new(Parrot::default());
+    // Whether it keeps what the trait promises: the test of one's own provider is these lines.
+    let report = conformance::check(&parrot, "grey").await;
+    println!("{report}");
+    report.assert_passed();
+
+    let runtime = Runtime::builder().provider(parrot).in_memory().start().await?;
     let session = runtime.open("cage", &Agent::new("grey").context_window(8_000)).await?;
     let mut run = session.prompt("Polly wants a cracker.").stream();
     while let Some(word) = run.next_text().await {

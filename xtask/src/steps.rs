@@ -108,7 +108,11 @@ fn readme() -> Result<Outcome> {
         manifest.push_str(line);
         manifest.push('\n');
     }
-    manifest.push_str(&format!("greenroom = {{ path = {library} }}\n"));
+    manifest.push_str(&format!("greenroom = {{ path = {library} }}\n\n"));
+    // With the workspace's profile, what was built for the workspace is not built again.
+    let workspace = read("Cargo.toml")?;
+    let profile = workspace.find("[profile.dev]").context("the workspace has no development profile")?;
+    manifest.push_str(&workspace[profile..]);
     let dir = root.join("target/readme-program");
     std::fs::create_dir_all(dir.join("src"))?;
     std::fs::write(dir.join("Cargo.toml"), manifest)?;

@@ -21,8 +21,10 @@
 //! [`overflow`] (what goes wrong), [`simulator`] (the life of a call), [`server`] (over HTTP).
 
 mod answer;
+mod cassette;
 pub mod check;
 pub mod coding_agent;
+pub mod conformance;
 pub mod expect;
 pub mod fault;
 mod history;
@@ -39,6 +41,7 @@ pub mod summariser;
 pub mod tokens;
 mod wire;
 
+pub use cassette::{Cassette, CassetteError};
 pub use check::{Rule, Violation};
 pub use coding_agent::CodingAgent;
 pub use expect::Expectation;
