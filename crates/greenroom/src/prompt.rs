@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -306,9 +307,11 @@ impl<O> RunRequest<O> {
         }
         settings.check()?;
         let cost_limit = cost_limit_usd.map(microdollars).transpose()?;
-        // What is submitted one after the other is judged and said in that order.
+        let mut timer = timeout.map(|timeout| (timeout, Box::pin(tokio::time::sleep(timeout))));
+        // An abort that comes while the guards judge is meant for this, too.
+        let early_aborts = session.early_aborts();
         let prompt = match prompt {
-            Some(prompt) => Some(session.judge(InputKind::Prompt, prompt).await?),
+            Some(prompt) => Some(in_time(&mut timer, session.judge(InputKind::Prompt, prompt)).await?),
             None => None,
         };
         let options = PromptOptions {
@@ -322,23 +325,14 @@ impl<O> RunRequest<O> {
             recorded,
             cancel: cancel.clone(),
             waiting: Chain::current(),
-            early_aborts: session.early_aborts(),
+            early_aborts,
         };
         let mut guard = WithdrawOnDrop { handle: Some(session.clone()), ticket: options.ticket };
-        let mut timer = timeout.map(|timeout| (timeout, Box::pin(tokio::time::sleep(timeout))));
         let request = session.request(move |reply| match prompt {
             Some(prompt) => SessionMessage::Prompt { content: prompt.0, options, reply },
             None => SessionMessage::Resume { options, reply },
         });
-        let answer = match &mut timer {
-            None => request.await,
-            Some((timeout, timer)) => tokio::select! {
-                biased;
-                answer = request => answer,
-                () = timer => Err(Error::TimedOut { timeout: *timeout }),
-            },
-        };
-        let answer = answer.inspect_err(|_| guard.disarm())?;
+        let answer = in_time(&mut timer, request).await.inspect_err(|_| guard.disarm())?;
         let reply = async move {
             // Whoever waits for it may be another than who handed it over.
             waits::check(session.id())?;
@@ -624,6 +618,19 @@ impl SentInput {
         let Self { session, taken } = self;
         crate::waits::check(session.id())?;
         session.answered(taken.reply).await
+    }
+}
+
+/// How long something may take, from when that was said.
+type Timer = Option<(Duration, Pin<Box<tokio::time::Sleep>>)>;
+
+/// Does this before the time is up.
+async fn in_time<T>(timer: &mut Timer, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let Some((timeout, timer)) = timer else { return work.await };
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = timer => Err(Error::TimedOut { timeout: *timeout }),
     }
 }
 

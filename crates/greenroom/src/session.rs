@@ -243,8 +243,7 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::Busy`] when too much waits already, [`Error::InputRefused`] by the agent's guards, [`Error::Store`].
     pub async fn steer(&self, prompt: impl Into<Prompt>) -> Result<SentInput> {
-        let prompt = self.judge(InputKind::Steer, prompt.into()).await?;
-        self.input(prompt, InboxDelivery::Steer).await
+        self.input(prompt.into(), InboxDelivery::Steer).await
     }
 
     /// Says something that the agent hears after the current run, in which it then goes on. As [`Self::steer`] otherwise.
@@ -252,15 +251,14 @@ impl SessionHandle {
     /// # Errors
     /// As [`Self::steer`].
     pub async fn follow_up(&self, prompt: impl Into<Prompt>) -> Result<SentInput> {
-        let prompt = self.judge(InputKind::FollowUp, prompt.into()).await?;
-        self.input(prompt, InboxDelivery::FollowUp).await
+        self.input(prompt.into(), InboxDelivery::FollowUp).await
     }
 
-    /// Asks the guards of the session's agent; gives what is to be recorded. A session that has no agent yet refuses input
-    /// by itself.
+    /// Asks the guards of the session's agent; gives what is to be recorded.
     pub(crate) async fn judge(&self, kind: InputKind, prompt: Prompt) -> Result<Prompt> {
         match self.shared.agent() {
             Some(agent) => input::judge(&agent, &self.shared.id, kind, prompt).await,
+            // Whoever takes the input up refuses it.
             None => Ok(prompt),
         }
     }
@@ -269,7 +267,14 @@ impl SessionHandle {
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
+        // An abort that comes while the guards judge is meant for this, too.
         let early_aborts = self.early_aborts();
+        let kind = match delivery {
+            InboxDelivery::Steer => InputKind::Steer,
+            InboxDelivery::FollowUp => InputKind::FollowUp,
+            InboxDelivery::Prompt => InputKind::Prompt,
+        };
+        let prompt = self.judge(kind, prompt).await?;
         let taken = self
             .ask(|reply| SessionMessage::Input { content: prompt.0, delivery, early_aborts, reply })
             .await?;

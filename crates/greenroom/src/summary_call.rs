@@ -51,7 +51,7 @@ pub(crate) async fn ask(
         Decision::Ask(request) => {
             let span = trace::chat(parent, &*lane.provider, &request);
             let began = tokio::time::Instant::now();
-            let answer = answer(lane, session, &span, request).await;
+            let answer = answer(lane, session, &span, *request).await;
             let took = began.elapsed();
             match &answer {
                 Ok(answer) => trace::answered(&span, session, Purpose::Summary, answer, took),

@@ -109,6 +109,34 @@ async fn steers_and_follow_ups_are_judged_where_they_are_said() {
     model.assert_clean();
 }
 
+/// An abort and a time limit are meant for a prompt that is still judged, too.
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_is_still_judged_can_be_aborted_and_run_out_of_time() {
+    let model = simulator(Echo, 100_000);
+    let runtime = runtime(&model).await;
+    let judging = Arc::new(tokio::sync::Notify::new());
+    let began = Arc::clone(&judging);
+    let slow = agent(100_000).guard_input(move |_| {
+        began.notify_one();
+        async {
+            tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+            InputVerdict::Accept
+        }
+    });
+    let session = runtime.open("s", &slow).await.unwrap();
+    let late = session.prompt("go").timeout(std::time::Duration::from_secs(5)).await;
+    assert!(matches!(late, Err(Error::TimedOut { .. })), "{late:?}");
+    assert_eq!(runtime.summary("s").await.unwrap(), None, "nothing was said");
+    judging.notified().await;
+    let prompted = session.clone();
+    let prompt = tokio::spawn(async move { prompted.prompt("go").await });
+    judging.notified().await;
+    session.abort();
+    assert!(matches!(prompt.await.unwrap(), Err(Error::Aborted)));
+    assert_eq!(model.calls(), 0);
+    assert_eq!(session.prompt("and now?").await.unwrap().text, "and now?");
+}
+
 /// The task of an agent that is called as a tool is input like any other; its caller reads the refusal.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_called_guards_its_task() {

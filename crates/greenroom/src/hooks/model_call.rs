@@ -85,7 +85,7 @@ has_state!(ModelCallProposal ModelCallReport);
 /// What the hooks before a call decided.
 pub(crate) enum Decision {
     /// Send this request.
-    Ask(Request),
+    Ask(Box<Request>),
     /// Send nothing; this is the answer's text.
     Answered(String),
     /// Send nothing, for this reason.
@@ -151,7 +151,7 @@ impl ModelHooks<'_> {
                 }
             }
         }
-        Decision::Ask(request)
+        Decision::Ask(Box::new(request))
     }
 
     /// Tells the hooks that a call is over.

@@ -63,7 +63,7 @@ impl ModelTask {
         };
         let began = tokio::time::Instant::now();
         let (outcome, was_asked) = match decision {
-            Some(Decision::Ask(request)) => (self.call(request).await, true),
+            Some(Decision::Ask(request)) => (self.call(*request).await, true),
             Some(Decision::Answered(text)) => (self.answered(&model, text), false),
             Some(Decision::Refused(reason)) => return ModelOutcome::Refused(reason),
             None => return ModelOutcome::Cancelled(Box::new(self.nothing_yet(model))),

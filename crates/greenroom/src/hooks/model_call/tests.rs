@@ -82,7 +82,8 @@ fn nothing_may_be_moved_added_left_out_or_turned_into_something_else() {
             "a before_model hook changed more than the text of message {place}: its kind, its calls, or what it answers"
         ))
     };
-    let cases: [(&dyn Fn(&mut Vec<Arc<Message>>), Option<String>); 9] = [
+    type Change<'a> = &'a dyn Fn(&mut Vec<Arc<Message>>);
+    let cases: [(Change<'_>, Option<String>); 9] = [
         (&|it| drop(it.pop()), Some("a before_model hook gave 3 messages in the place of 4".into())),
         (&|it| it.push(user("more")), Some("a before_model hook gave 5 messages in the place of 4".into())),
         (&|it| it[0] = result("a", "5"), at(0)),
