@@ -6,6 +6,8 @@
 /// The pages of the guide.
 #[cfg(doctest)]
 pub mod guide {
+    #[doc = include_str!("../docs/guide/coming-from.md")]
+    pub mod coming_from {}
     #[doc = include_str!("../docs/guide/service.md")]
     pub mod service {}
     #[doc = include_str!("../docs/guide/streaming.md")]
