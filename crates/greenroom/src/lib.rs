@@ -7,8 +7,27 @@
 //! The one key decision: **each session is a few actors that only exchange messages**, and the deciding is done
 //! in `greenroom-kernel`, which knows none of them. This is the only crate that knows ractor.
 //!
-//! Reading order: [`runtime`] and [`session`] (what programs hold), [`agent`] (what they define), [`event`] and
-//! [`bus`] (what they hear), `message` (what the actors say to each other), then `actors`.
+//! ```
+//! use greenroom::prelude::*;
+//! # use greenroom_simulator::Simulator;
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<()> {
+//! # let model = Simulator::echo();
+//! # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+//! # /*
+//! let runtime = Runtime::from_env().await?;
+//! # */
+//! let agent = Agent::new("gpt-5.5").instructions("Be brief.");
+//! let session = runtime.open("umbrella", &agent).await?;
+//! println!("{}", session.prompt("Umbrella in Oslo?").await?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Where to begin: [`Runtime`] and [`SessionHandle`] are what a program holds, [`Agent`] and [`tool`] what it defines,
+//! [`RunRequest`], [`Run`] and [`RunStream`] what it asks and watches, [`Event`] and [`Subscription`] what it hears, and
+//! [`Error`] what may go wrong. The [`prelude`] has what most programs need.
 
 mod actors;
 pub mod agent;
