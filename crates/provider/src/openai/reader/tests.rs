@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::poll_fn;
 use futures_util::stream::{self, Stream};
+use greenroom_kernel::{Part, ToolCall};
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -97,4 +98,27 @@ async fn pings_that_come_without_a_pause_do_not_hold_the_deadline_up() {
     let end = failed(reader(pings, limit)).await;
     assert_eq!(end.pieces, 0);
     assert!(end.took >= limit && end.message.contains("within 50 ms"), "{end:?}");
+}
+
+/// Some servers count the calls of each answer from 0.
+#[tokio::test]
+async fn a_call_has_no_id_that_a_call_of_the_conversation_has() {
+    let call = |id: &str| {
+        let call = format!("{{\"id\":\"{id}\",\"function\":{{\"name\":\"read\",\"arguments\":\"{{}}\"}}}}");
+        Ok(Bytes::from(format!("data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\n")))
+    };
+    let end = Ok(Bytes::from_static(b"data: {\"choices\":[{\"finish_reason\":\"tool_calls\"}]}\n\n"));
+    let mut reader = reader(stream::iter([call("call_0"), call("call_1"), end]), FIRST);
+    let earlier = ToolCall { id: "call_0".to_owned(), name: "read".to_owned(), arguments: "{}".to_owned() };
+    let mut answer = Assembler::default().finish(StopReason::ToolCalls, "test", "m");
+    answer.content.push(Part::ToolCall(earlier));
+    reader.messages.push(Arc::new(Message::Assistant(answer)));
+    while let Some(event) = reader.next().await {
+        if let ReplyEvent::Done(answer) = event.expect("an answer") {
+            let ids: Vec<&str> = answer.tool_calls().map(|call| call.id.as_str()).collect();
+            assert!(ids.len() == 2 && ids[0] != "call_0" && ids[1] == "call_1", "{ids:?}");
+            return;
+        }
+    }
+    panic!("no answer");
 }
