@@ -59,7 +59,7 @@ fn bodies_and_their_events() {
     check("data: a\n\ndata: [DONE]\n\ndata: b\n\n", &["a"]);
     // Marks of byte order.
     check("\u{feff}data: a\n\ndata: \u{feff}b\n\n", &["a", "\u{feff}b"]);
-    check("\u{feff}\u{feff}data: a\n\n", &["a"]);
+    check("\u{feff}\u{feff}\u{feff}data: a\n\n", &["a"]);
 }
 
 #[test]
@@ -225,6 +225,32 @@ async fn reading_gives_way_to_other_tasks_however_fast_the_body_comes() {
         });
         assert!(polls.await.is_some(), "{chunk:?} was read without end");
     }
+}
+
+/// A chunk that is part of the connection's buffer.
+struct Buffer(Arc<AtomicUsize>);
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        b"data: a\n\n"
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_chunk_that_was_read_is_given_back_before_the_next_is_waited_for() {
+    let given_back = Arc::new(AtomicUsize::new(0));
+    let chunks = [Ok(Bytes::from_owner(Buffer(Arc::clone(&given_back))))];
+    let mut body = Body::events(stream::iter(chunks).chain(stream::pending()), usize::MAX);
+    let mut next = || poll_fn(|context| body.poll_next(context)).now_or_never();
+    assert_eq!(next(), Some(Some(Ok("a".to_owned()))));
+    assert_eq!(next(), None);
+    assert_eq!(given_back.load(Ordering::Relaxed), 1);
 }
 
 #[test]

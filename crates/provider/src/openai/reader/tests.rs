@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::future::poll_fn;
 use futures_util::stream::{self, Stream};
+use greenroom_kernel::{Part, ToolCall};
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -37,14 +39,30 @@ fn after(waits: Vec<(Duration, Bytes)>) -> impl Stream<Item = reqwest::Result<By
     chunks.chain(stream::pending())
 }
 
-/// How many pieces came, and when the stream failed.
-async fn failed(mut reader: Reader) -> (usize, Duration, String) {
+/// How a stream failed.
+#[derive(Debug)]
+struct Failed {
+    /// How many pieces had come.
+    pieces: usize,
+    took: Duration,
+    /// How often it was looked at.
+    polls: usize,
+    message: String,
+}
+
+async fn failed(mut reader: Reader) -> Failed {
     let began = Instant::now();
-    let mut pieces = 0;
+    let (mut pieces, mut polls) = (0, 0);
     loop {
-        match reader.next().await.expect("it ends with an error") {
+        let next = poll_fn(|context| {
+            polls += 1;
+            reader.poll_next_unpin(context)
+        });
+        match next.await.expect("it ends with an error") {
             Ok(_) => pieces += 1,
-            Err(error) => return (pieces, began.elapsed(), error.failure.message),
+            Err(error) => {
+                return Failed { pieces, took: began.elapsed(), polls, message: error.failure.message };
+            }
         }
     }
 }
@@ -54,20 +72,22 @@ async fn each_piece_moves_the_deadline_and_silence_does_not() {
     let second = Duration::from_secs(1);
     // Each piece comes in time, all of them take longer than any limit.
     let waits = vec![(2 * second, text("a")); 30];
-    let (pieces, took, message) = failed(reader(after(waits), FIRST)).await;
-    assert_eq!((pieces, took), (30, 60 * second + IDLE), "{message}");
-    assert!(message.contains("nothing new for 3 s"), "{message}");
+    let end = failed(reader(after(waits), FIRST)).await;
+    assert_eq!((end.pieces, end.took), (30, 60 * second + IDLE), "{end:?}");
+    assert!(end.message.contains("nothing new for 3 s"), "{end:?}");
+    // It sleeps in between.
+    assert!(end.polls <= 4 * 30, "{end:?}");
     // The first piece may take longer than the others; one that comes late counts as none.
-    let (pieces, took, _) = failed(reader(after(vec![(19 * second, text("a"))]), FIRST)).await;
-    assert_eq!((pieces, took), (1, 19 * second + IDLE));
-    let (pieces, took, message) = failed(reader(after(vec![(21 * second, text("a"))]), FIRST)).await;
-    assert_eq!((pieces, took), (0, FIRST));
-    assert!(message.contains("no answer from") && message.contains("within 20 s"), "{message}");
+    let end = failed(reader(after(vec![(19 * second, text("a"))]), FIRST)).await;
+    assert_eq!((end.pieces, end.took), (1, 19 * second + IDLE), "{end:?}");
+    let end = failed(reader(after(vec![(21 * second, text("a"))]), FIRST)).await;
+    assert_eq!((end.pieces, end.took), (0, FIRST), "{end:?}");
+    assert!(end.message.contains("no answer from") && end.message.contains("within 20 s"), "{end:?}");
     // Pings and roles move nothing.
     let role = Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n");
     let waits = [text("a"), Bytes::from_static(b": ping\n\n"), role].map(|chunk| (second, chunk)).to_vec();
-    let (pieces, took, _) = failed(reader(after(waits), FIRST)).await;
-    assert_eq!((pieces, took), (1, second + IDLE));
+    let end = failed(reader(after(waits), FIRST)).await;
+    assert_eq!((end.pieces, end.took), (1, second + IDLE), "{end:?}");
 }
 
 /// The clock is the real one: paused time stands still while there is something to do.
@@ -75,7 +95,30 @@ async fn each_piece_moves_the_deadline_and_silence_does_not() {
 async fn pings_that_come_without_a_pause_do_not_hold_the_deadline_up() {
     let limit = Duration::from_millis(50);
     let pings = stream::repeat_with(|| Ok(Bytes::from_static(b": ping\n\n")));
-    let (pieces, took, message) = failed(reader(pings, limit)).await;
-    assert_eq!(pieces, 0);
-    assert!(took >= limit && message.contains("within 50 ms"), "{message}");
+    let end = failed(reader(pings, limit)).await;
+    assert_eq!(end.pieces, 0);
+    assert!(end.took >= limit && end.message.contains("within 50 ms"), "{end:?}");
+}
+
+/// Some servers count the calls of each answer from 0.
+#[tokio::test]
+async fn a_call_has_no_id_that_a_call_of_the_conversation_has() {
+    let call = |id: &str| {
+        let call = format!("{{\"id\":\"{id}\",\"function\":{{\"name\":\"read\",\"arguments\":\"{{}}\"}}}}");
+        Ok(Bytes::from(format!("data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\n")))
+    };
+    let end = Ok(Bytes::from_static(b"data: {\"choices\":[{\"finish_reason\":\"tool_calls\"}]}\n\n"));
+    let mut reader = reader(stream::iter([call("call_0"), call("call_1"), end]), FIRST);
+    let earlier = ToolCall { id: "call_0".to_owned(), name: "read".to_owned(), arguments: "{}".to_owned() };
+    let mut answer = Assembler::default().finish(StopReason::ToolCalls, "test", "m");
+    answer.content.push(Part::ToolCall(earlier));
+    reader.messages.push(Arc::new(Message::Assistant(answer)));
+    while let Some(event) = reader.next().await {
+        if let ReplyEvent::Done(answer) = event.expect("an answer") {
+            let ids: Vec<&str> = answer.tool_calls().map(|call| call.id.as_str()).collect();
+            assert!(ids.len() == 2 && ids[0] != "call_0" && ids[1] == "call_1", "{ids:?}");
+            return;
+        }
+    }
+    panic!("no answer");
 }
