@@ -124,8 +124,10 @@ async fn a_prompt_that_is_still_judged_can_be_aborted_and_run_out_of_time() {
         }
     });
     let session = runtime.open("s", &slow).await.unwrap();
+    let asked = tokio::time::Instant::now();
     let late = session.prompt("go").timeout(std::time::Duration::from_secs(5)).await;
     assert!(matches!(late, Err(Error::TimedOut { .. })), "{late:?}");
+    assert!(asked.elapsed() < std::time::Duration::from_secs(6), "{:?}", asked.elapsed());
     assert_eq!(runtime.summary("s").await.unwrap(), None, "nothing was said");
     judging.notified().await;
     let prompted = session.clone();
