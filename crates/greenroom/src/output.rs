@@ -56,10 +56,8 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, is_wrapped: bool) -> serde_j
 
 /// The value in an answer that is being written, as far as it has come.
 pub(crate) fn unwrapped(value: Value, is_wrapped: bool) -> Option<Value> {
-    match value {
-        Value::Object(mut object) if is_wrapped && object.len() <= 1 => object.remove(VALUE),
-        value => Some(value),
-    }
+    let is_wrapper = is_wrapped && value.as_object().is_some_and(|object| object.len() <= 1);
+    if is_wrapper { value.get(VALUE).cloned() } else { Some(value) }
 }
 
 /// The JSON in an answer. Models that know no schemas like to put it into a fence.

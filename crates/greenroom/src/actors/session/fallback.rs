@@ -24,7 +24,7 @@ impl SessionState {
         // That it can work was checked when the session was opened; since then settings may have changed.
         let (definition, settings) = match self.resolve_fallback(agent, &of_prompt) {
             Ok(resolved) => resolved,
-            Err(error) => return self.run_broken(error),
+            Err(error) => return self.run_broken(&error),
         };
         let home = std::mem::replace(&mut self.definition, definition);
         // Who opened the session with another model meanwhile gets that one.

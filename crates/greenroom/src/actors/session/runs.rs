@@ -531,10 +531,8 @@ impl SessionState {
         rejected: Option<String>,
     ) {
         let Some(run) = self.current(stamp) else { return };
-        let outcome = match outcome {
-            RunOutcome::Aborted if run.is_interrupted => RunOutcome::Interrupted,
-            outcome => outcome,
-        };
+        let is_cut_off = run.is_interrupted && matches!(outcome, RunOutcome::Aborted);
+        let outcome = if is_cut_off { RunOutcome::Interrupted } else { outcome };
         run.rejected = rejected;
         messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -551,7 +549,7 @@ impl SessionState {
         match self.append(draft, None).await {
             Ok(()) => true,
             Err(error) => {
-                self.run_broken(error);
+                self.run_broken(&error);
                 false
             }
         }
@@ -627,7 +625,7 @@ impl SessionState {
     }
 
     /// The store refused: the run cannot go on. What was acknowledged is there.
-    pub(super) fn run_broken(&mut self, error: Error) {
+    pub(super) fn run_broken(&mut self, error: &Error) {
         self.shared.cancel_run();
         self.shared.end_run();
         self.repeats.run_broken();
