@@ -8,10 +8,16 @@
 pub mod guide {
     #[doc = include_str!("../docs/guide/coming-from.md")]
     pub mod coming_from {}
+    #[doc = include_str!("../docs/guide/first-agent.md")]
+    pub mod first_agent {}
+    #[doc = include_str!("../docs/guide/models.md")]
+    pub mod models {}
     #[doc = include_str!("../docs/guide/service.md")]
     pub mod service {}
     #[doc = include_str!("../docs/guide/streaming.md")]
     pub mod streaming {}
+    #[doc = include_str!("../docs/guide/testing.md")]
+    pub mod testing {}
     #[doc = include_str!("../docs/guide/tools.md")]
     pub mod tools {}
 }

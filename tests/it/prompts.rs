@@ -112,7 +112,7 @@ async fn a_split_turn() {
     let model = brief();
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), long_turn()).await;
-    session.compact(keep(60)).await.unwrap();
+    assert!(session.compact(keep(60)).await.unwrap().is_installed());
     let asked = asked(&model);
     let prefix = asked.iter().find(|logged| logged.request.last_user_text().contains("## Original Request"));
     assert_eq!(asked.len(), 2, "the history and the beginning of the turn");
@@ -126,7 +126,7 @@ async fn parts_and_their_merge() {
     let runtime = runtime(&model).await;
     // The window of the summariser is the session's own: the history is asked in parts.
     let session = opened(&runtime, "s", &agent(6_000), chat(10, 600)).await;
-    session.compact(keep(600)).await.unwrap();
+    assert!(session.compact(keep(600)).await.unwrap().is_installed());
     let asked = asked(&model);
     let (merges, parts): (Vec<_>, Vec<_>) =
         asked.iter().partition(|logged| logged.request.last_user_text().contains("<part number="));

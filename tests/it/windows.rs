@@ -159,7 +159,13 @@ async fn after(fault: Fault, in_summary: bool) -> WindowSource {
     armed.store(true, Ordering::Relaxed);
     for _ in 0..2 {
         session.prompt("hello").await.unwrap();
-        session.compact(CompactOptions { force: true, keep_recent: Some(100), focus: None }).await.unwrap();
+        assert!(
+            session
+                .compact(CompactOptions { force: true, keep_recent: Some(100), focus: None })
+                .await
+                .unwrap()
+                .is_installed()
+        );
     }
     assert!(!armed.load(Ordering::Relaxed), "the fault came");
     let other = runtime.open("other", simulated()).await.unwrap();

@@ -37,7 +37,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "examples", about: "every example runs, offline", run: examples },
     Step {
         name: "readme",
-        about: "the README's program builds with the dependencies that it names",
+        about: "the first programs build with the dependencies that they name",
         run: readme,
     },
     Step { name: "deny", about: "licences, advisories, sources and bans of all dependencies", run: deny },
@@ -85,7 +85,7 @@ fn examples() -> Result<Outcome> {
     passed()
 }
 
-/// The README's program as its reader has it: a new crate outside the workspace with the README's dependencies and no
+/// The README's program, and that of the first agent in the guide, as their reader has them: a new crate outside the workspace with the README's dependencies and no
 /// others.
 fn readme() -> Result<Outcome> {
     let root = workspace_root();
@@ -114,7 +114,10 @@ fn readme() -> Result<Outcome> {
     let profile = workspace.find("[profile.dev]").context("the workspace has no development profile")?;
     manifest.push_str(&workspace[profile..]);
     let dir = root.join("target/readme-program");
-    std::fs::create_dir_all(dir.join("src"))?;
+    std::fs::create_dir_all(dir.join("src/bin"))?;
+    let guide = read("docs/guide/first-agent.md")?;
+    let first_agent = block(&guide, "```rs\n").context("the first agent has no program")?;
+    std::fs::write(dir.join("src/bin/first_agent.rs"), first_agent)?;
     std::fs::write(dir.join("Cargo.toml"), manifest)?;
     std::fs::write(dir.join("src/main.rs"), program)?;
     // The versions that this workspace was tested with, which are there already.

@@ -17,8 +17,10 @@ use crate::message::{SessionMail, SessionMessage};
 
 pub use greenroom_kernel::settings::CompactOptions;
 
-/// How a compaction ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// How a compaction ended. Not every one changes the context: there may have been nothing to do, or no summary to be had.
+/// [`is_installed`](Self::is_installed) tells, and [`outcome`](Self::outcome) says why not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[must_use = "it may have changed nothing: see `is_installed`"]
 pub struct Compacted {
     /// The `entry_id` of its `compaction_start`; `None` where there was nothing to do, so that none was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -22,10 +22,10 @@ use crate::hooks::{HookAction, HookPoint};
 use crate::names::names;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// One event of a session.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Event {
     /// The session.
     #[serde(rename = "session_id")]
@@ -57,7 +57,7 @@ impl Event {
 }
 
 /// What happened.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
@@ -413,7 +413,7 @@ names! {
 }
 
 /// What an entry records that has no event of its own: see [`EventKind::Recorded`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Record {
@@ -485,7 +485,7 @@ pub enum Record {
 }
 
 /// More of an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "kind", content = "text", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Delta {
@@ -505,7 +505,7 @@ pub enum Delta {
 }
 
 /// A message, as events show it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct MessageView {
     /// Who the message is from.
     pub role: Role,
@@ -543,7 +543,7 @@ fn is_zero(count: &usize) -> bool {
 }
 
 /// A tool call, as events show it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CallView {
     /// The call's id.
     pub id: String,

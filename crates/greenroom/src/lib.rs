@@ -58,6 +58,8 @@ pub mod resume;
 mod run_link;
 pub mod run_stream;
 pub mod runtime;
+#[cfg(test)]
+mod schemas;
 mod served;
 pub mod session;
 pub mod sessions;

@@ -85,7 +85,7 @@ impl Prompt {
 }
 
 /// The answer to a prompt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Reply {
     /// The last answer's text.
     pub text: String,

@@ -81,7 +81,7 @@ names! {
 }
 
 /// How a session stands.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct State {
     /// The session's id.
     pub id: String,

@@ -26,7 +26,7 @@ use crate::runtime::Runtime;
 const PAGE: usize = 1_000;
 
 /// What the store knows of a session, whether it is live or not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SessionSummary {
     /// The session's id.
     pub id: String,

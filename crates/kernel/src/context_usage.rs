@@ -12,7 +12,7 @@ mod tests;
 /// How large the context is, as events and states show it.
 ///
 /// Its JSON form has a field `percent` besides, and leaves `window` and `percent` out where nothing knows the window.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(into = "ContextUsageJson", from = "ContextUsageJson")]
 pub struct ContextUsage {
     /// The context's size in tokens: `usage_tokens + trailing_tokens`.
@@ -28,7 +28,7 @@ pub struct ContextUsage {
 }
 
 /// Where a window comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowSource {
     /// `compaction.context_window`.
@@ -105,7 +105,7 @@ impl fmt::Display for ContextUsage {
 }
 
 /// What [`ContextUsage`] looks like as JSON.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, schemars::JsonSchema)]
 struct ContextUsageJson {
     tokens: u64,
     usage_tokens: u64,

@@ -15,7 +15,20 @@ use crate::files::FileOps;
 use crate::message::{Block, Message, Usage};
 
 /// The position of an entry in its session's log: dense, from 0. Also the sequence number of its event.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
 #[serde(transparent)]
 pub struct EntryId(pub u64);
 
@@ -248,7 +261,7 @@ pub struct Custom {
 }
 
 /// When an inbox item joins the path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
     /// After the last result of the running batch of tool calls, into the current run.
@@ -260,7 +273,7 @@ pub enum Delivery {
 }
 
 /// Why a compaction was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Trigger {
     /// The context reached the trigger.
@@ -288,7 +301,7 @@ impl Trigger {
 }
 
 /// How a compaction ended. In JSON: `outcome`, and `reason` where there is one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum CompactionOutcome {
     /// A summary was installed.
@@ -519,7 +532,7 @@ pub enum Spender {
 }
 
 /// How an agent's run for a prompt ended. In JSON: `outcome`, and `reason` and `failure` where there is one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(try_from = "RunOutcomeJson", into = "RunOutcomeJson")]
 pub enum RunOutcome {
     /// The model answered without asking for more tools.
@@ -566,8 +579,9 @@ impl fmt::Display for RunOutcome {
 }
 
 /// [`RunOutcome`] as JSON has it.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, schemars::JsonSchema)]
 struct RunOutcomeJson {
+    #[schemars(extend("enum" = ["completed", "aborted", "failed", "interrupted", "stopped"]))]
     outcome: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,

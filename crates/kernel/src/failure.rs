@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The kind of a failed model call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureClass {
     /// The request is larger than the model's context window.
@@ -83,7 +83,7 @@ impl std::fmt::Display for FailureClass {
 }
 
 /// A failed model call, as the run and the user see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Failure {
     /// What kind of failure it is.
     pub class: FailureClass,

@@ -12,7 +12,7 @@ use crate::size::Estimator;
 mod tests;
 
 /// How one compaction is to be done, as the person, the tool or the hook that asks for it says.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactOptions {
     /// What the summary should attend to.

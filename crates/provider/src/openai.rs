@@ -70,7 +70,7 @@ pub enum MaxTokensField {
 
 /// Whether the reasoning of earlier answers is sent back, and in which field. Configurations write the field's name, or
 /// `never`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum ResendReasoning {
     /// Reasoning is not sent back, which is what most servers expect.
     #[default]

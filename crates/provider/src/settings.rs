@@ -21,7 +21,7 @@ mod tests;
 /// let settings = ModelSettings::new().temperature(0.2).reasoning_effort(ReasoningEffort::Low).extra("service_tier", "flex");
 /// assert!(settings.check().is_ok());
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSettings {
     /// How random the answer is, 0 to 2.
@@ -60,7 +60,7 @@ pub struct ModelSettings {
 }
 
 /// How long a model thinks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReasoningEffort {
     /// Not at all.
@@ -105,7 +105,7 @@ impl FromStr for ReasoningEffort {
 }
 
 /// Whether a model calls tools. Written as `auto`, `none`, `required`, or a tool's name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(from = "String", into = "String")]
 pub enum ToolChoice {
     /// The model decides whether to call a tool.

@@ -322,7 +322,9 @@ async fn compact(
     let options = CompactOptions { focus, keep_recent, force };
     let compacted = tokio::spawn(async move { session.compact(options).await }).await;
     let compacted = compacted.unwrap_or(Err(Error::Interrupted { session: id })).map_err(refused)?;
-    Ok(answer(&json!(compacted)))
+    let mut body = json!(compacted);
+    body["installed"] = compacted.is_installed().into();
+    Ok(answer(&body))
 }
 
 async fn abort(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {

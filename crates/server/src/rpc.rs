@@ -335,7 +335,10 @@ impl Server {
             };
             let (params, compaction) = match ended {
                 Ok(compacted) => {
-                    (json!({ "session_id": session_id, "compacted": compacted }), compacted.started)
+                    let installed = compacted.is_installed();
+                    let params =
+                        json!({ "session_id": session_id, "installed": installed, "compacted": compacted });
+                    (params, compacted.started)
                 }
                 Err(error) => (json!({ "session_id": session_id, "error": error_data(&error) }), None),
             };

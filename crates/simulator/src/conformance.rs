@@ -119,7 +119,7 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Broken>
 /// ```
 pub async fn check(provider: &Arc<dyn Provider>, model: &str) -> Report {
     let mut report = Report::default();
-    let hello = || request(model, History::new().user("Say hello in five words."));
+    let hello = || request(model, &History::new().user("Say hello in five words."));
     report.add("it has a name, always the same", name(&**provider));
     let answer = heard(provider, hello()).await;
     match &answer {
@@ -232,7 +232,7 @@ struct Heard {
     answer: AssistantMessage,
 }
 
-fn request(model: &str, history: History) -> Request {
+fn request(model: &str, history: &History) -> Request {
     Request {
         model: model.to_owned(),
         system: Some("You answer briefly.".to_owned()),
@@ -337,13 +337,13 @@ fn usage(answer: &AssistantMessage) -> Result<(), Broken> {
 async fn at_once(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken> {
     let calls = (0..4).map(|number| {
         let said = format!("Say the number {number}.");
-        heard(provider, request(model, History::new().user(said)))
+        heard(provider, request(model, &History::new().user(said)))
     });
     future::try_join_all(calls).await.map(drop).map_err(Broken::Wrong)
 }
 
 async fn cancelled(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken> {
-    let hello = || request(model, History::new().user("Count to a hundred."));
+    let hello = || request(model, &History::new().user("Count to a hundred."));
     drop(provider.stream(hello()));
     // Dropped before it has connected, and after its first piece.
     let _ = timeout(Duration::ZERO, provider.stream(hello())).await;
@@ -354,7 +354,7 @@ async fn cancelled(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Brok
 }
 
 async fn tool_call(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken> {
-    let mut asked = request(model, History::new().user("What is the weather in Oslo? Use the tool."));
+    let mut asked = request(model, &History::new().user("What is the weather in Oslo? Use the tool."));
     asked.tools = weather();
     asked.settings.tool_choice = Some(ToolChoice::Required);
     let heard = heard(provider, asked).await.map_err(Broken::Wrong)?;
@@ -388,7 +388,7 @@ async fn tool_result(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Br
         .tool("weather", &json!({ "city": "Oslo" }), "12 °C, rain")
         .assistant("It rains, at 12 °C.")
         .user("Thanks. Which city was that?");
-    let mut asked = request(model, history);
+    let mut asked = request(model, &history);
     asked.tools = weather();
     heard(provider, asked).await.map(drop).map_err(Broken::Wrong)
 }
@@ -398,7 +398,7 @@ const PIXEL: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC";
 
 async fn image(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken> {
-    let mut asked = request(model, History::new());
+    let mut asked = request(model, &History::new());
     let picture = Image { media_type: "image/png".into(), data: PIXEL.into() };
     let blocks = vec![Block::Text("Which colour is this?".into()), Block::Image(picture)];
     asked.messages = vec![Arc::new(Message::User(blocks))];
@@ -406,7 +406,7 @@ async fn image(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken> 
 }
 
 async fn schema(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken> {
-    let mut asked = request(model, History::new().user("Name a city, as JSON: {\"city\": …}."));
+    let mut asked = request(model, &History::new().user("Name a city, as JSON: {\"city\": …}."));
     let schema = json!({
         "type": "object",
         "properties": { "city": { "type": "string" } },
@@ -431,13 +431,14 @@ async fn taken_or_refused(provider: &Arc<dyn Provider>, request: Request) -> Res
 }
 
 async fn output_limit(provider: &Arc<dyn Provider>, model: &str) -> Result<(), Broken> {
-    let mut asked = request(model, History::new().user("Tell a long story about a greenroom."));
+    let mut asked = request(model, &History::new().user("Tell a long story about a greenroom."));
     asked.settings.output_tokens_max = Some(16);
     let heard = heard(provider, asked).await.map_err(Broken::Wrong)?;
-    match heard.answer.stop {
-        StopReason::Length => Ok(()),
-        stop => Err(Broken::Unseen(format!("the answer ended as {stop:?}: {:?}", heard.answer.text()))),
+    let stop = heard.answer.stop;
+    if stop == StopReason::Length {
+        return Ok(());
     }
+    Err(Broken::Unseen(format!("the answer ended as {stop:?}: {:?}", heard.answer.text())))
 }
 
 async fn arrives(simulator: &Simulator, provider: &Arc<dyn Provider>) -> Result<(), Broken> {
@@ -446,7 +447,7 @@ async fn arrives(simulator: &Simulator, provider: &Arc<dyn Provider>) -> Result<
         .tool("weather", &json!({ "city": "Ålesund" }), "12 °C")
         .assistant("Two")
         .user("Three");
-    let mut asked = request("simulated", history);
+    let mut asked = request("simulated", &history);
     asked.tools = weather();
     asked.settings.temperature = Some(0.5);
     let wanted = asked.clone();
@@ -475,14 +476,14 @@ async fn arrives(simulator: &Simulator, provider: &Arc<dyn Provider>) -> Result<
 
 async fn in_order(provider: &Arc<dyn Provider>, text: &str) -> Result<(), Broken> {
     let heard =
-        heard(provider, request("simulated", History::new().user("Hello"))).await.map_err(Broken::Wrong)?;
+        heard(provider, request("simulated", &History::new().user("Hello"))).await.map_err(Broken::Wrong)?;
     pieces(&heard)?;
     ensure(heard.text == text, || format!("the text came as {:?}", heard.text))?;
     ensure(heard.reasoning == "Let me think.", || format!("the reasoning came as {:?}", heard.reasoning))
 }
 
 async fn parallel_calls(provider: &Arc<dyn Provider>) -> Result<(), Broken> {
-    let mut asked = request("simulated", History::new().user("Look"));
+    let mut asked = request("simulated", &History::new().user("Look"));
     asked.tools = Arc::new([ToolSpec { name: "look".into(), ..weather()[0].clone() }]);
     let heard = heard(provider, asked).await.map_err(Broken::Wrong)?;
     let came: Vec<&str> = heard.answer.tool_calls().map(|call| call.arguments.as_str()).collect();
@@ -533,7 +534,7 @@ fn failures() -> Vec<(&'static str, Fault, Wanted)> {
 }
 
 async fn fails_as(provider: &Arc<dyn Provider>, wanted: Wanted) -> Result<(), Broken> {
-    let asked = request("simulated", History::new().user("Hello"));
+    let asked = request("simulated", &History::new().user("Hello"));
     let ended = timeout(CALL_MAX, one(provider, asked)).await;
     match ended.map_err(|_| Broken::Wrong("the call does not end".into()))? {
         Ok(heard) => Err(Broken::Wrong(format!("it was answered with {:?}", heard.answer.text()))),
@@ -552,7 +553,7 @@ async fn fails_as(provider: &Arc<dyn Provider>, wanted: Wanted) -> Result<(), Br
 
 async fn closes(simulator: &Simulator, provider: &Arc<dyn Provider>) -> Result<(), Broken> {
     let mut stream =
-        match timeout(CALL_MAX, provider.stream(request("simulated", History::new().user("Hello")))).await {
+        match timeout(CALL_MAX, provider.stream(request("simulated", &History::new().user("Hello")))).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(Broken::Wrong(format!("the call failed: {error}"))),
             Err(_) => return Err(Broken::Wrong("the call does not begin".into())),

@@ -76,14 +76,14 @@ async fn what_broken_streams_cost_is_little_and_the_next_summary_reads_it() {
     // Without the summary that paid, it is owed again; and another one pays again.
     session.undo_compaction().await.unwrap();
     let before = asked(&model).len();
-    session.compact(keep(2_000)).await.unwrap();
+    assert!(session.compact(keep(2_000)).await.unwrap().is_installed());
     assert!(asked(&model)[before..].iter().any(|logged| logged.request.messages[0].text().contains("m3.")));
     // Without the truncation, nothing is. The window has to be one that takes all.
     session.undo_compaction().await.unwrap();
     let session = runtime.open("s", &agent(60_000)).await.unwrap();
     session.undo_compaction().await.unwrap();
     assert_eq!(session.context().await.unwrap().len(), 126);
-    session.compact(keep(2_000)).await.unwrap();
+    assert!(session.compact(keep(2_000)).await.unwrap().is_installed());
     let whole = newest(&runtime, "s").await;
     assert_eq!((whole.base, whole.first), (None, Some(greenroom::kernel::EntryId(0))));
     assert!(whole.debt.is_empty());

@@ -39,7 +39,7 @@ async fn an_undone_compaction_waits_for_the_window_even_after_a_restart() {
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(40_000), chat(40, 300)).await;
     let before = session.context().await.unwrap();
-    session.compact(keep(600)).await.unwrap();
+    assert!(session.compact(keep(600)).await.unwrap().is_installed());
     session.undo_compaction().await.unwrap();
     assert_eq!(session.context().await.unwrap(), before);
     runtime.set_compaction(settings(|settings| settings.threshold = Some(0.55))).await.unwrap();
@@ -61,7 +61,7 @@ async fn an_undo_that_would_not_fit_the_window_is_refused_with_the_size() {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(40_000), chat(60, 250)).await;
-    session.compact(keep(600)).await.unwrap();
+    assert!(session.compact(keep(600)).await.unwrap().is_installed());
     let compacted = session.context().await.unwrap();
     runtime.open("s", &agent(20_000)).await.unwrap();
     let refused = session.undo_compaction().await.unwrap_err();
@@ -145,7 +145,7 @@ async fn a_fork_goes_on_from_the_compacted_context() {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(12, 200)).await;
-    session.compact(keep(700)).await.unwrap();
+    assert!(session.compact(keep(700)).await.unwrap().is_installed());
     let fork = runtime.fork("s", "f", &agent(100_000)).await.unwrap();
     let context = session.context().await.unwrap();
     assert_eq!(fork.context().await.unwrap(), context);
@@ -176,7 +176,7 @@ async fn a_branch_that_is_left_leaves_a_summary_with_its_files() {
     for run in 0..6 {
         session.prompt(text(&format!("more {run}."), 200)).await.unwrap();
     }
-    session.compact(keep(500)).await.unwrap();
+    assert!(session.compact(keep(500)).await.unwrap().is_installed());
     assert_eq!(newest(&runtime, "s").await.files.modified().collect::<Vec<_>>(), ["tried.rs"]);
     assert!(asked(&model).last().unwrap().request.last_user_text().contains("[Record]: "));
 }
@@ -187,7 +187,7 @@ async fn another_model_may_write_the_summaries() {
     let other = settings(|settings| settings.summary_model = Some("scribe".into()));
     let runtime = builder(&model).compaction(other).start().await.unwrap();
     let session = opened(&runtime, "s", &agent(100_000), chat(12, 200)).await;
-    session.compact(keep(700)).await.unwrap();
+    assert!(session.compact(keep(700)).await.unwrap().is_installed());
     session.prompt("and on").await.unwrap();
     assert_eq!(asked(&model)[0].request.model, "scribe");
     assert_eq!(runs(&model)[0].request.model, "simulated");
@@ -201,7 +201,7 @@ async fn the_events_of_a_compaction_come_in_order() {
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(12, 200)).await;
     let mut events = session.subscribe();
-    session.compact(keep(700)).await.unwrap();
+    assert!(session.compact(keep(700)).await.unwrap().is_installed());
     session.undo_compaction().await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(

@@ -191,7 +191,7 @@ async fn old_messages_are_written_as_text_with_role_tags() {
     let mut messages = vec![user("m0."), calls(&["a"], "src/lib.rs"), result("a", "m2.", &[]), said("m3.")];
     messages.extend(chat(3, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
-    session.compact(keep(100)).await.unwrap();
+    assert!(session.compact(keep(100)).await.unwrap().is_installed());
     let request = asked(&model)[0].request.last_user_text();
     for tag in ["[User]: m0.", "[Assistant tool calls]:", "[Tool result] (read): m2.", "[Assistant]: m3."] {
         assert!(request.contains(tag), "{tag}: {request}");
@@ -211,7 +211,7 @@ async fn files_of_the_tracker_and_of_tool_calls_are_appended() {
     ];
     messages.extend(chat(3, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
-    session.compact(keep(100)).await.unwrap();
+    assert!(session.compact(keep(100)).await.unwrap().is_installed());
     let summary = newest(&runtime, "s").await.summary;
     assert!(summary.ends_with(
         "<read-files>\nalso/read.rs\nsrc/read.rs\n</read-files>\n\n\
@@ -225,7 +225,7 @@ async fn the_entry_stores_summary_first_kept_and_tokens_before() {
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
     let before = session.state().await.unwrap().context.tokens;
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let compaction = newest(&runtime, "s").await;
     assert_eq!(compaction.tokens_before, before);
     assert!(compaction.first_kept > Some(EntryId(0)) && compaction.summary.contains("## Goal"));
@@ -238,7 +238,7 @@ async fn the_model_sees_the_summary_as_a_user_message_and_then_what_was_kept() {
     let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
     let all = session.context().await.unwrap();
     assert_eq!(all.len(), 16, "without a compaction: the history as it is");
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     session.prompt("next").await.unwrap();
     let first_kept = usize::try_from(newest(&runtime, "s").await.first_kept.unwrap().0).unwrap();
     let sent = &runs(&model)[0].request.messages;
@@ -254,7 +254,7 @@ async fn the_summary_has_a_leading_sentence_the_sections_and_the_files() {
     let mut messages = vec![user("m0."), calls(&["a"], "x"), result("a", "m2.", &[("a.rs", Touch::Read)])];
     messages.extend(chat(6, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let seen = session.context().await.unwrap()[0].text();
     let mut rest = seen.as_str();
     for part in [
@@ -314,7 +314,7 @@ async fn the_history_stays_in_the_log() {
     let messages = chat(8, 200);
     let expected = entries(messages.clone().into_iter().map(EntryKind::message));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let log = runtime.entries("s", EntryId(0)).await.unwrap();
     assert!(log.iter().zip(&expected).all(|(stored, given)| stored.kind == given.kind));
     assert_eq!(log.len(), expected.len() + 3, "the start, the end, and the compaction");

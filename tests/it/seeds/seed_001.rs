@@ -62,7 +62,7 @@ async fn the_next_call_sees_the_system_prompt_the_summary_and_the_messages_from_
     let runtime = runtime(&model).await;
     let agent = agent(100_000).instructions("Be brief.");
     let session = opened(&runtime, "s", &agent, chat(8, 200)).await;
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     session.prompt("next").await.unwrap();
     let sent = &runs(&model)[0].request;
     assert_eq!(sent.system.as_deref(), Some("Be brief."));
@@ -80,7 +80,7 @@ async fn a_compaction_entry_is_persisted_with_the_summary_and_the_first_kept_id(
     let start = || Runtime::builder().provider(model.provider()).data_dir(dir.path()).start();
     let first = start().await.unwrap();
     let session = opened(&first, "s", &agent(100_000), chat(8, 200)).await;
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let context = session.context().await.unwrap();
     let compaction = newest(&first, "s").await;
     assert!(compaction.summary.contains("## Goal") && compaction.first_kept > Some(EntryId(0)));
@@ -100,12 +100,12 @@ async fn the_summary_before_goes_into_the_request_to_be_merged() {
     let mut messages = vec![user("Build the lighthouse."), said("Yes.")];
     messages.extend(chat(8, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let first = newest(&runtime, "s").await;
     for run in 0..6 {
         session.prompt(text(&format!("more {run}."), 200)).await.unwrap();
     }
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let request = asked(&model)[1].request.last_user_text();
     let body = greenroom::kernel::summary::without_footer(&first.summary);
     assert!(request.contains(&format!("<previous-summary>\n{body}\n</previous-summary>")), "{request}");
@@ -165,7 +165,7 @@ async fn a_turn_larger_than_the_kept_part_is_cut_at_an_answer_and_both_summaries
         messages.push(result(&id, text("out", 300), &[]));
     }
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
-    session.compact(keep(1_000)).await.unwrap();
+    assert!(session.compact(keep(1_000)).await.unwrap().is_installed());
     let compaction = newest(&runtime, "s").await;
     assert!(compaction.is_split_turn);
     let kept = &runtime.entries("s", compaction.first_kept.unwrap()).await.unwrap()[0];
@@ -182,7 +182,7 @@ async fn the_compaction_event_has_tokens_before_tokens_after_and_messages_remove
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
     let mut events = session.subscribe();
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let end = ends(&drain(&mut events)).remove(0);
     let state = session.state().await.unwrap();
     assert_eq!(end.tokens_after, state.context.tokens);
@@ -241,7 +241,7 @@ async fn messages_newer_than_the_kept_tokens_are_never_summarised() {
     let nearest = settings(|settings| settings.cut = CutRule::Nearest);
     let runtime = builder(&model).compaction(nearest).start().await.unwrap();
     let session = opened(&runtime, "s", &agent(100_000), chat(20, 100)).await;
-    session.compact(keep(1_000)).await.unwrap();
+    assert!(session.compact(keep(1_000)).await.unwrap().is_installed());
     let request = asked(&model)[0].request.last_user_text();
     let first_kept = newest(&runtime, "s").await.first_kept.unwrap().0;
     let kept: u64 = runtime.entries("s", EntryId(first_kept)).await.unwrap()

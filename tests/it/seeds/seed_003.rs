@@ -51,7 +51,7 @@ async fn the_last_messages_are_preserved_intact() {
         let runtime = builder(&model).compaction(preserving).start().await.unwrap();
         let session = opened(&runtime, "s", &agent(100_000), chat(15, 100)).await;
         let all = session.context().await.unwrap();
-        session.compact(keep(1)).await.unwrap();
+        assert!(session.compact(keep(1)).await.unwrap().is_installed());
         let after = session.context().await.unwrap();
         let count = usize::try_from(preserve).unwrap();
         assert!(after.len() > count, "{preserve}: {}", after.len());
@@ -82,7 +82,7 @@ async fn file_paths_decisions_code_and_errors_are_asked_for_and_an_obedient_summ
     ];
     messages.extend(chat(6, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let request = asked(&model)[0].request.last_user_text();
     for wanted in ["Key Decisions", "Paths", "important code", "each error word for word", "its solution"] {
         assert!(request.contains(wanted), "{wanted}");

@@ -84,7 +84,7 @@ async fn nothing_is_prepared_after_a_compaction_or_where_nothing_may_be_cut() {
     let model = simulator(Echo, 100_000);
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
-    session.compact(keep(300)).await.unwrap();
+    assert!(session.compact(keep(300)).await.unwrap().is_installed());
     let again = session.plan(keep(300)).await;
     assert!(
         matches!(&again, Err(Error::NothingToCompact(why)) if why.to_string().contains("since the last compaction")),
@@ -101,7 +101,7 @@ async fn a_preparation_has_what_the_summary_needs() {
     let mut messages = vec![user("m0."), calls(&["a"], "x"), result("a", "", &[("a.rs", Touch::Modified)])];
     messages.extend(chat(6, 200));
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
-    session.compact(keep(600)).await.unwrap();
+    assert!(session.compact(keep(600)).await.unwrap().is_installed());
     for run in 0..4 {
         session.prompt(text(&format!("more {run}."), 200)).await.unwrap();
     }
@@ -156,7 +156,7 @@ async fn the_history_s_summary_is_skipped_where_there_is_no_history() {
         messages.push(result(&id, text("out", 300), &[]));
     }
     let session = opened(&runtime, "s", &agent(100_000), messages).await;
-    session.compact(keep(1_000)).await.unwrap();
+    assert!(session.compact(keep(1_000)).await.unwrap().is_installed());
     assert_eq!(asked(&model).len(), 1);
     let summary = newest(&runtime, "s").await.summary;
     assert!(
@@ -171,7 +171,7 @@ async fn custom_instructions_go_into_the_request() {
     let runtime = runtime(&model).await;
     let session = opened(&runtime, "s", &agent(100_000), chat(8, 200)).await;
     let options = CompactOptions { focus: Some("the tests that fail".into()), ..keep(300) };
-    session.compact(options).await.unwrap();
+    assert!(session.compact(options).await.unwrap().is_installed());
     let request = asked(&model)[0].request.last_user_text();
     assert!(request.ends_with("Attend above all to this: the tests that fail"), "{request}");
 }

@@ -66,6 +66,12 @@ pub(crate) struct Ends {
 
 impl Ends {
     pub(crate) fn take(&mut self, event: &Event) {
+        let text = serde_json::to_string(event).expect("an event is JSON");
+        assert_eq!(
+            serde_json::from_str::<Event>(&text).expect("what was written"),
+            *event,
+            "it reads back as another"
+        );
         if event.is_durable() {
             assert!(
                 self.next.is_none_or(|next| next == event.seq),

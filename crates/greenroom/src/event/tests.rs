@@ -39,7 +39,7 @@ fn failure() -> Failure {
 }
 
 /// At least one event of each type.
-fn all() -> Vec<EventKind> {
+pub(crate) fn all() -> Vec<EventKind> {
     let entry_id = EntryId(6);
     let call = CallView { id: "c".into(), name: "read".into(), arguments: "{}".into() };
     let said = MessageView { tool_calls: vec![call], ..MessageView::plain(Role::Assistant, "hi".into()) };
@@ -140,7 +140,7 @@ fn all() -> Vec<EventKind> {
     kinds
 }
 
-fn event(kind: EventKind) -> Event {
+pub(crate) fn event(kind: EventKind) -> Event {
     let (session, parent) = (Arc::from("s"), Some(Arc::from("boss")));
     Event { session, seq: 6, n: Some(2), at_ms: 1_700_000_000_000, run: Some(EntryId(5)), parent, kind }
 }

@@ -105,6 +105,7 @@ async fn a_session_is_prompted_and_compacted() {
     let (status, state) = call(&server, Method::POST, "/sessions", Some(json!({ "session_id": "a" }))).await;
     assert_eq!((status, &state["context_window"]), (StatusCode::OK, &json!(8_000)));
     let (_, nothing) = call(&server, Method::POST, "/sessions/a/compact", None).await;
+    assert_eq!(nothing["installed"], false, "{nothing}");
     assert_eq!(nothing["outcome"], "nothing", "{nothing:?}");
     for run in 0..4 {
         let body = json!({ "text": format!("question {run}") });
@@ -115,6 +116,7 @@ async fn a_session_is_prompted_and_compacted() {
     }
     let options = json!({ "keep_recent": 400, "focus": "words" });
     let (status, end) = call(&server, Method::POST, "/sessions/a/compact", Some(options)).await;
+    assert_eq!(end["installed"], true, "{end}");
     assert_eq!((status, &end["outcome"]), (StatusCode::OK, &json!("completed")), "{end}");
     assert!(end["tokens_after"].as_u64() < end["tokens_before"].as_u64());
     let (_, state) = call(&server, Method::GET, "/sessions/a", None).await;

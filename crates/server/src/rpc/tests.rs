@@ -101,6 +101,7 @@ async fn a_session_is_started_prompted_compacted_and_looked_at() {
     assert_eq!(client.call(20, "session/compact", params).await["result"]["accepted"], true);
     let result = client.until(|message| message["method"] == "session/compact_result").await;
     assert_eq!(result["params"]["compacted"]["outcome"], "completed", "{result}");
+    assert_eq!(result["params"]["installed"], true, "{result}");
     let list = client.call(21, "session/list", json!({})).await;
     assert_eq!(list["result"]["sessions"][0]["compactions"], 1);
     client.simulator.assert_clean();
@@ -304,6 +305,7 @@ async fn the_end_of_the_input_interrupts_a_compaction() {
     let said = client.end().await;
     let result = said.iter().find(|message| message["method"] == "session/compact_result").unwrap();
     assert_eq!(result["params"]["compacted"]["outcome"], "cancelled", "{result}");
+    assert_eq!(result["params"]["installed"], false, "{result}");
     let head = store.head("a").unwrap().unwrap();
     assert_eq!((head.compactions, head.open_compaction), (0, None));
 }
