@@ -475,7 +475,7 @@ impl Runtime {
     /// # let model = Simulator::echo();
     /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
     /// let agent = std::sync::Arc::new(Agent::new("gpt-5.5"));
-    /// for resumed in runtime.resume_all(|_| Some(agent.clone())).at_once(4).await? {
+    /// for resumed in runtime.resume_all(move |_| Some(agent.clone())).at_once(4).await? {
     ///     match resumed.result {
     ///         Ok(reply) => println!("{}: {reply}", resumed.session.id()),
     ///         Err(error) => eprintln!("{}: {error}", resumed.session.id()),

@@ -213,6 +213,11 @@ impl Simulator {
         Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
     }
 
+    /// A model that answers with what the user said last, and writes summaries when it is asked to.
+    pub fn echo() -> Self {
+        Self::new(SimulatorOptions::new(crate::scripts::Echo))
+    }
+
     /// Serves it over HTTP on a free port of the loopback interface, until the server is dropped.
     ///
     /// # Errors
