@@ -321,7 +321,7 @@ async fn sessions_are_listed_in_pages_orders_and_by_their_labels() {
             let number = number * 7 % count;
             let session = runtime.open(&format!("s{number:02}"), &agent(WINDOW)).await.unwrap();
             session.prompt(format!("hello {number}")).await.unwrap();
-            if number % 2 == 0 {
+            if number.is_multiple_of(2) {
                 session.set_label("tenant", (number % 4).to_string()).await.unwrap();
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -622,13 +622,14 @@ impl World<'_> {
     async fn come_to_rest(&mut self, life: &mut Life) {
         for session in life.sessions.clone() {
             let deadline = tokio::time::Instant::now() + PATIENCE;
-            // One that died too often rests too.
             while let Ok(state) = session.state().await {
                 self.look(life).await;
                 if state.status == Status::Idle && state.waiting == 0 {
                     break;
                 }
-                wake(&session).await;
+                if has_failed(&session).await {
+                    break;
+                }
                 assert!(tokio::time::Instant::now() < deadline, "it never comes to rest: {state:?}");
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
@@ -649,7 +650,7 @@ impl World<'_> {
                 if state.status == Status::Idle && state.waiting == 0 {
                     break;
                 }
-                wake(&session).await;
+                assert!(!has_failed(&session).await, "nothing fails any more: {state:?}");
                 assert!(tokio::time::Instant::now() < deadline, "it never settles: {state:?}");
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
@@ -731,12 +732,10 @@ fn name(number: u64) -> String {
     format!("session-{number}")
 }
 
-/// Wakes a session that sleeps: looking at one does not.
-async fn wake(session: &SessionHandle) {
-    if !session.is_live() {
-        // Whatever it says, it is awake then.
-        let _ = session.plan(CompactOptions::default()).await;
-    }
+/// Wakes a session that sleeps, since looking at one does not. Whether it died too often: then it rests as it is.
+async fn has_failed(session: &SessionHandle) -> bool {
+    !session.is_live()
+        && matches!(session.plan(CompactOptions::default()).await, Err(Error::SessionFailed { .. }))
 }
 
 /// Opens a session; one whose actors die while it is opened is opened again.

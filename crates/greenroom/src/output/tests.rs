@@ -70,9 +70,9 @@ fn satisfies(value: &Value, schema: &Value, root: &Value) -> bool {
         "null" => value.is_null(),
         other => panic!("{other}"),
     };
-    let kind = map.get("type").is_none_or(|kind| match kind {
-        Value::String(kind) => is_kind(kind),
-        kinds => kinds.as_array().unwrap().iter().any(|kind| is_kind(kind.as_str().unwrap())),
+    let kind = map.get("type").is_none_or(|kind| match kind.as_str() {
+        Some(kind) => is_kind(kind),
+        None => kind.as_array().unwrap().iter().any(|kind| is_kind(kind.as_str().unwrap())),
     });
     let any = map
         .get("anyOf")
