@@ -21,8 +21,6 @@ use crate::hooks::{HookAction, HookPoint, guarded, has_state};
 use crate::shared::SessionShared;
 use crate::waits::Chain;
 
-/// How long the hooks after a call may go on when the run is cancelled.
-const CANCELLED_GRACE: Duration = Duration::from_secs(1);
 /// How much of changed arguments the model is told, in bytes.
 const TOLD_BYTES_MAX: usize = 4_096;
 
@@ -189,7 +187,8 @@ impl ToolHooks<'_> {
             let decided = tokio::select! {
                 biased;
                 decided = guarded(self.waiting, hooks.timeout, || hook(report)) => decided,
-                () = cancelled_for(cancel, CANCELLED_GRACE) => Err("the run was cancelled before it ended".to_owned()),
+                // Nobody waits for it any more, and the run may be over before it is.
+                () = cancel.cancelled() => Err("the run was cancelled before it ended".to_owned()),
             };
             match decided {
                 Ok(AfterTool::Keep) => {}
@@ -200,8 +199,11 @@ impl ToolHooks<'_> {
                 // It may have been about to take something out.
                 Err(problem) => {
                     let reason = format!("an after_tool hook failed: {problem}");
-                    self.warn(format!("the output of `{tool_name}` was withheld: {reason}"));
-                    self.tell(HookPoint::AfterTool, HookAction::Replaced, asked, Some(reason.clone()));
+                    // A run that was cancelled may be over by now, and its events with it.
+                    if !cancel.is_cancelled() {
+                        self.warn(format!("the output of `{tool_name}` was withheld: {reason}"));
+                        self.tell(HookPoint::AfterTool, HookAction::Replaced, asked, Some(reason.clone()));
+                    }
                     let ended = match output.status {
                         ToolStatus::Ok => "succeeded",
                         ToolStatus::Error => "failed",
@@ -245,10 +247,4 @@ fn shortened(arguments: &str) -> String {
     }
     let end = arguments.floor_char_boundary(TOLD_BYTES_MAX);
     format!("{} … ({} bytes in all)", &arguments[..end], arguments.len())
-}
-
-/// Ends when the token has been cancelled for so long.
-async fn cancelled_for(cancel: &CancellationToken, grace: Duration) {
-    cancel.cancelled().await;
-    tokio::time::sleep(grace).await;
 }
