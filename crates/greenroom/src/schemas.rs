@@ -89,9 +89,9 @@ fn invalid(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<Stri
                 invalid(root, target, value, at)
             }
             "type" => {
-                let types: Vec<&str> = match rule {
-                    Value::Array(all) => all.iter().filter_map(Value::as_str).collect(),
-                    one => one.as_str().into_iter().collect(),
+                let types: Vec<&str> = match rule.as_array() {
+                    Some(all) => all.iter().filter_map(Value::as_str).collect(),
+                    None => rule.as_str().into_iter().collect(),
                 };
                 let is = |name: &&str| match *name {
                     "object" => value.is_object(),

@@ -1,6 +1,6 @@
 //! What must hold of the logs, of the events, and of both together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use greenroom::prelude::*;
@@ -33,7 +33,7 @@ pub(crate) struct Logs {
     store: Store,
     runs: Runs,
     bounds: Bounds,
-    records: HashMap<String, Record>,
+    records: BTreeMap<String, Record>,
     /// The durable events of whoever never leaves, and of whoever leaves and comes back.
     staying: BTreeMap<String, Stream>,
     returning: BTreeMap<String, Stream>,
@@ -58,7 +58,7 @@ impl Logs {
             store,
             runs,
             bounds: Bounds { settings: plan.settings.clone(), window },
-            records: HashMap::new(),
+            records: BTreeMap::new(),
             staying: BTreeMap::new(),
             returning: BTreeMap::new(),
             ends: BTreeMap::new(),

@@ -250,7 +250,8 @@ impl World<'_> {
         if is_last || once_in(&mut self.handle_dice, 2) {
             // What the life before left is finished, before or while its sessions are opened.
             let agent = Arc::new(self.agent(is_last));
-            let finishing = runtime.resume_all(move |_| Some(Arc::clone(&agent))).at_once(2);
+            // One at a time: the store writes on a thread of its own, and a seed must live the same life again.
+            let finishing = runtime.resume_all(move |_| Some(Arc::clone(&agent))).at_once(1);
             if is_last {
                 self.finished(finishing.await.unwrap());
             } else {

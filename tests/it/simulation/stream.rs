@@ -3,7 +3,7 @@
 //! Invariants: both have the same durable events, each equal to what its entry says, without holes; every run that
 //! an agent began has one end.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use greenroom::event;
@@ -18,7 +18,7 @@ pub(crate) struct Stream(Vec<Arc<Event>>);
 
 impl Stream {
     /// Takes the next event, or one that is known.
-    pub(crate) fn take(&mut self, event: &Arc<Event>, records: &HashMap<String, Record>) {
+    pub(crate) fn take(&mut self, event: &Arc<Event>, records: &BTreeMap<String, Record>) {
         let at = usize::try_from(event.seq).expect("a log in memory");
         match self.0.get(at) {
             Some(known) => assert_eq!(known, event, "told otherwise the second time"),

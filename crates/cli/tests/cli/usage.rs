@@ -15,7 +15,7 @@ fn what_cannot_work_is_said_in_one_line() {
         (&["run", "-p", "x", "--simulate", "--workspace", "nowhere"], 2, &["workspace nowhere"]),
         (&["demo", "--workspace", "nowhere"], 2, &["workspace nowhere"]),
         (&["run", "-p", "x", "--base-url", "no url"], 2, &["no url"]),
-        (&["run", "-p", "x", "--simulate", "--session", "../up"], 2, &["../up", "cannot be a session's id"]),
+        (&["run", "-p", "x", "--simulate", "--session", "up\u{7}"], 2, &["up", "session's id"]),
         (
             &["run", "-p", "x", "--base-url", "http://127.0.0.1:9", "--api-key-env", "NOT_SET"],
             2,

@@ -3,7 +3,7 @@
 //! Invariants: a session is live at most once; the supervisor waits for nothing in a handler: sessions are
 //! started in tasks and report back; a session that dies harms no other.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ pub(crate) struct Supervisor;
 /// What the supervisor owns.
 pub(crate) struct SupervisorState {
     deps: Arc<Deps>,
-    sessions: HashMap<Arc<str>, Supervised>,
+    /// In the order of their ids, so that what is said to all is always said in the same order.
+    sessions: BTreeMap<Arc<str>, Supervised>,
     /// Whose actor it is.
     actors: HashMap<ActorId, Arc<str>>,
     /// What is shared of sessions that have no actors and that somebody still holds: they are reached by it again.
@@ -136,7 +137,7 @@ impl Actor for Supervisor {
     ) -> Result<Self::State, ActorProcessingErr> {
         Ok(SupervisorState {
             deps,
-            sessions: HashMap::new(),
+            sessions: BTreeMap::new(),
             actors: HashMap::new(),
             asleep: HashMap::new(),
             early_deaths: VecDeque::new(),
