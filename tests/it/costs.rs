@@ -179,3 +179,36 @@ async fn a_sub_agent_draws_from_its_callers_run_and_once_from_the_purse() {
     assert!(reason.starts_with("the run reached"), "{reason}");
     assert!(spent(&limited).await < cost / 2);
 }
+
+/// Calls that wait for their place at the provider are not made when others have spent everything meanwhile.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_its_place_is_not_called_beyond_the_limit() {
+    let answer = |_: &SeenRequest, _: CallInfo| Said::text(text("long.", 2_000)).after_ms(100);
+    let model = Simulator::new(SimulatorOptions {
+        provider_name: "openai".to_owned(),
+        window: 100_000,
+        ..SimulatorOptions::new(Function(answer))
+    });
+    let agent = Agent::new(MODEL).context_window(100_000);
+    let one = {
+        let runtime = builder(&model).start().await.unwrap();
+        let session = runtime.open("s", &agent).await.unwrap();
+        session.prompt("go").await.unwrap();
+        spent(&session).await
+    };
+    let before = model.requests().len();
+    let runtime = Runtime::builder().provider_with(model.provider(), 1).in_memory();
+    let runtime = runtime.cost_limit_usd(usd(one * 5 / 2), Period::Hour).start().await.unwrap();
+    let prompts = (0..50).map(async |number| {
+        let session = runtime.open(&format!("s{number}"), &agent).await.unwrap();
+        session.prompt("go").await
+    });
+    let ends = futures_util::future::join_all(prompts).await;
+    let made = model.requests().len() - before;
+    assert!((3..=4).contains(&made), "{made} calls were made");
+    let (answered, stopped): (Vec<_>, Vec<_>) = ends.into_iter().partition(Result::is_ok);
+    assert_eq!(answered.len(), made);
+    for end in stopped {
+        assert!(stopped_by(end).starts_with("the runtime reached its cost limit"));
+    }
+}

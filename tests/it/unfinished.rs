@@ -409,6 +409,11 @@ async fn titles_and_labels_are_stored_listed_copied_and_limited() {
         refused(session.set_title("a\u{1b}[31m").await).await,
         MetadataError::Unprintable { what: "title" }
     );
+    // Scripts and emoji that are written with joiners are what people write.
+    for title in ["👨\u{200d}👩\u{200d}👧", "می\u{200c}خواهم", "🏳\u{fe0f}\u{200d}🌈", "Donau\u{ad}dampf"]
+    {
+        session.set_title(title).await.unwrap();
+    }
     assert_eq!(
         refused(session.set_label("", "x").await).await,
         MetadataError::Empty { what: "label's name" }

@@ -166,7 +166,9 @@ impl Agent {
     ///         return InputVerdict::Refuse("that is not for you to say".into());
     ///     }
     ///     match text.contains("4111 1111 1111 1111") {
-    ///         true => InputVerdict::Replace(text.replace("4111 1111 1111 1111", "[card]").into()),
+    ///         true => InputVerdict::Replace(
+    ///             input.prompt.map_text(|text| text.replace("4111 1111 1111 1111", "[card]")),
+    ///         ),
     ///         false => InputVerdict::Accept,
     ///     }
     /// });

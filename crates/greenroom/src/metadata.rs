@@ -49,7 +49,9 @@ fn check_text(what: &'static str, text: &str, bytes_max: usize) -> Result<(), Me
     if text.len() > bytes_max {
         return Err(MetadataError::TooLong { what, bytes: text.len(), bytes_max });
     }
-    if text.chars().any(greenroom_kernel::session_id::is_unprintable) {
+    // Emoji and some scripts are written with joiners, and a soft hyphen changes no order.
+    let is_wanted = |c: &char| !matches!(c, '\u{200c}' | '\u{200d}' | '\u{ad}' | '\u{e0020}'..='\u{e007f}');
+    if text.chars().filter(is_wanted).any(greenroom_kernel::session_id::is_unprintable) {
         return Err(MetadataError::Unprintable { what });
     }
     Ok(())

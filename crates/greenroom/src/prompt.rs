@@ -79,6 +79,23 @@ impl Prompt {
         })
     }
 
+    /// The same prompt with other texts; its images stay.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let prompt = Prompt::from("My card is 4242.").map_text(|text| text.replace("4242", "****"));
+    /// assert_eq!(prompt.text(), "My card is ****.");
+    /// ```
+    #[must_use]
+    pub fn map_text(mut self, mut change: impl FnMut(&str) -> String) -> Self {
+        for block in &mut self.0 {
+            if let Block::Text(text) = block {
+                *text = change(text);
+            }
+        }
+        self
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|block| matches!(block, Block::Text(text) if text.trim().is_empty()))
     }

@@ -58,7 +58,8 @@ pub struct CassetteError {
 }
 
 impl Cassette {
-    /// A provider that asks this one, and writes each call that came to its end into a new file, failures included. A
+    /// A provider that asks this one, and writes each call that came to its end into a new file (one that exists is an
+    /// error, and stays as it is), failures included. A
     /// call that was cancelled is not recorded.
     ///
     /// # Errors
@@ -68,7 +69,7 @@ impl Cassette {
         path: impl Into<PathBuf>,
     ) -> Result<Arc<dyn Provider>, CassetteError> {
         let path = path.into();
-        let mut file = File::create(&path).map_err(|error| wrong(&path, &error))?;
+        let mut file = File::create_new(&path).map_err(|error| wrong(&path, &error))?;
         let header = Header {
             cassette: VERSION,
             provider: provider.name().to_owned(),

@@ -4,7 +4,7 @@
 //! there instead.
 
 use std::fmt;
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 
 use greenroom_kernel::{Message, ToolResult};
@@ -18,8 +18,8 @@ const SHOWN_MAX: usize = 600;
 #[derive(Clone)]
 pub struct Expectation {
     check: Arc<Check>,
-    /// Where in the test it stands.
-    location: &'static Location<'static>,
+    /// Where in the test it stands; `None` where it comes from a file.
+    pub(crate) location: Option<&'static Location<'static>>,
 }
 
 type Check = dyn Fn(&SeenRequest) -> Result<(), String> + Send + Sync;
@@ -29,7 +29,7 @@ impl Expectation {
         location: &'static Location<'static>,
         check: impl Fn(&SeenRequest) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        Self { check: Arc::new(check), location }
+        Self { check: Arc::new(check), location: Some(location) }
     }
 
     /// The newest user message contains this text.
@@ -69,14 +69,24 @@ impl Expectation {
 
     /// What is not as expected, if anything is.
     pub(crate) fn failure(&self, request: &SeenRequest) -> Option<String> {
-        let reason = (self.check)(request).err()?;
-        Some(format!("{}:{}: {reason}", self.location.file(), self.location.line()))
+        // An `assert!` in a check is an expectation like any other.
+        let checked = catch_unwind(AssertUnwindSafe(|| (self.check)(request)));
+        let reason = checked.unwrap_or_else(|panic| Err(panic_text(&*panic))).err()?;
+        match self.location {
+            Some(location) => Some(format!("{}:{}: {reason}", location.file(), location.line())),
+            None => Some(reason),
+        }
     }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("the check panicked").to_owned()
 }
 
 impl fmt::Debug for Expectation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Expectation({}:{})", self.location.file(), self.location.line())
+        f.debug_tuple("Expectation").field(&self.location).finish()
     }
 }
 

@@ -150,6 +150,13 @@ impl Answer {
         self
     }
 
+    /// The same answer, whose expectations do not name their place in the code: for scripts that come from files.
+    #[must_use]
+    pub fn from_file(mut self) -> Self {
+        self.expects.iter_mut().for_each(|expected| expected.location = None);
+        self
+    }
+
     /// Expects the newest user message to contain this text.
     #[track_caller]
     #[must_use]

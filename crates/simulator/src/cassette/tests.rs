@@ -55,6 +55,9 @@ async fn what_was_recorded_over_http_is_played_again_piece_by_piece_and_no_key_i
     let dir = std::env::temp_dir().join(format!("greenroom-cassette-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("talk.jsonl");
+    // Of an earlier process with the same number.
+    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_file(dir.join("refused.jsonl"));
     let recorder = Cassette::record(with_key(KEY), &path).unwrap();
     let talks = [
         History::new().user("How warm is it?"),
@@ -102,6 +105,7 @@ async fn a_request_that_was_not_recorded_shows_the_nearest_one() {
     let model =
         Simulator::new(SimulatorOptions::new(Sequence(vec![Answer::text("one"), Answer::text("two")])));
     let path = std::env::temp_dir().join(format!("greenroom-miss-{}.jsonl", std::process::id()));
+    let _ = std::fs::remove_file(&path);
     let recorder = Cassette::record(model.provider(), &path).unwrap();
     heard(
         &recorder,
@@ -131,4 +135,14 @@ async fn a_request_that_was_not_recorded_shows_the_nearest_one() {
         assert!(error.contains(told) && error.contains("greenroom-miss"), "{error}");
     }
     std::fs::remove_file(path).unwrap();
+}
+
+#[tokio::test]
+async fn a_recording_that_exists_is_not_written_over() {
+    let path = std::env::temp_dir().join(format!("greenroom-precious-{}.jsonl", std::process::id()));
+    std::fs::write(&path, "precious").unwrap();
+    let model = Simulator::new(SimulatorOptions::new(Sequence(vec![Answer::text("one")])));
+    assert!(Cassette::record(model.provider(), &path).is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    std::fs::remove_file(&path).unwrap();
 }

@@ -153,3 +153,24 @@ async fn a_request_that_breaks_a_rule_fails_the_test() {
     assert!(ask(&model, request("s", "m", &[])).await.is_err());
     assert!(panic_of(|| drop(model)).contains("a request broke a rule"));
 }
+
+/// A check that panics is an expectation that was not met, and says what the panic said.
+#[tokio::test(start_paused = true)]
+async fn a_check_that_panics_fails_the_test() {
+    let model = ScriptedModel::new([Answer::text("one").expect(|request| {
+        assert_eq!(request.messages.len(), 7, "the history is short");
+        Ok(())
+    })]);
+    assert!(ask(&model, says("hello")).await.is_err());
+    let said = panic_of(|| model.assert_done());
+    assert!(said.contains("the history is short") && said.contains("scripted/tests.rs"), "{said}");
+}
+
+/// A script from a file names no place in any code.
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_a_file_names_no_place_in_the_code() {
+    let model = ScriptedModel::new([Answer::text("one").expect_user("umbrella").from_file()]);
+    assert!(ask(&model, says("hello")).await.is_err());
+    let said = panic_of(|| model.assert_done());
+    assert!(said.contains("umbrella") && !said.contains(".rs"), "{said}");
+}

@@ -118,13 +118,18 @@ impl ModelTask {
             }
         };
         if let Some(Ok(result)) = &mut outcome {
-            let failure = result.as_mut().err().map(|error| &mut **error);
+            let failure = match result {
+                Ok(_) => None,
+                Err(NoAnswer::Failed(error)) => Some(&mut **error),
+                Err(NoAnswer::OverBudget(reason)) => return ModelOutcome::Refused(std::mem::take(reason)),
+            };
             self.lane.heard(&partial.model, failure, &self.deps.learned);
         }
         let outcome = match outcome {
             None => ModelOutcome::Cancelled(Box::new(partial)),
             Some(Ok(Ok(answer))) => ModelOutcome::Answered(answer),
-            Some(Ok(Err(error))) => ModelOutcome::Failed(error),
+            Some(Ok(Err(NoAnswer::Failed(error)))) => ModelOutcome::Failed(error),
+            Some(Ok(Err(NoAnswer::OverBudget(reason)))) => ModelOutcome::Refused(reason),
             Some(Err(panic)) => ModelOutcome::Failed(Box::new(ProviderError::new(
                 Failure::new(FailureClass::Other, format!("the provider panicked: {}", panic_text(&*panic))),
                 "",
@@ -155,10 +160,14 @@ impl ModelTask {
         partial: &mut AssistantMessage,
         started: &mut bool,
         span: &Span,
-    ) -> Result<Box<AssistantMessage>, Box<ProviderError>> {
+    ) -> Result<Box<AssistantMessage>, NoAnswer> {
         let asked = tokio::time::Instant::now();
         let _place = self.lane.enter(Purpose::Step).await;
         trace::entered(span, &self.shared.id, asked.elapsed());
+        // Others may have spent while this call waited for its place.
+        if let Some(reason) = self.deps.purse.used_up(self.deps.now_ms()) {
+            return Err(NoAnswer::OverBudget(reason));
+        }
         let silent = |failure| Box::new(ProviderError::new(failure, ""));
         let stream = self.lane.unless_silent(self.lane.provider.stream(request)).await.map_err(silent)?;
         let mut stream = stream.map_err(Box::new)?;
@@ -191,6 +200,20 @@ impl ModelTask {
             FailureClass::Malformed,
             "the provider's stream ended before the answer was complete",
         );
-        Err(Box::new(ProviderError::new(failure, "")))
+        Err(NoAnswer::Failed(Box::new(ProviderError::new(failure, ""))))
+    }
+}
+
+/// Why a call has no answer.
+enum NoAnswer {
+    /// It failed.
+    Failed(Box<ProviderError>),
+    /// It was not made, since the runtime's cost limit is used up.
+    OverBudget(String),
+}
+
+impl From<Box<ProviderError>> for NoAnswer {
+    fn from(error: Box<ProviderError>) -> Self {
+        Self::Failed(error)
     }
 }
