@@ -292,8 +292,8 @@ impl Agent {
     }
 
     /// Another model that answers when this one fails, and then the next, in the order in which they are named. What waiting
-    /// may heal is tried again first ([`RunLimits::retries_max`]), unless the provider asks for more than ten seconds or loads
-    /// its model. The run goes on where it was, with the event `fallback`, and is compacted first where the other's window is
+    /// may heal is tried again first ([`RunLimits::retries_max`]), a timeout once; not at all where the provider asks for more
+    /// than ten seconds or loads its model. The run goes on where it was, with the event `fallback`, and is compacted first where the other's window is
     /// smaller; the next run begins with the agent's own model again.
     ///
     /// ```
@@ -306,7 +306,7 @@ impl Agent {
         self
     }
 
-    /// The failures for which the fallbacks are asked, in place of those that come from the model's server or the key.
+    /// The failures for which the fallbacks are asked, in place of all but a filter's refusal and a context that does not fit.
     #[must_use]
     pub fn fallback_on(mut self, classes: impl IntoIterator<Item = FailureClass>) -> Self {
         self.fallback_on = classes.into_iter().collect();

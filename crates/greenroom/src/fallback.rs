@@ -8,9 +8,9 @@ use greenroom_provider::ModelSettings;
 
 use crate::agent::Agent;
 
-/// The failures for which another model is asked, where nothing else is said: all that come from the model's server or
-/// the key. What the request itself causes would come again: a filter's refusal, a request that the provider calls invalid,
-/// and a context that does not fit.
+/// The failures for which another model is asked, where nothing else is said: all that come from the model's server, the
+/// key or the model's name ([`FailureClass::Other`]: a model that was withdrawn; but a request that is invalid everywhere,
+/// too). What the request itself causes would come again: a filter's refusal, and a context that does not fit.
 pub(crate) const FALLBACK_ON: &[FailureClass] = &[
     FailureClass::RateLimited,
     FailureClass::RequestTooLargeForRateLimit,
@@ -20,6 +20,7 @@ pub(crate) const FALLBACK_ON: &[FailureClass] = &[
     FailureClass::Timeout,
     FailureClass::Malformed,
     FailureClass::Loading,
+    FailureClass::Other,
 ];
 
 /// A model that is asked when the one before it fails: see [`Agent::fallback`]. A model's name is one, of the agent's

@@ -255,8 +255,12 @@ impl Run {
     /// Waits and asks again, unchanged; or gives up.
     pub(super) fn retry(&mut self, failure: Failure, jitter: u64) -> Vec<Effect> {
         let may_fall_back = self.fallbacks.would_take(failure.class);
-        let is_bearable =
-            |retry: &Retry| retry.delay_ms <= PATIENCE_MS && failure.class != FailureClass::Loading;
+        // A timeout alone takes minutes.
+        let is_tried_again = |retry: &Retry| failure.class != FailureClass::Timeout || retry.attempt == 1;
+        let is_bearable = |retry: &Retry| {
+            let is_loading = failure.class == FailureClass::Loading;
+            !is_loading && retry.delay_ms <= PATIENCE_MS && is_tried_again(retry)
+        };
         let retry = self.recovery.retries.next(&failure, jitter);
         let Some(Retry { delay_ms, attempt }) = retry.filter(|retry| !may_fall_back || is_bearable(retry))
         else {

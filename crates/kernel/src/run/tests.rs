@@ -1686,6 +1686,16 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
     check_run(with(1), begun(vec![(patient(FailureClass::RateLimited, 10_000), "wait 10000 #1")]));
     check_run(with(1), begun(vec![(patient(FailureClass::RateLimited, 10_001), "fall back rate_limited")]));
     check_run(with(0), begun(vec![(patient(FailureClass::RateLimited, 10_001), "wait 10001 #1")]));
+    // A timeout takes minutes: it is tried again once, however often others are.
+    let often = Run::new(RunLimits::default(), true, Some(900)).with_fallbacks(falls_back(1));
+    check_run(
+        often,
+        begun(vec![
+            (failed(FailureClass::Timeout), "wait 500 #1"),
+            (Input::Waited, "ask out=900"),
+            (failed(FailureClass::Timeout), "fall back timeout"),
+        ]),
+    );
     // Other failures are no reason.
     for class in [FailureClass::ContentFilter, FailureClass::Other] {
         let expect = format!("end failed {class} ()");

@@ -64,10 +64,16 @@ impl Definition {
         let definition = Self::resolve_to_read(deps, agent)?;
         definition.check_room(definition.overhead(pinned_tokens))?;
         for fallback in &definition.agent.fallbacks {
+            let refuse =
+                |reason: String| ConfigError::Fallback { model: fallback.model.clone(), reason }.into();
+            if fallback.model.trim().is_empty() {
+                return Err(refuse("a model needs a name".to_owned()));
+            }
             let agent = Arc::new(fallback.of(&definition.agent));
-            if let Err(error) = Self::resolve(deps, agent, pinned_tokens) {
-                let (model, reason) = (fallback.model.clone(), error.to_string());
-                return Err(ConfigError::Fallback { model, reason }.into());
+            let other =
+                Self::resolve(deps, agent, pinned_tokens).map_err(|error| refuse(error.to_string()))?;
+            if other.is_same_model(&definition) {
+                return Err(refuse("it is the agent's own model".to_owned()));
             }
         }
         Ok(definition)
