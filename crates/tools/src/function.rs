@@ -49,6 +49,26 @@ impl ToolError {
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
+
+    /// Of an error that can be shown and is not a [`std::error::Error`], for `map_err`.
+    ///
+    /// ```
+    /// use greenroom_tools::ToolError;
+    ///
+    /// struct NoSuchCity(String);
+    ///
+    /// impl std::fmt::Display for NoSuchCity {
+    ///     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    ///         write!(f, "there is no city {}", self.0)
+    ///     }
+    /// }
+    ///
+    /// let looked_up: Result<u32, NoSuchCity> = Err(NoSuchCity("Olso".into()));
+    /// assert_eq!(looked_up.map_err(ToolError::msg), Err(ToolError::new("there is no city Olso")));
+    /// ```
+    pub fn msg(error: impl fmt::Display) -> Self {
+        Self(error.to_string())
+    }
 }
 
 impl fmt::Display for ToolError {
