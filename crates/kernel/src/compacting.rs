@@ -7,8 +7,8 @@
 //!
 //! Invariants: exactly one `End`; at most `CALLS_MAX` requests; nothing is installed that is not smaller than
 //! what it replaces; below the window a failed summary changes nothing; a rung keeps less than the one before, or
-//! demands less of it (the last one before the last resort), or follows a shortening of tool results, which happens once: so the ladder ends;
-//! what is cut without a summary, where one was wanted, is a debt that the next summary reads.
+//! demands less of it (the last one before the last resort), or follows a shortening of tool results, which happens
+//! once: so the ladder ends; what is cut without a summary, where one was wanted, is a debt that the next summary reads.
 
 use crate::compacting::branch::BranchRecord;
 use crate::compacting::summaries::{Progress, Reaction, SUMMARY_TOKENS_MIN, Source, Summaries, to_estimate};
