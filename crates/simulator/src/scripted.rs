@@ -30,7 +30,8 @@ const LOG_CAPACITY: usize = 10_000;
 /// A model that gives the answers of a script, one for each call, in order.
 ///
 /// A call beyond the script's end is refused, the run ends with an error, and the test fails when the model is dropped,
-/// as it does where an answer's expectations are not met or a request breaks a rule of the protocol.
+/// as it does where an answer's expectations are not met, a request breaks a rule of the protocol, or an answer calls a tool
+/// that the agent does not have. (A test of just that uses [`Sequence`](crate::Sequence), which expects nothing.)
 /// [`assert_done`](Self::assert_done) at the end of a test also fails where answers are left over.
 ///
 /// ```
@@ -291,6 +292,18 @@ impl Script for Strict {
         if !unmet.is_empty() {
             let failure = format!("answer {} expects another request: {}", index + 1, unmet.join("; "));
             return Self::refuse(&mut state, failure);
+        }
+        // It is given all the same: the agent says what it makes of it.
+        if known.is_none()
+            && let Some(call) = answer.calls.iter().find(|call| !request.has_tool(&call.name))
+        {
+            let offered: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
+            state.failures.push(format!(
+                "answer {} calls the tool {:?}, which the agent does not offer; it offers: {}",
+                index + 1,
+                call.name,
+                if offered.is_empty() { "none".to_owned() } else { offered.join(", ") }
+            ));
         }
         if known.is_none() {
             let calls = answer.calls.iter().map(|call| {

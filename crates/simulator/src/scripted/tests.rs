@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use greenroom_kernel::Message;
+use greenroom_kernel::{Message, ToolSpec};
 use greenroom_provider::{ModelSettings, ProviderError, ReplyEvent, Request};
 use serde_json::json;
 
@@ -18,7 +18,11 @@ fn request(session: &str, model: &str, messages: &[Message]) -> Request {
         model: model.into(),
         system: Some("Be kind.".into()),
         messages: messages.iter().cloned().map(Arc::new).collect(),
-        tools: Arc::new([]),
+        tools: Arc::new([ToolSpec {
+            name: "look".into(),
+            description: "Looks.".into(),
+            parameters: json!({ "type": "object", "properties": {} }),
+        }]),
         settings: ModelSettings::default(),
         output_schema: None,
         purpose: Purpose::Step,
@@ -99,11 +103,11 @@ async fn expectations_that_are_not_met_say_where_they_stand_and_what_was_there()
         (Answer::text("x").expect_tool_result("refund", "paid"), &["\"refund\"", "paid", "order gave one"]),
         (Answer::text("x").expect_instructions("brief"), &["the instructions", "brief", "Be kind."]),
         (
-            Answer::text("x").expect(|request| match request.tools.len() {
-                0 => Err("no tool is offered".into()),
-                _ => Ok(()),
+            Answer::text("x").expect(|request| match request.has_tool("refund") {
+                false => Err("no refund is offered".into()),
+                true => Ok(()),
             }),
-            &["no tool is offered"],
+            &["no refund is offered"],
         ),
     ];
     for (answer, parts) in cases {
@@ -173,4 +177,13 @@ async fn an_answer_from_a_file_names_no_place_in_the_code() {
     assert!(ask(&model, says("hello")).await.is_err());
     let said = panic_of(|| model.assert_done());
     assert!(said.contains("umbrella") && !said.contains(".rs"), "{said}");
+}
+
+/// A tool's name that is wrong in the script would else make a test of nothing.
+#[tokio::test(start_paused = true)]
+async fn a_call_of_a_tool_that_the_agent_lacks_fails_the_test() {
+    let model = ScriptedModel::new([Answer::call("refnd", &json!({}))]);
+    ask(&model, says("money back")).await.unwrap();
+    let said = panic_of(|| model.assert_done());
+    assert!(said.contains("answer 1 calls the tool \"refnd\"") && said.contains("it offers: look"), "{said}");
 }
