@@ -108,7 +108,7 @@ impl AnswerSpec {
         if let Some(ExpectedResult { tool, contains }) = self.expect_tool_result {
             answer = answer.expect_tool_result(tool, contains);
         }
-        answer = answer.from_file();
+        answer = answer.without_locations();
         let Some(fault) = self.fault else { return answer };
         if answer.text.is_empty() && answer.calls.is_empty() {
             answer.text = "this answer is only partial".to_owned();

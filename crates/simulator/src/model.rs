@@ -152,7 +152,7 @@ impl Answer {
 
     /// The same answer, whose expectations do not name their place in the code: for scripts that come from files.
     #[must_use]
-    pub fn from_file(mut self) -> Self {
+    pub fn without_locations(mut self) -> Self {
         self.expects.iter_mut().for_each(|expected| expected.location = None);
         self
     }

@@ -173,7 +173,7 @@ async fn a_check_that_panics_fails_the_test() {
 /// A script from a file names no place in any code.
 #[tokio::test(start_paused = true)]
 async fn an_answer_from_a_file_names_no_place_in_the_code() {
-    let model = ScriptedModel::new([Answer::text("one").expect_user("umbrella").from_file()]);
+    let model = ScriptedModel::new([Answer::text("one").expect_user("umbrella").without_locations()]);
     assert!(ask(&model, says("hello")).await.is_err());
     let said = panic_of(|| model.assert_done());
     assert!(said.contains("umbrella") && !said.contains(".rs"), "{said}");
