@@ -1,9 +1,9 @@
-//! How often one model call allocates on the provider's side, and how much.
+//! How often one model call allocates on the provider's side, and one run in all; and how much.
 //!
-//! The baseline is the same call by a bare HTTP client that only reads the bytes. The server has a process of its own.
+//! The baseline is the same call by a bare HTTP client that parses the stream. The server has a process of its own.
 
 mod bare;
-mod piece_server;
+mod mock_server;
 
 use std::alloc::System;
 use std::sync::Arc;
@@ -15,18 +15,21 @@ use greenroom::kernel::{
 };
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider, Purpose, Request};
-use greenroom_tests::measure::{scaled, title};
-use piece_server::{PIECES, PieceServer};
+use greenroom_tests::measure::{figure, ratio, scaled, title};
+use mock_server::MockServer;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+/// The pieces of one answer.
+const PIECES: usize = 200;
 
 #[global_allocator]
 static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn main() {
-    piece_server::serve_if_asked();
+    mock_server::serve_if_asked();
     title(
         &format!("allocations of one model call with an answer of {PIECES} pieces"),
-        "a bare HTTP client that reads the same bytes",
+        "a bare HTTP client that parses the same stream",
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
     runtime.block_on(async {
@@ -35,11 +38,21 @@ fn main() {
         for messages in [1, 100, 1_000] {
             row(messages).await;
         }
+        println!("\n| one run: 2 calls, 1 tool | allocations | KiB |");
+        println!("|--------------------------|-------------|-----|");
+        let bare = run("bare").await;
+        for way in ["bare", "memory", "disk"] {
+            let (count, kib) = if way == "bare" { bare } else { run(way).await };
+            println!("| {way:<24} | {count:>11} | {kib:>3} |");
+            #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+            let (count, bare) = (count as f64, bare.0 as f64);
+            figure(&format!("allocations/run/{way}"), count, "allocations", Some(ratio(count, bare)));
+        }
     });
 }
 
 async fn row(messages: usize) {
-    let server = PieceServer::start(Duration::ZERO);
+    let server = MockServer::start(PIECES, Duration::ZERO);
     let base_url = server.base_url.parse().expect("a URL");
     let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider");
     let client = bare::client(1);
@@ -51,11 +64,7 @@ async fn row(messages: usize) {
     for call in 0..=calls {
         let body = "x".repeat(messages * 1_000);
         let region = Region::new(COUNTED);
-        let response = client.post(&url).body(body).send().await.expect("an answer");
-        let mut bytes = response.bytes_stream();
-        while let Some(piece) = bytes.next().await {
-            piece.expect("a whole answer");
-        }
+        std::hint::black_box(bare::answer(&client, &url, body).await);
         add(&mut counts[0], call, &region);
         let messages = conversation.clone();
         let region = Region::new(COUNTED);
@@ -64,6 +73,59 @@ async fn row(messages: usize) {
     }
     let [bare, own] = counts.map(|(count, bytes)| (count / calls, bytes / calls / 1024));
     println!("| {messages:>13} | {:>17} | {:>9} | {:>21} | {:>13} |", bare.0, bare.1, own.0, own.1);
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+    let (bare, own) = (bare.0 as f64, own.0 as f64);
+    figure(&format!("allocations/call/{messages}"), own, "allocations", Some(ratio(own, bare)));
+}
+
+/// Looks something up.
+#[derive(Deserialize, JsonSchema)]
+struct Look {
+    /// The text to work on.
+    up: String,
+}
+
+/// What one run of two calls with an answer of 22 pieces and a tool allocates: how often, and how many KiB.
+async fn run(way: &str) -> (usize, usize) {
+    const PIECES: usize = 22;
+    let server = MockServer::start(PIECES, Duration::ZERO);
+    let runs = scaled(200);
+    let mut counts = (0, 0);
+    if way == "bare" {
+        let (client, url) = (bare::client(1), format!("{}/chat/completions", server.base_url));
+        for run in 0..=runs {
+            let region = Region::new(COUNTED);
+            for body in [r#"{"messages":[{"role":"user"}],"tools":[]}"#, r#"{"messages":[{"role":"tool"}]}"#] {
+                std::hint::black_box(bare::answer(&client, &url, body.to_owned()).await);
+            }
+            add(&mut counts, run, &region);
+        }
+        return (counts.0 / runs, counts.1 / runs / 1024);
+    }
+    let base_url = server.base_url.parse().expect("a URL");
+    let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider");
+    let dir = tempfile::tempdir().expect("a folder");
+    let builder = Runtime::builder().provider(Arc::new(provider)).idle_after(Duration::ZERO);
+    let builder = if way == "disk" { builder.data_dir(dir.path()) } else { builder.in_memory() };
+    let runtime = builder.start().await.expect("a runtime");
+    let agent = Agent::new("bench")
+        .context_window(128_000)
+        .tool("look", |look: Look| async move { Ok(format!("{} is on page 7", look.up)) });
+    let agent = Arc::new(agent);
+    // Few runs in each session, so that what is counted is not the growth of one conversation.
+    const RUNS_EACH: usize = 5;
+    for run in 0..=runs.div_ceil(RUNS_EACH) {
+        let session = runtime.open(&format!("s{run}"), Arc::clone(&agent)).await.expect("a session");
+        session.prompt("Where is the word?").await.expect("an answer");
+        for _ in 0..RUNS_EACH {
+            let region = Region::new(COUNTED);
+            session.prompt("Where is the word?").await.expect("an answer");
+            add(&mut counts, run, &region);
+        }
+    }
+    runtime.shutdown().await.expect("an orderly end");
+    let runs = runs.div_ceil(RUNS_EACH) * RUNS_EACH;
+    (counts.0 / runs, counts.1 / runs / 1024)
 }
 
 /// Adds what a call allocated, unless it was the first.

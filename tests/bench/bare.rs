@@ -1,6 +1,8 @@
-//! A bare HTTP client: the baseline of what a provider costs.
+//! A bare HTTP client that parses its streams: the baseline of what a provider and a session cost.
 
+use futures_util::StreamExt;
 use rustls::{ClientConfig, RootCertStore};
+use serde::Deserialize;
 
 /// A client that keeps so many connections. It cannot reach servers over TLS.
 pub(crate) fn client(connections: usize) -> reqwest::Client {
@@ -15,4 +17,74 @@ pub(crate) fn client(connections: usize) -> reqwest::Client {
         .tls_backend_preconfigured(tls)
         .build()
         .expect("a client")
+}
+
+/// A whole answer.
+#[derive(Debug, Default)]
+pub(crate) struct BareAnswer {
+    pub(crate) text: String,
+    /// How many pieces of text there were.
+    pub(crate) pieces: usize,
+    /// The tool call's arguments; empty where none was called.
+    pub(crate) arguments: String,
+}
+
+/// What a bare client reads of a chunk.
+#[derive(Deserialize)]
+struct Chunk {
+    choices: Vec<Choice>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    delta: Delta,
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    content: Option<String>,
+    #[serde(default)]
+    tool_calls: Vec<ToolCall>,
+}
+
+#[derive(Deserialize)]
+struct ToolCall {
+    function: Function,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    arguments: String,
+}
+
+/// Posts a request and reads the answer's stream to its end.
+pub(crate) async fn answer(client: &reqwest::Client, url: &str, body: String) -> BareAnswer {
+    let request = client.post(url).header("content-type", "application/json").body(body);
+    let response = request.send().await.expect("an answer");
+    assert!(response.status().is_success(), "{}", response.status());
+    let mut body = response.bytes_stream();
+    let (mut unread, mut answer) = (Vec::new(), BareAnswer::default());
+    while let Some(bytes) = body.next().await {
+        unread.extend_from_slice(&bytes.expect("a whole answer"));
+        let mut read = 0;
+        while let Some(end) = unread[read..].windows(2).position(|bytes| bytes == b"\n\n") {
+            let event = &unread[read..read + end];
+            read += end + 2;
+            let data = event.strip_prefix(b"data: ").expect("data");
+            if data == b"[DONE]" {
+                continue;
+            }
+            let chunk: Chunk = serde_json::from_slice(data).expect("a chunk");
+            let Some(Choice { delta }) = chunk.choices.into_iter().next() else { continue };
+            if let Some(more) = delta.content {
+                answer.text.push_str(&more);
+                answer.pieces += 1;
+            }
+            for call in delta.tool_calls {
+                answer.arguments.push_str(&call.function.arguments);
+            }
+        }
+        unread.drain(..read);
+    }
+    answer
 }

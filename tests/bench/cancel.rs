@@ -17,7 +17,7 @@ use greenroom::tools::{Workspace, builtin};
 use greenroom_simulator::{
     Answer as Said, ByPurpose, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions,
 };
-use greenroom_tests::measure::{median, micros, percentile, ratio, scaled, title};
+use greenroom_tests::measure::{figure, median, micros, percentile, ratio, scaled, title};
 use serde_json::json;
 
 /// So long do the commands sleep, in seconds: a number that tells them from all other processes.
@@ -54,6 +54,8 @@ async fn main() {
             "| {what:<32} | {half:>9.2} | {most:>6.2} | {all:>10.2} | {:>14.2} |",
             ratio(half * 1e3, baseline)
         );
+        let name = format!("cancel/{}", what.replace([' ', ':', '\''], "_"));
+        figure(&name, half, "ms", Some(ratio(half * 1e3, baseline)));
     };
     row("nothing: an ordinary run", &mut ordinary);
     for (what, prompt, event) in CASES {

@@ -3,7 +3,7 @@
 //! Sizes are estimated once for every entry, so this is a cost of every message, not of every request.
 
 use greenroom::kernel::size::{Estimator, text_tokens};
-use greenroom_tests::measure::{ratio, scaled, time_of, title};
+use greenroom_tests::measure::{figure, ratio, scaled, time_of, title};
 
 fn main() {
     title("estimating the size of texts, in MB/s", "characters / 4 over the same text");
@@ -32,5 +32,6 @@ fn main() {
         };
         let (char4, classes) = (rate(Estimator::Char4), rate(Estimator::Classes));
         println!("| {name:<7} | {char4:>10.0} | {classes:>12.0} | {:>5.2} |", ratio(classes, char4));
+        figure(&format!("estimate/{name}/classes"), classes, "MB/s", Some(ratio(classes, char4)));
     }
 }

@@ -1,24 +1,29 @@
 //! A fleet: many agents at once, each with several runs of one tool call.
 //!
-//! The baseline makes the same number of model calls with a bare HTTP client and reads the answers as bytes: no
-//! actors, no log, no events, nothing parsed. The CPU time of the simulated model, which runs in this process, is
-//! in every row.
+//! The baseline is a loop without a runtime: it makes the same model calls with a bare HTTP client, parses their streams
+//! and keeps the messages; no log, no events, no checks. The model has a process of its own and is in no row. Each row is
+//! a process of its own too, and the rows take turns.
 
 mod bare;
+mod mock_server;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use greenroom::prelude::*;
-use greenroom::provider::{OpenAi, OpenAiOptions, Provider};
-use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
-use greenroom_tests::measure::{cpu_s, ratio, rss_mib, scaled, title};
+use greenroom::provider::{OpenAi, OpenAiOptions};
+use greenroom_tests::measure::{
+    argument, cpu_s, figure, in_own_process, middle, ratio, rss_mib, scaled, title,
+};
+use mock_server::MockServer;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-const TURNS: usize = 5;
-const IN_FLIGHT: usize = 64;
+const RUNS: usize = 5;
+/// The pieces of an answer's text.
+const PIECES: usize = 22;
+const ROUNDS: usize = 3;
 
 /// Looks something up.
 #[derive(Deserialize, JsonSchema)]
@@ -27,92 +32,93 @@ struct Look {
     up: String,
 }
 
-/// What one way took: runs a second, CPU time a run in µs, memory in MiB with all sessions alive.
-type Figures = [f64; 3];
+/// The ways in which the fleet is run, and how many calls are in flight.
+const WAYS: [(&str, usize); 5] =
+    [("bare", 64), ("memory", 64), ("disk", 64), ("memory", 1_000), ("disk", 1_000)];
 
-/// The ways in which the fleet is run, each in a process of its own, so that none inherits another's memory.
-const WAYS: [&str; 3] = ["bare", "http", "in_process"];
+/// What one way took: runs a second, CPU time a run in µs, memory in MiB with all sessions alive, memory an agent in KiB.
+type Figures = [f64; 4];
 
 fn main() {
+    mock_server::serve_if_asked();
     let agents = scaled(1_000);
-    if let Some(way) = std::env::args().find_map(|argument| argument.strip_prefix("way=").map(str::to_owned))
-    {
+    if let Some(way) = argument("way") {
+        let in_flight = argument("in_flight").and_then(|number| number.parse().ok()).expect("a number");
         let runtime = tokio::runtime::Runtime::new().expect("threads");
-        let figures = runtime.block_on(measured(&way, agents));
+        let figures = runtime.block_on(measured(&way, in_flight, agents));
         println!("{}", figures.map(|figure| figure.to_string()).join(" "));
         return;
     }
-    let what =
-        format!("{agents} agents, {TURNS} runs each, 2 model calls a run, {IN_FLIGHT} calls in flight");
-    title(&what, "a bare HTTP client that makes the same calls");
-    println!("|            | runs/s | ratio | CPU µs/run | ratio | RSS MiB |");
-    println!("|------------|---------|-------|-------------|-------|---------|");
-    let mut baseline = None;
-    for way in WAYS {
-        let [runs_per_s, cpu_us, rss_mib] = in_own_process(way);
-        let bare = *baseline.get_or_insert([runs_per_s, cpu_us, rss_mib]);
-        let (faster, dearer) = (ratio(runs_per_s, bare[0]), ratio(cpu_us, bare[1]));
+    title(
+        &format!("{agents} agents, {RUNS} runs each, 2 model calls a run"),
+        "a loop over a bare HTTP client that makes the same calls and parses their streams",
+    );
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        rounds.push(WAYS.map(|(way, in_flight)| {
+            let (way, in_flight) = (format!("way={way}"), format!("in_flight={in_flight}"));
+            let figures: Figures =
+                in_own_process(&[&way, &in_flight]).try_into().expect("as many figures as were given");
+            figures
+        }));
+    }
+    println!("|        | in flight | runs/s | ratio | CPU µs/run | ratio | RSS MiB | KiB/agent |");
+    println!("|--------|-----------|--------|-------|------------|-------|---------|-----------|");
+    for (index, (way, in_flight)) in WAYS.into_iter().enumerate() {
+        let of = |column: usize| middle(&rounds.iter().map(|round| round[index][column]).collect::<Vec<_>>());
+        let against = |column: usize, other: usize| {
+            let ratios: Vec<_> =
+                rounds.iter().map(|round| ratio(round[index][column], round[other][column])).collect();
+            middle(&ratios)
+        };
+        let (faster, dearer) = (against(0, 0), against(1, 0));
         println!(
-            "| {way:<10} | {runs_per_s:>7.0} | {faster:>5.2} | {cpu_us:>11.0} | {dearer:>5.2} | {rss_mib:>7.0} |"
+            "| {way:<6} | {in_flight:>9} | {:>6.0} | {faster:>5.2} | {:>10.0} | {dearer:>5.2} | {:>7.0} | {:>9.1} |",
+            of(0),
+            of(1),
+            of(2),
+            of(3)
         );
+        let name = format!("fleet/{way}_{in_flight}");
+        figure(&format!("{name}/rate"), of(0), "runs/s", Some(faster));
+        figure(&format!("{name}/cpu"), of(1), "µs/run", Some(dearer));
+        figure(&format!("{name}/memory"), of(3), "KiB/agent", Some(against(3, 0)));
+        if in_flight == 1_000 {
+            // The same store with 64 in flight is two rows above.
+            figure(&format!("{name}/rate_against_64"), of(0), "runs/s", Some(against(0, index - 2)));
+        }
     }
 }
 
-fn in_own_process(way: &str) -> Figures {
-    let this = std::env::current_exe().expect("this program has a name");
-    let output = std::process::Command::new(this)
-        .args(std::env::args().skip(1))
-        .arg(format!("way={way}"))
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .expect("this program runs");
-    assert!(output.status.success(), "{way} failed");
-    let figures = String::from_utf8_lossy(&output.stdout);
-    let figures: Vec<f64> =
-        figures.split_whitespace().map(|figure| figure.parse().expect("a number")).collect();
-    figures.try_into().expect("three figures")
-}
-
-async fn measured(way: &str, agents: usize) -> Figures {
-    let model = simulator();
-    let server = model.serve().await.expect("a port");
-    let (began, cpu) = (Instant::now(), cpu_s());
+async fn measured(way: &str, in_flight: usize, agents: usize) -> Figures {
+    let server = MockServer::start(PIECES, Duration::ZERO);
+    let (began, cpu, rss) = (Instant::now(), cpu_s(), rss_mib());
     let rss_mib = match way {
-        "bare" => bare_calls(server.base_url().to_string(), agents).await,
-        "http" => {
-            let options = OpenAiOptions {
-                base_url: server.base_url(),
-                prompt_cache_key: Some(true),
-                ..OpenAiOptions::default()
-            };
-            run(Arc::new(OpenAi::new(options).expect("a provider")), agents).await
-        }
-        _ => run(model.provider(), agents).await,
+        "bare" => bare_fleet(&server, in_flight, agents).await,
+        _ => fleet(&server, in_flight, agents, way == "disk").await,
     };
-    model.assert_clean();
-    #[expect(clippy::cast_precision_loss, reason = "a few thousand runs")]
-    let runs = (agents * TURNS) as f64;
-    [runs / began.elapsed().as_secs_f64(), (cpu_s() - cpu) * 1e6 / runs, rss_mib]
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+    let (runs, agents) = ((agents * RUNS) as f64, agents as f64);
+    [
+        runs / began.elapsed().as_secs_f64(),
+        (cpu_s() - cpu) * 1e6 / runs,
+        rss_mib,
+        (rss_mib - rss) * 1024.0 / agents,
+    ]
 }
 
-fn simulator() -> Simulator {
-    let script = Function(|_: &SeenRequest, call: CallInfo| match call.session_call % 2 {
-        0 => Said::call("look", &json!({ "up": "word" })),
-        _ => Said::text("Found it on page seven, third line."),
-    });
-    Simulator::new(SimulatorOptions { log_capacity: 0, ..SimulatorOptions::new(script) })
-}
-
-/// The fleet through the runtime, with a store on disk; gives the memory with all sessions alive.
-async fn run(provider: Arc<dyn Provider>, agents: usize) -> f64 {
+/// The fleet through the runtime; gives the memory with all sessions alive.
+async fn fleet(server: &MockServer, in_flight: usize, agents: usize, on_disk: bool) -> f64 {
     let dir = tempfile::tempdir().expect("a folder");
-    let runtime = Runtime::builder()
-        .provider_with(provider, IN_FLIGHT)
-        .data_dir(dir.path())
-        .idle_after(Duration::ZERO)
-        .start()
-        .await
-        .expect("a runtime");
+    let options = OpenAiOptions {
+        base_url: server.base_url.parse().expect("a URL"),
+        prompt_cache_key: Some(true),
+        ..OpenAiOptions::default()
+    };
+    let provider = Arc::new(OpenAi::new(options).expect("a provider"));
+    let builder = Runtime::builder().provider_with(provider, in_flight).idle_after(Duration::ZERO);
+    let builder = if on_disk { builder.data_dir(dir.path()) } else { builder.in_memory() };
+    let runtime = builder.start().await.expect("a runtime");
     let agent = Agent::new("simulated")
         .instructions("Look things up.")
         .context_window(128_000)
@@ -122,8 +128,9 @@ async fn run(provider: Arc<dyn Provider>, agents: usize) -> f64 {
         let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
         tokio::spawn(async move {
             let session = runtime.open(&format!("agent-{number}"), agent).await.expect("a session");
-            for _ in 0..TURNS {
-                session.prompt("Where is the word?").await.expect("an answer");
+            for _ in 0..RUNS {
+                let reply = session.prompt("Where is the word?").await.expect("an answer");
+                assert_eq!(reply.steps, 2);
             }
         })
     });
@@ -136,33 +143,35 @@ async fn run(provider: Arc<dyn Provider>, agents: usize) -> f64 {
 }
 
 /// The same calls, bare; gives the memory at the end.
-async fn bare_calls(base_url: String, agents: usize) -> f64 {
-    let client = bare::client(IN_FLIGHT);
-    let places = Arc::new(Semaphore::new(IN_FLIGHT));
-    let url = format!("{base_url}/chat/completions");
+async fn bare_fleet(server: &MockServer, in_flight: usize, agents: usize) -> f64 {
+    let client = bare::client(in_flight);
+    let places = Arc::new(Semaphore::new(in_flight));
+    let url: Arc<str> = format!("{}/chat/completions", server.base_url).into();
     let each = (0..agents).map(|number| {
-        let (client, places, url) = (client.clone(), Arc::clone(&places), url.clone());
+        let (client, places, url) = (client.clone(), Arc::clone(&places), Arc::clone(&url));
         tokio::spawn(async move {
             let mut messages = vec![json!({ "role": "system", "content": "Look things up." })];
-            for run in 0..TURNS {
+            for run in 0..RUNS {
                 messages.push(json!({ "role": "user", "content": "Where is the word?" }));
-                bare_call(&client, &places, &url, number, &messages).await;
+                let called = bare_call(&client, &places, &url, number, &messages).await;
+                let look: Look = serde_json::from_str(&called.arguments).expect("arguments");
                 let id = format!("call_{run}");
                 let call = json!({
                     "id": id, "type": "function",
-                    "function": { "name": "look", "arguments": "{\"up\":\"word\"}" },
+                    "function": { "name": "look", "arguments": called.arguments },
                 });
                 messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] }));
-                messages.push(json!({ "role": "tool", "tool_call_id": id, "content": "word is on page 7" }));
-                bare_call(&client, &places, &url, number, &messages).await;
-                let found = "Found it on page seven, third line.";
-                messages.push(json!({ "role": "assistant", "content": found }));
+                let result = format!("{} is on page 7", look.up);
+                messages.push(json!({ "role": "tool", "tool_call_id": id, "content": result }));
+                let answer = bare_call(&client, &places, &url, number, &messages).await;
+                assert_eq!(answer.pieces, PIECES);
+                messages.push(json!({ "role": "assistant", "content": answer.text }));
             }
+            messages
         })
     });
-    for agent in join_all(each).await {
-        agent.expect("no agent panics");
-    }
+    let conversations = join_all(each).await;
+    assert!(conversations.iter().all(Result::is_ok), "no agent panics");
     rss_mib()
 }
 
@@ -172,7 +181,7 @@ async fn bare_call(
     url: &str,
     number: usize,
     messages: &[Value],
-) {
+) -> bare::BareAnswer {
     let _place = places.acquire().await.expect("never closed");
     let tool = json!({
         "type": "function",
@@ -184,8 +193,5 @@ async fn bare_call(
         "model": "simulated", "messages": messages, "tools": [tool], "stream": true,
         "stream_options": { "include_usage": true }, "prompt_cache_key": format!("bare-{number}"),
     });
-    let request = client.post(url).header("content-type", "application/json").body(body.to_string());
-    let response = request.send().await.expect("an answer");
-    assert!(response.status().is_success(), "{}", response.status());
-    response.bytes().await.expect("a whole answer");
+    bare::answer(client, url, body.to_string()).await
 }

@@ -59,9 +59,66 @@ pub fn is_measuring() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-/// `full` in a real run, a fraction of it otherwise.
+/// Whether this is a short run, which shows that all works and gives rough figures: `cargo xtask bench --quick`.
+pub fn is_quick() -> bool {
+    std::env::args().any(|argument| argument == "--quick")
+}
+
+/// `full` in a real run, a tenth of it in a quick one, and less where nothing is measured.
 pub fn scaled(full: usize) -> usize {
-    if is_measuring() { full } else { (full / 50).max(2) }
+    match (is_measuring(), is_quick()) {
+        (true, false) => full,
+        (true, true) => (full / 10).max(2),
+        (false, _) => (full / 50).max(2),
+    }
+}
+
+/// Gives a figure to `cargo xtask bench`, which reads these lines: its name (`bench/row/what`), its value and unit, and
+/// its ratio to the baseline of the same run, where there is one. Nothing is said where nothing is measured.
+pub fn figure(name: &str, value: f64, unit: &str, ratio: Option<f64>) {
+    if is_measuring() {
+        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.4}"));
+        println!("figure\t{name}\t{value:.4}\t{unit}\t{ratio}");
+    }
+}
+
+/// The middle one of some figures.
+///
+/// # Panics
+/// Without any figures.
+pub fn middle(figures: &[f64]) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// The value of the argument `name=value`.
+pub fn argument(name: &str) -> Option<String> {
+    std::env::args().find_map(|argument| Some(argument.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+}
+
+/// Runs this program anew with more arguments of its own, and gives the numbers in the last line that it says: memory
+/// that one way of doing something took is not inherited by the next.
+///
+/// # Panics
+/// If the other process fails.
+pub fn in_own_process(arguments: &[&str]) -> Vec<f64> {
+    let this = std::env::current_exe().expect("this program has a name");
+    let output = std::process::Command::new(this)
+        .args(std::env::args().skip(1))
+        .args(arguments)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .expect("this program runs");
+    assert!(output.status.success(), "{arguments:?} failed");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let last = said.lines().last().unwrap_or_default();
+    last.split_whitespace().map(|figure| figure.parse().expect("a number")).collect()
+}
+
+/// How many open descriptors this process has; 0 where the system does not say.
+pub fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
 /// Says what is measured, on what, against what.
@@ -69,6 +126,10 @@ pub fn title(what: &str, baseline: &str) {
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     println!(
         "{what}\nbaseline: {baseline}; {cpus} CPUs{}\n",
-        if is_measuring() { "" } else { " (not measuring)" }
+        match (is_measuring(), is_quick()) {
+            (true, false) => "",
+            (true, true) => " (a quick run)",
+            (false, _) => " (not measuring)",
+        }
     );
 }

@@ -5,7 +5,7 @@
 //! the machine does.
 
 mod bare;
-mod piece_server;
+mod mock_server;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,11 @@ use futures_util::stream;
 use greenroom::kernel::Message;
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider, Purpose, ReplyEvent, Request};
-use greenroom_tests::measure::{cpu_s, ratio, scaled, title};
-use piece_server::{PIECES, PieceServer};
+use greenroom_tests::measure::{cpu_s, figure, ratio, scaled, title};
+use mock_server::MockServer;
 
+/// The pieces of one answer.
+const PIECES: usize = 200;
 /// How many answers stream at the same time.
 const IN_FLIGHT: usize = 64;
 
@@ -32,7 +34,7 @@ enum Way {
 const WAYS: [Way; 3] = [Way::Bare, Way::Provider, Way::Session];
 
 fn main() {
-    piece_server::serve_if_asked();
+    mock_server::serve_if_asked();
     title(
         &format!("one streamed piece: answers of {PIECES} pieces, {IN_FLIGHT} at a time"),
         "a bare HTTP client that parses the same stream",
@@ -40,15 +42,15 @@ fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
         println!("pieces as fast as they can be read:");
-        table(Duration::ZERO, scaled(2_000)).await;
+        table("at_once", Duration::ZERO, scaled(2_000)).await;
         println!("a piece a millisecond:");
-        table(Duration::from_millis(1), scaled(500)).await;
+        table("each_ms", Duration::from_millis(1), scaled(500)).await;
     });
 }
 
-async fn table(pause: Duration, answers: usize) {
+async fn table(row: &str, pause: Duration, answers: usize) {
     const ROUNDS: usize = 5;
-    let server = PieceServer::start(pause);
+    let server = MockServer::start(PIECES, pause);
     let client = bare::client(IN_FLIGHT);
     let base_url = server.base_url.parse().expect("a URL");
     let provider = OpenAi::new(OpenAiOptions { base_url, ..OpenAiOptions::default() }).expect("a provider");
@@ -112,53 +114,18 @@ async fn table(pause: Duration, answers: usize) {
             own[ROUNDS / 2],
             ratios[ROUNDS / 2]
         );
+        figure(&format!("pieces/{row}/{name}"), own[ROUNDS / 2], "µs", Some(ratios[ROUNDS / 2]));
     }
     println!();
     runtime.shutdown().await.expect("an orderly end");
     subscriber.await.expect("the subscriber does not panic");
 }
 
-/// What a bare client reads of a chunk.
-#[derive(serde::Deserialize)]
-struct Chunk {
-    choices: Vec<Choice>,
-}
-
-#[derive(serde::Deserialize)]
-struct Choice {
-    delta: Delta,
-}
-
-#[derive(serde::Deserialize)]
-struct Delta {
-    content: Option<String>,
-}
-
 async fn bare_answer(client: &reqwest::Client, url: &str) {
     let body = r#"{"model":"bench","messages":[{"role":"user","content":"go on"}],"stream":true}"#;
-    let request = client.post(url).header("content-type", "application/json").body(body);
-    let mut body = request.send().await.expect("an answer").bytes_stream();
-    let (mut unread, mut text, mut pieces) = (Vec::new(), String::new(), 0);
-    while let Some(bytes) = body.next().await {
-        unread.extend_from_slice(&bytes.expect("a whole answer"));
-        let mut read = 0;
-        while let Some(end) = unread[read..].windows(2).position(|bytes| bytes == b"\n\n") {
-            let event = &unread[read..read + end];
-            read += end + 2;
-            let data = event.strip_prefix(b"data: ").expect("data");
-            if data == b"[DONE]" {
-                continue;
-            }
-            let chunk: Chunk = serde_json::from_slice(data).expect("a chunk");
-            if let Some(more) = chunk.choices.into_iter().next().and_then(|choice| choice.delta.content) {
-                text.push_str(&more);
-                pieces += 1;
-            }
-        }
-        unread.drain(..read);
-    }
-    assert_eq!(pieces, PIECES);
-    std::hint::black_box(text);
+    let answer = bare::answer(client, url, body.to_owned()).await;
+    assert_eq!(answer.pieces, PIECES);
+    std::hint::black_box(answer);
 }
 
 async fn provider_answer(provider: &OpenAi) {

@@ -13,11 +13,12 @@ use greenroom::kernel::settings::{CompactionSettings, Occasion};
 use greenroom::prelude::*;
 use greenroom::store::{Store, StoreOptions};
 use greenroom_tests::history;
-use greenroom_tests::measure::{median, micros, ratio, scaled, time_of, title};
+use greenroom_tests::measure::{figure, median, micros, ratio, scaled, time_of, title};
 
 /// The live part of every session, in messages.
 const LIVE: usize = 200;
-const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
+/// The first one has nothing but its live part.
+const SIZES: [usize; 4] = [0, 1_000, 10_000, 100_000];
 
 #[tokio::main]
 async fn main() {
@@ -52,6 +53,9 @@ async fn main() {
             ratio(*whole, first.2),
             ratio(*open, first.3),
         );
+        let name = format!("plan_cost/{older}");
+        figure(&format!("{name}/plan"), *held, "µs", Some(ratio(*held, rows[1].1)));
+        figure(&format!("{name}/open"), *open, "µs", Some(ratio(*open, first.3)));
     }
 }
 

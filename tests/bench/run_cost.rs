@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use greenroom::prelude::*;
 use greenroom::store::{Store, StoreOptions};
 use greenroom_tests::history;
-use greenroom_tests::measure::{median, micros, percentile, ratio, scaled, title};
+use greenroom_tests::measure::{figure, median, micros, percentile, ratio, scaled, title};
 
 /// The live part of the sessions of the first table, in messages.
 const LIVE: usize = 60;
@@ -47,6 +47,9 @@ where
             memory.1,
             ratio(memory.0, in_memory[0].0),
         );
+        let name = format!("run_cost/{}_{size}", column.replace(' ', "_"));
+        figure(&format!("{name}/disk"), disk.0, "µs", Some(ratio(disk.0, on_disk[0].0)));
+        figure(&format!("{name}/memory"), memory.0, "µs", Some(ratio(memory.0, in_memory[0].0)));
     }
     println!();
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use greenroom::prelude::*;
-use greenroom_tests::measure::{median, micros, percentile, ratio, scaled, time_of, title};
+use greenroom_tests::measure::{figure, median, micros, percentile, ratio, scaled, time_of, title};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Dispatch, Event, Metadata, Subscriber};
@@ -76,6 +76,7 @@ fn main() {
         let (half, most) = (micros(median(times)), micros(percentile(times, 90)));
         base = if base > 0.0 { base } else { half };
         println!("| {name:<22} | {half:>5.1} | {most:>6.1} | {:>5.2} |", ratio(half, base));
+        figure(&format!("spans/{}", name.replace(' ', "_")), half, "µs", Some(ratio(half, base)));
     }
     count.store(0, Ordering::Relaxed);
     let runs_counted = tracing::dispatcher::with_default(&counter(true), || runs().len()) as u64;

@@ -1,7 +1,8 @@
 //! Durable appends a second: the store's group commit with ever more writers.
 //!
-//! The baseline is what a program does by itself: one file, one `fdatasync` for every record of the same size.
-//! Each writer has a session of its own and waits for every acknowledgement before its next append.
+//! The baseline does what a log must at the least: one file, and one thread that writes whatever waits in one go, syncs
+//! it once and acknowledges it. In both, each writer waits for every acknowledgement before its next append. They are
+//! measured by turns: what a disk does in a second changes with what else it does.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,73 +11,105 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use greenroom::kernel::{Block, Entry, EntryId, EntryKind, Message};
 use greenroom::store::{Batch, Head, Store, StoreOptions};
-use greenroom_tests::measure::{ratio, scaled, title};
+use greenroom_tests::measure::{cpu_s, figure, middle, ratio, scaled, title};
+use tokio::sync::{mpsc, oneshot};
 
 /// The text of one entry, in bytes.
 const BYTES: usize = 1_024;
-/// The plain file and the store are measured by turns: what a disk does in a second changes with what else it does.
-const ROUNDS: usize = 10;
+const ROUNDS: usize = 9;
+
+/// A record to write, and who waits for it.
+type Waiting = (Vec<u8>, oneshot::Sender<()>);
 
 #[tokio::main]
 async fn main() {
-    title(
-        "durable appends of 1 KiB a second",
-        "one plain file with one writer, one fdatasync for each record",
-    );
+    title("durable appends of 1 KiB a second", "a plain file with one fdatasync for all records that wait");
     let dir = tempfile::tempdir().expect("a folder");
-    let mut file = File::create(dir.path().join("plain")).expect("a file");
+    let file = File::create(dir.path().join("plain")).expect("a file");
+    let (plain, queue) = mpsc::channel(1_024);
+    let plain_writer = std::thread::spawn(move || write_groups(file, queue));
     let (store, _) = Store::open(&StoreOptions::new(dir.path().join("store"))).expect("a store");
-    println!("| writers | plain file, appends/s | store, appends/s | ratio |");
-    println!("|---------|-----------------------|------------------|-------|");
-    for (writers, each) in [(1, 2_000), (16, 1_000), (256, 300)] {
-        let (each, plain_each) = (scaled(each).div_ceil(ROUNDS), scaled(2_000).div_ceil(ROUNDS));
-        let (mut plain_s, mut store_s) = (0.0, 0.0);
+    println!("| writers | plain file, appends/s | store, appends/s | ratio | CPU µs, plain | CPU µs, store |");
+    println!("|---------|-----------------------|------------------|-------|---------------|---------------|");
+    for (writers, each) in [(1, 2_000), (64, 1_000), (1_000, 150)] {
+        let each = scaled(each).div_ceil(ROUNDS);
+        let mut rounds = Vec::new();
         for round in 0..ROUNDS {
-            plain_s += plain_appends(&mut file, plain_each);
-            store_s += store_appends(&store, &format!("{writers}-{round}"), writers, each).await;
+            let plain = measured(writers, each, |_, _| append_plain(plain.clone(), each)).await;
+            let name = |writer| format!("{writers}-{round}-{writer}");
+            let store =
+                measured(writers, each, |writer, _| append_store(store.clone(), name(writer), each)).await;
+            rounds.push([plain, store]);
         }
-        let plain = rate(plain_each * ROUNDS, plain_s);
-        let store = rate(writers * each * ROUNDS, store_s);
-        println!("| {writers:>7} | {plain:>21.0} | {store:>16.0} | {:>5.2} |", ratio(store, plain));
+        let of = |way: usize, column: usize| {
+            middle(&rounds.iter().map(|round| round[way][column]).collect::<Vec<_>>())
+        };
+        let ratios: Vec<_> = rounds.iter().map(|[plain, store]| ratio(store[0], plain[0])).collect();
+        let ratio = middle(&ratios);
+        println!(
+            "| {writers:>7} | {:>21.0} | {:>16.0} | {ratio:>5.2} | {:>13.1} | {:>13.1} |",
+            of(0, 0),
+            of(1, 0),
+            of(0, 1),
+            of(1, 1)
+        );
+        figure(&format!("store/append_{writers}"), of(1, 0), "appends/s", Some(ratio));
     }
     store.close().await.expect("an orderly end");
+    drop(plain);
+    plain_writer.join().expect("the writer does not panic");
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts are small")]
-fn rate(count: usize, seconds: f64) -> f64 {
-    count as f64 / seconds
-}
-
-/// Appends one after another to a plain file; gives the seconds.
-fn plain_appends(file: &mut File, count: usize) -> f64 {
-    let record = vec![b'x'; BYTES];
-    let began = Instant::now();
-    for _ in 0..count {
-        file.write_all(&record).expect("room");
-        file.sync_data().expect("a disk");
-    }
-    began.elapsed().as_secs_f64()
-}
-
-/// Each writer appends to a new session; gives the seconds until all are done.
-async fn store_appends(store: &Store, name: &str, writers: usize, each: usize) -> f64 {
-    let began = Instant::now();
-    let work = (0..writers).map(|writer| {
-        let (store, session) = (store.clone(), format!("{name}-{writer}"));
-        tokio::spawn(async move {
-            for number in 0..each as u64 {
-                let kind = EntryKind::message(Message::User(vec![Block::Text("x".repeat(BYTES))]));
-                let parent = number.checked_sub(1).map(EntryId);
-                let id = EntryId(number);
-                let entry = Entry { id, parent, at_ms: 1, tokens: 300, origin: None, kind };
-                let head = Head { entries: number + 1, leaf: Some(id), ..Head::default() };
-                let batch = Batch { entries: vec![entry], head, key: None };
-                store.append(&session, batch).await.expect("an acknowledgement");
-            }
-        })
-    });
+/// Appends a second, and CPU time of one in µs.
+async fn measured<F>(writers: usize, each: usize, writer: impl Fn(usize, usize) -> F) -> [f64; 2]
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (began, cpu) = (Instant::now(), cpu_s());
+    let work = (0..writers).map(|number| tokio::spawn(writer(number, each)));
     for writer in join_all(work).await {
         writer.expect("no writer panics");
     }
-    began.elapsed().as_secs_f64()
+    #[expect(clippy::cast_precision_loss, reason = "counts are small")]
+    let appends = (writers * each) as f64;
+    [appends / began.elapsed().as_secs_f64(), (cpu_s() - cpu) * 1e6 / appends]
+}
+
+/// Writes whatever waits together, and syncs it once.
+fn write_groups(mut file: File, mut queue: mpsc::Receiver<Waiting>) {
+    let mut bytes = Vec::new();
+    while let Some(first) = queue.blocking_recv() {
+        let mut group = vec![first];
+        while let Ok(next) = queue.try_recv() {
+            group.push(next);
+        }
+        bytes.clear();
+        group.iter().for_each(|(record, _)| bytes.extend_from_slice(record));
+        file.write_all(&bytes).expect("room");
+        file.sync_data().expect("a disk");
+        for (_, done) in group {
+            done.send(()).expect("the writer waits");
+        }
+    }
+}
+
+async fn append_plain(file: mpsc::Sender<Waiting>, count: usize) {
+    for _ in 0..count {
+        let (done, written) = oneshot::channel();
+        file.send((vec![b'x'; BYTES], done)).await.expect("the writer lives");
+        written.await.expect("it is written");
+    }
+}
+
+/// Appends to a session of its own.
+async fn append_store(store: Store, session: String, count: usize) {
+    for number in 0..count as u64 {
+        let kind = EntryKind::message(Message::User(vec![Block::Text("x".repeat(BYTES))]));
+        let parent = number.checked_sub(1).map(EntryId);
+        let id = EntryId(number);
+        let entry = Entry { id, parent, at_ms: 1, tokens: 300, origin: None, kind };
+        let head = Head { entries: number + 1, leaf: Some(id), ..Head::default() };
+        let batch = Batch { entries: vec![entry], head, key: None };
+        store.append(&session, batch).await.expect("an acknowledgement");
+    }
 }

@@ -4,6 +4,7 @@
 //! that fails ends the run with its output, and its time is still shown.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool shows what it does")]
 
+mod bench;
 mod mutants;
 mod run;
 mod simulate;
@@ -23,6 +24,8 @@ cargo xtask simulate --seed N                      a simulated life, with its tr
 cargo xtask simulate --runs N [--from N]           many of them
 cargo xtask kills [--runs N]                       a real process, killed N times (2,000)
 cargo xtask mutations [--runs N]                   a store, damaged N times (10,000)
+cargo xtask bench [NAME]... [--quick]              measures, and writes docs/performance.md; `--list` names the
+                                                   benchmarks, `--page` only writes the page anew
 cargo xtask mutants [FILE]...                      what no test notices when these files are changed; by hand, since
                                                    it takes hours; needs `cargo install cargo-mutants --locked`";
 
@@ -43,6 +46,7 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
         Some("simulate") => simulate::simulate(arguments),
         Some("kills") => simulate::kills(arguments),
         Some("mutations") => simulate::mutations(arguments),
+        Some("bench") => bench::bench(arguments),
         Some("mutants") => mutants::mutants(arguments),
         Some("steps") => {
             for step in STEPS {

@@ -1,0 +1,150 @@
+//! What sessions cost in memory: live ones with nothing to do, and sleeping ones.
+//!
+//! The baseline of live sessions is four bare actors each, which have no state. Each row is a process of its own.
+
+mod canned;
+
+use std::alloc::System;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use greenroom::prelude::*;
+use greenroom_tests::measure::{argument, figure, in_own_process, ratio, rss_mib, scaled, title};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+#[global_allocator]
+static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// How many are opened at a time.
+const AT_ONCE: usize = 64;
+/// So many have come and gone before sleeping sessions are measured: caches are as full as they become by them.
+const WARM: usize = 2_000;
+
+#[tokio::main]
+async fn main() {
+    if let Some(way) = argument("way") {
+        let count = argument("count").and_then(|count| count.parse().ok()).expect("a number");
+        let before = Memory::now();
+        let (from, held) = match way.as_str() {
+            "actors" => (before, actors(count).await),
+            "idle" => (before, idle(count).await),
+            _ => sleeping(count).await,
+        };
+        let [rss, heap] = Memory::now().since(from, count);
+        drop(held);
+        println!("{rss} {heap}");
+        return;
+    }
+    title("memory of a session", "four bare actors without a state");
+    println!("|                         | sessions | RSS, bytes each | allocated, bytes each | ratio of RSS |");
+    println!("|-------------------------|----------|-----------------|-----------------------|--------------|");
+    for count in [1_000, 20_000].map(scaled) {
+        let actors = row("4 bare actors", "actors", count, None);
+        let idle = row("live, nothing to do", "idle", count, Some(actors[0]));
+        figure(&format!("memory/idle_{count}"), idle[0], "bytes", Some(ratio(idle[0], actors[0])));
+    }
+    let count = scaled(100_000);
+    let [rss, heap] = row("asleep", "asleep", count, None);
+    figure("memory/asleep/rss", rss, "bytes", None);
+    figure("memory/asleep/allocated", heap, "bytes", None);
+}
+
+fn row(name: &str, way: &str, count: usize, baseline: Option<f64>) -> [f64; 2] {
+    let figures = in_own_process(&[&format!("way={way}"), &format!("count={count}")]);
+    let [rss, heap] = figures[..] else { panic!("two figures, and not {figures:?}") };
+    let times = baseline.map_or_else(String::new, |baseline| format!("{:.2}", ratio(rss, baseline)));
+    println!("| {name:<23} | {count:>8} | {rss:>15.0} | {heap:>21.0} | {times:>12} |");
+    [rss, heap]
+}
+
+/// The memory of this process, in bytes.
+#[derive(Clone, Copy)]
+struct Memory {
+    rss: f64,
+    allocated: f64,
+}
+
+impl Memory {
+    fn now() -> Self {
+        let stats = COUNTED.stats();
+        #[expect(clippy::cast_precision_loss, reason = "less than an exabyte")]
+        let allocated = stats.bytes_allocated as f64 - stats.bytes_deallocated as f64;
+        Self { rss: rss_mib() * 1024.0 * 1024.0, allocated }
+    }
+
+    fn since(self, before: Self, count: usize) -> [f64; 2] {
+        #[expect(clippy::cast_precision_loss, reason = "a hundred thousand")]
+        let count = count as f64;
+        [(self.rss - before.rss) / count, (self.allocated - before.allocated) / count]
+    }
+}
+
+struct Bare;
+
+impl Actor for Bare {
+    type Msg = ();
+    type State = ();
+    type Arguments = ();
+
+    async fn pre_start(&self, _: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+}
+
+type Held = Box<dyn std::any::Any>;
+
+async fn actors(count: usize) -> Held {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let (parent, _) = Actor::spawn(None, Bare, ()).await.expect("an actor");
+        for _ in 0..3 {
+            all.push(Actor::spawn_linked(None, Bare, (), parent.get_cell()).await.expect("an actor").0);
+        }
+        all.push(parent);
+    }
+    Box::new(all)
+}
+
+async fn idle(count: usize) -> Held {
+    let builder = Runtime::builder().provider(Arc::new(canned::Canned)).in_memory();
+    let runtime = builder.idle_after(Duration::ZERO).start().await.expect("a runtime");
+    let agent = Arc::new(Agent::new("bench"));
+    let sessions: Vec<SessionHandle> = stream::iter(0..count)
+        .map(|number| {
+            let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
+            async move { runtime.open(&format!("session-{number:06}"), agent).await.expect("a session") }
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    Box::new((runtime, sessions))
+}
+
+/// Sessions that answered one prompt and sleep; and the memory before them.
+async fn sleeping(count: usize) -> (Memory, Held) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let builder = Runtime::builder().provider(Arc::new(canned::Canned)).data_dir(dir.path());
+    let runtime = builder.idle_after(Duration::ZERO).start().await.expect("a runtime");
+    let agent = Arc::new(Agent::new("bench"));
+    let live_and_sleep = async |numbers: std::ops::Range<usize>| {
+        stream::iter(numbers)
+            .for_each_concurrent(AT_ONCE, |number| {
+                let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
+                async move {
+                    let id = format!("session-{number:06}");
+                    let session = runtime.open(&id, agent).await.expect("a session");
+                    session.prompt("go on").await.expect("an answer");
+                    runtime.close(&id).await.expect("it sleeps");
+                }
+            })
+            .await;
+    };
+    live_and_sleep(0..WARM).await;
+    let before = Memory::now();
+    live_and_sleep(WARM..WARM + count).await;
+    assert!(runtime.live().await.expect("it lives").is_empty(), "all sleep");
+    (before, Box::new((runtime, dir)))
+}

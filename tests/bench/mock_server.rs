@@ -1,0 +1,159 @@
+//! A model in a process of its own, for benchmarks of what asking it costs: it streams canned answers. It first calls a
+//! tool where the request offers one and no result has come yet, and it summarises where it is asked to.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use greenroom_tests::measure::argument;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// The argument that makes a benchmark be the server: the pieces of an answer, and the pause after each in microseconds.
+const SERVE: &str = "serve-mock";
+
+/// A running server, which ends with this value.
+pub(crate) struct MockServer {
+    child: Child,
+    /// The URL of its API.
+    pub(crate) base_url: String,
+}
+
+impl MockServer {
+    /// Starts this program anew, as a server that answers in so many pieces and pauses so long after each.
+    pub(crate) fn start(pieces: usize, pause: Duration) -> Self {
+        let this = std::env::current_exe().expect("this program has a name");
+        let mut child = Command::new(this)
+            .arg(format!("{SERVE}={pieces},{}", pause.as_micros()))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program runs");
+        let mut port = String::new();
+        let output = child.stdout.take().expect("it is piped");
+        BufReader::new(output).read_line(&mut port).expect("the server says its port");
+        let base_url = format!("http://127.0.0.1:{}/v1", port.trim());
+        Self { child, base_url }
+    }
+}
+
+impl Drop for MockServer {
+    fn drop(&mut self) {
+        let _is_gone_already = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+/// Serves and never returns, if that is what this process was started for.
+pub(crate) fn serve_if_asked() {
+    let Some(form) = argument(SERVE) else { return };
+    let (pieces, pause) = form.split_once(',').expect("two numbers");
+    let pieces: usize = pieces.parse().expect("a number of pieces");
+    let pause = Duration::from_micros(pause.parse().expect("a number of microseconds"));
+    let answers: &'static Answers = Box::leak(Box::new(Answers::new(pieces)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.expect("a thread").block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        println!("{}", listener.local_addr().expect("it is bound").port());
+        while let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(serve(socket, answers, pause));
+        }
+    });
+}
+
+/// The pieces of each answer, each in a chunk of the body.
+struct Answers {
+    text: Vec<String>,
+    call: Vec<String>,
+    summary: Vec<String>,
+}
+
+/// What every summary says.
+const SUMMARY: &str = "## Goal\\nA parser.\\n\\n## Constraints & Preferences\\n- (none)\\n\\n## Progress\\n### Done\\n\
+    - [x] a line\\n### In Progress\\n- [ ] another\\n### Blocked\\n- (none)\\n\\n## Key Decisions\\n- **Words**: they are \
+    short.\\n\\n## Next Steps\\n1. Go on.\\n\\n## Critical Context\\n- (none)";
+/// How a request for one begins.
+const SUMMARISE: &[u8] = b"You write records of conversations";
+
+impl Answers {
+    fn new(pieces: usize) -> Self {
+        let said = |text: &str| {
+            chunk(&event(&format!("\"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":null")))
+        };
+        let mut text: Vec<String> = (0..pieces).map(|number| said(&format!(" word{number}"))).collect();
+        text.push(last("stop"));
+        let call = |function: &str| {
+            let call = format!("\"delta\":{{\"tool_calls\":[{{\"index\":0,{function}}}]}}");
+            chunk(&event(&format!("{call},\"finish_reason\":null")))
+        };
+        let begin = "\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"look\",\"arguments\":\"\"}";
+        let arguments = "\"function\":{\"arguments\":\"{\\\"up\\\":\\\"word\\\"}\"}";
+        let summary = vec![said(SUMMARY), last("stop")];
+        Self { text, summary, call: vec![call(begin), call(arguments), last("tool_calls")] }
+    }
+}
+
+async fn serve(mut socket: TcpStream, answers: &Answers, pause: Duration) {
+    socket.set_nodelay(true).expect("a socket has the option");
+    let mut request = Vec::new();
+    while read_request(&mut socket, &mut request).await {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        if socket.write_all(head.as_bytes()).await.is_err() {
+            return;
+        }
+        let chunks = match () {
+            () if wants_a_call(&request) => &answers.call,
+            () if request.windows(SUMMARISE.len()).any(|bytes| bytes == SUMMARISE) => &answers.summary,
+            () => &answers.text,
+        };
+        for (number, chunk) in chunks.iter().enumerate() {
+            if socket.write_all(chunk.as_bytes()).await.is_err() {
+                return;
+            }
+            if !pause.is_zero() && number + 1 < chunks.len() {
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+}
+
+/// Whether the request offers the tool, and its last message is no result.
+fn wants_a_call(request: &[u8]) -> bool {
+    let request = String::from_utf8_lossy(request);
+    let role = request.rfind("\"role\":\"").map(|at| &request[at + 8..]);
+    request.contains("\"tools\":[") && role.is_some_and(|role| !role.starts_with("tool"))
+}
+
+fn event(choice: &str) -> String {
+    format!(
+        "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\
+         \"model\":\"m\",\"choices\":[{{\"index\":0,{choice}}}]}}\n\n"
+    )
+}
+
+fn chunk(data: &str) -> String {
+    format!("{:x}\r\n{data}\r\n", data.len())
+}
+
+/// What ends a stream, and the body.
+fn last(finish_reason: &str) -> String {
+    let end = event(&format!("\"delta\":{{}},\"finish_reason\":\"{finish_reason}\""));
+    chunk(&(end + "data: [DONE]\n\n")) + "0\r\n\r\n"
+}
+
+/// Reads one request with its body; `false` when the client is gone.
+async fn read_request(socket: &mut TcpStream, request: &mut Vec<u8>) -> bool {
+    request.clear();
+    loop {
+        if let Some(head) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            let text = String::from_utf8_lossy(&request[..head]).to_ascii_lowercase();
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length = length.map_or(0, |length| length.parse::<usize>().expect("a length"));
+            if request.len() >= head + 4 + length {
+                return true;
+            }
+        }
+        if socket.read_buf(request).await.unwrap_or(0) == 0 {
+            return false;
+        }
+    }
+}

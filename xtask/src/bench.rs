@@ -1,0 +1,176 @@
+//! `cargo xtask bench`: runs the benchmarks, keeps their figures, and writes the table and the charts of
+//! `docs/performance.md` from them.
+//!
+//! Invariants: every figure on the page was said by a benchmark; a quick run changes no file; a figure that was not
+//! measured again keeps its date.
+
+mod chart;
+mod figures;
+mod page;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{Cargo, workspace_root};
+use figures::{Figures, Run};
+
+/// The benchmarks, and what each is about.
+const BENCHES: &[(&str, &str)] = &[
+    ("allocations", "how often a call and a run allocate"),
+    ("cancel", "how long a cancel takes"),
+    ("crowd", "many subscribers, streams, and compactions at once"),
+    ("estimate", "estimating sizes"),
+    ("fleet", "1,000 agents at work"),
+    ("memory", "live and sleeping sessions in memory"),
+    ("pieces", "one streamed piece"),
+    ("plan_cost", "planning and opening, by the length of the history"),
+    ("run_cost", "one run, by the length of the history"),
+    ("spans", "spans and log lines"),
+    ("start", "opening a store of 100,000 sessions"),
+    ("store", "durable appends"),
+];
+/// Those that run only when they are named.
+const LONG: &[(&str, &str)] = &[
+    ("growth", "whether anything grows under load; 30 minutes unless --minutes says otherwise"),
+    ("peers", "the same fleet in other libraries, and tiktoken-rs; builds tests/peers"),
+];
+
+/// Runs the named benchmarks, or all that are not long.
+pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
+    let asked = Asked::read(arguments)?;
+    if asked.lists {
+        for (name, about) in BENCHES.iter().chain(LONG) {
+            println!("{name:<12} {about}");
+        }
+        return Ok(());
+    }
+    let mut kept = Figures::read(&figures_path())?;
+    for name in &asked.names {
+        let run = Run { date: date()?, machine: machine(), load: load() };
+        let said = cargo(name, &asked).run()?;
+        let news = figures::of_output(&said)?;
+        if news.is_empty() {
+            bail!("the benchmark `{name}` gave no figure");
+        }
+        if asked.is_quick {
+            continue;
+        }
+        kept.replace(name, news, &run);
+        kept.write(&figures_path())?;
+        let samples = figures::samples(&said)?;
+        if !samples.is_empty() {
+            write(&docs().join("performance/growth.svg"), &chart::growth(&samples))?;
+        }
+    }
+    if asked.is_quick {
+        println!("\nA quick run: docs/performance.md is as it was.");
+        return Ok(());
+    }
+    let path = docs().join("performance.md");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    write(&path, &page::with_table(&text, &kept)?)?;
+    write(&docs().join("performance/goals.svg"), &chart::goals(&page::reached(&kept)))
+}
+
+/// What the command line asks for.
+struct Asked {
+    names: Vec<String>,
+    is_quick: bool,
+    minutes: Option<String>,
+    lists: bool,
+}
+
+impl Asked {
+    fn read(mut arguments: impl Iterator<Item = String>) -> Result<Self> {
+        let mut asked = Self { names: Vec::new(), is_quick: false, minutes: None, lists: false };
+        let mut only_page = false;
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--quick" => asked.is_quick = true,
+                "--list" => asked.lists = true,
+                "--page" => only_page = true,
+                "--minutes" => {
+                    let minutes = arguments.next().filter(|text| text.parse::<f64>().is_ok_and(|n| n > 0.0));
+                    asked.minutes = Some(minutes.context("--minutes needs a number")?);
+                }
+                flag if flag.starts_with('-') => {
+                    bail!("bench has no flag `{flag}`; it has --quick, --minutes N, --page and --list")
+                }
+                name if BENCHES.iter().chain(LONG).any(|(known, _)| *known == name) => {
+                    asked.names.push(argument);
+                }
+                name => bail!("there is no benchmark `{name}`: `cargo xtask bench --list` shows them"),
+            }
+        }
+        if asked.names.is_empty() && !only_page {
+            asked.names = BENCHES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        }
+        Ok(asked)
+    }
+}
+
+fn cargo(name: &str, asked: &Asked) -> Cargo {
+    let mut line = match name {
+        "peers" => vec![
+            "run",
+            "--quiet",
+            "--release",
+            "--manifest-path",
+            "tests/peers/Cargo.toml",
+            "--target-dir",
+            "target",
+            "--",
+            "--bench",
+        ],
+        _ => vec!["bench", "--quiet", "-p", "greenroom-tests", "--bench", name, "--"],
+    };
+    if asked.is_quick {
+        line.push("--quick");
+    }
+    let unless_said = if asked.is_quick { "1" } else { "30" };
+    let minutes = format!("minutes={}", asked.minutes.as_deref().unwrap_or(unless_said));
+    if name == "growth" {
+        line.push(&minutes);
+    }
+    Cargo::new(&line).without_keys()
+}
+
+fn docs() -> PathBuf {
+    workspace_root().join("docs")
+}
+
+fn figures_path() -> PathBuf {
+    docs().join("performance/figures.tsv")
+}
+
+fn write(path: &std::path::Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// Today, as `2026-11-22`.
+fn date() -> Result<String> {
+    let output = Command::new("date").args(["-u", "+%F"]).output().context("run `date`")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// How many tasks were ready to run on the machine during the last minute.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().unwrap_or("unknown").to_owned()
+}
+
+/// Processors and memory of this machine.
+fn machine() -> String {
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()));
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
+    let gib = kib.and_then(|kib| kib.parse::<u64>().ok()).map_or(0, |kib| (kib + (1 << 19)) >> 20);
+    format!("{cpus} × {}, {gib} GiB, {}", model.unwrap_or(std::env::consts::ARCH), std::env::consts::OS)
+}
