@@ -95,7 +95,8 @@ async fn run(way: &str) -> (usize, usize) {
         let (client, url) = (bare::client(1), format!("{}/chat/completions", server.base_url));
         for run in 0..=runs {
             let region = Region::new(COUNTED);
-            for body in [r#"{"messages":[{"role":"user"}],"tools":[]}"#, r#"{"messages":[{"role":"tool"}]}"#] {
+            for body in [r#"{"messages":[{"role":"user"}],"tools":[]}"#, r#"{"messages":[{"role":"tool"}]}"#]
+            {
                 std::hint::black_box(bare::answer(&client, &url, body.to_owned()).await);
             }
             add(&mut counts, run, &region);

@@ -15,15 +15,18 @@ use greenroom::CompactOptions;
 use greenroom::prelude::*;
 use greenroom::provider::{OpenAi, OpenAiOptions, Provider};
 use greenroom::store::Store;
+use greenroom_tests::history;
 use greenroom_tests::measure::{
     argument, cpu_s, figure, in_own_process, median, micros, percentile, ratio, rss_mib, scaled, title,
 };
-use greenroom_tests::history;
 use mock_server::MockServer;
 
-#[tokio::main]
-async fn main() {
+fn main() {
     mock_server::serve_if_asked();
+    tokio::runtime::Runtime::new().expect("threads").block_on(measure());
+}
+
+async fn measure() {
     if argument("way").is_some() {
         return streams().await;
     }
@@ -41,7 +44,10 @@ fn provider(server: &MockServer) -> Arc<dyn Provider> {
 
 /// Runs that many subscribers hear, half of whom never read.
 async fn fan_out() {
-    title("runs of 22 pieces, one a millisecond, heard by subscribers of which half are stalled", "one subscriber");
+    title(
+        "runs of 22 pieces, one a millisecond, heard by subscribers of which half are stalled",
+        "one subscriber",
+    );
     let server = MockServer::start(22, Duration::from_millis(1));
     let mut rows = Vec::new();
     for subscribers in [1, 100, 1_000] {
@@ -96,7 +102,9 @@ fn many_streams() {
     title(&format!("{count} sessions that stream at the same time, 20 pieces each"), "none");
     let figures = in_own_process(&["way=streams"]);
     let [ended, most_at_once, kib, cpu_us] = figures[..] else { panic!("four figures, and not {figures:?}") };
-    println!("| ended  | at once | KiB a stream | CPU µs a piece |\n|--------|---------|--------------|----------------|");
+    println!(
+        "| ended  | at once | KiB a stream | CPU µs a piece |\n|--------|---------|--------------|----------------|"
+    );
     println!("| {ended:>6} | {most_at_once:>7} | {kib:>12.1} | {cpu_us:>14.1} |");
     figure("crowd/streams/ended", ended, "sessions", Some(ratio(ended, as_f64(count))));
     figure("crowd/streams/memory", kib, "KiB", None);
@@ -124,9 +132,11 @@ async fn streams() {
         .await;
     let (rss, cpu) = (rss_mib(), cpu_s());
     let (mut at_once, mut most_at_once, mut most_rss) = (0_usize, 0, rss);
-    let mut events = runtime.subscribe(
-        Filter::all().kinds([EventType::MessageStart, EventType::MessageDiscarded, EventType::StepEnd]),
-    );
+    let mut events = runtime.subscribe(Filter::all().kinds([
+        EventType::MessageStart,
+        EventType::MessageDiscarded,
+        EventType::StepEnd,
+    ]));
     let counter = tokio::spawn(async move {
         while let Some(event) = events.next_event().await {
             match event.kind.event_type() {
@@ -157,16 +167,17 @@ async fn streams() {
 
 /// Conversations, alone and beside sessions that are compacted.
 async fn compactions() {
-    const TALKING: usize = 100;
-    let compacting = scaled(1_000);
+    let (talking, compacting) = (scaled(100).max(16), scaled(1_000));
     title(
-        &format!("{TALKING} sessions that talk, beside {compacting} that are compacted, 16 calls in flight"),
+        &format!("{talking} sessions that talk, beside {compacting} that are compacted, 16 calls in flight"),
         "the same sessions alone, 8 calls in flight",
     );
+    /// So long do the sessions talk at the least, or each has too few runs.
+    const LEAST: Duration = Duration::from_secs(2);
     let server = MockServer::start(22, Duration::from_millis(1));
     // How long the compactions take says for how long the others are measured alone.
-    let (mut beside, took, installed) = talk(&server, 16, TALKING, compacting, Duration::ZERO).await;
-    let (mut alone, _, _) = talk(&server, 8, TALKING, 0, took).await;
+    let (mut beside, took, installed) = talk(&server, 16, talking, compacting, LEAST).await;
+    let (mut alone, _, _) = talk(&server, 8, talking, 0, took.max(LEAST)).await;
     println!("|        | runs | median ms | p99 ms | p99's ratio |");
     println!("|--------|------|-----------|--------|-------------|");
     let [alone_p99, beside_p99] = [&mut alone, &mut beside].map(|times| micros(percentile(times, 99)) / 1e3);
@@ -177,7 +188,12 @@ async fn compactions() {
     }
     println!("{installed} of {compacting} were compacted in {:.1} s", took.as_secs_f64());
     figure("crowd/beside_compactions/p99", beside_p99, "ms", Some(ratio(beside_p99, alone_p99)));
-    figure("crowd/compacted/all", as_f64(installed), "sessions", Some(ratio(as_f64(installed), as_f64(compacting))));
+    figure(
+        "crowd/compacted/all",
+        as_f64(installed),
+        "sessions",
+        Some(ratio(as_f64(installed), as_f64(compacting))),
+    );
 }
 
 /// The times of the runs, how long the compactions took, and how many of them were installed.
@@ -189,7 +205,7 @@ async fn talk(
     at_least: Duration,
 ) -> (Vec<Duration>, Duration, usize) {
     let store = Store::memory();
-    let (entries, head) = history::session(0, 200);
+    let (entries, head) = history::session(0, 100);
     for number in 0..compacting {
         history::append(&store, &format!("long-{number}"), &entries, &head).await;
     }
@@ -218,7 +234,9 @@ async fn talk(
         let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
         tokio::spawn(async move {
             let session = runtime.open(&format!("long-{number}"), agent).await.expect("a session");
-            session.compact(CompactOptions::default()).await.is_ok()
+            let options = CompactOptions { keep_recent: Some(2_000), ..CompactOptions::default() };
+            let compacted = session.compact(options).await.expect("a compaction");
+            compacted.entry_id.is_some()
         })
     });
     let compacted = join_all(compactions).await;

@@ -34,13 +34,19 @@ struct Look {
 type Sample = [f64; 6];
 const COLUMNS: [&str; 6] = ["s", "RSS MiB", "descriptors", "tasks", "disk MiB", "runs"];
 
-#[tokio::main]
-async fn main() {
+fn main() {
     mock_server::serve_if_asked();
+    tokio::runtime::Runtime::new().expect("threads").block_on(measure());
+}
+
+async fn measure() {
     let minutes: f64 = argument("minutes").map_or(0.5, |text| text.parse().expect("a number of minutes"));
     let time = if is_measuring() { Duration::from_secs_f64(minutes * 60.0) } else { Duration::from_secs(1) };
     title(
-        &format!("{SESSIONS} sessions at work for {} s; each is deleted after {RUNS_EACH} runs", time.as_secs()),
+        &format!(
+            "{SESSIONS} sessions at work for {} s; each is deleted after {RUNS_EACH} runs",
+            time.as_secs()
+        ),
         "the same runtime when its caches were full",
     );
     let server = MockServer::start(22, Duration::ZERO);
@@ -154,8 +160,7 @@ fn tell(samples: &[Sample]) {
     };
     println!("|             | after {:.0} % of the time | at the end | ratio |", WARM * 100.0);
     println!("|-------------|------------------------|------------|-------|");
-    for column in 1..5 {
-        let name = COLUMNS[column];
+    for (column, name) in COLUMNS.into_iter().enumerate().filter(|(column, _)| (1..5).contains(column)) {
         let (before, after) = (most(WARM, WARM + 0.2, column), most(0.8, 1.0, column));
         println!("| {name:<11} | {before:>22.1} | {after:>10.1} | {:>5.2} |", ratio(after, before));
         let what = name.split(' ').next().unwrap_or(name).to_lowercase();

@@ -39,8 +39,12 @@ async fn main() {
         return;
     }
     title("memory of a session", "four bare actors without a state");
-    println!("|                         | sessions | RSS, bytes each | allocated, bytes each | ratio of RSS |");
-    println!("|-------------------------|----------|-----------------|-----------------------|--------------|");
+    println!(
+        "|                         | sessions | RSS, bytes each | allocated, bytes each | ratio of RSS |"
+    );
+    println!(
+        "|-------------------------|----------|-----------------|-----------------------|--------------|"
+    );
     for count in [1_000, 20_000].map(scaled) {
         let actors = row("4 bare actors", "actors", count, None);
         let idle = row("live, nothing to do", "idle", count, Some(actors[0]));

@@ -85,9 +85,11 @@ impl Answers {
             let call = format!("\"delta\":{{\"tool_calls\":[{{\"index\":0,{function}}}]}}");
             chunk(&event(&format!("{call},\"finish_reason\":null")))
         };
-        let begin = "\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"look\",\"arguments\":\"\"}";
+        let begin =
+            "\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"look\",\"arguments\":\"\"}";
         let arguments = "\"function\":{\"arguments\":\"{\\\"up\\\":\\\"word\\\"}\"}";
-        let summary = vec![said(SUMMARY), last("stop")];
+        let lines = SUMMARY.split_inclusive("\\n").map(said);
+        let summary = lines.chain([last("stop")]).collect();
         Self { text, summary, call: vec![call(begin), call(arguments), last("tool_calls")] }
     }
 }

@@ -12,8 +12,8 @@ use futures_util::future::join_all;
 use greenroom::prelude::*;
 use greenroom::store::{Store, StoreOptions};
 use greenroom_simulator::Simulator;
-use greenroom_tests::measure::{argument, figure, in_own_process, scaled, title};
 use greenroom_tests::history;
+use greenroom_tests::measure::{argument, figure, in_own_process, scaled, title};
 
 #[tokio::main]
 async fn main() {
@@ -94,7 +94,8 @@ async fn open(dir: &Path, sessions: usize) {
     let store_s = began.elapsed();
     assert!(notices.is_empty(), "{notices:?}");
     let model = Simulator::echo();
-    let runtime = Runtime::builder().provider(model.provider()).store(store).start().await.expect("a runtime");
+    let runtime =
+        Runtime::builder().provider(model.provider()).store(store).start().await.expect("a runtime");
     let runtime_s = began.elapsed();
     let mut listed = 0;
     let mut query = runtime.sessions().limit(1_000);

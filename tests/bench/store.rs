@@ -29,8 +29,12 @@ async fn main() {
     let (plain, queue) = mpsc::channel(1_024);
     let plain_writer = std::thread::spawn(move || write_groups(file, queue));
     let (store, _) = Store::open(&StoreOptions::new(dir.path().join("store"))).expect("a store");
-    println!("| writers | plain file, appends/s | store, appends/s | ratio | CPU µs, plain | CPU µs, store |");
-    println!("|---------|-----------------------|------------------|-------|---------------|---------------|");
+    println!(
+        "| writers | plain file, appends/s | store, appends/s | ratio | CPU µs, plain | CPU µs, store |"
+    );
+    println!(
+        "|---------|-----------------------|------------------|-------|---------------|---------------|"
+    );
     for (writers, each) in [(1, 2_000), (64, 1_000), (1_000, 150)] {
         let each = scaled(each).div_ceil(ROUNDS);
         let mut rounds = Vec::new();

@@ -168,7 +168,8 @@ fn load() -> String {
 fn machine() -> String {
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()));
+    let model =
+        cpuinfo.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()));
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
     let gib = kib.and_then(|kib| kib.parse::<u64>().ok()).map_or(0, |kib| (kib + (1 << 19)) >> 20);

@@ -76,7 +76,12 @@ const NONE: &str = "–";
 const GOALS: &[Goal] = &[
     Goal::new("agents at work, log on disk, 64 in flight: runs/s", BARE, "fleet/disk_64/rate", RatioMin(0.5)),
     Goal::new("… CPU a run", BARE, "fleet/disk_64/cpu", RatioMax(2.3)),
-    Goal::new("agents at work, log in memory, 64 in flight: runs/s", BARE, "fleet/memory_64/rate", RatioMin(0.6)),
+    Goal::new(
+        "agents at work, log in memory, 64 in flight: runs/s",
+        BARE,
+        "fleet/memory_64/rate",
+        RatioMin(0.6),
+    ),
     Goal::new("… CPU a run", BARE, "fleet/memory_64/cpu", RatioMax(1.9)),
     Goal::new(
         "1,000 in flight, log on disk: runs/s",
@@ -94,25 +99,60 @@ const GOALS: &[Goal] = &[
     Goal::new("a streamed piece, one a millisecond: CPU", BARE, "pieces/each_ms/session", RatioMax(1.5)),
     Goal::new("runs/s on disk", "rig, not streaming", "peers/against_rig", RatioMin(2.5)),
     Goal::new("runs/s on disk", "rig, streaming", "peers/against_rig_streaming", RatioMin(2.5)),
-    Goal::new("runs/s on disk", "autoagents, not streaming, no log", "peers/against_autoagents", RatioMin(0.7)),
-    Goal::new("memory an agent", "autoagents, not streaming", "peers/memory_against_autoagents", RatioMax(1.0)),
+    Goal::new(
+        "runs/s on disk",
+        "autoagents, not streaming, no log",
+        "peers/against_autoagents",
+        RatioMin(0.7),
+    ),
+    Goal::new(
+        "memory an agent",
+        "autoagents, not streaming",
+        "peers/memory_against_autoagents",
+        RatioMax(1.0),
+    ),
     Goal::new("durable appends of 1 KiB, 1 writer", PLAIN, "store/append_1", RatioMin(0.8)),
     Goal::new("… 64 writers", PLAIN, "store/append_64", RatioMin(0.6)),
     Goal::new("… 1,000 writers", PLAIN, "store/append_1000", RatioMin(0.3)),
-    Goal::new("opening a session of 100,000 entries", "only its live context", "plan_cost/100000/open", RatioMax(1.2)),
+    Goal::new(
+        "opening a session of 100,000 entries",
+        "only its live context",
+        "plan_cost/100000/open",
+        RatioMax(1.2),
+    ),
     Goal::new("… time", NONE, "plan_cost/100000/open", ValueMax(5_000.0)),
-    Goal::new("opening a store of 100,000 sessions, closed in order", NONE, "start/closed/store", ValueMax(0.3)),
+    Goal::new(
+        "opening a store of 100,000 sessions, closed in order",
+        NONE,
+        "start/closed/store",
+        ValueMax(0.3),
+    ),
     Goal::new("… after kill -9", NONE, "start/killed/store", ValueMax(2.0)),
-    Goal::new("… sessions that listing all of them woke", NONE, "start/killed/live_after_listing", ValueMax(0.0)),
+    Goal::new(
+        "… sessions that listing all of them woke",
+        NONE,
+        "start/killed/live_after_listing",
+        ValueMax(0.0),
+    ),
     Goal::new("planning behind 100,000 entries", FIRST, "plan_cost/100000/plan", RatioMax(1.1)),
-    Goal::new("a run behind 10,000 entries, on disk", FIRST, "run_cost/older_entries_10000/disk", RatioMax(1.1)),
+    Goal::new(
+        "a run behind 10,000 entries, on disk",
+        FIRST,
+        "run_cost/older_entries_10000/disk",
+        RatioMax(1.1),
+    ),
     Goal::new("… in memory", FIRST, "run_cost/older_entries_10000/memory", RatioMax(1.1)),
     Goal::new("estimating the tokens of prose", "tiktoken-rs", "peers/estimate/prose", RatioMin(5.0)),
     Goal::new("… speed", NONE, "estimate/prose/classes", ValueMin(200.0)),
     Goal::new("1,000 live idle sessions: memory", "4 bare actors each", "memory/idle_1000", RatioMax(1.3)),
     Goal::new("20,000 live idle sessions: memory", "4 bare actors each", "memory/idle_20000", RatioMax(1.3)),
     Goal::new("100,000 sleeping sessions: memory of each", NONE, "memory/asleep/rss", ValueMax(300.0)),
-    Goal::new("100 subscribers, half stalled: a run's p99", "one subscriber", "crowd/subscribers_100/p99", RatioMax(1.05)),
+    Goal::new(
+        "100 subscribers, half stalled: a run's p99",
+        "one subscriber",
+        "crowd/subscribers_100/p99",
+        RatioMax(1.05),
+    ),
     Goal::new("10,000 sessions streaming at once: all end", NONE, "crowd/streams/ended", RatioMin(1.0)),
     Goal::new(
         "100 talk beside 1,000 that are compacted: a run's p99",
@@ -163,7 +203,8 @@ fn table(figures: &Figures) -> String {
     text.push_str("|---|---|---|---|---|---|---|\n");
     for goal in GOALS {
         let Goal { what, baseline, figure, .. } = goal;
-        let found = figures.0.get(*figure).and_then(|(figure, run)| Some((goal.reached(figure)?, figure, run)));
+        let found =
+            figures.0.get(*figure).and_then(|(figure, run)| Some((goal.reached(figure)?, figure, run)));
         let _ = match found {
             None => writeln!(text, "| {what} | {baseline} | {} | – | | not measured | |", goal.shown("")),
             Some((reached, Figure { value, unit, ratio }, Run { date, load, .. })) => {

@@ -48,7 +48,10 @@ fn the_table_says_what_was_met_and_what_was_not_measured() {
 fn charts_show_each_goal_and_each_line() {
     let svg = chart::goals(&[("a < b".to_owned(), 0.5), ("c".to_owned(), 1.5)]);
     assert_eq!(svg.matches("<rect").count(), 2);
-    assert!(svg.contains("a &lt; b") && svg.contains("class=\"short\"") && svg.contains("class=\"met\""), "{svg}");
+    assert!(
+        svg.contains("a &lt; b") && svg.contains("class=\"short\"") && svg.contains("class=\"met\""),
+        "{svg}"
+    );
     let svg = chart::growth(&[vec![0.0, 10.0, 5.0, 7.0, 1.0, 0.0], vec![60.0, 12.0, 5.0, 7.0, 2.0, 9.0]]);
     assert_eq!(svg.matches("<path d=\"M").count(), 4);
     assert!(svg.contains("1.0 min"), "{svg}");
