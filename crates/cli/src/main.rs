@@ -24,8 +24,11 @@ mod simulate;
 mod store;
 
 mod config;
+mod project;
+mod prompt;
 mod setup;
 mod simulated;
+mod skills;
 
 mod interrupt;
 mod run_view;
@@ -126,7 +129,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Delete(args) => sessions::delete(global, args).await,
         Command::Store(command) => store::run(global, command).await,
         Command::Models(args) => models::run(global, args).await,
-        Command::Config(args) => config::show(global, args),
+        Command::Config(args) => config::run(global, args),
     }
 }
 

@@ -132,6 +132,9 @@ pub(crate) struct Global {
     /// A configuration file, instead of ./greenroom.yaml and the user's own
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// A setting of the configuration, such as compaction.threshold=0.7; may be given several times
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
     /// Tell what happens inside, on standard error; -vv tells more. RUST_LOG says it in detail
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -190,7 +193,7 @@ pub(crate) enum Command {
     /// List the provider's models with their windows, output limits and prices, and where each comes from
     #[command(after_help = MODELS_HELP)]
     Models(ModelsArgs),
-    /// Show the configuration that holds here
+    /// Show the configuration that holds here and where each value comes from; get, set or unset one
     Config(ConfigArgs),
 }
 
@@ -280,6 +283,12 @@ pub(crate) struct ModelArgs {
     /// Whether the model calls tools: auto, none, required (in the first step of a run), or a tool's name
     #[arg(long, value_name = "CHOICE")]
     pub(crate) tool_choice: Option<String>,
+    /// What the model is told of its work, in place of the built-in text [default: the configuration's system_prompt]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// What the model is told besides, after the configuration's append_system_prompt
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) append_system: Option<String>,
     /// The folder that the tools work in; nothing outside can be read or changed by the file tools
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(crate) workspace: PathBuf,
@@ -476,10 +485,51 @@ pub(crate) struct ModelsArgs {
 
 /// `config`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ConfigArgs {
     /// Print the defaults instead, as a file to begin with
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["schema", "json"])]
     pub(crate) default: bool,
+    /// Print the JSON schema of the file instead, for editors
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) schema: bool,
+    /// Print JSON: each setting's value and source
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Option<ConfigCommand>,
+}
+
+/// What is done with a single setting.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print the value that holds here
+    Get {
+        /// The setting, such as compaction.threshold
+        key: String,
+        /// Print JSON: the value and its source
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set it in your own file (or the one that --config names); comments and order stay
+    Set {
+        /// The setting, such as compaction.threshold or providers.local.base_url
+        key: String,
+        /// Its value, as it would stand in the file
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+        /// In ./greenroom.yaml instead, which can choose and tighten
+        #[arg(long)]
+        project: bool,
+    },
+    /// Take it out of your own file (or the one that --config names), so that what stands below holds again
+    Unset {
+        /// The setting
+        key: String,
+        /// Of ./greenroom.yaml instead
+        #[arg(long)]
+        project: bool,
+    },
 }
 
 /// `import`.

@@ -22,14 +22,16 @@ use greenroom::{Agent, LiveSettings, ModelSettings, Runtime, RuntimeBuilder, Set
 use greenroom_simulator::Pace;
 
 use crate::config::{
-    Change, Config, FILE_NAME, LiveConfig, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, ServeConfig,
-    check_variable, load, users_places,
+    Change, Config, FILE_NAME, LiveConfig, Loaded, OPENAI, OPENAI_KEY, Overrides, ProviderConfig,
+    ServeConfig, check_variable, load, users_places,
 };
 use crate::errors::{self, usage};
 use crate::moment;
 use crate::options::{Color, Global, ModelArgs, ModelsArgs, ServerArgs};
+use crate::prompt::SystemPrompt;
 use crate::serve::TOKEN_FILE;
 use crate::simulated::{MODEL, Simulated};
+use crate::skills::Skills;
 use crate::terminal::{Screen, variable};
 
 /// How long a first connection may take before it is left to the first call.
@@ -77,6 +79,14 @@ pub(crate) fn workspace(global: &Global, folder: &Path) -> Result<Workspace> {
     let parts = ["journal", "index", TOKEN_FILE].map(|part| data_dir.join(part));
     let configuration = users_places(global.config.as_deref());
     Ok(Workspace::open_without(folder, configuration.into_iter().chain(parts).chain([data_dir]))?)
+}
+
+/// Where the user keeps skills.
+fn own_skills() -> Option<PathBuf> {
+    users_places(None)
+        .into_iter()
+        .find(|place| !place.ends_with(FILE_NAME))
+        .map(|folder| folder.join("skills"))
 }
 
 /// The flag that makes another command find the same store: empty where none is needed.
@@ -159,6 +169,7 @@ pub(crate) struct Settings {
     window: Option<u64>,
     simulated_window: Option<u64>,
     flags: ModelSettings,
+    prompt: Arc<SystemPrompt>,
 }
 
 impl Settings {
@@ -176,15 +187,28 @@ impl Settings {
         compaction
     }
 
+    /// The model's window, where the flags or the configuration say what it is.
+    fn window_of(&self, config: &Config) -> Option<u64> {
+        self.window.or_else(|| config.window_of(&self.model))
+    }
+
     /// The agent as the configuration and the flags want it.
-    fn adjusted(&self, agent: &Agent, config: &Config) -> Agent {
-        let mut agent = agent.clone();
-        if let Some(window) = self.window.or(config.context_window).or(self.simulated_window) {
+    fn adjusted(&self, agent: &Agent, config: &Arc<Config>) -> Agent {
+        let (prompt, held) = (Arc::clone(&self.prompt), Arc::clone(config));
+        let mut agent = agent.clone().instructions_from(move |_| prompt.text(&held));
+        if let Some(window) = self.window_of(config).or(self.simulated_window) {
             agent = agent.context_window(window);
         }
         agent = agent.settings(config.model_settings.clone());
-        for (model, settings) in &config.models {
-            agent = agent.settings_for(model, settings.clone());
+        for (model, of_model) in &config.models {
+            agent = agent.settings_for(model, of_model.settings.clone());
+        }
+        // What was checked when the file was read fits together.
+        let of_model = config.models.get(&self.model);
+        if let Some(Ok(Some(compaction))) =
+            of_model.map(|of_model| of_model.compaction_over(&self.compaction_of(config)))
+        {
+            agent = agent.compaction(compaction);
         }
         // A flag wins over every file.
         agent = agent.settings_for(&self.model, self.flags.clone()).limits(config.limits.of_run());
@@ -272,7 +296,7 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
     // What is forgotten is in our own store: nobody is asked.
     let provider = server.provider(&args.server, args.forget.is_none())?;
     let mut agent = Agent::new(config.model.as_str());
-    if let Some(window) = config.context_window {
+    if let Some(window) = config.window_of(&config.model) {
         agent = agent.context_window(window);
     }
     let dir = data_dir(global)?;
@@ -319,7 +343,7 @@ pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String>
 
 /// The configuration that holds here. What the user must know of it is said on standard error.
 pub(crate) fn config(global: &Global) -> Result<Loaded> {
-    let loaded = load(global.config.as_deref())?;
+    let loaded = load(global.config.as_deref(), Overrides::read(&global.settings)?)?;
     tracing::debug!(files = ?loaded.files, "the configuration was read");
     for warning in &loaded.warnings {
         warn(global, warning)?;
@@ -339,7 +363,8 @@ impl Setup {
         let config = &loaded.config;
         let server = Server::chosen(config, &args.server, !args.simulate)?;
         let tools = if args.no_tools { None } else { Some(workspace(global, &args.workspace)?) };
-        let window = args.window.or(config.context_window);
+        let model = args.model().unwrap_or_else(|| config.model.clone());
+        let window = args.window.or_else(|| config.window_of(&model));
         let simulated = if args.simulate {
             let pace = Pace { chunks: 12, first_ms: 80, between_ms: 15 };
             Some(Simulated::start(window.unwrap_or(SIMULATED_WINDOW), 8, pace).await?)
@@ -364,9 +389,20 @@ impl Setup {
         }
         let flags = args.settings();
         flags.check().map_err(|error| usage(error.to_string()))?;
-        let mut agent = Agent::new(model).instructions(instructions(tools.as_ref(), args));
+        let root = tools.as_ref().map(|workspace| workspace.root().to_owned());
+        // Without a skill at the start there is no tool that reads one.
+        let skills = Some(Skills::new(own_skills().as_deref(), root.as_deref()))
+            .filter(|skills| !args.no_tools && config.skills && !skills.offer().is_empty());
+        let prompt = Arc::new(SystemPrompt::new(root.as_deref(), args, skills.clone()));
+        for warning in prompt.warnings(config) {
+            warn(global, &warning)?;
+        }
+        let mut agent = Agent::new(model);
         if let Some(workspace) = tools {
             agent = agent.tools(&registry(global, workspace, args).await?);
+        }
+        if let Some(skills) = skills {
+            agent = agent.add_tool(skills.tool());
         }
         let settings = Arc::new(Settings {
             config: LiveConfig::new(global.config.as_deref(), &loaded),
@@ -374,6 +410,7 @@ impl Setup {
             window: args.window,
             simulated_window: simulated.is_some().then_some(SIMULATED_WINDOW),
             flags,
+            prompt,
         });
         let source = Arc::clone(&settings).source(stay, global.color);
         let builder = builder(global, provider, &server.settings, stay)?.live_settings(source);
@@ -579,22 +616,4 @@ async fn shell(global: &Global) -> Result<bash::Options> {
         )?;
     }
     Ok(bash::Options { containment: Some(containment), helper: helper.ok(), ..bash::Options::default() })
-}
-
-fn instructions(workspace: Option<&Workspace>, args: &ModelArgs) -> String {
-    let Some(workspace) = workspace else {
-        return "You are a helpful assistant. Answer briefly and to the point.".to_owned();
-    };
-    let may = if args.allow_shell {
-        "You may read, search, change and create files in it, and run commands there."
-    } else if args.allow_write {
-        "You may read, search, change and create files in it."
-    } else {
-        "You may read and search the files in it, and change nothing."
-    };
-    format!(
-        "You are a careful software engineer who works in the folder {}. {may} Look before you speak; name the \
-         files that you rely on; say what you did and what is left. Answer briefly and to the point.",
-        workspace.root().display()
-    )
 }
