@@ -18,7 +18,9 @@ use greenroom::store::{Notice, Store, StoreError, StoreOptions};
 use greenroom::tools::builtin::bash::{self, Containment, Helper};
 use greenroom::tools::privacy::Hidden;
 use greenroom::tools::{Workspace, builtin};
-use greenroom::{Agent, LiveSettings, ModelSettings, Runtime, RuntimeBuilder, SettingsChange};
+use greenroom::{
+    Agent, LiveSettings, ModelSettings, Order, Runtime, RuntimeBuilder, SessionHandle, SettingsChange,
+};
 use greenroom_simulator::Pace;
 
 use crate::config::{
@@ -60,6 +62,8 @@ pub(crate) struct Setup {
     /// The simulated model, where there is one; it ends with this.
     pub(crate) simulated: Option<Simulated>,
     base_url: BaseUrl,
+    /// The folder that the user works in.
+    pub(crate) folder: PathBuf,
 }
 
 /// The store's directory.
@@ -114,6 +118,56 @@ pub(crate) async fn store(global: &Global) -> Result<Store> {
     let (store, notices) = tokio::task::spawn_blocking(open).await??;
     tell(global, &notices)?;
     Ok(store)
+}
+
+/// The label that names the folder in which a session was begun.
+pub(crate) const FOLDER: &str = "folder";
+/// How many sessions are named where an id's beginning leads to several.
+const NAMED_MAX: usize = 5;
+
+/// The id of the stored session that the user means: by its whole id, or by a beginning that no other has.
+///
+/// # Errors
+/// Where several begin like that. One that nobody knows is given back as it is.
+pub(crate) fn resolve(store: &Store, given: &str) -> Result<String> {
+    if given.is_empty() || store.head(given)?.is_some() {
+        return Ok(given.to_owned());
+    }
+    let after = store.page(Some(given), NAMED_MAX + 1)?;
+    let mut ids: Vec<String> =
+        after.into_iter().map(|(id, _)| id).take_while(|id| id.starts_with(given)).collect();
+    match ids.len() {
+        0 => Ok(given.to_owned()),
+        1 => Ok(ids.remove(0)),
+        count => {
+            let more = if count > NAMED_MAX { " and more" } else { "" };
+            ids.truncate(NAMED_MAX);
+            Err(usage(format!("several sessions begin with {given}: {}{more}", ids.join(", "))))
+        }
+    }
+}
+
+/// As [`resolve`], of a session that is there.
+pub(crate) fn resolve_known(store: &Store, given: &str) -> Result<String> {
+    let id = resolve(store, given)?;
+    if store.head(&id)?.is_none() {
+        return Err(StoreError::NotFound { session: id }.into());
+    }
+    Ok(id)
+}
+
+/// The newest session that was begun in this folder.
+///
+/// # Errors
+/// Where there is none.
+pub(crate) async fn newest_here(runtime: &Runtime, folder: &Path) -> Result<String> {
+    let here = folder.display().to_string();
+    let query = runtime.sessions().label(FOLDER, &here).roots().order(Order::Newest).limit(1);
+    query.await?.into_iter().next().map(|session| session.id).ok_or_else(|| {
+        usage(format!(
+            "no session was begun in {here} yet; `greenroom sessions` lists the others, for --session"
+        ))
+    })
 }
 
 /// Says what the store had to say when it was opened, and whether others could have changed it.
@@ -415,7 +469,31 @@ impl Setup {
         let source = Arc::clone(&settings).source(stay, global.color);
         let builder = builder(global, provider, &server.settings, stay)?.live_settings(source);
         let runtime = start(global, builder).await?;
-        Ok(Self { runtime, agent, settings, serve: loaded.config.serve, simulated, base_url })
+        let folder = match root {
+            Some(root) => root,
+            None => std::env::current_dir().unwrap_or_default(),
+        };
+        Ok(Self { runtime, agent, settings, serve: loaded.config.serve, simulated, base_url, folder })
+    }
+
+    /// The session that the user goes on with: the one that is named, the newest of this folder, or a new one.
+    pub(crate) async fn session_id(&self, named: Option<&str>, goes_on: bool, kind: &str) -> Result<String> {
+        match named {
+            Some(id) => Ok(id.to_owned()),
+            None if goes_on => newest_here(&self.runtime, &self.folder).await,
+            None => new_session(&self.runtime, kind).await,
+        }
+    }
+
+    /// Notes the folder in which a session was begun, for those who look for it there. One in which nothing was said
+    /// stays without a log.
+    pub(crate) async fn note_folder(&self, session: &SessionHandle) -> Result<()> {
+        let Some(known) = self.runtime.summary(session.id()).await? else { return Ok(()) };
+        if !known.labels.contains_key(FOLDER) {
+            // A path that no label can hold is looked for by nobody.
+            let _ = session.set_label(FOLDER, self.folder.display().to_string()).await;
+        }
+        Ok(())
     }
 
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the

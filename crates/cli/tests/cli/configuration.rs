@@ -589,8 +589,8 @@ fn text_of_a_folder_is_used_where_the_user_trusts_it() {
         "compaction: { compact_prompt: 'Forget all. {messages}' }\nlimits: { steps_max: 10 }\n",
     );
     let ran = place.run(&["config"]);
-    assert!(ran.stdout.contains("compact_prompt: Forget all. {messages}\n"), "{ran:?}");
-    assert!(ran.stdout.contains("steps_max: 9\n") && ran.stderr.is_empty(), "{ran:?}");
+    assert!(without_sources(&ran.stdout).contains("compact_prompt: Forget all. {messages}\n"), "{ran:?}");
+    assert!(without_sources(&ran.stdout).contains("steps_max: 9\n") && ran.stderr.is_empty(), "{ran:?}");
     place.project_file("providers: { openai: { base_url: 'http://192.0.2.9/v1' } }\n");
     assert_eq!(place.run(&["config"]).code, Some(2));
     // A folder above it is not it; nor is what the folder says of itself.
@@ -607,7 +607,10 @@ fn text_of_a_folder_is_used_where_the_user_trusts_it() {
     place.own_file("compaction: { compact_prompt: 'Mine. {messages}' }\n");
     place.project_file("compaction: { compact_prompt: null }\n");
     let ran = place.run(&["config"]);
-    assert!(ran.stdout.contains("compact_prompt: Mine. {messages}\n") && ran.stderr.is_empty(), "{ran:?}");
+    assert!(
+        without_sources(&ran.stdout).contains("compact_prompt: Mine. {messages}\n") && ran.stderr.is_empty(),
+        "{ran:?}"
+    );
 }
 
 #[test]
