@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use self::between::Between;
 use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
-use crate::options::{ChatArgs, Global};
+use crate::options::{ChatArgs, Global, ResumeArgs};
 use crate::setup::{self, Settings, Setup, Stay};
 use crate::terminal::{Screen, Style, one_line};
 use crate::text::{self, thousands};
@@ -42,15 +42,28 @@ const HELP: &str = "\
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
-    let id = match &args.session {
-        Some(id) => id.clone(),
-        None => setup::new_session(&setup.runtime, "chat").await?,
+    let id = setup.session_id(args.session.as_deref(), args.goes_on, "chat").await?;
+    talk(global, setup, interrupts, id).await
+}
+
+/// `greenroom resume`: goes on with a session that is there.
+pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
+    let interrupts = Interrupts::new()?;
+    let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
+    let id = match &args.id {
+        Some(given) => setup::resolve_known(setup.runtime.store(), given)?,
+        None => setup::newest_here(&setup.runtime, &setup.folder).await?,
     };
+    talk(global, setup, interrupts, id).await
+}
+
+async fn talk(global: &Global, setup: Setup, interrupts: Interrupts, id: String) -> Result<u8> {
     let between = Between::new(&setup.runtime, &id);
     let session = setup.runtime.open(&id, &setup.agent).await?;
     let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
     let mut chat = Chat { session, view, interrupts, settings: Arc::clone(&setup.settings), between };
     let result = chat.hold().await;
+    setup.note_folder(&chat.session).await?;
     setup.runtime.shutdown().await?;
     result?;
     // What was under way was interrupted.

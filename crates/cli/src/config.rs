@@ -3,8 +3,13 @@
 //! Invariants: an unknown key or a bad value is an error that names the file, the line and the key; a provider's
 //! address is parsed when its file is read, and only the parsed one is used; nothing shows an address's query.
 
+mod edit;
+mod keys;
 mod layers;
 mod live;
+mod model;
+mod overrides;
+mod show;
 mod words;
 
 use std::collections::BTreeMap;
@@ -16,25 +21,29 @@ use greenroom::kernel::settings::CompactionSettings;
 use greenroom::provider::{BaseUrl, Catalog, ResendReasoning};
 use greenroom::{Agent, ModelSettings};
 use greenroom_server::HttpOptions;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::layers::{Loaded, load, users_places};
 pub(crate) use self::live::{Change, LiveConfig};
+use self::model::ModelConfig;
+pub(crate) use self::overrides::Overrides;
+pub(crate) use self::show::run;
 use crate::errors::usage;
-use crate::options::{ConfigArgs, Global};
-use crate::terminal::Screen;
 
 /// The file's name, in the project and in the user's folder.
 pub(crate) const FILE_NAME: &str = "greenroom.yaml";
 /// The model where nothing names one.
 pub(crate) const DEFAULT_MODEL: &str = "gpt-5.5";
+/// The longest system prompt in a configuration, in bytes.
+pub(crate) const SYSTEM_PROMPT_BYTES_MAX: usize = 32 * 1024;
 /// The provider that is always there.
 pub(crate) const OPENAI: &str = "openai";
 /// The variable that holds the key of [`OPENAI`], and of an address that no file names.
 pub(crate) const OPENAI_KEY: &str = "OPENAI_API_KEY";
 
 /// What can be configured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     /// The model that answers.
@@ -43,15 +52,24 @@ pub(crate) struct Config {
     pub(crate) context_window: Option<u64>,
     /// Which of `providers` to ask.
     pub(crate) provider: String,
-    /// The servers that can be asked, by names of the user's own.
+    /// The servers that can be asked, by names of your own. In your own file only.
     #[serde(deserialize_with = "or_default")]
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
     /// How the model is to answer.
     #[serde(deserialize_with = "or_default")]
     pub(crate) model_settings: ModelSettings,
-    /// How models are to answer, by their names; this wins over `model_settings`.
+    /// What holds for single models, by their names; it wins over what holds for all.
     #[serde(deserialize_with = "or_default")]
-    pub(crate) models: BTreeMap<String, ModelSettings>,
+    pub(crate) models: BTreeMap<String, ModelConfig>,
+    /// What the model is told of its work, in place of the built-in text; `file:NAME` reads a file.
+    pub(crate) system_prompt: Option<String>,
+    /// What the model is told besides; `file:NAME` reads a file.
+    pub(crate) append_system_prompt: Option<String>,
+    /// Whether the model is told what AGENTS.md (else CLAUDE.md) says, in each folder from the project's root to the one
+    /// that is worked in.
+    pub(crate) project_instructions: bool,
+    /// Whether the model is offered skills: folders with a SKILL.md.
+    pub(crate) skills: bool,
     /// What runs and sessions may take.
     #[serde(deserialize_with = "or_default")]
     pub(crate) limits: LimitsConfig,
@@ -80,6 +98,10 @@ impl Default for Config {
             providers: BTreeMap::from([(OPENAI.to_owned(), openai)]),
             model_settings: ModelSettings::default(),
             models: BTreeMap::new(),
+            system_prompt: None,
+            append_system_prompt: None,
+            project_instructions: true,
+            skills: true,
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
             serve: ServeConfig::default(),
@@ -89,6 +111,20 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The texts that may name a file, each with its key.
+    fn prompts(&mut self) -> [(&'static str, &mut Option<String>); 3] {
+        [
+            ("compaction.compact_prompt", &mut self.compaction.compact_prompt),
+            ("system_prompt", &mut self.system_prompt),
+            ("append_system_prompt", &mut self.append_system_prompt),
+        ]
+    }
+
+    /// A model's window, where this says what it is.
+    pub(crate) fn window_of(&self, model: &str) -> Option<u64> {
+        self.models.get(model).and_then(|of_model| of_model.context_window).or(self.context_window)
+    }
+
     /// The provider of this name, and where it is.
     pub(crate) fn provider(&self, name: &str) -> Result<(&ProviderConfig, &BaseUrl)> {
         let found = self.providers.get(name).and_then(|found| Some((found, found.base_url.as_ref()?)));
@@ -105,11 +141,12 @@ impl Config {
 }
 
 /// A server that can be asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ProviderConfig {
     /// Where the API is, up to and without `/chat/completions`. Only the built-in provider may leave it out.
     #[serde(deserialize_with = "parse_url", serialize_with = "show_url")]
+    #[schemars(with = "Option<String>")]
     pub(crate) base_url: Option<BaseUrl>,
     /// The environment variable that holds the key; without one no key is sent.
     pub(crate) api_key_env: Option<String>,
@@ -154,7 +191,7 @@ impl ProviderConfig {
 }
 
 /// What runs and sessions may take.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LimitsConfig {
     /// The most answers of the model in one run.
@@ -212,10 +249,11 @@ impl LimitsConfig {
 }
 
 /// How `serve` listens, and whom it waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ServeConfig {
     /// An address and a port.
+    #[schemars(with = "String")]
     pub(crate) listen: SocketAddr,
     /// Further names under which it is reached.
     #[serde(deserialize_with = "or_default")]
@@ -265,18 +303,41 @@ pub(crate) fn check_variable(name: &str) -> Result<(), &'static str> {
     }
 }
 
+/// As [`check`], of the settings of compaction.
+fn check_compaction(settings: &CompactionSettings) -> Result<(), (String, String)> {
+    settings.check().map_err(|error| {
+        let text = error.to_string();
+        let (key, reason) = text.split_once(": ").unwrap_or(("compaction", &text));
+        (key.to_owned(), reason.to_owned())
+    })
+}
+
 /// Checks the values of one file; gives the first that is wrong: its key and what it must be.
 fn check(config: &Config) -> Result<(), (String, String)> {
     let wrong = |key: &str, reason: &str| Err((key.to_owned(), reason.to_owned()));
-    if let Err(error) = config.compaction.check() {
-        let text = error.to_string();
-        let (key, reason) = text.split_once(": ").unwrap_or(("compaction", &text));
-        return wrong(key, reason);
-    }
-    for settings in std::iter::once(&config.model_settings).chain(config.models.values()) {
+    check_compaction(&config.compaction)?;
+    let of_models = config.models.values().map(|model| &model.settings);
+    for settings in std::iter::once(&config.model_settings).chain(of_models) {
         if let Err(error) = settings.check() {
             let key = error.setting.rsplit('.').next().unwrap_or_default();
             return wrong(key, &error.reason);
+        }
+    }
+    for model in config.models.values() {
+        if model.context_window == Some(0) {
+            return wrong("context_window", "must be at least 1 token, or null");
+        }
+        match model.compaction_over(&config.compaction) {
+            Ok(Some(compaction)) => check_compaction(&compaction)?,
+            Ok(None) => {}
+            Err(error) => return wrong("models", &error.to_string()),
+        }
+    }
+    for (key, text) in
+        [("system_prompt", &config.system_prompt), ("append_system_prompt", &config.append_system_prompt)]
+    {
+        if text.as_ref().is_some_and(|text| text.len() > SYSTEM_PROMPT_BYTES_MAX) {
+            return wrong(key, &format!("must have at most {SYSTEM_PROMPT_BYTES_MAX} bytes"));
         }
     }
     if config.model.trim().is_empty() {
@@ -361,36 +422,6 @@ fn parse_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BaseUrl>, D::E
 fn show_url<S: Serializer>(url: &Option<BaseUrl>, to: S) -> Result<S::Ok, S::Error> {
     let shown = url.as_ref().map(|url| format!("{url}{}", if url.has_query() { "?***" } else { "" }));
     shown.serialize(to)
-}
-
-/// `greenroom config`: the configuration that holds here, or the defaults, as a file's text.
-pub(crate) fn show(global: &Global, args: &ConfigArgs) -> Result<u8> {
-    let mut screen = Screen::stdout(global.color);
-    if args.default {
-        screen.line(format!(
-            "# The defaults. Put what you change into {}, or name a file with --config; ./{FILE_NAME} can choose and \
-             tighten.",
-            layers::own_file_shown()
-        ))?;
-        screen.line(to_yaml(&Config::default())?.trim_end())?;
-        return Ok(0);
-    }
-    let loaded = crate::setup::config(global)?;
-    let names: Vec<String> = loaded.files.iter().map(|path| path.display().to_string()).collect();
-    screen.line(if names.is_empty() {
-        "# The defaults: there is no configuration file here.".to_owned()
-    } else {
-        format!("# From {}; the rest are the defaults.", names.join(" and "))
-    })?;
-    for note in &loaded.notes {
-        screen.line(format!("# {note}"))?;
-    }
-    screen.line(to_yaml(&loaded.config)?.trim_end())?;
-    Ok(0)
-}
-
-fn to_yaml(config: &Config) -> Result<String> {
-    Ok(serde_norway::to_string(config)?)
 }
 
 #[cfg(test)]

@@ -18,10 +18,10 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
     let stored = Stored::read(global, &args.session).await?;
     let cwd = std::env::current_dir().unwrap_or_default();
     let entries = stored.entries.iter().map(|entry| &**entry);
-    let text = export_pi(&args.session, stored.head.created_at_ms, &cwd.to_string_lossy(), entries);
+    let text = export_pi(&stored.id, stored.head.created_at_ms, &cwd.to_string_lossy(), entries);
     let Some(path) = &args.output else {
         Screen::stdout(global.color).json_text(&text)?;
-        return say_what_is_missing(global, args, &stored);
+        return say_what_is_missing(global, &stored);
     };
     let mut open = std::fs::OpenOptions::new();
     open.write(true);
@@ -38,11 +38,11 @@ pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
         Err(error) => return Err(error).with_context(|| format!("write {}", path.display())),
     };
     file.write_all(text.as_bytes()).with_context(|| format!("write {}", path.display()))?;
-    say_what_is_missing(global, args, &stored)
+    say_what_is_missing(global, &stored)
 }
 
 /// Says what the file does not have, and returns the exit code.
-fn say_what_is_missing(global: &Global, args: &ExportArgs, stored: &Stored) -> Result<u8> {
+fn say_what_is_missing(global: &Global, stored: &Stored) -> Result<u8> {
     let waiting = stored.waiting().len() as u64;
     if waiting > 0 {
         Screen::stderr(global.color).line(format!(
@@ -52,8 +52,8 @@ fn say_what_is_missing(global: &Global, args: &ExportArgs, stored: &Stored) -> R
             } else {
                 format!("{waiting} prompts wait and are")
             },
-            args.session
+            stored.id
         ))?;
     }
-    stored.say_losses(global, &args.session)
+    stored.say_losses(global)
 }

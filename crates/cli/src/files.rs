@@ -74,6 +74,13 @@ pub(crate) fn read_all(reader: impl io::Read, bytes_max: u64) -> Result<Vec<u8>,
     if is_larger { Err(FileError::TooLarge(bytes_max)) } else { Ok(bytes) }
 }
 
+/// What a reader gives first: at most `bytes_max` bytes.
+pub(crate) fn read_start(reader: impl io::Read, bytes_max: usize) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    reader.take(bytes_max as u64).read_to_end(&mut bytes).map_err(FileError::Io)?;
+    Ok(bytes)
+}
+
 /// The next line, with its end, if it is at most `bytes_max` bytes; `None` at the end of the input.
 pub(crate) fn read_line(reader: &mut impl io::BufRead, bytes_max: u64) -> Result<Option<String>, FileError> {
     let mut bytes = Vec::new();

@@ -10,6 +10,7 @@
 mod options;
 
 mod chat;
+mod compact;
 mod demo;
 mod export;
 mod import;
@@ -22,10 +23,14 @@ mod sessions;
 mod show;
 mod simulate;
 mod store;
+mod tree;
 
 mod config;
+mod project;
+mod prompt;
 mod setup;
 mod simulated;
+mod skills;
 
 mod interrupt;
 mod run_view;
@@ -39,10 +44,11 @@ mod picture;
 mod terminal;
 mod text;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use greenroom::tools::{helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
@@ -117,6 +123,10 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Run(args) => run::run(global, args).await,
         Command::Sessions(args) => sessions::run(global, args).await,
         Command::Show(args) => show::run(global, args).await,
+        Command::Tree(args) => tree::run(global, args).await,
+        Command::Resume(args) => chat::resume(global, args).await,
+        Command::Compact(args) => compact::run(global, args).await,
+        Command::Completions(args) => completions(args),
         Command::Plan(args) => plan::run(global, args).await,
         Command::Import(args) => import::run(global, args).await,
         Command::Export(args) => export::run(global, args).await,
@@ -126,8 +136,18 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Delete(args) => sessions::delete(global, args).await,
         Command::Store(command) => store::run(global, command).await,
         Command::Models(args) => models::run(global, args).await,
-        Command::Config(args) => config::show(global, args),
+        Command::Config(args) => config::run(global, args),
     }
+}
+
+/// Prints a shell's completions: a script, so to the byte.
+fn completions(args: &options::CompletionsArgs) -> anyhow::Result<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Options::command(), "greenroom", &mut script);
+    let mut out = std::io::stdout().lock();
+    out.write_all(&script)?;
+    out.flush()?;
+    Ok(0)
 }
 
 fn end(result: anyhow::Result<u8>) -> ExitCode {

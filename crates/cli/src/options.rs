@@ -37,7 +37,9 @@ Examples:
   greenroom run -p \"What does this project do?\"
   git diff | greenroom run -p \"Review this.\" --no-tools
   greenroom run -p \"Fix the failing test.\" --allow-write --allow-shell
+  greenroom run -p \"Go on.\" -c                    the newest session of this folder
   greenroom run -p \"Go on.\" --session fix-the-test
+  greenroom run -p \"What is wrong here?\" --image screen.png --max-cost 0.10 --timeout 60
   greenroom run -p \"Look around.\" --simulate --json | jq .type
 
 The answer goes to standard output, as it comes at a terminal and whole to a pipe; progress goes to standard error,
@@ -100,6 +102,14 @@ The first line on standard output is the base URL, for OPENAI_BASE_URL. A script
 A call beyond the script is refused with 400. Ctrl-C ends it: with exit code 1 where answers were left, a call was
 beyond the script, an expectation was not met, or a request broke a rule of the protocol; standard error says which.";
 
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  greenroom completions bash > ~/.local/share/bash-completion/completions/greenroom
+  greenroom completions zsh > \"${fpath[1]}/_greenroom\"
+  greenroom completions fish > ~/.config/fish/completions/greenroom.fish
+
+They hold from the next shell on.";
+
 const STORE_HELP: &str = "\
 A session that lost entries with a damaged disk takes no prompts until its loss is accepted. Before that, put a backup
 of the whole store in its place, or keep what is left: `greenroom export ID`. Where the lost entries belong to the
@@ -112,7 +122,6 @@ newest part of the conversation, accepting the loss also gives up what came afte
     version,
     about = "Runs LLM agents whose conversations never outgrow their model's window.",
     after_help = EXIT_CODES,
-    disable_help_subcommand = true,
     max_term_width = 110
 )]
 pub(crate) struct Options {
@@ -132,6 +141,9 @@ pub(crate) struct Global {
     /// A configuration file, instead of ./greenroom.yaml and the user's own
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// A setting of the configuration, such as compaction.threshold=0.7; may be given several times
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
     /// Tell what happens inside, on standard error; -vv tells more. RUST_LOG says it in detail
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -167,6 +179,12 @@ pub(crate) enum Command {
     Sessions(SessionsArgs),
     /// Show a stored session: what was said, and what was compacted
     Show(ShowArgs),
+    /// Show the branches of a stored session
+    Tree(TreeArgs),
+    /// Go on with a session in chat: the newest one of this folder, or the one that is named
+    Resume(ResumeArgs),
+    /// Replace the older part of a session by a summary, now
+    Compact(CompactArgs),
     /// Show what a compaction would do, without doing it
     #[command(after_help = PLAN_EXAMPLES)]
     Plan(PlanArgs),
@@ -190,8 +208,62 @@ pub(crate) enum Command {
     /// List the provider's models with their windows, output limits and prices, and where each comes from
     #[command(after_help = MODELS_HELP)]
     Models(ModelsArgs),
-    /// Show the configuration that holds here
+    /// Show the configuration that holds here and where each value comes from; get, set or unset one
     Config(ConfigArgs),
+    /// Print a script that completes commands and flags in your shell
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions(CompletionsArgs),
+}
+
+/// `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum, value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// `tree`.
+#[derive(Debug, Args)]
+pub(crate) struct TreeArgs {
+    /// The session, or the beginning of its id
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Print JSON: each place where a branch begins or ends
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `resume`.
+#[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    /// The session, or the beginning of its id [default: the newest one of this folder]
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// `compact`.
+#[derive(Debug, Args)]
+pub(crate) struct CompactArgs {
+    /// The session, or the beginning of its id
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// What the summary is to dwell on
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) focus: Option<String>,
+    /// How much of the newest conversation to keep, in tokens
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) keep_recent: Option<u64>,
+    /// Also where the context has room
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print JSON: how it ended
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
 }
 
 /// `simulate`.
@@ -280,6 +352,12 @@ pub(crate) struct ModelArgs {
     /// Whether the model calls tools: auto, none, required (in the first step of a run), or a tool's name
     #[arg(long, value_name = "CHOICE")]
     pub(crate) tool_choice: Option<String>,
+    /// What the model is told of its work, in place of the built-in text [default: the configuration's system_prompt]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// What the model is told besides, after the configuration's append_system_prompt
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) append_system: Option<String>,
     /// The folder that the tools work in; nothing outside can be read or changed by the file tools
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub(crate) workspace: PathBuf,
@@ -324,6 +402,9 @@ pub(crate) struct ChatArgs {
     /// The session to go on with, or to begin under this name
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
+    /// Go on with the newest session of this folder
+    #[arg(short = 'c', long = "continue", conflicts_with = "session")]
+    pub(crate) goes_on: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 }
@@ -340,8 +421,25 @@ pub(crate) struct RunArgs {
     /// The session to go on with, or to begin under this name
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
+    /// Go on with the newest session of this folder
+    #[arg(short = 'c', long = "continue", conflicts_with = "session")]
+    pub(crate) goes_on: bool,
+    /// An image that goes with the prompt: PNG, JPEG, GIF or WebP; may be given several times
+    #[arg(long = "image", value_name = "FILE")]
+    pub(crate) images: Vec<PathBuf>,
+    /// The most that this run may cost, in US dollars, as far as prices are known
+    #[arg(long, value_name = "USD", value_parser = dollars)]
+    pub(crate) max_cost: Option<f64>,
+    /// How long it may take, in seconds; after that it is aborted, and what had come is kept
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) timeout: Option<u64>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+}
+
+fn dollars(text: &str) -> Result<f64, String> {
+    let usd = text.trim_start_matches('$').parse::<f64>().ok().filter(|usd| usd.is_finite() && *usd >= 0.0);
+    usd.ok_or_else(|| "give an amount of US dollars, such as 0.50".to_owned())
 }
 
 /// `sessions`.
@@ -356,6 +454,9 @@ pub(crate) struct SessionsArgs {
     /// Show only those with work that was left undone
     #[arg(long)]
     pub(crate) unfinished: bool,
+    /// Show only those of this folder
+    #[arg(long)]
+    pub(crate) here: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -377,10 +478,10 @@ pub(crate) struct JsonArgs {
 /// `show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The session; `greenroom sessions` lists them
+    /// The session, or the beginning of its id; `greenroom sessions` lists them
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// Print what is known of it as JSON, without the conversation
+    /// Print JSON: what is known of it, and the conversation
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -388,7 +489,7 @@ pub(crate) struct ShowArgs {
 /// `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// A session file of another system, or a stored session's id
+    /// A session file of another system, or a stored session's id or its beginning
     #[arg(value_name = "FILE|ID")]
     pub(crate) source: String,
     /// How much of the newest conversation to keep, in tokens
@@ -433,7 +534,7 @@ pub(crate) enum Estimator {
 /// `delete`.
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
-    /// The session
+    /// The session, or the beginning of its id
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }
@@ -451,7 +552,7 @@ pub(crate) enum StoreCommand {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct AcceptLossArgs {
-    /// The session
+    /// The session, or the beginning of its id
     #[arg(value_name = "ID")]
     pub(crate) id: Option<String>,
     /// A damaged segment of which nobody knows what it held, as `greenroom store check` names it
@@ -476,10 +577,51 @@ pub(crate) struct ModelsArgs {
 
 /// `config`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ConfigArgs {
     /// Print the defaults instead, as a file to begin with
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["schema", "json"])]
     pub(crate) default: bool,
+    /// Print the JSON schema of the file instead, for editors
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) schema: bool,
+    /// Print JSON: each setting's value and source
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Option<ConfigCommand>,
+}
+
+/// What is done with a single setting.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print the value that holds here
+    Get {
+        /// The setting, such as compaction.threshold
+        key: String,
+        /// Print JSON: the value and its source
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set it in your own file (or the one that --config names); comments and order stay
+    Set {
+        /// The setting, such as compaction.threshold or providers.local.base_url
+        key: String,
+        /// Its value, as it would stand in the file
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+        /// In ./greenroom.yaml instead, which can choose and tighten
+        #[arg(long)]
+        project: bool,
+    },
+    /// Take it out of your own file (or the one that --config names), so that what stands below holds again
+    Unset {
+        /// The setting
+        key: String,
+        /// Of ./greenroom.yaml instead
+        #[arg(long)]
+        project: bool,
+    },
 }
 
 /// `import`.
@@ -496,7 +638,7 @@ pub(crate) struct ImportArgs {
 /// `export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The session
+    /// The session, or the beginning of its id
     #[arg(value_name = "ID")]
     pub(crate) session: String,
     /// The format: JSON Lines as pi writes them (version 3), with a line for each compaction

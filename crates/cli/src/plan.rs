@@ -76,7 +76,7 @@ async fn of_session(global: &Global, args: &PlanArgs, config: &Config) -> Result
     let window = stored.head.window.or_else(|| catalog_window(&path)).unwrap_or(WINDOW);
     let options = options(args, config, window);
     let report = PlanReport::of_recorded(&path, &options, |id| id.to_string());
-    Ok((report, stored.say_losses(global, &args.source)?))
+    Ok((report, stored.say_losses(global)?))
 }
 
 fn no_entry(leaf: &str, source: &str) -> anyhow::Error {

@@ -5,12 +5,13 @@
 
 use std::io::{BufRead, IsTerminal};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::kernel::StopReason;
-use greenroom::{Error, Event, EventType, RunItem, Runtime};
+use greenroom::{Error, Event, EventType, Image, Prompt, RunItem, Runtime};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -18,7 +19,7 @@ use tokio::sync::oneshot;
 use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
 use crate::options::{Color, Global, RunArgs};
-use crate::setup::{self, Setup, Stay};
+use crate::setup::{Setup, Stay};
 use crate::terminal::{Screen, Style};
 use crate::view::View;
 use crate::{errors, picture, run_view};
@@ -42,14 +43,14 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
 }
 
 async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events>) -> Result<u8> {
-    let prompt = prompt(args).await?;
+    let mut prompt = Prompt::from(prompt(args).await?);
+    for path in &args.images {
+        prompt = prompt.image(image(path)?);
+    }
     let interrupts = Interrupts::new()?;
     let setup = Setup::new(global, &args.model, Stay::UntilReply).await?;
     setup.check_reachable().await?;
-    let id = match &args.session {
-        Some(id) => id.clone(),
-        None => setup::new_session(&setup.runtime, "run").await?,
-    };
+    let id = setup.session_id(args.session.as_deref(), args.goes_on, "run").await?;
     let session = setup.runtime.open(&id, &setup.agent).await?;
     if let Some(events) = events.as_deref_mut() {
         events.session = Some(id.clone());
@@ -57,7 +58,14 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let notes = Screen::stderr(global.color);
     let is_watched = notes.is_terminal() || global.verbose > 0;
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
-    let stream = session.prompt(prompt).stream();
+    let mut request = session.prompt(prompt);
+    if let Some(usd) = args.max_cost {
+        request = request.cost_limit_usd(usd);
+    }
+    if let Some(seconds) = args.timeout {
+        request = request.timeout(Duration::from_secs(seconds));
+    }
+    let stream = request.stream();
     let played = run_view::play(stream, &interrupts, |item| match events.as_deref_mut() {
         Some(events) => events.item(item),
         None => view.item(item),
@@ -71,6 +79,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         }
     };
     view.end()?;
+    setup.note_folder(&session).await?;
     if let Some(events) = events {
         let stop = played.reply.as_ref().ok().map(|reply| reply.stop);
         events.finish(&setup.runtime, stop).await?;
@@ -89,6 +98,14 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     }
     played.reply?;
     Ok(0)
+}
+
+/// An image from a file.
+fn image(path: &Path) -> Result<Image> {
+    let shown = path.display();
+    let bytes = files::read(path, INPUT_BYTES_MAX)
+        .map_err(|error| errors::usage(format!("read {shown}: {error}")))?;
+    Image::new(bytes).map_err(|error| errors::usage(format!("{shown}: {error}")))
 }
 
 /// What to say: the flag's text, then what was piped in.

@@ -65,8 +65,14 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         ))?;
     }
     let has = |head: &Head, (name, value): &(String, String)| head.labels.get(name) == Some(value);
+    let here = match args.here {
+        true => Some(std::env::current_dir()?.canonicalize()?.display().to_string()),
+        false => None,
+    };
     sessions.retain(|(id, head)| {
-        args.labels.iter().all(|label| has(head, label)) && (!args.unfinished || is_unfinished(id, head))
+        here.as_ref().is_none_or(|here| head.labels.get(setup::FOLDER) == Some(here))
+            && args.labels.iter().all(|label| has(head, label))
+            && (!args.unfinished || is_unfinished(id, head))
     });
     sessions.sort_by_key(|(_, head)| std::cmp::Reverse(head.updated_at_ms));
     let all = sessions.len();
@@ -95,8 +101,8 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         screen.pretty_json(&list)?;
         return Ok(code);
     }
-    if sessions.is_empty() && code == 0 && (args.unfinished || !args.labels.is_empty()) {
-        screen.line("No session is like that; without --label and --unfinished all are shown.")?;
+    if sessions.is_empty() && code == 0 && (args.unfinished || args.here || !args.labels.is_empty()) {
+        screen.line("No session is like that; without --label, --here and --unfinished all are shown.")?;
         return Ok(0);
     }
     if sessions.is_empty() && code == 0 {
@@ -157,15 +163,14 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
         return Err(StoreError::NotFound { session: args.id.clone() }.into());
     }
     let store = setup::store(global).await?;
-    store.delete(&args.id).await?;
+    let id = setup::resolve(&store, &args.id)?;
+    store.delete(&id).await?;
     let erased = store.reclaim().await;
     store.close().await?;
-    Screen::stdout(global.color).line(format!("Deleted {}.", args.id))?;
+    Screen::stdout(global.color).line(format!("Deleted {id}."))?;
     if let Err(error) = erased {
-        Screen::stderr(global.color).line(format!(
-            "greenroom: {} is deleted, but its bytes are still in the journal: {error}",
-            args.id
-        ))?;
+        Screen::stderr(global.color)
+            .line(format!("greenroom: {id} is deleted, but its bytes are still in the journal: {error}"))?;
         return Ok(errors::STORE);
     }
     Ok(0)

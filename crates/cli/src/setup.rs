@@ -18,18 +18,22 @@ use greenroom::store::{Notice, Store, StoreError, StoreOptions};
 use greenroom::tools::builtin::bash::{self, Containment, Helper};
 use greenroom::tools::privacy::Hidden;
 use greenroom::tools::{Workspace, builtin};
-use greenroom::{Agent, LiveSettings, ModelSettings, Runtime, RuntimeBuilder, SettingsChange};
+use greenroom::{
+    Agent, LiveSettings, ModelSettings, Order, Runtime, RuntimeBuilder, SessionHandle, SettingsChange,
+};
 use greenroom_simulator::Pace;
 
 use crate::config::{
-    Change, Config, FILE_NAME, LiveConfig, Loaded, OPENAI, OPENAI_KEY, ProviderConfig, ServeConfig,
-    check_variable, load, users_places,
+    Change, Config, FILE_NAME, LiveConfig, Loaded, OPENAI, OPENAI_KEY, Overrides, ProviderConfig,
+    ServeConfig, check_variable, load, users_places,
 };
 use crate::errors::{self, usage};
 use crate::moment;
 use crate::options::{Color, Global, ModelArgs, ModelsArgs, ServerArgs};
+use crate::prompt::SystemPrompt;
 use crate::serve::TOKEN_FILE;
 use crate::simulated::{MODEL, Simulated};
+use crate::skills::Skills;
 use crate::terminal::{Screen, variable};
 
 /// How long a first connection may take before it is left to the first call.
@@ -58,6 +62,8 @@ pub(crate) struct Setup {
     /// The simulated model, where there is one; it ends with this.
     pub(crate) simulated: Option<Simulated>,
     base_url: BaseUrl,
+    /// The folder that the user works in.
+    pub(crate) folder: PathBuf,
 }
 
 /// The store's directory.
@@ -77,6 +83,14 @@ pub(crate) fn workspace(global: &Global, folder: &Path) -> Result<Workspace> {
     let parts = ["journal", "index", TOKEN_FILE].map(|part| data_dir.join(part));
     let configuration = users_places(global.config.as_deref());
     Ok(Workspace::open_without(folder, configuration.into_iter().chain(parts).chain([data_dir]))?)
+}
+
+/// Where the user keeps skills.
+fn own_skills() -> Option<PathBuf> {
+    users_places(None)
+        .into_iter()
+        .find(|place| !place.ends_with(FILE_NAME))
+        .map(|folder| folder.join("skills"))
 }
 
 /// The flag that makes another command find the same store: empty where none is needed.
@@ -104,6 +118,56 @@ pub(crate) async fn store(global: &Global) -> Result<Store> {
     let (store, notices) = tokio::task::spawn_blocking(open).await??;
     tell(global, &notices)?;
     Ok(store)
+}
+
+/// The label that names the folder in which a session was begun.
+pub(crate) const FOLDER: &str = "folder";
+/// How many sessions are named where an id's beginning leads to several.
+const NAMED_MAX: usize = 5;
+
+/// The id of the stored session that the user means: by its whole id, or by a beginning that no other has.
+///
+/// # Errors
+/// Where several begin like that. One that nobody knows is given back as it is.
+pub(crate) fn resolve(store: &Store, given: &str) -> Result<String> {
+    if given.is_empty() || store.head(given)?.is_some() {
+        return Ok(given.to_owned());
+    }
+    let after = store.page(Some(given), NAMED_MAX + 1)?;
+    let mut ids: Vec<String> =
+        after.into_iter().map(|(id, _)| id).take_while(|id| id.starts_with(given)).collect();
+    match ids.len() {
+        0 => Ok(given.to_owned()),
+        1 => Ok(ids.remove(0)),
+        count => {
+            let more = if count > NAMED_MAX { " and more" } else { "" };
+            ids.truncate(NAMED_MAX);
+            Err(usage(format!("several sessions begin with {given}: {}{more}", ids.join(", "))))
+        }
+    }
+}
+
+/// As [`resolve`], of a session that is there.
+pub(crate) fn resolve_known(store: &Store, given: &str) -> Result<String> {
+    let id = resolve(store, given)?;
+    if store.head(&id)?.is_none() {
+        return Err(StoreError::NotFound { session: id }.into());
+    }
+    Ok(id)
+}
+
+/// The newest session that was begun in this folder.
+///
+/// # Errors
+/// Where there is none.
+pub(crate) async fn newest_here(runtime: &Runtime, folder: &Path) -> Result<String> {
+    let here = folder.display().to_string();
+    let query = runtime.sessions().label(FOLDER, &here).roots().order(Order::Newest).limit(1);
+    query.await?.into_iter().next().map(|session| session.id).ok_or_else(|| {
+        usage(format!(
+            "no session was begun in {here} yet; `greenroom sessions` lists the others, for --session"
+        ))
+    })
 }
 
 /// Says what the store had to say when it was opened, and whether others could have changed it.
@@ -159,6 +223,7 @@ pub(crate) struct Settings {
     window: Option<u64>,
     simulated_window: Option<u64>,
     flags: ModelSettings,
+    prompt: Arc<SystemPrompt>,
 }
 
 impl Settings {
@@ -176,15 +241,28 @@ impl Settings {
         compaction
     }
 
+    /// The model's window, where the flags or the configuration say what it is.
+    fn window_of(&self, config: &Config) -> Option<u64> {
+        self.window.or_else(|| config.window_of(&self.model))
+    }
+
     /// The agent as the configuration and the flags want it.
-    fn adjusted(&self, agent: &Agent, config: &Config) -> Agent {
-        let mut agent = agent.clone();
-        if let Some(window) = self.window.or(config.context_window).or(self.simulated_window) {
+    fn adjusted(&self, agent: &Agent, config: &Arc<Config>) -> Agent {
+        let (prompt, held) = (Arc::clone(&self.prompt), Arc::clone(config));
+        let mut agent = agent.clone().instructions_from(move |_| prompt.text(&held));
+        if let Some(window) = self.window_of(config).or(self.simulated_window) {
             agent = agent.context_window(window);
         }
         agent = agent.settings(config.model_settings.clone());
-        for (model, settings) in &config.models {
-            agent = agent.settings_for(model, settings.clone());
+        for (model, of_model) in &config.models {
+            agent = agent.settings_for(model, of_model.settings.clone());
+        }
+        // What was checked when the file was read fits together.
+        let of_model = config.models.get(&self.model);
+        if let Some(Ok(Some(compaction))) =
+            of_model.map(|of_model| of_model.compaction_over(&self.compaction_of(config)))
+        {
+            agent = agent.compaction(compaction);
         }
         // A flag wins over every file.
         agent = agent.settings_for(&self.model, self.flags.clone()).limits(config.limits.of_run());
@@ -272,7 +350,7 @@ pub(crate) async fn for_models(global: &Global, args: &ModelsArgs) -> Result<(Ru
     // What is forgotten is in our own store: nobody is asked.
     let provider = server.provider(&args.server, args.forget.is_none())?;
     let mut agent = Agent::new(config.model.as_str());
-    if let Some(window) = config.context_window {
+    if let Some(window) = config.window_of(&config.model) {
         agent = agent.context_window(window);
     }
     let dir = data_dir(global)?;
@@ -319,7 +397,7 @@ pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String>
 
 /// The configuration that holds here. What the user must know of it is said on standard error.
 pub(crate) fn config(global: &Global) -> Result<Loaded> {
-    let loaded = load(global.config.as_deref())?;
+    let loaded = load(global.config.as_deref(), Overrides::read(&global.settings)?)?;
     tracing::debug!(files = ?loaded.files, "the configuration was read");
     for warning in &loaded.warnings {
         warn(global, warning)?;
@@ -339,7 +417,8 @@ impl Setup {
         let config = &loaded.config;
         let server = Server::chosen(config, &args.server, !args.simulate)?;
         let tools = if args.no_tools { None } else { Some(workspace(global, &args.workspace)?) };
-        let window = args.window.or(config.context_window);
+        let model = args.model().unwrap_or_else(|| config.model.clone());
+        let window = args.window.or_else(|| config.window_of(&model));
         let simulated = if args.simulate {
             let pace = Pace { chunks: 12, first_ms: 80, between_ms: 15 };
             Some(Simulated::start(window.unwrap_or(SIMULATED_WINDOW), 8, pace).await?)
@@ -364,9 +443,20 @@ impl Setup {
         }
         let flags = args.settings();
         flags.check().map_err(|error| usage(error.to_string()))?;
-        let mut agent = Agent::new(model).instructions(instructions(tools.as_ref(), args));
+        let root = tools.as_ref().map(|workspace| workspace.root().to_owned());
+        // Without a skill at the start there is no tool that reads one.
+        let skills = Some(Skills::new(own_skills().as_deref(), root.as_deref()))
+            .filter(|skills| !args.no_tools && config.skills && !skills.offer().is_empty());
+        let prompt = Arc::new(SystemPrompt::new(root.as_deref(), args, skills.clone()));
+        for warning in prompt.warnings(config) {
+            warn(global, &warning)?;
+        }
+        let mut agent = Agent::new(model);
         if let Some(workspace) = tools {
             agent = agent.tools(&registry(global, workspace, args).await?);
+        }
+        if let Some(skills) = skills {
+            agent = agent.add_tool(skills.tool());
         }
         let settings = Arc::new(Settings {
             config: LiveConfig::new(global.config.as_deref(), &loaded),
@@ -374,11 +464,36 @@ impl Setup {
             window: args.window,
             simulated_window: simulated.is_some().then_some(SIMULATED_WINDOW),
             flags,
+            prompt,
         });
         let source = Arc::clone(&settings).source(stay, global.color);
         let builder = builder(global, provider, &server.settings, stay)?.live_settings(source);
         let runtime = start(global, builder).await?;
-        Ok(Self { runtime, agent, settings, serve: loaded.config.serve, simulated, base_url })
+        let folder = match root {
+            Some(root) => root,
+            None => std::env::current_dir().unwrap_or_default(),
+        };
+        Ok(Self { runtime, agent, settings, serve: loaded.config.serve, simulated, base_url, folder })
+    }
+
+    /// The session that the user goes on with: the one that is named, the newest of this folder, or a new one.
+    pub(crate) async fn session_id(&self, named: Option<&str>, goes_on: bool, kind: &str) -> Result<String> {
+        match named {
+            Some(id) => Ok(id.to_owned()),
+            None if goes_on => newest_here(&self.runtime, &self.folder).await,
+            None => new_session(&self.runtime, kind).await,
+        }
+    }
+
+    /// Notes the folder in which a session was begun, for those who look for it there. One in which nothing was said
+    /// stays without a log.
+    pub(crate) async fn note_folder(&self, session: &SessionHandle) -> Result<()> {
+        let Some(known) = self.runtime.summary(session.id()).await? else { return Ok(()) };
+        if !known.labels.contains_key(FOLDER) {
+            // A path that no label can hold is looked for by nobody.
+            let _ = session.set_label(FOLDER, self.folder.display().to_string()).await;
+        }
+        Ok(())
     }
 
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the
@@ -579,22 +694,4 @@ async fn shell(global: &Global) -> Result<bash::Options> {
         )?;
     }
     Ok(bash::Options { containment: Some(containment), helper: helper.ok(), ..bash::Options::default() })
-}
-
-fn instructions(workspace: Option<&Workspace>, args: &ModelArgs) -> String {
-    let Some(workspace) = workspace else {
-        return "You are a helpful assistant. Answer briefly and to the point.".to_owned();
-    };
-    let may = if args.allow_shell {
-        "You may read, search, change and create files in it, and run commands there."
-    } else if args.allow_write {
-        "You may read, search, change and create files in it."
-    } else {
-        "You may read and search the files in it, and change nothing."
-    };
-    format!(
-        "You are a careful software engineer who works in the folder {}. {may} Look before you speak; name the \
-         files that you rely on; say what you did and what is left. Answer briefly and to the point.",
-        workspace.root().display()
-    )
 }

@@ -22,6 +22,8 @@ use crate::{errors, moment, picture, sessions, setup};
 
 /// A stored session, as much of it as can be read.
 pub(crate) struct Stored {
+    /// Its whole id.
+    pub(crate) id: String,
     /// What is known of it.
     pub(crate) head: Head,
     /// Its entries, in order.
@@ -33,30 +35,31 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Reads it from the store.
+    /// Reads it from the store. `id` may be the beginning of its id.
     pub(crate) async fn read(global: &Global, id: &str) -> Result<Self> {
         let not_found = || StoreError::NotFound { session: id.to_owned() };
         if !setup::data_dir(global)?.exists() {
             return Err(not_found().into());
         }
         let store = setup::store(global).await?;
-        let read = Self::from(&store, id);
+        let read = setup::resolve(&store, id).and_then(|id| Self::from(&store, id));
         store.close().await?;
         read
     }
 
-    fn from(store: &Store, id: &str) -> Result<Self> {
-        let head = store.head(id)?.ok_or_else(|| StoreError::NotFound { session: id.to_owned() })?;
-        let (entries, lost) = match store.load(id, EntryId(0)) {
+    fn from(store: &Store, id: String) -> Result<Self> {
+        let session = id.as_str();
+        let head = store.head(session)?.ok_or_else(|| StoreError::NotFound { session: id.clone() })?;
+        let (entries, lost) = match store.load(session, EntryId(0)) {
             Ok(entries) if head.lost_from.is_none() => (entries, Vec::new()),
             Ok(_) | Err(StoreError::Damaged { .. } | StoreError::Quarantined { .. }) => {
-                let salvaged = store.salvage(id)?;
+                let salvaged = store.salvage(session)?;
                 (salvaged.entries, salvaged.lost)
             }
             Err(error) => return Err(error.into()),
         };
         let is_uncertain = !store.unknown_losses().is_empty();
-        Ok(Self { head, entries: entries.into_iter().map(Arc::new).collect(), lost, is_uncertain })
+        Ok(Self { id, head, entries: entries.into_iter().map(Arc::new).collect(), lost, is_uncertain })
     }
 
     /// The path to the leaf; everything that is left where a part of it is lost.
@@ -115,16 +118,23 @@ impl Stored {
             .collect()
     }
 
+    /// What stands on the path to the leaf, oldest first: who said what, what was called, and what replaced the older part
+    /// in the model's view.
+    fn conversation(&self) -> Vec<Value> {
+        self.path().iter().filter_map(|entry| said(entry)).collect()
+    }
+
     fn losses(&self) -> Vec<String> {
         losses(&self.lost, self.head.lost_from)
     }
 
     /// Says on standard error what is missing in what a command gave, and returns the command's exit code.
-    pub(crate) fn say_losses(&self, global: &Global, id: &str) -> Result<u8> {
+    pub(crate) fn say_losses(&self, global: &Global) -> Result<u8> {
         let losses = self.losses();
         if !losses.is_empty() {
             Screen::stderr(global.color).line(format!(
-                "greenroom: session {id} is damaged: {} cannot be read; what is given is what is intact",
+                "greenroom: session {} is damaged: {} cannot be read; what is given is what is intact",
+                self.id,
                 losses.join(", ")
             ))?;
         }
@@ -136,6 +146,58 @@ impl Stored {
     pub(crate) fn waiting(&self) -> Vec<&Arc<Entry>> {
         self.entries.iter().filter(|entry| self.head.inbox.contains(&entry.id)).collect()
     }
+}
+
+/// What an entry of a path says, for programs. Entries that only the runtime needs say nothing.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all other kinds are the runtime's own records")]
+fn said(entry: &Entry) -> Option<Value> {
+    let blocks = greenroom::kernel::message::blocks_text;
+    let mut said = match &entry.kind {
+        EntryKind::Message { message, steer, .. } => match &**message {
+            Message::User(content) => json!({ "role": "user", "text": blocks(content), "is_steer": steer }),
+            Message::Assistant(answer) => {
+                let calls = answer.content.iter().filter_map(Part::as_tool_call);
+                let calls = calls.map(
+                    |call| json!({ "call_id": call.id, "name": call.name, "arguments": call.arguments }),
+                );
+                json!({
+                    "role": "assistant",
+                    "text": answer.text(),
+                    "tool_calls": calls.collect::<Vec<_>>(),
+                    "model": answer.model,
+                    "stop": answer.stop,
+                    "usage": answer.usage,
+                })
+            }
+            Message::ToolResult(result) => json!({
+                "role": "tool",
+                "call_id": result.call_id,
+                "status": result.status,
+                "text": blocks(&result.content),
+            }),
+        },
+        EntryKind::Shell(shell) => {
+            json!({ "role": "shell", "command": shell.command, "text": shell.output, "exit_code": shell.exit_code })
+        }
+        EntryKind::Custom(custom) => {
+            json!({ "role": "custom", "kind": custom.kind, "text": blocks(&custom.content) })
+        }
+        EntryKind::BranchSummary { from, summary, .. } => {
+            json!({ "role": "branch_summary", "from": from, "text": summary })
+        }
+        EntryKind::Compaction(compaction) => json!({
+            "role": "summary",
+            "first": compaction.first,
+            "last": compaction.last,
+            "text": compaction.summary,
+            "tokens_before": compaction.tokens_before,
+            "tokens_after": compaction.tokens_after,
+        }),
+        _ => return None,
+    };
+    said["entry_id"] = json!(entry.id);
+    said["at"] = json!(moment::rfc3339(entry.at_ms));
+    Some(said)
 }
 
 /// Lost entries in words. `quarantined_from` is the first lost entry of a session that is quarantined.
@@ -160,20 +222,24 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     if args.json {
         let mut value = json!({
-            "id": args.id,
+            "id": stored.id,
+            "title": stored.head.title.as_ref().or(stored.head.opening.as_ref()),
+            "labels": stored.head.labels,
             "model": stored.head.model,
+            "state": sessions::state(&stored.head),
             "entries": stored.head.entries,
             "context": stored.context(),
             "compactions": stored.compactions(),
+            "conversation": stored.conversation(),
         });
         if !losses.is_empty() {
             value["lost"] = json!(stored.lost.iter().map(|(from, until)| [from, until]).collect::<Vec<_>>());
         }
         screen.pretty_json(&value)?;
     } else {
-        conversation(&mut screen, &args.id, &stored)?;
+        conversation(&mut screen, &stored.id, &stored)?;
     }
-    stored.say_losses(global, &args.id)
+    stored.say_losses(global)
 }
 
 fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {

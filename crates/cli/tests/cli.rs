@@ -5,10 +5,13 @@
 //! - `compactions`: each is told where the user is
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
+//! - `going_on`: sessions are found again, gone on with, compacted; branches; shells complete
+//! - `layers`: files, variables and flags over one another; single settings
 //! - `live`: settings are edited while a command runs
 //! - `log`: what `-v` and `-vv` tell
 //! - `models`: limits, prices and where they come from
 //! - `process`: asked to end; no file descriptors left
+//! - `prompts`: system prompts, a project's instructions, skills
 //! - `refusals`: every way a provider refuses ends with its class
 //! - `run`: text, events, failures, interruptions
 //! - `serve`: clients that hold something open, tokens that others may know, a wide bind
@@ -26,10 +29,13 @@ mod cli {
     pub(crate) mod compactions;
     pub(crate) mod configuration;
     pub(crate) mod demo;
+    pub(crate) mod going_on;
+    pub(crate) mod layers;
     pub(crate) mod live;
     pub(crate) mod log;
     pub(crate) mod models;
     pub(crate) mod process;
+    pub(crate) mod prompts;
     pub(crate) mod refusals;
     pub(crate) mod run;
     pub(crate) mod serve;

@@ -45,7 +45,7 @@ pub const COMPACT_PROMPT_BYTES_MAX: usize = 32 * 1024;
 pub(crate) const MESSAGES_PLACE: &str = "{messages}";
 
 /// How compaction behaves. Every field has a default; unknown fields are errors.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionSettings {
     /// Whether anything compacts by itself, overflow recovery included. A manual request always may.
@@ -112,7 +112,7 @@ impl Default for CompactionSettings {
 }
 
 /// Who writes the summary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
     /// The model of the session, or `summary_model`.
@@ -122,7 +122,7 @@ pub enum Strategy {
 }
 
 /// How the cut is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CutRule {
     /// The first legal cut at or after the point where enough is kept.
@@ -132,7 +132,7 @@ pub enum CutRule {
 }
 
 /// What to take for a window that nothing knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(try_from = "UnknownWindowText", into = "UnknownWindowText")]
 pub enum UnknownWindow {
     /// A window of this many tokens.
@@ -142,7 +142,7 @@ pub enum UnknownWindow {
 }
 
 /// How [`UnknownWindow`] is written: a number, or `disable`.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 enum UnknownWindowText {
     Tokens(u64),

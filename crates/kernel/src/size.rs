@@ -26,7 +26,7 @@ const CALL_TOKENS: u64 = 8;
 const IMAGE_CHARS: u64 = IMAGE_TOKENS * 4;
 
 /// How tokens are estimated.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Estimator {
     /// One walk over the text by character class.

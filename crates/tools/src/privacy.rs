@@ -83,6 +83,15 @@ pub fn variable(name: &str) -> Option<OsString> {
     }
 }
 
+/// The names of all variables of the environment, hidden or not.
+#[expect(clippy::disallowed_methods, reason = "this is where variables are looked up, hidden or not")]
+pub fn variable_names() -> Vec<OsString> {
+    match VARIABLES.get() {
+        Some(variables) => variables.iter().map(|(name, _)| name.clone()).collect(),
+        None => std::env::vars_os().map(|(name, _)| name).collect(),
+    }
+}
+
 fn is_harmless(name: &OsString) -> bool {
     name.to_str().is_some_and(|name| HARMLESS.contains(&name) || name.starts_with("LC_"))
 }

@@ -1,5 +1,5 @@
 //! Which files are read, and which of them may set what: the project's `greenroom.yaml` over the user's own, over the
-//! defaults; or the file that `--config` names, alone.
+//! defaults; or the file that `--config` names, alone. Over them all stand the environment and `--set`.
 //!
 //! Invariants: a file that merely lies in the current folder chooses among the providers that the user has, and sets
 //! nothing of them; it can tighten a limit and loosen none; its text reaches a model only where the user trusts the
@@ -7,6 +7,7 @@
 //! key in [`rule`], where a key that is not named is the user's alone, and on the same value that is used afterwards.
 //! No file is read that is large, deep, or no regular file.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use greenroom::kernel::settings::COMPACT_PROMPT_BYTES_MAX;
 use greenroom::provider::BaseUrl;
 use serde_norway::Value;
 
+use super::overrides::Overrides;
 use super::words::plain;
 use super::{Config, FILE_NAME, OPENAI, check};
 use crate::errors::usage;
@@ -39,6 +41,10 @@ pub(crate) struct Loaded {
     pub(crate) warnings: Vec<String>,
     /// What the project's file asked for and did not get, for who asks: one line each.
     pub(crate) notes: Vec<String>,
+    /// Where each setting comes from that is no default: a file's path, a variable's name, or a flag.
+    pub(crate) origins: BTreeMap<Vec<String>, String>,
+    /// What stands over the files.
+    pub(super) overrides: Overrides,
     /// The texts of the user's file and of the project's.
     pub(super) texts: [Option<String>; 2],
     /// What the project's file says.
@@ -108,14 +114,15 @@ pub(super) fn rule(key: &str) -> Rule {
         | "compaction.auto_compact_token_limit"
         | "compaction.unknown_window"
         | "compaction.max_request_bytes" => Rule::Lower,
-        "compaction.compact_prompt" => Rule::Text,
+        "compaction.compact_prompt" | "system_prompt" | "append_system_prompt" => Rule::Text,
         _ => Rule::UsersAlone,
     }
 }
 
-/// The configuration that holds here: `explicit` alone, or the user's file with the project's over it.
-pub(crate) fn load(explicit: Option<&Path>) -> Result<Loaded> {
-    let files = Files::read(explicit)?;
+/// The configuration that holds here: `explicit` alone, or the user's file with the project's over it; and what stands
+/// over those.
+pub(crate) fn load(explicit: Option<&Path>, overrides: Overrides) -> Result<Loaded> {
+    let files = Files::read(explicit, overrides)?;
     let [own, project] = files.checked()?;
     assemble(&files, own, project)
 }
@@ -124,13 +131,15 @@ pub(crate) fn load(explicit: Option<&Path>) -> Result<Loaded> {
 pub(super) struct Files {
     pub(super) own: Option<Source>,
     pub(super) project: Option<Source>,
-    /// Why a project's file was not read.
+    /// Why a project's file was not read, or a variable does nothing.
     pub(super) warnings: Vec<String>,
+    /// What stands over them.
+    pub(super) overrides: Overrides,
 }
 
 impl Files {
-    pub(super) fn read(explicit: Option<&Path>) -> Result<Self> {
-        let mut warnings = Vec::new();
+    pub(super) fn read(explicit: Option<&Path>, overrides: Overrides) -> Result<Self> {
+        let mut warnings = overrides.warnings.clone();
         let (own, project) = match explicit {
             Some(path) => (Some(user_source(path)?), None),
             None => {
@@ -143,7 +152,7 @@ impl Files {
                 (own, project)
             }
         };
-        Ok(Self { own, project, warnings })
+        Ok(Self { own, project, warnings, overrides })
     }
 
     /// What they say, checked each by itself: the user's, and the project's.
@@ -175,11 +184,13 @@ impl Files {
 pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>) -> Result<Loaded> {
     let mut merged = serde_norway::to_value(Config::default())?;
     let mut has_openai = false;
+    let mut origins = Origins::default();
     if let Some(value) = own {
         has_openai = value.get("providers").and_then(|providers| providers.get(OPENAI)).is_some();
+        origins.put(&value, &merged, files.own.as_ref().map(|source| source.path.display().to_string()));
         merge(&mut merged, value);
     }
-    let own_config = typed(merged.clone())?;
+    let own_config = typed(files.overrides.over(merged.clone()))?;
     let mut over = Over {
         source: files.project.as_ref(),
         is_trusted: is_trusted(&own_config),
@@ -187,10 +198,15 @@ pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
         notes: Vec::new(),
     };
     if let Some(value) = project.clone() {
-        over.put(&mut merged, value, "")?;
+        over.put(&mut merged, value.clone(), "")?;
+        let source = files.project.as_ref().map(|source| format!("./{}", source.path.display()));
+        origins.put_taken(&value, &merged, source);
     }
     let Over { warnings, notes, .. } = over;
-    let config = typed(merged)?;
+    for over in &files.overrides.settings {
+        origins.put(&over.value, &merged, Some(over.origin.clone()));
+    }
+    let config = typed(files.overrides.over(merged))?;
     if let Err((key, reason)) = check(&config) {
         return Err(usage(format!("the configuration: {key}: {reason}")));
     }
@@ -215,8 +231,70 @@ pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
         return Err(usage(at(source, "provider", &reason)));
     }
     let read = [&files.own, &files.project].into_iter().flatten().map(|source| source.path.clone()).collect();
-    let texts = files.texts();
-    Ok(Loaded { config, own: own_config, files: read, warnings, notes, texts, project })
+    let (texts, overrides) = (files.texts(), files.overrides.clone());
+    let Origins(origins) = origins;
+    Ok(Loaded { config, own: own_config, files: read, warnings, notes, origins, overrides, texts, project })
+}
+
+impl Overrides {
+    /// A value with all that stands over it.
+    fn over(&self, mut value: Value) -> Value {
+        for over in &self.settings {
+            merge(&mut value, over.value.clone());
+        }
+        value
+    }
+}
+
+/// Where settings come from, by the parts of their names.
+#[derive(Default)]
+struct Origins(BTreeMap<Vec<String>, String>);
+
+impl Origins {
+    /// All that a layer sets comes from it, from now on. An empty section sets nothing.
+    fn put(&mut self, layer: &Value, below: &Value, origin: Option<String>) {
+        let Some(origin) = origin else { return };
+        for (parts, value) in leaves(layer) {
+            let is_section = get(below, &parts).is_some_and(Value::is_mapping);
+            if !(is_section && (value.is_null() || value.is_mapping())) {
+                self.0.insert(parts, origin.clone());
+            }
+        }
+    }
+
+    /// As [`Self::put`], of what the layer got.
+    fn put_taken(&mut self, layer: &Value, merged: &Value, origin: Option<String>) {
+        let Some(origin) = origin else { return };
+        for (parts, value) in leaves(layer) {
+            if get(merged, &parts) == Some(value) {
+                self.0.insert(parts, origin.clone());
+            }
+        }
+    }
+}
+
+/// Each value that is no section, with the parts of its name.
+pub(super) fn leaves(value: &Value) -> Vec<(Vec<String>, &Value)> {
+    fn walk<'a>(value: &'a Value, parts: &[String], leaves: &mut Vec<(Vec<String>, &'a Value)>) {
+        match value {
+            Value::Mapping(map) if !map.is_empty() => {
+                for (name, value) in map {
+                    let name = name.as_str().unwrap_or_default().to_owned();
+                    walk(value, &[parts, &[name]].concat(), leaves);
+                }
+            }
+            _ if parts.is_empty() => {}
+            _ => leaves.push((parts.to_vec(), value)),
+        }
+    }
+    let mut leaves = Vec::new();
+    walk(value, &[], &mut leaves);
+    leaves
+}
+
+/// The value of this name.
+pub(super) fn get<'a>(value: &'a Value, parts: &[String]) -> Option<&'a Value> {
+    parts.iter().try_fold(value, |value, name| value.get(name.as_str()))
 }
 
 /// Where the user's configuration is, or would be: the file that they named, their own file, and its folder.
@@ -334,14 +412,21 @@ pub(super) fn setting<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
 
 /// Sets the setting of this name.
 pub(super) fn set(value: &mut Value, key: &str, to: Value) {
+    let parts: Vec<&str> = key.split('.').collect();
+    set_parts(value, &parts, to);
+}
+
+/// Sets the setting whose name has these parts.
+pub(super) fn set_parts(value: &mut Value, parts: &[&str], to: Value) {
+    let [name, rest @ ..] = parts else {
+        *value = to;
+        return;
+    };
     if !value.is_mapping() {
         *value = Value::Mapping(serde_norway::Mapping::new());
     }
     let Value::Mapping(map) = value else { return };
-    match key.split_once('.') {
-        Some((section, key)) => set(map.entry(section.into()).or_insert(Value::Null), key, to),
-        None => _ = map.insert(key.into(), to),
-    }
+    set_parts(map.entry((*name).into()).or_insert(Value::Null), rest, to);
 }
 
 fn text(file: std::fs::File) -> Result<String, FileError> {
@@ -383,13 +468,15 @@ pub(super) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
         typed => typed,
     };
     let mut typed = typed.map_err(|error| wrong(source, &error))?.unwrap_or_default();
-    if let Some(name) = typed.compaction.compact_prompt.as_deref().and_then(prompt_file) {
+    for (key, text) in typed.prompts() {
+        let Some(name) = text.as_deref().and_then(prompt_file) else { continue };
         // One that is not to be used is not read either.
-        typed.compaction.compact_prompt = if is_trusted {
+        *text = if is_trusted {
+            let last = key.rsplit('.').next().unwrap_or(key);
             let text = read_prompt(source, name).map_err(|reason| {
-                usage(at(source, PROMPT, format!("{name}: {reason}").trim_start_matches(": ")))
+                usage(at(source, last, format!("{name}: {reason}").trim_start_matches(": ")))
             })?;
-            value["compaction"][PROMPT] = Value::String(text.clone());
+            set(&mut value, key, Value::String(text.clone()));
             Some(text)
         } else {
             None
@@ -431,9 +518,6 @@ fn can_be_null(key: &str) -> bool {
         .fold(Value::Null, |value, name| Value::Mapping([(Value::from(name), value)].into_iter().collect()));
     serde_norway::from_value::<Config>(alone).is_ok()
 }
-
-/// The setting that may name a file.
-const PROMPT: &str = "compact_prompt";
 
 /// The file that a prompt names, if it names one.
 fn prompt_file(prompt: &str) -> Option<&str> {
@@ -636,7 +720,13 @@ fn rename(value: &mut Value, section: &str, alias: &str, name: &str) {
 fn wrong(source: &Source, error: &serde_norway::Error) -> anyhow::Error {
     let text = error.to_string();
     let key = text.split('`').nth(1);
-    let line = error.location().map(|location| location.line()).or_else(|| line_of(&source.text, key?));
+    let located = error.location().map(|location| location.line());
+    // What is below a name of the user's own is known by its key alone.
+    let says_it = |line: &usize| {
+        let said = source.text.lines().nth(line.saturating_sub(1));
+        said.is_some_and(|said| key.is_none_or(|key| said.contains(key)))
+    };
+    let line = located.filter(says_it).or_else(|| line_of(&source.text, key?)).or(located);
     let line = line.map(|line| format!(", line {line}")).unwrap_or_default();
     usage(format!("{}{line}: {}", source.path.display(), plain(&text)))
 }
@@ -658,7 +748,7 @@ pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
 }
 
 /// The user's own file. A variable that is no absolute path does not count: the current folder would be asked.
-fn own_file() -> Option<PathBuf> {
+pub(super) fn own_file() -> Option<PathBuf> {
     let base = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     Some(base.or_else(|| Some(home()?.join(".config")))?.join("greenroom").join(FILE_NAME))
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use serde_norway::Value;
 
-use super::Config;
 use super::layers::{Files, Loaded, Source, Tighter, assemble, line_of, set, setting, settings_of, tighter};
+use super::{Config, Overrides};
 
 /// A file that was changed so short a time ago is read again with each look: clocks of file systems are coarse, and its
 /// next edit may not be seen by its date.
@@ -32,6 +32,8 @@ pub(crate) struct Change {
 /// The configuration of a command that runs.
 pub(crate) struct LiveConfig {
     explicit: Option<PathBuf>,
+    /// What stands over the files, as long as the command runs.
+    overrides: Overrides,
     places: [Option<PathBuf>; 2],
     state: Mutex<State>,
 }
@@ -101,7 +103,9 @@ impl LiveConfig {
             texts: loaded.texts.clone(),
             unreadable: None,
         };
-        Self { explicit: explicit.map(Path::to_owned), places, state: Mutex::new(state) }
+        // What must be said of it was said at the start.
+        let overrides = Overrides { warnings: Vec::new(), ..loaded.overrides.clone() };
+        Self { explicit: explicit.map(Path::to_owned), overrides, places, state: Mutex::new(state) }
     }
 
     /// What holds, as far as it was looked at.
@@ -118,7 +122,7 @@ impl LiveConfig {
         }
         state.is_young = is_young(&stamps);
         state.stamps = stamps;
-        let files = match Files::read(self.explicit.as_deref()) {
+        let files = match Files::read(self.explicit.as_deref(), self.overrides.clone()) {
             Ok(files) => files,
             Err(error) => return state.unreadable(stamps, error.to_string()),
         };

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use serde_norway::Value;
 
-use super::layers::{Author, Rule, Source, checked, line_of, load, merge, rule};
-use super::{Config, to_yaml};
+use super::edit::edited;
+use super::layers::{Author, Rule, Source, checked, leaves, line_of, load, merge, rule};
+use super::overrides::{self, variable_of};
+use super::{Config, Overrides, keys, show};
 
 fn problem(text: &str, author: Author) -> String {
     let source = Source { path: PathBuf::from("greenroom.yaml"), text: text.to_owned(), author };
@@ -58,7 +60,15 @@ fn problems_name_the_file_the_line_and_the_key() {
 
 #[test]
 fn every_setting_has_a_rule_for_files_of_projects() {
-    let users_alone = ["model_settings", "models", "providers", "serve", "trusted_folders"];
+    let users_alone = [
+        "model_settings",
+        "models",
+        "project_instructions",
+        "providers",
+        "serve",
+        "skills",
+        "trusted_folders",
+    ];
     let mut seen = 0;
     let Value::Mapping(defaults) = serde_norway::to_value(Config::default()).expect("YAML") else { return };
     for (name, value) in &defaults {
@@ -98,15 +108,159 @@ fn files_are_merged_key_by_key() {
 
 #[test]
 fn the_defaults_can_be_written_and_read() {
-    let text = to_yaml(&Config::default()).expect("YAML");
+    let text = show::defaults().expect("YAML");
     assert_eq!(problem(&text, Author::User), "");
     let read: Config = serde_norway::from_str(&text).expect("what was written");
     assert_eq!(read, Config::default());
-    assert_eq!(line_of(&text, "model"), Some(1));
+    for setting in keys::settings().iter().filter(|setting| !setting.is_named()) {
+        let last = setting.key.rsplit('.').next().expect("a name");
+        let line = line_of(&text, last).unwrap_or_else(|| panic!("{} is not in it", setting.key));
+        let before = text.lines().nth(line - 2).expect("a line before");
+        assert!(before.trim_start().starts_with("# "), "{}: {before:?}", setting.key);
+        assert!(!setting.about.is_empty(), "{}: what does it mean?", setting.key);
+    }
+}
+
+#[test]
+fn every_setting_has_a_name_and_a_variable_of_its_own() {
+    let settings = keys::settings();
+    let defaults = serde_norway::to_value(Config::default()).expect("YAML");
+    let mut seen = 0;
+    for (parts, _) in leaves(&defaults) {
+        let key = parts.join(".");
+        if !matches!(key.as_str(), "model_settings" | "models") {
+            assert_eq!(keys::parts(&key), Some(parts), "{key}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 40, "{seen}");
+    let mut variables: Vec<String> = settings.iter().map(|setting| variable_of(&setting.key)).collect();
+    variables.sort();
+    variables.dedup();
+    assert_eq!(variables.len(), settings.len());
+    let parts = |key: &str| keys::parts(key).map(|parts| parts.join("|"));
+    for (key, wanted) in [
+        ("model", Some("model")),
+        ("providers.a.b.base_url", Some("providers|a.b|base_url")),
+        ("models.gpt-5.5.temperature", Some("models|gpt-5.5|temperature")),
+        ("models.gpt-5.5.compaction.threshold", Some("models|gpt-5.5|compaction|threshold")),
+        ("models.gpt-5.5.compaction", Some("models|gpt-5.5|compaction")),
+        ("compaction", Some("compaction")),
+        ("compaction.thresold", None),
+        ("models..temperature", None),
+        ("models.temperature", None),
+        ("providers.base_url", None),
+        ("", None),
+    ] {
+        assert_eq!(parts(key).as_deref(), wanted, "{key}");
+    }
+    assert_eq!(keys::similar("compaction.thresold"), Some("compaction.threshold"));
+    assert_eq!(keys::similar("threshold"), Some("compaction.threshold"));
+    assert_eq!(keys::similar("weather"), None);
+}
+
+#[test]
+fn a_value_from_outside_a_file_is_read_as_in_one() {
+    let read = |key: &str, text: &str| {
+        let parts = keys::parts(key).expect("a setting");
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        let value = overrides::read("here", &parts, text).map_err(|error| error.to_string())?;
+        Ok::<_, String>(show::flow(&value).expect("a line"))
+    };
+    for (key, text, wanted) in [
+        ("model", "123", r#"{"model":"123"}"#),
+        ("model", "'a'", r#"{"model":"a"}"#),
+        ("system_prompt", "a: b\nc", r#"{"system_prompt":"a: b\nc"}"#),
+        ("compaction.threshold", "0.7", r#"{"compaction":{"threshold":0.7}}"#),
+        ("compaction.threshold", "null", r#"{"compaction":{"threshold":null}}"#),
+        ("compaction.unknown_window", "disable", r#"{"compaction":{"unknown_window":"disable"}}"#),
+        ("compaction.unknown_window", "9000", r#"{"compaction":{"unknown_window":9000}}"#),
+        ("model_settings.stop", "[a, b]", r#"{"model_settings":{"stop":["a","b"]}}"#),
+        ("models.x.y.temperature", "1", r#"{"models":{"x.y":{"temperature":1}}}"#),
+        ("providers", "{l: {base_url: 'http://l/v1'}}", r#"{"providers":{"l":{"base_url":"http://l/v1"}}}"#),
+    ] {
+        assert_eq!(read(key, text).as_deref(), Ok(wanted), "{key}={text}");
+    }
+    for (key, text, wanted) in [
+        (
+            "compaction.threshold",
+            "much",
+            "here: compaction.threshold: must be a number, not the text \"much\"",
+        ),
+        ("compaction.threshold", "7", "here: threshold: "),
+        ("limits.steps_max", "-1", "here: limits.steps_max: "),
+        ("context_window", "[", "here: "),
+        ("models.x.compaction.thresold", "1", ""),
+    ] {
+        let Some(_) = keys::parts(key) else { continue };
+        let problem = read(key, text).expect_err(key);
+        assert!(problem.starts_with(wanted) && !problem.contains("line"), "{key}={text}: {problem}");
+    }
+}
+
+#[test]
+fn an_edit_changes_one_setting_and_leaves_the_text() {
+    let check = |before: &str, key: &str, value: Option<&str>, after: Option<&str>| {
+        let parts = keys::parts(key).expect("a setting");
+        let value = value.map(|text| serde_norway::from_str::<Value>(text).expect("YAML"));
+        assert_eq!(edited(before, &parts, value.as_ref()).as_deref(), after, "{before:?}: {key}");
+    };
+    let file = "# mine\nmodel: a  # why\n\ncompaction:\n    # early\n    threshold: 0.7\n\n# limits\nlimits:\n  steps_max: 3\n";
+    check(file, "model", Some("b"), Some(&file.replace("model: a  # why", "model: b  # why")));
+    check(file, "compaction.threshold", Some("0.5"), Some(&file.replace("0.7", "0.5")));
+    check(file, "compaction.cut", Some("nearest"), Some(&file.replace("0.7\n", "0.7\n    cut: nearest\n")));
+    check(file, "limits.retries_max", Some("1"), Some(&format!("{file}  retries_max: 1\n")));
+    check(file, "context_window", Some("9"), Some(&format!("{file}context_window: 9\n")));
+    check(file, "compaction.threshold", None, Some(&file.replace("    threshold: 0.7\n", "")));
+    check(file, "provider", None, Some(file));
+    check(
+        "",
+        "providers.l.base_url",
+        Some("http://l/v1"),
+        Some("providers:\n  l:\n    base_url: http://l/v1\n"),
+    );
+    check("limits:\n", "limits.steps_max", Some("2"), Some("limits:\n  steps_max: 2\n"));
+    check("limits: {}\n", "limits.steps_max", Some("2"), Some("limits:\n  steps_max: 2\n"));
+    check("limits: { steps_max: 3 }\n", "limits.steps_max", Some("2"), None);
+    check("model: 'a # b'\n", "model", Some("c"), Some("model: c\n"));
+    check("compact: [\n", "model", Some("c"), None);
+    check(
+        "system_prompt: |\n  one\n  two\nmodel: a\n",
+        "system_prompt",
+        Some("x"),
+        Some("system_prompt: x\nmodel: a\n"),
+    );
+    check(
+        "model: a\nmodel_settings:\n  stop:\n  - x\n  - y\n",
+        "model_settings.stop",
+        None,
+        Some("model: a\nmodel_settings:\n"),
+    );
+}
+
+#[test]
+fn a_model_has_settings_of_its_own() {
+    let config: Config =
+        serde_norway::from_str("context_window: 9000\nmodels: { m: { context_window: 32000, temperature: 1, compaction: { threshold: 0.5 } } }\n")
+            .expect("it is usable");
+    assert_eq!((config.window_of("m"), config.window_of("n")), (Some(32_000), Some(9_000)));
+    let over = config.models["m"].compaction_over(&config.compaction).expect("usable").expect("it differs");
+    assert_eq!(over.threshold, Some(0.5));
+    assert_eq!(over.reserve_tokens, config.compaction.reserve_tokens);
+    for (text, parts) in [
+        ("models:\n  m:\n    compaction: { thresold: 1 }\n", &["line 3", "thresold"][..]),
+        ("models:\n  m:\n    compaction: { threshold: 7 }\n", &["line 3: threshold", "fraction"]),
+        ("models:\n  m:\n    context_window: 0\n", &["line 3: context_window"]),
+        ("models:\n  m:\n    temprature: 1\n", &["line 3", "temprature"]),
+    ] {
+        let problem = problem(text, Author::User);
+        assert!(parts.iter().all(|part| problem.contains(part)), "{text:?}: {problem:?}");
+    }
 }
 
 #[test]
 fn a_missing_file_is_named() {
-    let error = load(Some(&PathBuf::from("no/such.yaml"))).err().expect("it is missing");
+    let error =
+        load(Some(&PathBuf::from("no/such.yaml")), Overrides::default()).err().expect("it is missing");
     assert!(error.to_string().contains("no/such.yaml"), "{error}");
 }

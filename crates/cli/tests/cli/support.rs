@@ -97,6 +97,13 @@ impl Place {
         command
     }
 
+    /// The configuration that holds here, without where it comes from.
+    pub(crate) fn config(&self) -> String {
+        let ran = self.run(&["config"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        without_sources(&ran.stdout)
+    }
+
     /// Runs it to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         ran(self.command(arguments).output().unwrap())
@@ -357,6 +364,13 @@ pub(crate) fn events(ran: &Ran) -> Vec<Value> {
         }
     }
     events
+}
+
+/// What `config` prints, without where it comes from.
+pub(crate) fn without_sources(text: &str) -> String {
+    text.lines()
+        .map(|line| format!("{}\n", line.split("  # ").next().unwrap_or_default().trim_end()))
+        .collect()
 }
 
 /// All files below a folder.

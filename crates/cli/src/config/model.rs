@@ -1,0 +1,69 @@
+//! What holds for one model: how it answers, its window, and how its sessions are compacted.
+//!
+//! Invariants: a setting that is not there leaves what holds for all models.
+
+use greenroom::ModelSettings;
+use greenroom::kernel::settings::CompactionSettings;
+use schemars::JsonSchema;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_norway::{Mapping, Value};
+
+use super::layers::merge;
+
+/// What is set for one model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct ModelConfig {
+    /// Its window in tokens, where the catalogue does not know it or is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) context_window: Option<u64>,
+    /// When and how its sessions are compacted: what is set here wins over `compaction`.
+    #[serde(skip_serializing_if = "Mapping::is_empty")]
+    #[schemars(with = "CompactionSettings")]
+    pub(crate) compaction: Mapping,
+    /// How it is to answer: what is set here wins over `model_settings`.
+    #[serde(flatten)]
+    pub(crate) settings: ModelSettings,
+}
+
+impl ModelConfig {
+    /// How sessions of this model are compacted, where that differs from what holds for all.
+    ///
+    /// # Errors
+    /// When both together cannot be used.
+    pub(crate) fn compaction_over(
+        &self,
+        all: &CompactionSettings,
+    ) -> Result<Option<CompactionSettings>, serde_norway::Error> {
+        if self.compaction.is_empty() {
+            return Ok(None);
+        }
+        let mut merged = serde_norway::to_value(all)?;
+        merge(&mut merged, Value::Mapping(self.compaction.clone()));
+        serde_norway::from_value(merged).map(Some)
+    }
+}
+
+impl<'de> Deserialize<'de> for ModelConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut map = Option::<Mapping>::deserialize(from)?.unwrap_or_default();
+        let mut take = |key: &str| map.remove(key).unwrap_or_default();
+        let in_section =
+            |section: &str, error: &dyn std::fmt::Display| D::Error::custom(format!("{section}: {error}"));
+        let context_window = serde_norway::from_value(take("context_window"))
+            .map_err(|error| in_section("context_window", &error))?;
+        let compaction: Option<Mapping> =
+            serde_norway::from_value(take("compaction")).map_err(|error| in_section("compaction", &error))?;
+        let config = Self {
+            context_window,
+            compaction: compaction.unwrap_or_default(),
+            settings: ModelSettings::default(),
+        };
+        // What is unknown or has a wrong type is told here, where the file is read.
+        config
+            .compaction_over(&CompactionSettings::default())
+            .map_err(|error| in_section("compaction", &error))?;
+        let settings = serde_norway::from_value(Value::Mapping(map)).map_err(D::Error::custom)?;
+        Ok(Self { settings, ..config })
+    }
+}

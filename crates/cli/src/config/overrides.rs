@@ -1,0 +1,152 @@
+//! What stands over the files: variables of the environment, and over those `--set KEY=VALUE`.
+//!
+//! Invariants: each setting has one variable, made of its name; a value is read as YAML, as in a file, and as a plain text
+//! where only that makes sense; what cannot be used is an error that names the variable or the flag.
+
+use anyhow::Result;
+use greenroom::tools::privacy;
+use serde_norway::Value;
+
+use super::keys::{self, Setting};
+use super::layers::{Author, Source, checked, set_parts};
+use crate::errors::usage;
+use crate::terminal::variable;
+
+/// What every variable of ours begins with.
+const PREFIX: &str = "GREENROOM_";
+/// Variables that are no settings: where the store is, and what tests and the program itself hand over.
+const NO_SETTINGS: [&str; 3] = ["GREENROOM_DATA_DIR", "GREENROOM_CORPUS", "GREENROOM_ENVIRONMENT_FD"];
+
+/// What the environment and the command line set.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Overrides {
+    pub(super) settings: Vec<Override>,
+    /// What the user must know: one line each.
+    pub(super) warnings: Vec<String>,
+}
+
+/// One setting that stands over the files.
+#[derive(Debug, Clone)]
+pub(super) struct Override {
+    /// Where it comes from: a variable's name, or the flag.
+    pub(super) origin: String,
+    /// The setting, with nothing beside it.
+    pub(super) value: Value,
+}
+
+impl Overrides {
+    /// Those of the environment, and over them those of `--set`.
+    ///
+    /// # Errors
+    /// When one cannot be used.
+    pub(crate) fn read(flags: &[String]) -> Result<Self> {
+        let mut found = Self::default();
+        for setting in with_variables() {
+            let name = variable_of(&setting.key);
+            if let Some(text) = variable(&name) {
+                found.settings.push(of_text(&name, &[&setting.key], &text)?);
+            }
+        }
+        let mut unknown: Vec<String> = privacy::variable_names()
+            .into_iter()
+            .filter_map(|name| name.into_string().ok())
+            .filter(|name| name.starts_with(PREFIX) && !is_known(name))
+            .collect();
+        unknown.sort();
+        for name in unknown {
+            let key = name[PREFIX.len()..].to_lowercase();
+            let known = with_variables().map(|setting| variable_of(&setting.key));
+            let similar = known
+                .map(|known| (strsim::jaro_winkler(&known, &name), known))
+                .max_by(|a, b| a.0.total_cmp(&b.0))
+                .filter(|(likeness, _)| *likeness > 0.9)
+                .map(|(_, known)| format!("; there is {known}"));
+            let hint = similar.unwrap_or_default();
+            found.warnings.push(format!("the variable {name} sets nothing: there is no setting {key}{hint}"));
+        }
+        for flag in flags {
+            found.settings.push(of_flag(flag)?);
+        }
+        Ok(found)
+    }
+}
+
+/// The variable that sets a setting.
+pub(crate) fn variable_of(key: &str) -> String {
+    format!("{PREFIX}{}", key.to_uppercase().replace('.', "_"))
+}
+
+/// The settings that have variables. What has a name of the user's own is set with its whole section.
+fn with_variables() -> impl Iterator<Item = &'static Setting> {
+    keys::settings().iter().filter(|setting| !setting.is_named())
+}
+
+fn is_known(name: &str) -> bool {
+    NO_SETTINGS.contains(&name) || with_variables().any(|setting| variable_of(&setting.key) == name)
+}
+
+fn of_flag(flag: &str) -> Result<Override> {
+    let Some((key, text)) = flag.split_once('=') else {
+        return Err(usage(format!(
+            "--set {flag}: give it as KEY=VALUE, such as --set compaction.threshold=0.7"
+        )));
+    };
+    let key = key.trim();
+    let Some(parts) = keys::parts(key) else {
+        let hint = keys::similar(key).map(|similar| format!("; there is {similar}")).unwrap_or_default();
+        return Err(usage(format!(
+            "--set {key}: there is no such setting{hint}; `greenroom config` lists them"
+        )));
+    };
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    of_text(&format!("--set {key}"), &parts, text)
+}
+
+/// A setting from its text. `parts` are those of its name; one part may hold several, separated by dots.
+fn of_text(origin: &str, parts: &[&str], text: &str) -> Result<Override> {
+    let value = read(origin, parts, text)?;
+    Ok(Override { origin: origin.to_owned(), value })
+}
+
+/// The value that a text means for a setting, with its sections around it.
+///
+/// # Errors
+/// When the setting cannot be that.
+pub(super) fn read(origin: &str, parts: &[&str], text: &str) -> Result<Value> {
+    let parts: Vec<&str> = if let [key] = parts { key.split('.').collect() } else { parts.to_vec() };
+    let with = |value: Value| {
+        let mut root = Value::Null;
+        set_parts(&mut root, &parts, value);
+        root
+    };
+    let source = |value: &Value| -> Result<Source> {
+        Ok(Source { path: origin.into(), text: serde_norway::to_string(value)?, author: Author::User })
+    };
+    let fits = |value: Value| -> Result<Value> {
+        checked(&source(&with(value))?, true).map_err(|error| usage(without_line(&error.to_string(), origin)))
+    };
+    // Where any text will do it is taken as it is: YAML would join its lines.
+    if !is_quoted_or_null(text)
+        && let Ok(value) = fits(Value::String(text.to_owned()))
+    {
+        return Ok(value);
+    }
+    fits(serde_norway::from_str(text).map_err(|error| {
+        let error = error.to_string();
+        usage(format!("{origin}: it is no YAML: {}", error.split(" at line ").next().unwrap_or_default()))
+    })?)
+}
+
+pub(super) fn is_quoted_or_null(text: &str) -> bool {
+    let text = text.trim();
+    let is_in = |quote| text.len() > 1 && text.starts_with(quote) && text.ends_with(quote);
+    is_in('"') || is_in('\'') || matches!(text, "" | "null" | "~")
+}
+
+/// The text of a problem without the line, which is none that the user wrote.
+fn without_line(problem: &str, origin: &str) -> String {
+    let Some(rest) = problem.strip_prefix(origin).and_then(|rest| rest.strip_prefix(", line ")) else {
+        return problem.to_owned();
+    };
+    format!("{origin}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
+}

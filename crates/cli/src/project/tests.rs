@@ -1,0 +1,103 @@
+//! Which files are a project's instructions, in which order, and how much of them.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use super::{BYTES_MAX, HEADING, ProjectFiles};
+
+fn write(root: &Path, name: &str, text: &str) {
+    let path = root.join(name);
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("it is made");
+    std::fs::write(&path, text).expect("it is written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
+}
+
+fn root() -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let root = dir.path().canonicalize().expect("its path");
+    (dir, root)
+}
+
+/// What is read in `folder` of a project with these files, without the heading.
+fn check(files: &[(&str, &str)], folder: &str, wanted: &str) {
+    let (_dir, root) = root();
+    std::fs::create_dir_all(root.join(folder)).expect("it is made");
+    for (name, text) in files {
+        write(&root, name, text);
+    }
+    let read = ProjectFiles::around(&root.join(folder)).read();
+    let text = read.text.strip_prefix(HEADING).unwrap_or(&read.text).trim();
+    assert_eq!((text, read.warnings.as_slice()), (wanted, &[][..]), "{files:?} in {folder:?}");
+}
+
+#[test]
+fn files_are_read_from_the_root_to_the_folder() {
+    let git = (".git/HEAD", "x");
+    check(&[], "", "");
+    check(&[("AGENTS.md", "Be kind.\n")], "", "## AGENTS.md\n\nBe kind.");
+    check(
+        &[git, ("AGENTS.md", "A"), ("a/b/AGENTS.md", "B")],
+        "a/b",
+        "## AGENTS.md\n\nA\n\n## a/b/AGENTS.md\n\nB",
+    );
+    check(&[git, ("CLAUDE.md", "C"), ("a/AGENTS.md", "A")], "a", "## CLAUDE.md\n\nC\n\n## a/AGENTS.md\n\nA");
+    // The first name that is there counts in a folder; an empty file says nothing.
+    check(&[("AGENTS.md", "A"), ("CLAUDE.md", "C")], "", "## AGENTS.md\n\nA");
+    check(&[("AGENTS.md", " \n")], "", "");
+    // Without a mark of a root, a folder stands alone.
+    check(&[("AGENTS.md", "A"), ("a/AGENTS.md", "B")], "a", "## AGENTS.md\n\nB");
+    // Beside the way to the folder nothing is read.
+    check(&[git, ("a/AGENTS.md", "A"), ("b/AGENTS.md", "B")], "a", "## a/AGENTS.md\n\nA");
+}
+
+#[test]
+fn the_nearest_file_is_cut_last_and_the_rest_is_told() {
+    let (_dir, root) = root();
+    let line = "twenty bytes a line\n";
+    write(&root, ".git/HEAD", "x");
+    write(&root, "AGENTS.md", &line.repeat(BYTES_MAX / 20));
+    write(&root, "a/AGENTS.md", &line.repeat(BYTES_MAX / 40));
+    let read = ProjectFiles::around(&root.join("a")).read();
+    assert!(read.text.len() <= BYTES_MAX + 1_024, "{}", read.text.len());
+    assert_eq!(
+        read.text.matches(line.trim_end()).count(),
+        BYTES_MAX / 40 + (BYTES_MAX - BYTES_MAX / 40 * 20) / 20
+    );
+    assert!(read.warnings.len() == 1 && read.warnings[0].starts_with("AGENTS.md: "), "{:?}", read.warnings);
+    // A file of any size is cut, and nothing hangs on the rest of it.
+    write(&root, "a/AGENTS.md", &"ü".repeat(BYTES_MAX * 4));
+    assert!(ProjectFiles::around(&root.join("a")).read().text.len() <= BYTES_MAX + 1_024);
+}
+
+#[test]
+fn what_others_could_have_written_or_is_elsewhere_is_not_read() {
+    let (_dir, root) = root();
+    let (_other, elsewhere) = self::root();
+    write(&elsewhere, "secret", "SECRET");
+    symlink(elsewhere.join("secret"), root.join("AGENTS.md")).expect("a link");
+    write(&root, "CLAUDE.md", "OPEN");
+    std::fs::set_permissions(root.join("CLAUDE.md"), std::fs::Permissions::from_mode(0o666))
+        .expect("it is open");
+    let read = ProjectFiles::around(&root).read();
+    assert_eq!(read.text, "", "{read:?}");
+    assert!(read.warnings.iter().any(|line| line.contains("out of the project")), "{read:?}");
+    assert!(read.warnings.iter().any(|line| line.contains("chmod o-w")), "{read:?}");
+    // A link within the project is as good as the file, and a pipe is waited for by nobody.
+    std::fs::remove_file(root.join("AGENTS.md")).expect("it is removed");
+    write(&root, "docs/agents.md", "INSIDE");
+    symlink("docs/agents.md", root.join("AGENTS.md")).expect("a link");
+    assert!(ProjectFiles::around(&root).read().text.ends_with("INSIDE"));
+}
+
+#[test]
+fn the_text_stays_the_same_until_a_file_changes() {
+    let (_dir, root) = root();
+    write(&root, "AGENTS.md", "one");
+    let files = ProjectFiles::around(&root);
+    let first = files.read();
+    assert_eq!(files.read(), first);
+    write(&root, "AGENTS.md", "another text");
+    assert!(files.read().text.ends_with("another text"));
+    std::fs::remove_file(root.join("AGENTS.md")).expect("it is removed");
+    assert_eq!(files.read().text, "");
+}

@@ -1,0 +1,79 @@
+//! What the model is told besides the conversation: the system prompt, the project's instructions and the list of skills.
+//!
+//! Invariants: what is read of files is bounded and the same to the byte until a file changes; a file that others could
+//! have written is not read; the project's own words stand under a heading that says whose they are, and permit nothing.
+
+use std::path::Path;
+
+use crate::config::Config;
+use crate::options::ModelArgs;
+use crate::project::ProjectFiles;
+use crate::skills::Skills;
+
+/// What an agent's instructions are made of.
+pub(crate) struct SystemPrompt {
+    built_in: String,
+    system: Option<String>,
+    append: Option<String>,
+    project: Option<ProjectFiles>,
+    skills: Option<Skills>,
+}
+
+impl SystemPrompt {
+    /// For an agent that works in `root`, or in no folder.
+    pub(crate) fn new(root: Option<&Path>, args: &ModelArgs, skills: Option<Skills>) -> Self {
+        Self {
+            built_in: built_in(root, args),
+            system: args.system.clone(),
+            append: args.append_system.clone(),
+            project: root.map(ProjectFiles::around),
+            skills,
+        }
+    }
+
+    /// What the user must know of the project's files: one line each.
+    pub(crate) fn warnings(&self, config: &Config) -> Vec<String> {
+        let project = self.project.as_ref().filter(|_| config.project_instructions);
+        project.map(|project| project.read().warnings).unwrap_or_default()
+    }
+
+    /// The text, as the configuration and the files are now.
+    pub(crate) fn text(&self, config: &Config) -> String {
+        let system = self.system.as_ref().or(config.system_prompt.as_ref()).unwrap_or(&self.built_in);
+        let mut text = system.trim_end().to_owned();
+        let mut add = |part: &str| {
+            if !part.trim().is_empty() {
+                text.push_str("\n\n");
+                text.push_str(part.trim_end());
+            }
+        };
+        for part in [&config.append_system_prompt, &self.append].into_iter().flatten() {
+            add(part);
+        }
+        if let Some(project) = self.project.as_ref().filter(|_| config.project_instructions) {
+            add(&project.read().text);
+        }
+        if let Some(skills) = self.skills.as_ref().filter(|_| config.skills) {
+            add(&skills.offer());
+        }
+        text
+    }
+}
+
+fn built_in(root: Option<&Path>, args: &ModelArgs) -> String {
+    let Some(root) = root else {
+        return "You are a helpful assistant. Answer briefly and to the point.".to_owned();
+    };
+    let may = if args.allow_shell {
+        "You may read, search, change and create files in it, and run commands there."
+    } else if args.allow_write {
+        "You may read, search, change and create files in it."
+    } else {
+        "You may read and search the files in it, and change nothing."
+    };
+    format!(
+        "You are a careful software engineer who works in the folder {}. {may} Look before you speak; name the \
+         files that you rely on; say what you did and what is left. Answer briefly and to the point.",
+        root.display()
+    )
+}

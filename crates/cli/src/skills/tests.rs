@@ -1,0 +1,82 @@
+//! Which folders are skills, what is offered of them, and what can be read.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use super::Skills;
+
+fn write(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("it is made");
+    std::fs::write(path, text).expect("it is written");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
+}
+
+struct Place {
+    _dir: tempfile::TempDir,
+    root: PathBuf,
+    skills: Skills,
+}
+
+fn place() -> Place {
+    let dir = tempfile::tempdir().expect("a folder");
+    let root = dir.path().canonicalize().expect("its path");
+    let skills = Skills::new(Some(&root.join("own")), Some(&root.join("work")));
+    Place { _dir: dir, root, skills }
+}
+
+#[test]
+fn skills_are_offered_by_name_and_read_when_needed() {
+    let Place { root, skills, _dir } = place();
+    assert_eq!(skills.offer(), "");
+    write(
+        &root.join("own/release/SKILL.md"),
+        "---\nname: release\ndescription: How to\n  release.\nlicense: x\n---\n\n# Do\nTag it.\n",
+    );
+    write(&root.join("own/release/notes/form.md"), "FORM");
+    write(
+        &root.join("work/.claude/skills/review/SKILL.md"),
+        "---\ndescription: \"How to review: well.\"\n---\nLook.\n",
+    );
+    // A project's skill does not take the place of one of the user's.
+    write(&root.join("work/.agents/skills/release/SKILL.md"), "---\ndescription: theirs\n---\nEVIL\n");
+    let offer = skills.offer();
+    assert!(offer.ends_with("- release: How to release.\n- review: How to review: well."), "{offer}");
+    assert!(!offer.contains("Tag it"), "{offer}");
+    let read = skills.read("release", None).expect("its text");
+    assert!(read.starts_with("# Do\nTag it.") && read.contains("own/release"), "{read}");
+    assert!(skills.read("release", Some("notes/form.md")).expect("its file").starts_with("FORM"));
+    assert!(skills.read("review", None).expect("its text").starts_with("Look."));
+    // It is there when it was written, and gone when it was taken away.
+    write(&root.join("own/new/SKILL.md"), "---\ndescription: new\n---\n");
+    assert!(skills.offer().contains("- new: new"));
+    std::fs::remove_dir_all(root.join("own/new")).expect("it is removed");
+    assert!(!skills.offer().contains("- new: new"));
+}
+
+#[test]
+fn what_is_no_skill_is_not_offered_and_nothing_beside_it_is_read() {
+    let Place { root, skills, _dir } = place();
+    for (name, text) in [
+        ("no-head", "Just text."),
+        ("open-head", "---\ndescription: x\n"),
+        ("no-description", "---\nname: a\n---\n"),
+        ("bad-name", "---\nname: a b\ndescription: x\n---\n"),
+        ("bad-yaml", "---\ndescription: [\n---\n"),
+    ] {
+        write(&root.join("own").join(name).join("SKILL.md"), text);
+    }
+    write(&root.join("own/open/SKILL.md"), "---\ndescription: x\n---\n");
+    std::fs::set_permissions(root.join("own/open/SKILL.md"), std::fs::Permissions::from_mode(0o666))
+        .expect("open");
+    std::fs::create_dir_all(root.join("own/folder/SKILL.md")).expect("a folder in its place");
+    assert_eq!(skills.offer(), "");
+    write(&root.join("own/good/SKILL.md"), "---\ndescription: x\n---\nGOOD");
+    write(&root.join("secret"), "SECRET");
+    symlink(root.join("secret"), root.join("own/good/link")).expect("a link");
+    for file in ["../../secret", "link", "/etc/passwd", "none", ""] {
+        let refused = skills.read("good", Some(file)).expect_err(file);
+        assert!(refused.contains("of the skill good"), "{refused}");
+    }
+    let unknown = skills.read("nothing", None).expect_err("it is not there");
+    assert!(unknown.contains("there are: good"), "{unknown}");
+}

@@ -1,0 +1,204 @@
+//! Sessions are found again: by the beginning of an id, by the folder; looked at, gone on with, compacted.
+
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, SeenRequest, Summariser};
+use serde_json::json;
+
+use super::support::{Model, Place, Says};
+
+fn talker() -> Model {
+    let runs = Function(|_: &SeenRequest, call: CallInfo| {
+        Answer::text(format!("answer {}: {}", call.session_call, "word ".repeat(1_000)))
+    });
+    Model::new(ByPurpose::new(runs, Summariser::Obedient), |_| {})
+}
+
+fn say(place: &Place, model: &Model, text: &str, more: &[&str]) -> super::support::Ran {
+    let url = model.url();
+    place.run(&[&["run", "-p", text, "--base-url", &url], more].concat())
+}
+
+#[test]
+fn a_session_is_named_by_the_beginning_of_its_id() {
+    let (place, model) = (Place::new(), talker());
+    for id in ["alpha-one", "alpha-two", "beta"] {
+        assert_eq!(say(&place, &model, "hi", &["--session", id]).code, Some(0));
+    }
+    let shown = |id: &str| place.json(&["show", id, "--json"])["id"].as_str().unwrap().to_owned();
+    assert_eq!(shown("b"), "beta");
+    assert_eq!(shown("alpha-o"), "alpha-one");
+    assert_eq!(shown("alpha-two"), "alpha-two");
+    for arguments in [
+        &["show", "alpha"][..],
+        &["export", "alpha"],
+        &["tree", "al"],
+        &["plan", "alpha"],
+        &["delete", "alpha-"],
+    ] {
+        let ran = place.run(arguments);
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains("alpha-one, alpha-two"), "{ran:?}");
+    }
+    // A whole id is that session, whatever begins with it.
+    assert_eq!(say(&place, &model, "hi", &["--session", "alpha"]).code, Some(0));
+    assert_eq!(shown("alpha"), "alpha");
+    assert_eq!(place.run(&["show", "gamma"]).code, Some(3));
+    assert_eq!(place.run(&["delete", "be"]).stdout.trim(), "Deleted beta.");
+    assert_eq!(place.run(&["show", "beta"]).code, Some(3));
+}
+
+#[test]
+fn run_goes_on_with_the_newest_session_of_the_folder() {
+    let (place, model) = (Place::new(), talker());
+    let nothing = say(&place, &model, "hi", &["-c"]);
+    assert!(nothing.code == Some(2) && nothing.stderr.contains("no session was begun in"), "{nothing:?}");
+    assert_eq!(say(&place, &model, "one", &["--session", "first"]).code, Some(0));
+    assert_eq!(say(&place, &model, "two", &["--session", "second"]).code, Some(0));
+    assert_eq!(say(&place, &model, "three", &["-c"]).code, Some(0));
+    assert_eq!(place.json(&["show", "second", "--json"])["conversation"][2]["text"], "three");
+    // Another folder has sessions of its own.
+    let other = place.work().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let url = model.url();
+    let mut command = place.command(&["run", "-p", "x", "-c", "--base-url", &url]);
+    assert_eq!(command.current_dir(&other).output().unwrap().status.code(), Some(2));
+    assert_eq!(place.json(&["sessions", "--here", "--json"]).as_array().unwrap().len(), 2);
+    let elsewhere = place.command(&["sessions", "--here", "--json"]).current_dir(&other).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&elsewhere.stdout).trim(), "[]");
+}
+
+#[test]
+fn resume_goes_on_in_chat() {
+    let (place, model) = (Place::new(), talker());
+    assert_eq!(say(&place, &model, "one", &["--session", "mine"]).code, Some(0));
+    let url = model.url();
+    for arguments in [
+        &["resume", "mi", "--base-url", &url][..],
+        &["resume", "--base-url", &url],
+        &["chat", "-c", "--base-url", &url],
+    ] {
+        let mut chat = place.start(arguments);
+        chat.wait_for("Session mine goes on");
+        chat.close_input();
+        assert_eq!(chat.end().code, Some(0));
+    }
+    assert_eq!(place.run(&["resume", "nobody", "--base-url", &url]).code, Some(3));
+}
+
+#[test]
+fn a_session_is_compacted_by_a_command() {
+    let (place, model) = (Place::new(), talker());
+    let url = model.url();
+    for text in ["one", "two", "three"] {
+        assert_eq!(say(&place, &model, text, &["--session", "mine"]).code, Some(0));
+    }
+    let compact =
+        |more: &[&str]| place.run(&[&["compact", "mi", "--base-url", &url, "--json"], more].concat());
+    let ran = compact(&["--keep-recent", "500", "--focus", "numbers"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ended = place.json_of(&ran);
+    assert_eq!((&ended["outcome"], &ended["session_id"]), (&json!("completed"), &json!("mine")), "{ended}");
+    assert!(ended["tokens_after"].as_u64() < ended["tokens_before"].as_u64(), "{ended}");
+    let conversation = place.json(&["show", "mine", "--json"])["conversation"].clone();
+    let roles: Vec<&str> =
+        conversation.as_array().unwrap().iter().map(|said| said["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "user", "assistant", "user", "assistant", "summary"]);
+    let again = compact(&[]);
+    assert_eq!((again.code, &place.json_of(&again)["outcome"]), (Some(0), &json!("nothing")), "{again:?}");
+    assert_eq!(place.run(&["compact", "nobody", "--base-url", &url]).code, Some(3));
+}
+
+#[test]
+fn the_branches_of_a_session_are_shown() {
+    let (place, model) = (Place::new(), talker());
+    let url = model.url();
+    let mut rpc = place.start(&["rpc", "--base-url", &url]);
+    let mut call = |method: &str, params: serde_json::Value| {
+        rpc.say(&json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string());
+        rpc.wait_for("\"id\":1");
+        if method == "session/prompt" {
+            rpc.wait_for("session/prompt_result");
+        }
+    };
+    call("session/prompt", json!({ "session_id": "a", "text": "first" }));
+    call("session/prompt", json!({ "session_id": "a", "text": "old way" }));
+    call("session/branch", json!({ "session_id": "a", "entry_id": 1 }));
+    call("session/prompt", json!({ "session_id": "a", "text": "new way" }));
+    rpc.close_input();
+    rpc.end();
+    let tree = place.json(&["tree", "a", "--json"]);
+    let branches = tree["branches"].as_array().unwrap();
+    let told: Vec<(u64, bool, &str)> = branches
+        .iter()
+        .map(|branch| {
+            (
+                branch["depth"].as_u64().unwrap(),
+                branch["is_current"].as_bool().unwrap(),
+                branch["text"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [(0, true, "you: first"), (1, false, "you: old way"), (1, true, "you: new way")],
+        "{tree}"
+    );
+    let shown = place.run(&["tree", "a"]).stdout;
+    let here = shown.lines().find(|line| line.ends_with("← here")).unwrap();
+    assert!(here.contains("new way"), "{shown}");
+}
+
+#[test]
+fn a_run_takes_images_and_has_limits() {
+    let (place, model) = (Place::new(), Model::new(Says(Answer::text("Yes.")), |_| {}));
+    std::fs::write(place.work().join("a.gif"), b"GIF89a and more").unwrap();
+    let ran =
+        say(&place, &model, "what is it?", &["--image", "a.gif", "--max-cost", "$0.50", "--timeout", "60"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(
+        format!("{:?}", model.simulator.requests()[0].request.messages).matches("image/gif").count(),
+        1
+    );
+    std::fs::write(place.work().join("a.pdf"), b"%PDF-1.7").unwrap();
+    for (flag, value, reason) in [
+        ("--image", "a.pdf", "a.pdf: "),
+        ("--image", "none.png", "read none.png: "),
+        ("--max-cost", "much", "US dollars"),
+        ("--timeout", "0", "--timeout"),
+    ] {
+        let ran = say(&place, &model, "x", &[flag, value]);
+        assert!(ran.code == Some(2) && ran.stderr.contains(reason), "{flag} {value}: {ran:?}");
+    }
+    assert_eq!(model.simulator.requests().len(), 1, "nothing was asked");
+    // A silent server, and a second of patience.
+    let slow = Model::new(
+        Says(Answer::text("word ".repeat(50)).with_pace(greenroom_simulator::Pace {
+            chunks: 10,
+            first_ms: 200,
+            between_ms: 2_000,
+        })),
+        |_| {},
+    );
+    let ran = say(&place, &slow, "x", &["--timeout", "1"]);
+    assert!(ran.code != Some(0) && ran.stderr.contains("within 1s"), "{ran:?}");
+}
+
+#[test]
+fn help_is_a_command_and_shells_complete() {
+    let place = Place::new();
+    let help = place.run(&["help", "run"]);
+    assert!(help.code == Some(0) && help.stdout.contains("--max-cost"), "{help:?}");
+    let commands = ["chat", "completions", "config", "resume", "sessions"];
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = place.run(&["completions", shell]);
+        assert_eq!(script.code, Some(0), "{script:?}");
+        assert!(commands.iter().all(|command| script.stdout.contains(command)), "{shell}");
+    }
+    assert_eq!(place.run(&["completions", "tcsh"]).code, Some(2));
+    // bash is there on every machine that runs these tests.
+    let script = place.work().join("complete.bash");
+    std::fs::write(&script, place.run(&["completions", "bash"]).stdout).unwrap();
+    let ask = "source complete.bash; COMP_WORDS=(greenroom comp); COMP_CWORD=1; _greenroom greenroom comp greenroom; echo ${COMPREPLY[@]}";
+    let output =
+        std::process::Command::new("bash").args(["-c", ask]).current_dir(place.work()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "compact completions", "{output:?}");
+}

@@ -1,0 +1,140 @@
+//! The layers of the configuration: files, variables, flags; where each value comes from; and single settings.
+
+use super::support::{Place, Ran};
+
+const THRESHOLD: &str = "compaction.threshold";
+
+fn with_variables(place: &Place, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
+    let mut command = place.command(arguments);
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    super::support::ran(output)
+}
+
+#[test]
+fn each_layer_stands_over_the_one_below_and_is_named() {
+    let place = Place::new();
+    let check = |variables: &[(&str, &str)], flags: &[&str], value: &str, source: &str| {
+        let arguments = [&["config", "get", THRESHOLD, "--json"], flags].concat();
+        let ran = with_variables(&place, &arguments, variables);
+        let said = place.json_of(&ran);
+        assert_eq!(said["value"].to_string(), value, "{ran:?}");
+        assert!(said["source"].as_str().unwrap().ends_with(source), "{said}");
+    };
+    let variable = [("GREENROOM_COMPACTION_THRESHOLD", "0.5")];
+    let flag = ["--set", "compaction.threshold=0.4"];
+    check(&[], &[], "0.8", "default");
+    place.own_file("compaction: { threshold: 0.7 }\n");
+    check(&[], &[], "0.7", ".config/greenroom/greenroom.yaml");
+    place.project_file("compaction: { threshold: 0.6 }\n");
+    check(&[], &[], "0.6", "./greenroom.yaml");
+    check(&variable, &[], "0.5", "GREENROOM_COMPACTION_THRESHOLD");
+    check(&variable, &flag, "0.4", "--set compaction.threshold");
+    check(&[("GREENROOM_COMPACTION_THRESHOLD", " ")], &[], "0.6", "./greenroom.yaml");
+    // The whole configuration says the same, and can be read back.
+    let shown = with_variables(&place, &["config"], &variable);
+    assert!(shown.stdout.contains("threshold: 0.5"), "{shown:?}");
+    let line = shown.stdout.lines().find(|line| line.contains("threshold: 0.5")).unwrap();
+    assert!(line.ends_with("# GREENROOM_COMPACTION_THRESHOLD"), "{line}");
+    let file = place.work().join("copy.yaml");
+    std::fs::write(&file, &shown.stdout).unwrap();
+    let again = place.run(&["config", "get", THRESHOLD, "--config", "copy.yaml"]);
+    assert_eq!((again.code, again.stdout.trim()), (Some(0), "0.5"), "{again:?}");
+}
+
+#[test]
+fn what_stands_over_the_files_is_checked_and_named() {
+    let place = Place::new();
+    for (variables, flags, parts) in [
+        (
+            &[("GREENROOM_LIMITS_STEPS_MAX", "many")][..],
+            &[][..],
+            &["GREENROOM_LIMITS_STEPS_MAX: ", "whole number"][..],
+        ),
+        (
+            &[("GREENROOM_LIMITS_STEPS_MAX", "0")],
+            &[],
+            &["GREENROOM_LIMITS_STEPS_MAX: steps_max: ", "at least 1"],
+        ),
+        (
+            &[("GREENROOM_MODEL_SETTINGS_TEMPERATURE", "9")],
+            &[],
+            &["GREENROOM_MODEL_SETTINGS_TEMPERATURE: ", "0 to 2"],
+        ),
+        (&[("GREENROOM_PROVIDERS", "{x: {}}")], &[], &["GREENROOM_PROVIDERS: x: ", "base_url is missing"]),
+        (&[("GREENROOM_PROVIDER", "x")], &[], &["there is no provider \"x\""]),
+        (&[("GREENROOM_SYSTEM_PROMPT", "file:none")], &[], &["GREENROOM_SYSTEM_PROMPT: ", "cannot read"]),
+        (
+            &[],
+            &["--set", "threshold=1"],
+            &["--set threshold: there is no such setting", "compaction.threshold"],
+        ),
+        (&[], &["--set", "model"], &["KEY=VALUE"]),
+        (&[], &["--set", "compaction.threshold=7"], &["--set compaction.threshold: threshold: ", "fraction"]),
+    ] {
+        let ran = with_variables(&place, &[&["config"], flags].concat(), variables);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+        assert!(parts.iter().all(|part| ran.stderr.contains(part)), "{ran:?} does not name {parts:?}");
+    }
+    let ran = with_variables(&place, &["config"], &[("GREENROOM_CONTXT_WINDOW", "9")]);
+    assert_eq!(ran.code, Some(0));
+    assert!(
+        ran.stderr.contains("GREENROOM_CONTXT_WINDOW sets nothing")
+            && ran.stderr.contains("GREENROOM_CONTEXT_WINDOW")
+    );
+}
+
+#[test]
+fn a_setting_is_set_and_unset_in_its_file() {
+    let place = Place::new();
+    let own = place.own_file("# mine\nmodel: a  # why\ncompaction:\n  # early\n  threshold: 0.7\n");
+    let set = place.run(&["config", "set", THRESHOLD, "0.5"]);
+    assert_eq!(set.code, Some(0), "{set:?}");
+    let text = "# mine\nmodel: a  # why\ncompaction:\n  # early\n  threshold: 0.5\n";
+    assert_eq!(std::fs::read_to_string(&own).unwrap(), text);
+    place.run(&["config", "set", "providers.local.base_url", "http://localhost:1/v1"]);
+    assert_eq!(
+        place.run(&["config", "get", "providers.local.base_url"]).stdout.trim(),
+        "http://localhost:1/v1"
+    );
+    assert_eq!(place.run(&["config", "unset", "providers.local"]).code, Some(2), "no setting, but a name");
+    // What would not be usable is refused, and the file is as it was.
+    let before = std::fs::read_to_string(&own).unwrap();
+    for (key, value) in [(THRESHOLD, "7"), ("provider", "nobody"), ("model", "''"), ("limits.steps_max", "x")]
+    {
+        let ran = place.run(&["config", "set", key, value]);
+        assert_eq!(ran.code, Some(2), "{key}={value}: {ran:?}");
+    }
+    assert_eq!(std::fs::read_to_string(&own).unwrap(), before);
+    // The project's file can choose and tighten, and is made where there is none.
+    assert_eq!(place.run(&["config", "set", "--project", "limits.steps_max", "5"]).code, Some(0));
+    assert_eq!(place.run(&["config", "get", "limits.steps_max"]).stdout.trim(), "5");
+    let refused = place.run(&["config", "set", "--project", "providers.x.base_url", "http://localhost:1/v1"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("only your own file"), "{refused:?}");
+    assert_eq!(place.run(&["config", "unset", "--project", "limits.steps_max"]).code, Some(0));
+    assert_eq!(place.run(&["config", "get", "limits.steps_max"]).stdout.trim(), "250");
+    // In a new place the file and its folder are made, for the user alone.
+    let place = Place::new();
+    assert_eq!(place.run(&["config", "set", "model", "b"]).code, Some(0));
+    assert_eq!(place.run(&["config", "get", "model"]).stdout.trim(), "b");
+}
+
+#[test]
+fn the_defaults_and_the_schema_are_printed() {
+    let place = Place::new();
+    let defaults = place.run(&["config", "--default"]);
+    std::fs::write(place.work().join("d.yaml"), &defaults.stdout).unwrap();
+    let read = place.run(&["config", "--config", "d.yaml", "--json"]);
+    let of = |ran: &Ran| {
+        let values = place.json_of(ran).as_object().unwrap().clone();
+        values.into_iter().map(|(key, setting)| (key, setting["value"].to_string())).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&read), of(&place.run(&["config", "--json"])));
+    let schema = place.json(&["config", "--schema"]);
+    let checked_in = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema/config.json");
+    let there = std::fs::read_to_string(checked_in).unwrap_or_default();
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&there).is_ok_and(|there| there == schema),
+        "docs/schema/config.json is not what `greenroom config --schema` prints: write it anew"
+    );
+}
