@@ -30,7 +30,7 @@ async fn compact(global: &Global, args: &CompactArgs, setup: &Setup, interrupts:
     let notes = Screen::stderr(global.color);
     if notes.is_terminal() {
         let mut notes = notes;
-        notes.line(Line::styled(Style::Dim, &format!("compacting {id} …")))?;
+        notes.line(Line::styled(Style::Dim, format!("compacting {id} …")))?;
     }
     let options =
         CompactOptions { focus: args.focus.clone(), keep_recent: args.keep_recent, force: args.force };

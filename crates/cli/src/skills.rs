@@ -34,7 +34,13 @@ struct Inner {
     /// The user's folder, then the project's: an earlier one's skills win.
     folders: Vec<PathBuf>,
     /// What was found, by the state of the folders and files.
-    known: Mutex<Option<(Vec<Stamp>, BTreeMap<String, Skill>)>>,
+    known: Mutex<Option<Known>>,
+}
+
+/// The skills as they were found with the files in this state.
+struct Known {
+    stamps: Vec<Stamp>,
+    skills: BTreeMap<String, Skill>,
 }
 
 type Stamp = (PathBuf, Option<(u64, i64, i64)>);
@@ -129,8 +135,8 @@ impl Skills {
     fn found(&self) -> BTreeMap<String, Skill> {
         let stamps = self.stamps();
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, skills)) = known.as_ref().filter(|(before, _)| *before == stamps) {
-            return skills.clone();
+        if let Some(known) = known.as_ref().filter(|known| known.stamps == stamps) {
+            return known.skills.clone();
         }
         let mut skills = BTreeMap::new();
         for (path, _) in stamps.iter().filter(|(path, stamp)| stamp.is_some() && path.ends_with(FILE)) {
@@ -138,7 +144,7 @@ impl Skills {
                 skills.entry(name).or_insert(skill);
             }
         }
-        *known = Some((stamps, skills.clone()));
+        *known = Some(Known { stamps, skills: skills.clone() });
         skills
     }
 

@@ -84,7 +84,6 @@ pub fn variable(name: &str) -> Option<OsString> {
 }
 
 /// The names of all variables of the environment, hidden or not.
-#[expect(clippy::disallowed_methods, reason = "this is where variables are looked up, hidden or not")]
 pub fn variable_names() -> Vec<OsString> {
     match VARIABLES.get() {
         Some(variables) => variables.iter().map(|(name, _)| name.clone()).collect(),

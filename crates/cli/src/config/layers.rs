@@ -276,15 +276,15 @@ impl Origins {
 /// Each value that is no section, with the parts of its name.
 pub(super) fn leaves(value: &Value) -> Vec<(Vec<String>, &Value)> {
     fn walk<'a>(value: &'a Value, parts: &[String], leaves: &mut Vec<(Vec<String>, &'a Value)>) {
-        match value {
-            Value::Mapping(map) if !map.is_empty() => {
-                for (name, value) in map {
-                    let name = name.as_str().unwrap_or_default().to_owned();
-                    walk(value, &[parts, &[name]].concat(), leaves);
-                }
+        if let Value::Mapping(map) = value
+            && !map.is_empty()
+        {
+            for (name, value) in map {
+                let name = name.as_str().unwrap_or_default().to_owned();
+                walk(value, &[parts, &[name]].concat(), leaves);
             }
-            _ if parts.is_empty() => {}
-            _ => leaves.push((parts.to_vec(), value)),
+        } else if !parts.is_empty() {
+            leaves.push((parts.to_vec(), value));
         }
     }
     let mut leaves = Vec::new();

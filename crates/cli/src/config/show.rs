@@ -38,11 +38,11 @@ pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
                 let source = source_of(&loaded, &parts);
                 screen.pretty_json(&json!({ "key": key, "value": to_json(&value)?, "source": source }))?;
             } else {
-                screen.line(match &value {
-                    Value::String(text) => text.clone(),
-                    Value::Null => "null".to_owned(),
-                    value => serde_norway::to_string(value)?.trim_end().to_owned(),
-                })?;
+                let text = match value.as_str() {
+                    Some(text) => text.to_owned(),
+                    None => serde_norway::to_string(&value)?,
+                };
+                screen.line(text.trim_end())?;
             }
         }
         Some(ConfigCommand::Set { key, value, project }) => {
