@@ -8,6 +8,7 @@ use greenroom::store::{Head, SessionState, StoreError};
 use serde_json::json;
 
 use crate::options::{DeleteArgs, Global, SessionsArgs};
+use crate::setup::Looked;
 use crate::terminal::{Line, Screen, Style, columns, one_line};
 use crate::{errors, moment, picture, setup};
 
@@ -16,25 +17,22 @@ const ID_COLUMNS: usize = 65;
 /// How much of a title is shown.
 const TITLE_COLUMNS: usize = 40;
 
-/// What a session does while nobody runs it.
-pub(crate) fn state(head: &Head) -> &'static str {
+/// What a session does, as far as the store tells. Where nobody uses the store, what is open was interrupted.
+pub(crate) fn state(head: &Head, is_in_use: bool) -> &'static str {
     if head.lost_from.is_some() {
         return "damaged";
     }
+    let open = if is_in_use { "running" } else { "interrupted" };
     match head.state {
         SessionState::Failed { .. } => "failed",
-        SessionState::Working => "interrupted",
-        SessionState::Idle
-            if head.open_run.is_some() || head.open_compaction.is_some() || head.interrupted.is_some() =>
-        {
-            "interrupted"
-        }
+        SessionState::Working => open,
+        SessionState::Idle if head.open_run.is_some() || head.open_compaction.is_some() => open,
+        SessionState::Idle if head.interrupted.is_some() => "interrupted",
         SessionState::Idle => "idle",
     }
 }
 
-/// Whether its work was left undone. Nothing is live while this command has the store, and a sub-agent's caller goes on
-/// without it.
+/// Whether its work is undone. A sub-agent's caller goes on without it.
 fn is_unfinished(id: &str, head: &Head) -> bool {
     let summary = SessionSummary::new(id.to_owned(), head.clone());
     summary.is_unfinished && summary.parent.is_none()
@@ -44,14 +42,14 @@ fn is_unfinished(id: &str, head: &Head) -> bool {
 pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let dir = setup::data_dir(global)?;
-    let (mut sessions, code) = if dir.exists() {
-        let store = setup::store(global).await?;
+    let (mut sessions, code, is_in_use) = if dir.exists() {
+        let Looked { store, is_in_use } = setup::look(global).await?;
         let sessions = store.list()?;
         let code = setup::completeness(&store);
         store.close().await?;
-        (sessions, code)
+        (sessions, code, is_in_use)
     } else {
-        (Vec::new(), 0)
+        (Vec::new(), 0, false)
     };
     let damaged = sessions.iter().filter(|(_, head)| head.lost_from.is_some()).count() as u64;
     if damaged > 0 {
@@ -93,7 +91,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
                     "window": head.window,
                     "compactions": head.compactions,
                     "updated_at": moment::rfc3339(head.updated_at_ms),
-                    "state": state(head),
+                    "state": state(head, is_in_use),
                     "is_unfinished": is_unfinished(id, head),
                 })
             })
@@ -122,7 +120,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
             format!("{}{window}", picture::short(head.context_tokens)),
             head.compactions.to_string(),
             moment::ago(head.updated_at_ms, now_ms),
-            state(head).to_owned(),
+            state(head, is_in_use).to_owned(),
         ]
     }));
     let widths: [usize; 8] =

@@ -103,19 +103,38 @@ pub(crate) fn data_dir_flag(global: &Global) -> String {
     }
 }
 
-/// Opens the store alone, for looking into it: also one that this user, or nobody, can write. What was lost or repaired
-/// is said on standard error.
-pub(crate) async fn store(global: &Global) -> Result<Store> {
+/// A store that is looked into.
+pub(crate) struct Looked {
+    pub(crate) store: Store,
+    /// Whether another process uses it, and may be at work on its sessions.
+    pub(crate) is_in_use: bool,
+}
+
+/// Opens the store alone, for looking into it: also one that this user, or nobody, can write, and one that another process
+/// uses, as it stands now. What was lost or repaired is said on standard error.
+pub(crate) async fn look(global: &Global) -> Result<Looked> {
     let options = StoreOptions::new(data_dir(global)?);
     let open = move || match Store::open(&options) {
-        Err(error @ StoreError::NotPermitted { .. }) => {
+        Err(error @ (StoreError::NotPermitted { .. } | StoreError::InUse { .. })) => {
             // Where it cannot even be read, the first error says more.
-            let second = Store::open(&StoreOptions { is_read_only: true, ..options });
-            second.map_err(|second| if matches!(second, StoreError::InUse { .. }) { second } else { error })
+            Store::open(&StoreOptions { is_read_only: true, ..options }).map_err(|_| error)
         }
         opened => opened,
     };
     let (store, notices) = tokio::task::spawn_blocking(open).await??;
+    let is_in_use = notices.iter().any(|notice| matches!(notice, Notice::InUse { .. }));
+    // That somebody works in it is no news to them.
+    let is_usual =
+        |notice: &Notice| is_in_use && matches!(notice, Notice::InUse { .. } | Notice::ReadOnly { .. });
+    let notices: Vec<Notice> = notices.into_iter().filter(|notice| !is_usual(notice)).collect();
+    tell(global, &notices)?;
+    Ok(Looked { store, is_in_use })
+}
+
+/// Opens the store alone, for changing something in it. What was lost or repaired is said on standard error.
+pub(crate) async fn store(global: &Global) -> Result<Store> {
+    let options = StoreOptions::new(data_dir(global)?);
+    let (store, notices) = tokio::task::spawn_blocking(move || Store::open(&options)).await??;
     tell(global, &notices)?;
     Ok(store)
 }
@@ -190,6 +209,7 @@ fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
             | Notice::IndexRebuilt { .. }
             | Notice::IndexInMemory { .. }
             | Notice::ReadOnly { .. }
+            | Notice::InUse { .. }
             | Notice::SetAside { .. }
             | Notice::ManifestRebuilt { .. } => "",
         };

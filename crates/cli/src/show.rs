@@ -17,6 +17,7 @@ use greenroom::store::{Head, Store, StoreError};
 use serde_json::{Value, json};
 
 use crate::options::{Global, ShowArgs};
+use crate::setup::Looked;
 use crate::terminal::{Line, Screen, Style, one_line};
 use crate::{errors, moment, picture, sessions, setup};
 
@@ -30,6 +31,8 @@ pub(crate) struct Stored {
     pub(crate) entries: Vec<Arc<Entry>>,
     /// The ranges that are lost: the first, and the one after the last.
     pub(crate) lost: Vec<(EntryId, EntryId)>,
+    /// Whether another process uses the store, and may be at work on it.
+    pub(crate) is_in_use: bool,
     /// Whether nobody knows what a damaged part of the journal held: then the newest entries may be missing.
     pub(crate) is_uncertain: bool,
 }
@@ -41,10 +44,10 @@ impl Stored {
         if !setup::data_dir(global)?.exists() {
             return Err(not_found().into());
         }
-        let store = setup::store(global).await?;
+        let Looked { store, is_in_use } = setup::look(global).await?;
         let read = setup::resolve(&store, id).and_then(|id| Self::from(&store, id));
         store.close().await?;
-        read
+        Ok(Self { is_in_use, ..read? })
     }
 
     fn from(store: &Store, id: String) -> Result<Self> {
@@ -59,7 +62,14 @@ impl Stored {
             Err(error) => return Err(error.into()),
         };
         let is_uncertain = !store.unknown_losses().is_empty();
-        Ok(Self { id, head, entries: entries.into_iter().map(Arc::new).collect(), lost, is_uncertain })
+        Ok(Self {
+            id,
+            is_in_use: false,
+            head,
+            entries: entries.into_iter().map(Arc::new).collect(),
+            lost,
+            is_uncertain,
+        })
     }
 
     /// The path to the leaf; everything that is left where a part of it is lost.
@@ -226,7 +236,7 @@ pub(crate) async fn run(global: &Global, args: &ShowArgs) -> Result<u8> {
             "title": stored.head.title.as_ref().or(stored.head.opening.as_ref()),
             "labels": stored.head.labels,
             "model": stored.head.model,
-            "state": sessions::state(&stored.head),
+            "state": sessions::state(&stored.head, stored.is_in_use),
             "entries": stored.head.entries,
             "context": stored.context(),
             "compactions": stored.compactions(),
@@ -250,7 +260,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
         picture::count(head.entries, "entry").replace("entrys", "entries"),
         picture::fill(&stored.context()),
         picture::count(head.compactions, "compaction"),
-        sessions::state(head),
+        sessions::state(head, stored.is_in_use),
     )))?;
     let dates = format!(
         "begun {}, last {}",
@@ -296,7 +306,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
             speech(screen, "you, waiting", Style::Yellow, &text)?;
         }
     }
-    if head.open_run.is_some() {
+    if head.open_run.is_some() && !stored.is_in_use {
         screen.line("")?;
         let text = format!(
             "Its newest prompt has no complete answer: `/resume` in `greenroom chat --session {id}` goes on."

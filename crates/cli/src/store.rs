@@ -40,7 +40,7 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
         }
         return Ok(0);
     }
-    let store = setup::store(global).await?;
+    let store = setup::look(global).await?.store;
     let reader = store.clone();
     let (heads, found) =
         tokio::task::spawn_blocking(move || reader.list().and_then(|heads| Ok((heads, reader.check()?))))

@@ -234,6 +234,11 @@ pub enum Notice {
         /// The store's directory.
         dir: PathBuf,
     },
+    /// The store is only read, and another one writes to it: this shows what was in it when it was opened.
+    InUse {
+        /// The process that writes, as far as its lock file says.
+        pid: Option<u32>,
+    },
     /// The list of segments was unusable and was made again from the segments that were found.
     ManifestRebuilt {
         /// Why the old list was unusable.
@@ -275,6 +280,9 @@ impl std::fmt::Display for Notice {
             }
             Self::ReadOnly { dir } => {
                 write!(f, "the store in {} is only read, and nothing in it is changed", dir.display())
+            }
+            Self::InUse { pid } => {
+                write!(f, "the store is in use by {}; this is how it stood when it was opened", owner(*pid))
             }
             Self::IndexInMemory { reason } => write!(f, "the index is kept in memory: {reason}"),
             Self::ManifestRebuilt { reason } => write!(f, "the list of segments was made again: {reason}"),

@@ -24,6 +24,7 @@
 pub mod faults;
 pub mod files;
 
+mod beside;
 mod bytes;
 mod error;
 mod head;
@@ -88,9 +89,10 @@ pub struct StoreOptions {
     /// The size of a file that is kept so that sessions can be deleted on a full disk, in bytes; 0 for none. The default
     /// is 1 MiB.
     pub reserve_bytes: u64,
-    /// Whether the store is only read: nothing in its directory is created or changed, others may read it at the same
-    /// time, and what would change a session is [`StoreError::NotPermitted`]. The whole journal is read at the start,
-    /// and the index is kept in memory. The default is false.
+    /// Whether the store is only read: nothing in its directory is created or changed, and what would change a session
+    /// is [`StoreError::NotPermitted`]. Others may read it at the same time. Where another store has the directory open
+    /// for writing, this shows what was in it at the start ([`Notice::InUse`]); else nobody writes to it meanwhile. The
+    /// whole journal is read at the start, and the index is kept in memory. The default is false.
     pub is_read_only: bool,
     /// How the journal's files are reached. The default is [`RealFiles`].
     pub files: Arc<dyn Files>,
@@ -180,17 +182,13 @@ impl Store {
     /// journal only if the index is lost.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if another store has the directory open, without waiting for it; [`StoreError::Version`]
+    /// [`StoreError::InUse`] if another store has the directory open, without waiting for it (which
+    /// [`StoreOptions::is_read_only`] does not mind); [`StoreError::Version`]
     /// if a newer version has written to the store; [`StoreError::Full`], [`StoreError::NotPermitted`] (which
     /// [`StoreOptions::is_read_only`] may help) or [`StoreError::Io`].
     pub fn open(options: &StoreOptions) -> Result<(Self, Vec<Notice>), StoreError> {
         let (writer, notices) = if options.is_read_only {
-            // Whoever may not even look into it gets that error, and not an empty store.
-            let listed = std::fs::read_dir(&options.dir);
-            listed.map_err(|error| StoreError::io("read", &options.dir, error))?;
-            let lock = lock::DirectoryLock::share(&options.dir)?;
-            let files = Arc::new(overlay::Overlay::new(Arc::clone(&options.files)));
-            recovery::recover(&StoreOptions { files, reserve_bytes: 0, ..options.clone() }, lock)?
+            beside::read(options)?
         } else {
             let created = RealFiles.create_dir(&options.dir);
             created.map_err(|error| StoreError::io("create", &options.dir, error))?;

@@ -15,7 +15,7 @@ const PID_BYTES_MAX: u64 = 32;
 /// The lock on a directory. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    /// `None` where the directory is only read and has no lock file.
+    /// `None` where the directory is only read, and has no lock file or another store writes to it.
     file: Option<File>,
 }
 
@@ -54,6 +54,11 @@ impl DirectoryLock {
             tracing::debug!(%error, "cannot note the process in the lock file");
         }
         Ok(Self { file: Some(file) })
+    }
+
+    /// No lock: for who reads beside a store that writes.
+    pub(crate) fn none() -> Self {
+        Self { file: None }
     }
 
     /// Keeps those out who would change the directory, and lets others read it as well. Nothing is written.

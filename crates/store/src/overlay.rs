@@ -15,11 +15,27 @@ pub(crate) struct Overlay {
     below: Arc<dyn Files>,
     /// The files that were changed or created; `None` for those that were removed.
     changed: Mutex<HashMap<PathBuf, Option<Arc<MemoryFile>>>>,
+    /// The files below that were read. They stay open: another process may remove them.
+    opened: Mutex<HashMap<PathBuf, Arc<dyn File>>>,
 }
 
 impl Overlay {
     pub(crate) fn new(below: Arc<dyn Files>) -> Self {
-        Self { below, changed: Mutex::default() }
+        Self { below, changed: Mutex::default(), opened: Mutex::default() }
+    }
+
+    /// A file below, to be read.
+    fn open_below(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = opened.get(path) {
+            return Ok(Arc::clone(file));
+        }
+        let file = self.below.open(path, OpenMode::Read)?;
+        // The list of segments is replaced as a whole, and each one read is to be the newest.
+        if path.extension().is_some_and(|extension| extension == "seg") {
+            opened.insert(path.to_owned(), Arc::clone(&file));
+        }
+        Ok(file)
     }
 
     fn changed(&self) -> MutexGuard<'_, HashMap<PathBuf, Option<Arc<MemoryFile>>>> {
@@ -68,7 +84,7 @@ impl Files for Overlay {
         let file = match (mode, known) {
             (OpenMode::Read | OpenMode::Write, Some(Some(file))) => file,
             (OpenMode::Read | OpenMode::Write, Some(None)) => return Err(io::ErrorKind::NotFound.into()),
-            (OpenMode::Read, None) => return self.below.open(path, OpenMode::Read),
+            (OpenMode::Read, None) => return self.open_below(path),
             (OpenMode::Write, None) => self.copy(path)?,
             (OpenMode::Create, Some(None)) => Arc::default(),
             (OpenMode::Create, Some(Some(_))) => return Err(io::ErrorKind::AlreadyExists.into()),

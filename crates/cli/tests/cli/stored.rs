@@ -98,7 +98,9 @@ fn a_store_in_use_is_said_with_who_uses_it() {
     let place = Place::new();
     let mut chat = place.start(&["chat", "--simulate", "--session", "mine"]);
     chat.wait_for("/help");
-    for arguments in [&["sessions"][..], &["show", "mine"], &["run", "-p", "x", "--simulate"], &["demo"]] {
+    for arguments in
+        [&["run", "-p", "x", "--simulate"][..], &["demo"], &["delete", "mine"], &["rpc", "--simulate"]]
+    {
         let ran = place.run(arguments);
         assert_eq!(ran.code, Some(3), "{ran:?}");
         assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
@@ -106,6 +108,37 @@ fn a_store_in_use_is_said_with_who_uses_it() {
     }
     drop(chat);
     assert_eq!(place.run(&["sessions"]).code, Some(0));
+}
+
+#[test]
+fn a_store_in_use_can_be_looked_into() {
+    let place = Place::new();
+    let mut chat = place.start(&["chat", "--simulate", "--session", "mine"]);
+    chat.say("Look around.");
+    chat.wait_for(" tokens in all");
+    for arguments in [
+        &["sessions"][..],
+        &["show", "mi"],
+        &["tree", "mine"],
+        &["plan", "mine"],
+        &["export", "mine"],
+        &["store", "check"],
+        &["show", "mine", "--json"],
+    ] {
+        let ran = place.run(arguments);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{arguments:?}: {ran:?}");
+    }
+    assert_eq!(place.json(&["sessions", "--json"])[0]["state"], "idle");
+    chat.say("Look around once more.");
+    chat.wait_for("");
+    // What is under way is told as what it is.
+    let states: Vec<String> = (0..200)
+        .map(|_| place.json(&["sessions", "--json"])[0]["state"].as_str().unwrap().to_owned())
+        .take_while(|state| state != "running")
+        .collect();
+    assert!(states.len() < 200, "{states:?}");
+    drop(chat);
+    assert_eq!(place.json(&["sessions", "--json"])[0]["state"], "interrupted");
 }
 
 /// Damages this text wherever it stands in the store.

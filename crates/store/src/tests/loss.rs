@@ -72,6 +72,7 @@ fn unknown_in(notices: &[Notice]) -> Vec<u64> {
         | Notice::IndexRebuilt { .. }
         | Notice::IndexInMemory { .. }
         | Notice::ReadOnly { .. }
+        | Notice::InUse { .. }
         | Notice::SetAside { .. }
         | Notice::ManifestRebuilt { .. } => None,
     });

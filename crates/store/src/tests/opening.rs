@@ -431,6 +431,7 @@ fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
                 | Notice::IndexRebuilt { .. }
                 | Notice::IndexInMemory { .. }
                 | Notice::ReadOnly { .. }
+                | Notice::InUse { .. }
                 | Notice::SetAside { .. }
                 | Notice::ManifestRebuilt { .. } => None,
             })
@@ -483,6 +484,7 @@ fn damages(notices: &[Notice]) -> Vec<(u64, Vec<String>, bool)> {
         | Notice::IndexRebuilt { .. }
         | Notice::IndexInMemory { .. }
         | Notice::ReadOnly { .. }
+        | Notice::InUse { .. }
         | Notice::SetAside { .. }
         | Notice::ManifestRebuilt { .. } => None,
     };

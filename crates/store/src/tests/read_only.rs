@@ -75,9 +75,56 @@ fn everything_is_told_and_nothing_is_changed() {
     assert_eq!(files(dir.path()), before);
 
     let (store, _) = Store::open(&options(dir.path())).unwrap();
-    let in_use = Store::open(&StoreOptions { is_read_only: true, ..options(dir.path()) });
-    assert!(matches!(in_use, Err(StoreError::InUse { pid: Some(_), .. })), "{in_use:?}");
+    let (beside, notices) = read(dir.path());
+    let pid = Some(std::process::id());
+    assert_eq!(notices, [Notice::ReadOnly { dir: dir.path().to_owned() }, Notice::InUse { pid }]);
     append(&store, "a", batch(20, &["more"])).unwrap();
+    assert_eq!(texts(&beside, "a", 0).unwrap().len(), 20, "as it stood when it was opened");
+    assert_eq!(texts(&read(dir.path()).0, "a", 0).unwrap().len(), 21);
+    // What the other store erases meanwhile can still be read here.
+    wait(store.delete("b")).unwrap();
+    wait(store.reclaim()).unwrap();
+    assert_eq!(texts(&beside, "b", 0).unwrap().len(), 20);
+    assert_eq!(read(dir.path()).0.list().unwrap().len(), 1);
+}
+
+#[test]
+fn a_reader_beside_a_busy_writer_sees_whole_states() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(&options(dir.path())).unwrap();
+    append(&store, "a", batch(0, &["0"])).unwrap();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let mut read_while_written = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Segments are sealed, deleted and erased all the time.
+            for number in 1..400 {
+                let text = "word ".repeat(number as usize % 60);
+                append(&store, "a", batch(number, &[&text])).unwrap();
+                append(&store, "gone", batch(0, &[&text])).unwrap();
+                wait(store.delete("gone")).unwrap();
+                if number % 50 == 0 {
+                    wait(store.reclaim()).unwrap();
+                }
+            }
+            is_done.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        let mut known = 0;
+        while !is_done.load(std::sync::atomic::Ordering::SeqCst) {
+            let opened = Store::open(&StoreOptions { is_read_only: true, ..options(dir.path()) });
+            // Too busy to be read is an answer, and a wrong state is none.
+            let Ok((beside, notices)) = opened else { continue };
+            let strange = |notice: &Notice| !matches!(notice, Notice::ReadOnly { .. } | Notice::InUse { .. });
+            assert!(!notices.iter().any(strange), "{notices:?}");
+            assert_eq!(beside.check().unwrap(), []);
+            let there = texts(&beside, "a", 0).unwrap().len();
+            assert!(there >= known, "{there} after {known}");
+            known = there;
+            read_while_written += 1;
+        }
+    });
+    assert!(read_while_written >= 5, "{read_while_written} times");
+    assert_eq!(texts(&read(dir.path()).0, "a", 0).unwrap().len(), 400);
 }
 
 #[test]
