@@ -50,7 +50,7 @@ fn agent() -> Agent {
     Agent::new(MODEL)
         .context_window(100_000)
         .tool("count", |count: Count| async move { Ok(count.number.to_string()) })
-        .sub_agent("helper", "Helps.", helper)
+        .sub_agent(sub_agent("helper", helper).describe("Helps."))
 }
 
 fn cost(usage: &Usage) -> u64 {

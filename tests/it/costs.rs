@@ -167,7 +167,11 @@ async fn a_sub_agent_draws_from_its_callers_run_and_once_from_the_purse() {
         window: 100_000,
         ..SimulatorOptions::new(Function(script))
     });
-    let boss = || Agent::new(MODEL).context_window(100_000).sub_agent("helper", "Counts.", counter());
+    let boss = || {
+        Agent::new(MODEL)
+            .context_window(100_000)
+            .sub_agent(sub_agent("helper", counter()).describe("Counts."))
+    };
     let runtime = builder(&model).cost_limit_usd(usd(whole * 2), Period::Day).start().await.unwrap();
     let session = runtime.open("boss", &boss()).await.unwrap();
     // Counted twice, it would be used up.

@@ -50,6 +50,7 @@ mod structure;
 mod sub_agents;
 /// What the tests share: runtimes over a simulator.
 mod support;
+mod teams;
 /// Tools as programs write them: their arguments, their state, what runs at the same time, and what may not wait.
 mod tools;
 /// Windows that servers tell, and limits that they name.

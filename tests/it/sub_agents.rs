@@ -50,7 +50,8 @@ fn delegator(request: &SeenRequest, _: CallInfo) -> Said {
 
 /// An agent with a helper, which has a helper, and so on, `levels` deep.
 fn nested(levels: usize, deepest: Agent) -> Agent {
-    (0..levels).fold(deepest, |helper, _| agent(100_000).sub_agent("helper", "Helps.", helper))
+    (0..levels)
+        .fold(deepest, |helper, _| agent(100_000).sub_agent(sub_agent("helper", helper).describe("Helps.")))
 }
 
 /// The sessions below a session, nearest first.
@@ -153,7 +154,7 @@ async fn calls_with_the_same_id_have_sessions_of_their_own() {
     };
     let model = simulator(ByPurpose::new(Function(call), Summariser::Obedient), 100_000);
     let runtime = runtime(&model).await;
-    let boss = agent(100_000).sub_agent("helper", "Helps.", agent(100_000));
+    let boss = agent(100_000).sub_agent(sub_agent("helper", agent(100_000)).describe("Helps."));
     let session = runtime.open("boss", &boss).await.unwrap();
     let mut opened = Vec::new();
     for task in ["first", "second", "third"] {
@@ -351,7 +352,7 @@ fn spenders(limit: u64, helper_limit: Option<u64>) -> (Simulator, Agent) {
     let boss = Agent::new(MODEL)
         .context_window(100_000)
         .cost_limit_usd(usd(limit))
-        .sub_agent("helper", "Helps.", helper);
+        .sub_agent(sub_agent("helper", helper).describe("Helps."));
     (model, boss)
 }
 
@@ -431,7 +432,8 @@ async fn a_cancelled_sub_agent_s_cost_is_its_caller_s() {
     let helper = Agent::new(MODEL).context_window(100_000).tool("wait", |_: Nothing| {
         std::future::pending::<std::result::Result<String, greenroom_tools::ToolError>>()
     });
-    let boss = Agent::new(MODEL).context_window(100_000).sub_agent("helper", "Helps.", helper);
+    let boss =
+        Agent::new(MODEL).context_window(100_000).sub_agent(sub_agent("helper", helper).describe("Helps."));
     let session = runtime.open("boss", &boss).await.unwrap();
     let prompt = session.prompt("go");
     let abort = async {

@@ -59,7 +59,7 @@ async fn the_tools_of_an_agent_share_its_state_and_those_of_another_have_their_o
         .state(Stock(std::sync::Mutex::new(1)))
         .tool("take", take)
         .tool("take_more", take)
-        .sub_agent("help", "Helps.", helper);
+        .sub_agent(sub_agent("help", helper).describe("Helps."));
     let model = simulator(
         greenroom_simulator::Function(
             |request: &greenroom_simulator::SeenRequest, info: greenroom_simulator::CallInfo| match (

@@ -357,7 +357,7 @@ async fn sessions_are_listed_in_pages_orders_and_by_their_labels() {
         assert_eq!(labelled, ["s02", "s06", "s10"]);
         assert!(ids(runtime.sessions().label("tenant", "2").label("tenant", "0")).await.is_empty());
         assert_eq!(ids(runtime.sessions().roots().label("tenant", "0")).await.len(), 6);
-        assert!(ids(runtime.sessions().called_by("s00")).await.is_empty());
+        assert!(ids(runtime.sessions().children_of("s00")).await.is_empty());
         runtime.shutdown().await.unwrap();
     }
 }
@@ -503,7 +503,7 @@ async fn sessions_have_ids_as_people_have_them() {
     ids.extend([format!("{long}a"), format!("{long}b"), "x".repeat(255)]);
     /// Asks another agent.
     fn team() -> Agent {
-        agent(WINDOW).sub_agent("ask", "Asks.", agent(WINDOW))
+        agent(WINDOW).sub_agent(sub_agent("ask", agent(WINDOW)).describe("Asks."))
     }
     let script = Function(|request: &SeenRequest, _: CallInfo| match request.tools.is_empty() {
         true => Said::text("helped"),
@@ -524,7 +524,7 @@ async fn sessions_have_ids_as_people_have_them() {
                 assert_eq!(session.prompt(format!("I am {id}")).await.unwrap().text, format!("I am {id}"));
             }
             assert_eq!(answers(&runtime, id).await[0].0, format!("I am {id}"));
-            let children = runtime.sessions().called_by(id.as_str()).await.unwrap();
+            let children = runtime.sessions().children_of(id.as_str()).await.unwrap();
             assert_eq!(children.len(), 1, "{id:?}");
             assert_eq!(runtime.session(&children[0].id).await.unwrap().id(), children[0].id);
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use greenroom::Compacted;
 
-use greenroom::kernel::entry::{CompactionOutcome, Entry, EntryId, EntryKind};
+use greenroom::kernel::entry::{ChildStage, CompactionOutcome, Entry, EntryId, EntryKind};
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::size::Estimator;
 use greenroom::kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
@@ -367,6 +367,18 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
             Style::Dim,
             &format!("entry {entry} was {}", if *pinned { "pinned" } else { "released" }),
         ),
+        EntryKind::Child(child) => match &child.stage {
+            ChildStage::Started => {
+                mark(screen, Style::Dim, &format!("{} works in session {}", child.name, child.session))
+            }
+            ChildStage::Ended { outcome, .. } => {
+                let reason = outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
+                mark(screen, Style::Dim, &format!("{} {outcome}{reason}", child.name))
+            }
+        },
+        EntryKind::HandOff(hand_off) => {
+            mark(screen, Style::Cyan, &format!("from here on {} answers for {}", hand_off.to, hand_off.from))
+        }
         EntryKind::Compaction(_)
         | EntryKind::Prune(_)
         | EntryKind::WholeResult { .. }

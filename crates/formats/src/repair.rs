@@ -281,6 +281,8 @@ impl<'a> Repair<'a> {
             | EntryKind::Spent(_)
             | EntryKind::WholeResult { .. }
             | EntryKind::Metadata(_)
+            | EntryKind::Child(_)
+            | EntryKind::HandOff(_)
             | EntryKind::CompactionStarted(_)
             | EntryKind::CompactionEnded(_)
             | EntryKind::RunEnded { .. } => {}

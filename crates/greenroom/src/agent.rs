@@ -21,7 +21,11 @@ use crate::hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallR
 use crate::hooks::{AgentHooks, hook};
 use crate::instructions::{Instructions, InstructionsContext};
 use crate::spending::microdollars;
+use crate::sub_agent::SubAgent;
 use crate::validate::{ProposedAnswer, Rejection, Validators};
+
+/// How many agents one run may call as tools, where nothing else is said.
+const SUB_AGENTS_MAX: u32 = 64;
 
 /// The definition of an agent.
 #[derive(Clone, Debug)]
@@ -36,6 +40,7 @@ pub struct Agent {
     pub(crate) tools: Registry,
     pub(crate) state: AppState,
     pub(crate) sub_agents: Vec<SubAgent>,
+    pub(crate) sub_agents_max: u32,
     pub(crate) context_window: Option<u64>,
     pub(crate) settings: ModelSettings,
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
@@ -48,14 +53,6 @@ pub struct Agent {
     pub(crate) run_timeout: Option<Duration>,
     /// What is wrong with the definition; told when a session is opened with it.
     pub(crate) problems: Vec<ConfigError>,
-}
-
-/// An agent that another one may call as a tool.
-#[derive(Clone, Debug)]
-pub(crate) struct SubAgent {
-    pub(crate) name: String,
-    pub(crate) description: String,
-    pub(crate) agent: Arc<Agent>,
 }
 
 impl From<&Agent> for Arc<Agent> {
@@ -81,6 +78,7 @@ impl Agent {
             tools: Registry::default(),
             state: AppState::default(),
             sub_agents: Vec::new(),
+            sub_agents_max: SUB_AGENTS_MAX,
             context_window: None,
             settings: ModelSettings::default(),
             settings_by_model: BTreeMap::new(),
@@ -392,15 +390,27 @@ impl Agent {
         self
     }
 
-    /// Another agent, as a tool: it is called with a task, works on it in a session of its own, and its last words
-    /// are the result. It is cancelled with the call, and its events carry this session's id as their parent.
+    /// Another agent, as a tool: it works on each call in a session of its own, and its last answer is the result. It is
+    /// cancelled with the call, and its events carry this session's id as their parent. [`sub_agent`](crate::sub_agent)
+    /// makes one, and says what can be said of it. What it spends counts towards this agent's limits, and its run ends
+    /// with this one's.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let critic = Agent::new("gpt-5.5").instructions("Say what is wrong with it.");
+    /// let agent = Agent::new("gpt-5.5").sub_agent(sub_agent("critic", critic).describe("Finds mistakes in a text."));
+    /// ```
     #[must_use]
-    pub fn sub_agent(mut self, name: &str, description: &str, agent: Self) -> Self {
-        self.sub_agents.push(SubAgent {
-            name: name.to_owned(),
-            description: description.to_owned(),
-            agent: Arc::new(agent),
-        });
+    pub fn sub_agent(mut self, sub_agent: SubAgent) -> Self {
+        self.sub_agents.push(sub_agent);
+        self
+    }
+
+    /// The most agents that one run may call as tools in all, those that they call themselves included; 64 where this is
+    /// not called. The model that asks for another one reads that there are no more.
+    #[must_use]
+    pub fn sub_agents_max(mut self, calls: u32) -> Self {
+        self.sub_agents_max = calls;
         self
     }
 

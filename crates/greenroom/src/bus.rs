@@ -45,6 +45,8 @@ pub enum Delivery {
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     session: Option<Arc<str>>,
+    /// Whether the sessions below it are wanted, too.
+    is_tree: bool,
     durable_only: bool,
     types: Option<Vec<EventType>>,
 }
@@ -58,6 +60,21 @@ impl Filter {
     /// The events of one session.
     pub fn session(id: impl Into<Arc<str>>) -> Self {
         Self { session: Some(id.into()), ..Self::default() }
+    }
+
+    /// The events of a session, of the agents that its agent called as tools, and of those below, whenever they begin.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # async fn example(runtime: Runtime) {
+    /// let mut events = runtime.subscribe(Filter::tree("team"));
+    /// while let Some(event) = events.next_event().await {
+    ///     println!("{} of {:?}: {}", event.session, event.parent, event.kind.name());
+    /// }
+    /// # }
+    /// ```
+    pub fn tree(root: impl Into<Arc<str>>) -> Self {
+        Self { session: Some(root.into()), is_tree: true, ..Self::default() }
     }
 
     /// Only those that are in the log.
@@ -79,9 +96,10 @@ impl Filter {
         self
     }
 
-    /// Whether it wants this event.
-    pub fn wants(&self, event: &Event) -> bool {
-        self.session.as_ref().is_none_or(|session| *session == event.session)
+    /// Whether it wants this event of a session below `ancestors`.
+    fn wants(&self, event: &Event, ancestors: &[Arc<str>]) -> bool {
+        let is_below = |session| self.is_tree && ancestors.contains(session);
+        self.session.as_ref().is_none_or(|session| *session == event.session || is_below(session))
             && (!self.durable_only || event.is_durable())
             && self.types.as_ref().is_none_or(|types| types.contains(&event.kind.event_type()))
     }
@@ -152,16 +170,17 @@ impl Bus {
         self.clock.now_ms()
     }
 
-    /// Publishes to everyone who wants it. Never waits for a subscriber.
-    pub(crate) fn publish(&self, event: &Arc<Event>) {
+    /// Publishes to everyone who wants it. Never waits for a subscriber. `ancestors` are the sessions above the event's.
+    pub(crate) fn publish(&self, event: &Arc<Event>, ancestors: &[Arc<str>]) {
         let cursor = self.cursor.fetch_add(1, Ordering::Relaxed);
         let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
         if subscribers.all.is_empty() && subscribers.by_session.is_empty() {
             return;
         }
-        let of_session = subscribers.by_session.get(&event.session).into_iter().flatten();
+        let sessions = [&event.session].into_iter().chain(ancestors);
+        let of_session = sessions.filter_map(|session| subscribers.by_session.get(session)).flatten();
         for queue in subscribers.all.iter().chain(of_session).filter_map(Weak::upgrade) {
-            if queue.filter.wants(event) {
+            if queue.filter.wants(event, ancestors) {
                 queue.push(cursor, event);
             }
         }

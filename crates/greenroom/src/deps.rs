@@ -23,6 +23,7 @@ use crate::learned::Learned;
 use crate::live::Live;
 use crate::message::SupervisorMessage;
 use crate::spending::Purse;
+use crate::spending::tree::Ledger;
 
 /// What all actors of one runtime share.
 pub(crate) struct Deps {
@@ -36,6 +37,10 @@ pub(crate) struct Deps {
     pub(crate) learned: Learned,
     /// What all sessions may spend together.
     pub(crate) purse: Purse,
+    /// What sessions may spend that call each other.
+    pub(crate) ledger: Ledger,
+    /// How deep agents may call agents.
+    pub(crate) sub_agent_depth_max: usize,
     /// How models are to answer, whichever agent asks them.
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
     pub(crate) hooks: Hooks,

@@ -162,6 +162,18 @@ pub enum Error {
     /// This title or label cannot be set.
     #[error("{0}")]
     Metadata(#[from] MetadataError),
+    /// A run called as many agents as it may.
+    #[error("one run may call {max} agents in all, those that they call included, and has called them")]
+    TooManySubAgents {
+        /// The most that one run may call.
+        max: u32,
+    },
+    /// An agent that was called as a tool has ended its work.
+    #[error("the work in session {session} is over")]
+    ChildEnded {
+        /// The agent's session.
+        session: String,
+    },
     /// Agents called agents too deep.
     #[error("agents may call agents at most {depth_max} deep")]
     TooDeep {
@@ -423,6 +435,8 @@ impl Error {
             | Self::Withdrawn { .. }
             | Self::Metadata(_)
             | Self::TooDeep { .. }
+            | Self::TooManySubAgents { .. }
+            | Self::ChildEnded { .. }
             | Self::Deadlock { .. }
             | Self::Output { .. }
             | Self::Rejected { .. }
@@ -452,6 +466,8 @@ impl Error {
             | Self::NoAgent { .. }
             | Self::Metadata(_)
             | Self::TooDeep { .. }
+            | Self::TooManySubAgents { .. }
+            | Self::ChildEnded { .. }
             | Self::Deadlock { .. }
             | Self::Config(_) => true,
             Self::Model(_)

@@ -8,7 +8,7 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use greenroom_kernel::entry::{Delivery, Metadata, Spender, Trigger};
+use greenroom_kernel::entry::{ChildRecord, ChildStage, Delivery, HandOff, Metadata, Sees, Spender, Trigger};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{
     Block, Entry, EntryId, EntryKind, Failure, Message, Part, RunId, RunOutcome, StopReason, ToolCall,
@@ -129,6 +129,40 @@ pub enum EventKind {
         status: ToolStatus,
         /// How long it took, in milliseconds.
         duration_ms: u64,
+    },
+    /// An agent that was called as a tool begins to work, in a session of its own. Durable.
+    ChildStart {
+        /// Its entry: what the end names as `started`.
+        entry_id: EntryId,
+        /// The call.
+        call_id: String,
+        /// The tool, which is the name that the caller has for the agent.
+        name: String,
+        /// The agent's session, whose events have this one as their `parent`.
+        child: String,
+    },
+    /// An agent that was called as a tool has ended; exactly one for every start. Durable.
+    ChildEnd {
+        /// The entry of its start.
+        started: EntryId,
+        /// The call.
+        call_id: String,
+        /// The tool, which is the name that the caller has for the agent.
+        name: String,
+        /// The agent's session.
+        child: String,
+        /// How its work ended: in JSON `outcome`, with `reason` and `failure` where there is one.
+        #[serde(flatten)]
+        outcome: RunOutcome,
+    },
+    /// The conversation goes on with another agent of the session's team. Durable.
+    HandOff {
+        /// The name of the agent that answered before.
+        from: String,
+        /// The name of the agent that answers from here on.
+        to: String,
+        /// How much of the conversation before it sees.
+        sees: Sees,
     },
     /// The context's size and the bill, after a model call.
     UsageUpdate {
@@ -271,6 +305,9 @@ impl EventKind {
             Self::ToolStart { .. } => EventType::ToolStart,
             Self::ToolUpdate { .. } => EventType::ToolUpdate,
             Self::ToolEnd { .. } => EventType::ToolEnd,
+            Self::ChildStart { .. } => EventType::ChildStart,
+            Self::ChildEnd { .. } => EventType::ChildEnd,
+            Self::HandOff { .. } => EventType::HandOff,
             Self::UsageUpdate { .. } => EventType::UsageUpdate,
             Self::RunEnd { .. } => EventType::RunEnd,
             Self::CompactionStart { .. } => EventType::CompactionStart,
@@ -314,6 +351,9 @@ impl EventKind {
             | Self::MessageStart
             | Self::MessageDiscarded
             | Self::ToolEnd { .. }
+            | Self::ChildStart { .. }
+            | Self::ChildEnd { .. }
+            | Self::HandOff { .. }
             | Self::UsageUpdate { .. }
             | Self::RunEnd { .. }
             | Self::CompactionStart { .. }
@@ -359,6 +399,12 @@ names! {
         ToolUpdate = "tool_update",
         /// See [`EventKind::ToolEnd`].
         ToolEnd = "tool_end",
+        /// See [`EventKind::ChildStart`].
+        ChildStart = "child_start",
+        /// See [`EventKind::ChildEnd`].
+        ChildEnd = "child_end",
+        /// See [`EventKind::HandOff`].
+        HandOff = "hand_off",
         /// See [`EventKind::UsageUpdate`].
         UsageUpdate = "usage_update",
         /// See [`EventKind::RunEnd`].
@@ -671,6 +717,10 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
             cost_microdollars: spent.cost_microdollars,
         }),
         EntryKind::WholeResult { call_id, .. } => recorded(Record::WholeResult { call_id: call_id.clone() }),
+        EntryKind::Child(child) => of_child(entry_id, child),
+        EntryKind::HandOff(HandOff { from, to, sees }) => {
+            EventKind::HandOff { from: from.clone(), to: to.clone(), sees: *sees }
+        }
         EntryKind::Metadata(Metadata::Title { title }) => recorded(Record::Title { title: title.clone() }),
         EntryKind::Metadata(Metadata::Label { name, value }) => {
             recorded(Record::SessionLabel { name: name.clone(), value: value.clone() })
@@ -678,6 +728,17 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
     };
     let (at_ms, seq) = (entry.at_ms, entry.id.0);
     Event { session: Arc::clone(session), seq, n: None, at_ms, run, parent: parent.cloned(), kind }
+}
+
+fn of_child(entry_id: EntryId, child: &ChildRecord) -> EventKind {
+    let ChildRecord { call_id, name, session, stage } = child;
+    let (call_id, name, child) = (call_id.clone(), name.clone(), session.clone());
+    match stage {
+        ChildStage::Started => EventKind::ChildStart { entry_id, call_id, name, child },
+        ChildStage::Ended { started, outcome } => {
+            EventKind::ChildEnd { started: *started, call_id, name, child, outcome: outcome.clone() }
+        }
+    }
 }
 
 fn role_of(message: &Message) -> Role {

@@ -32,6 +32,7 @@
 mod actors;
 pub mod agent;
 pub mod bus;
+mod children;
 pub mod compaction;
 mod deps;
 pub mod env;
@@ -73,6 +74,7 @@ mod waits;
 
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
+pub use children::Child;
 pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport};
 pub use error::{ConfigError, Error, MetadataError, Result};
 pub use event::{CallView, Delta, Event, EventKind, EventType, MessageView, Record, Role};
@@ -91,6 +93,7 @@ pub use runtime::{Runtime, RuntimeBuilder};
 pub use session::{SessionHandle, State, Status};
 pub use sessions::{Cursor, Order, SessionQuery, SessionSummary};
 pub use spending::Period;
+pub use sub_agent::{SubAgent, sub_agent};
 pub use validate::{ProposedAnswer, Rejection};
 
 pub use greenroom_kernel::compacting::Supplied;
@@ -135,9 +138,9 @@ pub use greenroom_tools as tools;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        Agent, CompactOptions, CompactionOutcome, CompactionSettings, Delivery, Error, Event, EventKind,
-        EventType, Filter, Image, ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role, Run, RunItem,
-        RunLimits, RunOutcome, Runtime, SessionHandle, Status, ToolChoice, Typed,
+        Agent, Child, CompactOptions, CompactionOutcome, CompactionSettings, Delivery, Error, Event,
+        EventKind, EventType, Filter, Image, ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role,
+        Run, RunItem, RunLimits, RunOutcome, Runtime, SessionHandle, Status, ToolChoice, Typed, sub_agent,
     };
     pub use greenroom_tools::{ToolContext, ToolError, ToolOutput, builtin, tool};
     pub use schemars::JsonSchema;

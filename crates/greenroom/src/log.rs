@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use greenroom_kernel::Usage;
 use greenroom_kernel::entry::{
-    CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId, EntryKind, Metadata,
-    RunOutcome,
+    ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId,
+    EntryKind, Metadata, RunOutcome, Spender, Spent,
 };
 use greenroom_kernel::message::{Block, Message, ToolResult, blocks_text};
 use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
@@ -37,6 +37,8 @@ pub(crate) struct Log {
     pinned: Vec<Arc<Entry>>,
     /// The compaction that has begun and not ended.
     compaction: Option<CompactionStarted>,
+    /// The agents that were called as tools and have not ended: their starts.
+    children: Vec<(EntryId, ChildRecord)>,
     /// The compactions that the next reply tells.
     untold: UntoldCompactions,
 }
@@ -109,9 +111,14 @@ impl Log {
         let compaction = head.open_compaction.as_ref().and_then(find).and_then(|entry| {
             if let EntryKind::CompactionStarted(started) = &entry.kind { Some(started.clone()) } else { None }
         });
+        let child = |id: &EntryId| {
+            let entry = find(id)?;
+            if let EntryKind::Child(child) = &entry.kind { Some((*id, child.clone())) } else { None }
+        };
+        let children = head.open_children.iter().filter_map(child).collect();
         let mut untold = UntoldCompactions::default();
         loaded.iter().for_each(|entry| untold.follow(&entry.kind));
-        Self { head, path, inbox, pinned, compaction, untold }
+        Self { head, path, inbox, pinned, compaction, children, untold }
     }
 
     /// Whether the head and the entries that were read agree.
@@ -119,7 +126,7 @@ impl Log {
     /// # Errors
     /// The first thing in which they do not, as a clause.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let Head { leaf, active_compaction, inbox, pins, open_compaction, .. } = &self.head;
+        let Head { leaf, active_compaction, inbox, pins, open_compaction, open_children, .. } = &self.head;
         let end = self.path.last().map(|entry| entry.id);
         if end != *leaf {
             return Err(format!("its path should end at {} and ends at {}", shown(*leaf), shown(end)));
@@ -137,6 +144,7 @@ impl Log {
             ("prompts that wait", inbox.len(), self.inbox.len()),
             ("pinned entries", pins.len(), self.pinned.len()),
             ("open compactions", open_compaction.iter().len(), self.compaction.iter().len()),
+            ("agents at work", open_children.len(), self.children.len()),
         ];
         match found.into_iter().find(|(_, should, are)| should != are) {
             Some((what, should, are)) => Err(format!("it should have {should} {what} and has {are}")),
@@ -159,6 +167,11 @@ impl Log {
 
     pub(crate) fn inbox(&self) -> &VecDeque<InboxItem> {
         &self.inbox
+    }
+
+    /// The agents that were called as tools and have not ended: the starts of their work.
+    pub(crate) fn children(&self) -> &[(EntryId, ChildRecord)] {
+        &self.children
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -283,7 +296,14 @@ impl Log {
                 | EntryKind::Prune(_)
                 | EntryKind::WholeResult { .. }
                 | EntryKind::Metadata(_)
+                | EntryKind::HandOff(_)
                 | EntryKind::RunEnded { .. } => {}
+                EntryKind::Child(child) => match &child.stage {
+                    // Nobody works for a copy.
+                    ChildStage::Started if draft.is_import => {}
+                    ChildStage::Started => self.children.push((entry.id, child.clone())),
+                    ChildStage::Ended { started, .. } => self.children.retain(|(id, _)| id != started),
+                },
                 EntryKind::CompactionStarted(started) => self.compaction = Some(started.clone()),
                 EntryKind::CompactionEnded(_) => self.compaction = None,
             }
@@ -457,6 +477,7 @@ impl Draft {
         self.head.entries += 1;
         self.head.updated_at_ms = self.at_ms;
         self.follow(&entry);
+        self.head.open_children.clear();
         self.entries.push(Arc::new(entry));
     }
 
@@ -488,6 +509,22 @@ impl Draft {
     pub(crate) fn deliver(&mut self, item: &InboxItem, steer: bool) -> EntryId {
         let message = Arc::new(Message::User(item.content.clone()));
         self.push(EntryKind::Message { message, inbox: Some(item.id), steer })
+    }
+
+    /// Ends the work of an agent that was called as a tool, and puts what it spent on the bill.
+    pub(crate) fn end_child(
+        &mut self,
+        started: EntryId,
+        child: &ChildRecord,
+        outcome: RunOutcome,
+        spent: Bill,
+    ) {
+        let ChildRecord { call_id, name, session, .. } = child.clone();
+        let by = Spender::SubAgent { session: session.clone() };
+        let Bill { usage, cost_microdollars } = spent;
+        self.push(EntryKind::Spent(Spent { by, usage, cost_microdollars: Some(cost_microdollars) }));
+        let stage = ChildStage::Ended { started, outcome };
+        self.push(EntryKind::Child(ChildRecord { call_id, name, session, stage }));
     }
 
     /// Ends a compaction that nobody runs any more.
@@ -531,6 +568,8 @@ impl Draft {
             | EntryKind::Prune(_)
             | EntryKind::WholeResult { .. }
             | EntryKind::Metadata(_)
+            | EntryKind::Child(_)
+            | EntryKind::HandOff(_)
             | EntryKind::RunEnded { .. } => return,
         };
         self.head.total_usage.add(&usage);
@@ -609,6 +648,11 @@ impl Draft {
                 head.labels.remove(name);
             }
             EntryKind::Prune(prune) => head.context_tokens = prune.tokens_after,
+            EntryKind::Child(child) => match &child.stage {
+                ChildStage::Started => head.open_children.push(entry.id),
+                ChildStage::Ended { started, .. } => head.open_children.retain(|id| id != started),
+            },
+            EntryKind::HandOff(hand_off) => head.agent = Some(hand_off.to.clone()),
             EntryKind::WholeResult { .. }
             | EntryKind::Shell(_)
             | EntryKind::Custom(_)

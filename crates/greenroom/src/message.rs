@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
-use greenroom_kernel::entry::{Delivery, EntryId, Metadata, RunId, RunOutcome, Spent, Trigger};
+use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, Metadata, RunId, RunOutcome, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::run::{AbortCause, Boundary, Fallbacks, Size, Verdict};
@@ -194,8 +194,10 @@ pub(crate) enum SessionMessage {
     /// From the session's own timer: nothing happened for a while.
     IdleCheck { activity: u64 },
 
-    /// From a sub-agent's call: what it spent, for this session's bill.
-    Spent(Spent),
+    /// From a sub-agent's call: record that the agent begins to work. Gives the entry.
+    ChildStarted { record: ChildRecord, reply: ReplyTo<EntryId> },
+    /// From a sub-agent's call: the agent has ended, and this is what it spent.
+    ChildEnded { started: EntryId, outcome: RunOutcome, spent: Bill },
 
     /// From the agent: record these messages, deliver what waits at this boundary, and say so.
     Record { stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary },
@@ -265,7 +267,8 @@ impl SessionMessage {
             Self::Stop => "session/stop",
             Self::TryAgain => "session/try_again",
             Self::IdleCheck { .. } => "session/idle_check",
-            Self::Spent(..) => "session/spent",
+            Self::ChildStarted { .. } => "session/child_started",
+            Self::ChildEnded { .. } => "session/child_ended",
             Self::Record { .. } => "session/record",
             Self::End { .. } => "session/end",
             Self::FallBack { .. } => "session/fall_back",
@@ -337,6 +340,24 @@ pub(crate) struct Bill {
     pub(crate) usage: Usage,
     /// In micro-dollars, as far as prices are known.
     pub(crate) cost_microdollars: u64,
+}
+
+impl Bill {
+    /// What was added to an earlier one.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let less = |now: u64, before: u64| now.saturating_sub(before);
+        let (now, then) = (&self.usage, &before.usage);
+        Self {
+            usage: Usage {
+                input_tokens: less(now.input_tokens, then.input_tokens),
+                cached_tokens: less(now.cached_tokens, then.cached_tokens),
+                cache_write_tokens: less(now.cache_write_tokens, then.cache_write_tokens),
+                output_tokens: less(now.output_tokens, then.output_tokens),
+                reasoning_tokens: less(now.reasoning_tokens, then.reasoning_tokens),
+            },
+            cost_microdollars: less(self.cost_microdollars, before.cost_microdollars),
+        }
+    }
 }
 
 /// To an agent: the run in progress.

@@ -4,10 +4,16 @@
 //! unwrapped when it is read. What satisfies the schema can be read into the type. Where the type allows it, the schema is
 //! one that servers enforce strictly: objects are closed, and all their properties are required.
 
+use std::sync::Arc;
+
+use greenroom_provider::OutputSchema;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::prompt::Reply;
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +21,82 @@ mod tests;
 /// The property that holds a value which is no object.
 const VALUE: &str = "value";
 
-/// The form of a typed answer.
+/// The form of a typed answer, for code that does not know the type.
+#[derive(Clone)]
+pub(crate) struct OutputForm {
+    pub(crate) schema: Arc<OutputSchema>,
+    /// Whether the value is wrapped in an object.
+    pub(crate) is_wrapped: bool,
+    read: fn(&str, bool) -> serde_json::Result<()>,
+}
+
+impl OutputForm {
+    /// The form of a `T`.
+    pub(crate) fn of<T: JsonSchema + DeserializeOwned>() -> Self {
+        let AnswerForm { schema, is_wrapped } = form_of::<T>();
+        Self {
+            schema: Arc::new(OutputSchema { name: type_name::<T>(), schema }),
+            is_wrapped,
+            read: |text, is_wrapped| read::<T>(text, is_wrapped).map(drop),
+        }
+    }
+
+    /// Whether an answer has the form.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check(&self, text: &str) -> serde_json::Result<()> {
+        (self.read)(text, self.is_wrapped)
+    }
+
+    /// The value of an answer, as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Output`].
+    pub(crate) fn value(&self, text: String) -> Result<Value> {
+        match self.check(&text).and_then(|()| read::<Value>(&text, self.is_wrapped)) {
+            Ok(value) => Ok(value),
+            Err(error) => Err(self.unreadable(text, &error)),
+        }
+    }
+
+    /// How a run ended whose answer was to have this form. The last of several answers that were sent back is judged by
+    /// the form first; another validator's reason stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Output`], and those of the run.
+    pub(crate) fn checked(&self, ended: Result<Reply>) -> Result<Reply> {
+        match ended {
+            Ok(reply) => match self.check(&reply.text) {
+                Ok(()) => Ok(reply),
+                Err(error) => Err(self.unreadable(reply.text, &error)),
+            },
+            Err(Error::Rejected { text, reason }) => match self.check(&text) {
+                Ok(()) => Err(Error::Rejected { text, reason }),
+                Err(error) => Err(self.unreadable(text, &error)),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn unreadable(&self, text: String, error: &serde_json::Error) -> Error {
+        Error::Output { wanted: self.schema.name.clone(), reason: error.to_string(), text }
+    }
+}
+
+fn type_name<T>() -> String {
+    let full = std::any::type_name::<T>();
+    let short: String = full
+        .rsplit("::")
+        .next()
+        .unwrap_or(full)
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
+        .collect();
+    if short.is_empty() { "answer".to_owned() } else { short }
+}
+
+/// The schema of a typed answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AnswerForm {
     /// The schema.

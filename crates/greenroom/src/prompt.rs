@@ -16,18 +16,19 @@ use greenroom_kernel::context_usage::ContextUsage;
 use greenroom_kernel::entry::{EntryId, RunId};
 use greenroom_kernel::message::{Block, Image, blocks_text};
 use greenroom_kernel::{StopReason, Usage};
-use greenroom_provider::{ModelSettings, OutputSchema};
+use greenroom_provider::ModelSettings;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
+use crate::children::Child;
 use crate::compaction::Compacted;
 use crate::error::{Error, Result};
 use crate::event::CallView;
 use crate::hooks::input::InputKind;
 use crate::message::{PromptOptions, QueuedInput, SessionMessage};
-use crate::output::{self, AnswerForm};
+use crate::output::{self, OutputForm};
 use crate::run_link::RunLink;
 use crate::run_stream::RunStream;
 use crate::session::SessionHandle;
@@ -194,9 +195,8 @@ pub struct RunRequest<O = AsText> {
     settings: ModelSettings,
     timeout: Option<Duration>,
     cost_limit_usd: Option<f64>,
-    schema: Option<Arc<OutputSchema>>,
-    /// Whether the schema wraps the value in an object.
-    is_wrapped: bool,
+    /// The form of its answer, where it has one.
+    form: Option<OutputForm>,
     validators: Validators,
     /// Aborts the run.
     cancel: CancellationToken,
@@ -224,8 +224,7 @@ impl<O> RunRequest<O> {
             settings: ModelSettings::default(),
             timeout: None,
             cost_limit_usd: None,
-            schema: None,
-            is_wrapped: false,
+            form: None,
             validators: Validators::default(),
             cancel: CancellationToken::new(),
             output: PhantomData,
@@ -314,7 +313,7 @@ impl<O> RunRequest<O> {
             settings,
             timeout,
             cost_limit_usd,
-            schema,
+            form,
             validators,
             cancel,
             ..
@@ -334,7 +333,7 @@ impl<O> RunRequest<O> {
         let options = PromptOptions {
             ticket,
             key,
-            schema,
+            schema: form.map(|form| form.schema),
             validators,
             settings,
             cost_limit,
@@ -388,28 +387,45 @@ impl RunRequest<AsText> {
     /// cannot be read is sent back with the reason, as by [`Self::validate`]. Awaits to a [`Typed`];
     /// [`Error::Output`] when no answer had that form.
     pub fn output<T: DeserializeOwned + schemars::JsonSchema>(self) -> RunRequest<AsType<T>> {
-        let AnswerForm { schema, is_wrapped } = output::form_of::<T>();
-        let schema = OutputSchema { name: type_name::<T>(), schema };
-        let mut validators = self.validators;
-        validators.push(move |answer| async move {
-            output::read::<T>(&answer.text, is_wrapped)
-                .map(drop)
-                .map_err(|error| format!("it is not the {} that was asked for: {error}", type_name::<T>()))
-        });
-        RunRequest {
-            session: self.session,
-            ticket: self.ticket,
-            prompt: self.prompt,
-            key: self.key,
-            settings: self.settings,
-            timeout: self.timeout,
-            cost_limit_usd: self.cost_limit_usd,
-            schema: Some(Arc::new(schema)),
-            is_wrapped,
+        let Self {
+            session,
+            ticket,
+            prompt,
+            key,
+            settings,
+            timeout,
+            cost_limit_usd,
+            form,
             validators,
-            cancel: self.cancel,
+            cancel,
+            ..
+        } = self.with_form(&OutputForm::of::<T>());
+        RunRequest {
+            session,
+            ticket,
+            prompt,
+            key,
+            settings,
+            timeout,
+            cost_limit_usd,
+            form,
+            validators,
+            cancel,
             output: PhantomData,
         }
+    }
+
+    /// Asks for an answer of this form; it stays a text.
+    pub(crate) fn with_form(mut self, form: &OutputForm) -> Self {
+        let judge = form.clone();
+        self.validators.push(move |answer: ProposedAnswer| {
+            let wrong = judge
+                .check(&answer.text)
+                .map_err(|error| format!("it is not the {} that was asked for: {error}", judge.schema.name));
+            std::future::ready(wrong)
+        });
+        self.form = Some(form.clone());
+        self
     }
 
     /// Hands it to the session without waiting for the reply: the [`Run`] says when it is durable, aborts it, streams it
@@ -435,18 +451,24 @@ impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
     /// # Errors
     /// As there.
     pub async fn start(self) -> Result<Run<Typed<T>>> {
-        let is_wrapped = self.is_wrapped;
+        let form = self.typed_form();
+        let is_wrapped = form.is_wrapped;
         let read = move |reply: BoxFuture<'static, Result<Reply>>| {
-            async move { read_output(reply.await, is_wrapped) }.boxed()
+            async move { read_output(reply.await, &form) }.boxed()
         };
         self.begin(Some(is_wrapped), read).await
     }
 
     /// As the stream of an untyped request, with the answer's value as far as it has come.
     pub fn stream(self) -> RunStream<Typed<T>> {
-        let (session, abort, is_wrapped) = (self.session.clone(), self.abort_handle(), self.is_wrapped);
-        let send = |link| async move { read_output(self.send(link).await, is_wrapped) }.boxed();
+        let (session, abort, form) = (self.session.clone(), self.abort_handle(), self.typed_form());
+        let is_wrapped = form.is_wrapped;
+        let send = |link| async move { read_output(self.send(link).await, &form) }.boxed();
         RunStream::new(&session, Some(is_wrapped), abort, send)
+    }
+
+    fn typed_form(&self) -> OutputForm {
+        self.form.clone().expect("a typed request has a form")
     }
 }
 
@@ -464,8 +486,8 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
     type IntoFuture = BoxFuture<'static, Result<Typed<T>>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let is_wrapped = self.is_wrapped;
-        async move { read_output(self.send(Arc::default()).await, is_wrapped) }.boxed()
+        let form = self.typed_form();
+        async move { read_output(self.send(Arc::default()).await, &form) }.boxed()
     }
 }
 
@@ -575,6 +597,14 @@ impl<R> Run<R> {
         self.abort.abort();
     }
 
+    /// The agents that it called as tools so far, in the order of their starts: to watch, steer and abort each. They stay
+    /// until the session's next run begins. The stream of the run tells each as it comes, as [`RunItem::Child`].
+    ///
+    /// [`RunItem::Child`]: crate::RunItem::Child
+    pub fn children(&self) -> Vec<Child> {
+        self.id().map(|run| self.session.children_of(run)).unwrap_or_default()
+    }
+
     /// What aborts it, for others to hold.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone()
@@ -596,6 +626,10 @@ impl fmt::Debug for AbortHandle {
 }
 
 impl AbortHandle {
+    pub(crate) fn session(&self) -> &SessionHandle {
+        &self.session
+    }
+
     /// Aborts it. Of a run, what had come of the answer is kept; a prompt that waits is taken out of the inbox, and one
     /// that is sent later is aborted as it begins. The reply is [`Error::Aborted`]. What has ended stays as it is.
     pub fn abort(&self) {
@@ -672,31 +706,10 @@ impl Drop for WithdrawOnDrop {
     }
 }
 
-fn type_name<T>() -> String {
-    let full = std::any::type_name::<T>();
-    let short: String = full
-        .rsplit("::")
-        .next()
-        .unwrap_or(full)
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
-        .collect();
-    if short.is_empty() { "answer".to_owned() } else { short }
-}
-
-fn read_output<T: DeserializeOwned>(ended: Result<Reply>, is_wrapped: bool) -> Result<Typed<T>> {
-    let unreadable = |text: String, reason: String| Error::Output { wanted: type_name::<T>(), reason, text };
-    let read = |text: &str| output::read::<T>(text, is_wrapped);
-    match ended {
-        Ok(reply) => match read(&reply.text) {
-            Ok(value) => Ok(Typed { value, reply }),
-            Err(error) => Err(unreadable(reply.text, error.to_string())),
-        },
-        // The last of several that could not be read; another validator's reason stays as it is.
-        Err(Error::Rejected { text, reason }) => match read(&text) {
-            Ok(_) => Err(Error::Rejected { text, reason }),
-            Err(error) => Err(unreadable(text, error.to_string())),
-        },
-        Err(error) => Err(error),
+fn read_output<T: DeserializeOwned>(ended: Result<Reply>, form: &OutputForm) -> Result<Typed<T>> {
+    let reply = form.checked(ended)?;
+    match output::read(&reply.text, form.is_wrapped) {
+        Ok(value) => Ok(Typed { value, reply }),
+        Err(error) => Err(form.unreadable(reply.text, &error)),
     }
 }

@@ -158,6 +158,8 @@ fn readable(kind: &EntryKind) -> Option<(String, String)> {
         | EntryKind::CompactionEnded(_)
         | EntryKind::Spent(_)
         | EntryKind::Metadata(_)
+        | EntryKind::Child(_)
+        | EntryKind::HandOff(_)
         | EntryKind::RunEnded { .. } => None,
     }
 }

@@ -16,6 +16,7 @@ use greenroom_kernel::RunId;
 use serde_json::Value;
 
 use crate::bus::{Delivery, Subscription};
+use crate::children::Child;
 use crate::error::{Error, Result};
 use crate::event::{Delta, Event, EventKind, Role};
 use crate::output::{json_text, unwrapped};
@@ -34,6 +35,8 @@ pub enum RunItem<R = Reply> {
     Text(String),
     /// The text since the last complete message is void: the model is asked again.
     Discarded,
+    /// An agent that was called as a tool begins to work. Its event, `child_start`, came before.
+    Child(Child),
     /// The typed answer's value, as far as it has come: a text that is being written is there in part, and what has
     /// not been begun is missing.
     Partial(Value),
@@ -133,7 +136,7 @@ impl Shown {
                 }
                 _ => {}
             },
-            RunItem::Partial(_) | RunItem::Gap { .. } | RunItem::Reply(_) => {}
+            RunItem::Partial(_) | RunItem::Child(_) | RunItem::Gap { .. } | RunItem::Reply(_) => {}
         }
     }
 }
@@ -234,6 +237,11 @@ impl<R> RunStream<R> {
     /// [`Error::Aborted`].
     pub fn abort(&self) {
         self.abort.abort();
+    }
+
+    /// The agents that it called as tools so far, in the order of their starts. [`RunItem::Child`] tells each as it comes.
+    pub fn children(&self) -> Vec<Child> {
+        self.id().map(|run| self.abort.session().children_of(run)).unwrap_or_default()
     }
 
     /// What aborts it, for others to hold.
@@ -345,6 +353,9 @@ impl<R> RunStream<R> {
                 more = Some(RunItem::Text(text.clone()));
             }
             EventKind::MessageDiscarded => more = Some(RunItem::Discarded),
+            EventKind::ChildStart { child, .. } => {
+                more = self.abort.session().child(child).map(RunItem::Child);
+            }
             EventKind::RunEnd { .. } if self.is_own(&event) => self.stage = Stage::Over,
             _ => {}
         }

@@ -33,6 +33,7 @@ use crate::resume::ResumeAll;
 use crate::session::{SessionHandle, open};
 use crate::sessions::{Order, SessionQuery, SessionSummary};
 use crate::shared::REQUESTS_MAX;
+use crate::spending::tree::Ledger;
 use crate::spending::{Period, Purse, microdollars};
 
 /// How many model calls one provider gets at a time, by default.
@@ -41,6 +42,8 @@ const IN_FLIGHT_MAX: usize = 16;
 const IDLE_AFTER: Duration = Duration::from_secs(600);
 /// How long a model may say nothing before its call is given up, by default.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
+/// How deep agents may call agents, by default.
+const SUB_AGENT_DEPTH_MAX: usize = 4;
 /// How long a shutdown waits for sessions to end in order.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -81,6 +84,7 @@ pub struct RuntimeBuilder {
     compaction: CompactionSettings,
     settings_by_model: BTreeMap<String, ModelSettings>,
     cost_limits: Vec<(f64, Period)>,
+    sub_agent_depth_max: Option<usize>,
     hooks: Hooks,
     clock_base_ms: Option<u64>,
     idle_after: Option<Duration>,
@@ -181,6 +185,14 @@ impl RuntimeBuilder {
     pub fn cost_limit_usd(mut self, usd: f64, within: Period) -> Self {
         self.cost_limits.retain(|(_, period)| *period != within);
         self.cost_limits.push((usd, within));
+        self
+    }
+
+    /// How deep agents may call agents as tools: 1 for agents that call none themselves, 0 for none at all; 4 where this is
+    /// not called. It holds for a session whoever opens it. The model that asks for another level reads that there is none.
+    #[must_use]
+    pub fn sub_agent_depth_max(mut self, levels: usize) -> Self {
+        self.sub_agent_depth_max = Some(levels);
         self
     }
 
@@ -311,6 +323,8 @@ impl RuntimeBuilder {
             live: self.live.map(Live::new),
             learned: Learned::new(store.clone()),
             purse: Purse::new(store.clone(), &cost_limits),
+            ledger: Ledger::default(),
+            sub_agent_depth_max: self.sub_agent_depth_max.unwrap_or(SUB_AGENT_DEPTH_MAX),
             store,
             bus: Bus::new(clock.clone()),
             lanes,

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_kernel::Entry;
-use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata};
+use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata, RunId};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::usage::ContextUsage;
@@ -22,6 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::actors::session::stored;
 use crate::agent::Agent;
 use crate::bus::{Filter, Subscription};
+use crate::children::Child;
 use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::Deps;
 use crate::error::{Error, Result};
@@ -403,6 +404,23 @@ impl SessionHandle {
     /// Whether it has actors in memory.
     pub fn is_live(&self) -> bool {
         self.shared.actor().is_some()
+    }
+
+    /// The agents that its newest run called as tools, in the order of their starts, while this process knows them. The
+    /// store knows all that it ever called: [`SessionQuery::children_of`](crate::SessionQuery::children_of).
+    pub fn children(&self) -> Vec<Child> {
+        let child = |work| Child::new(work, Arc::clone(&self.deps));
+        self.shared.children().into_iter().map(child).collect()
+    }
+
+    /// Those of one run.
+    pub(crate) fn children_of(&self, run: RunId) -> Vec<Child> {
+        self.children().into_iter().filter(|child| child.run() == Some(run)).collect()
+    }
+
+    /// The one that works in this session.
+    pub(crate) fn child(&self, session: &str) -> Option<Child> {
+        self.children().into_iter().rev().find(|child| child.session().id() == session)
     }
 
     /// Its events, from now on.

@@ -21,9 +21,12 @@ use crate::deps::blocking;
 use crate::error::{Result, UnknownName};
 use crate::names::names;
 use crate::runtime::Runtime;
+use crate::sub_agent;
 
 /// How many heads are read at once.
 const PAGE: usize = 1_000;
+/// How many heads are read at once of sessions that another one called.
+const CHILDREN_PAGE: usize = 64;
 
 /// What the store knows of a session, whether it is live or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -184,6 +187,7 @@ enum Parent {
     Any,
     None,
     Is(String),
+    Above(String),
 }
 
 impl SessionQuery {
@@ -219,9 +223,17 @@ impl SessionQuery {
         self
     }
 
-    /// Only those that this session's agent called.
-    pub fn called_by(mut self, parent: impl Into<String>) -> Self {
+    /// Only those whose agents this session's agent called. Costs what the sessions below it cost, however many others
+    /// there are.
+    pub fn children_of(mut self, parent: impl Into<String>) -> Self {
         self.parent = Parent::Is(parent.into());
+        self
+    }
+
+    /// Only those below this session, on every level: the agents that its agent called, those that they called, and so on.
+    /// Costs what these cost.
+    pub fn tree(mut self, root: impl Into<String>) -> Self {
+        self.parent = Parent::Above(root.into());
         self
     }
 
@@ -256,32 +268,49 @@ impl SessionQuery {
 
     fn read(&self, store: &Store, live: &HashSet<String>) -> Result<Vec<SessionSummary>> {
         let mut found = BTreeMap::new();
+        let below = match &self.parent {
+            Parent::Any | Parent::None => None,
+            Parent::Is(parent) => Some(children(store, parent)?),
+            Parent::Above(root) => Some(tree(store, root)?),
+        };
+        if let Some(below) = below {
+            below.into_iter().for_each(|(id, head)| self.consider(id, head, live, &mut found));
+            return Ok(found.into_values().collect());
+        }
         let by_id = |cursor: &Cursor| cursor.id.clone();
         let mut from = self.after.as_ref().filter(|_| self.order == Order::Id).map(by_id);
         loop {
             let page = store.page(from.as_deref(), PAGE)?;
             let is_last = page.len() < PAGE;
             from = page.last().map(|(id, _)| id.clone());
-            for (id, head) in page {
-                let summary = SessionSummary::new(id, head);
-                let place = self.place(&summary.cursor());
-                let is_after = self.after.as_ref().is_none_or(|after| place > self.place(after));
-                if !is_after || !self.wants(&summary, live) {
-                    continue;
-                }
-                found.insert(place, summary);
-                if found.len() > self.limit {
-                    found.pop_last();
-                }
-            }
+            page.into_iter().for_each(|(id, head)| self.consider(id, head, live, &mut found));
             if is_last || (self.order == Order::Id && found.len() >= self.limit) {
                 return Ok(found.into_values().collect());
             }
         }
     }
 
+    /// Keeps a session that is wanted, as long as it is among the first.
+    fn consider(
+        &self,
+        id: String,
+        head: Head,
+        live: &HashSet<String>,
+        found: &mut BTreeMap<Place, SessionSummary>,
+    ) {
+        let summary = SessionSummary::new(id, head);
+        let place = self.place(&summary.cursor());
+        let is_after = self.after.as_ref().is_none_or(|after| place > self.place(after));
+        if is_after && self.wants(&summary, live) {
+            found.insert(place, summary);
+            if found.len() > self.limit {
+                found.pop_last();
+            }
+        }
+    }
+
     /// What sessions are sorted by.
-    fn place(&self, cursor: &Cursor) -> (u64, Reverse<u64>, String) {
+    fn place(&self, cursor: &Cursor) -> Place {
         let Cursor { updated_at_ms, id } = cursor;
         match self.order {
             Order::Id => (0, Reverse(0), id.clone()),
@@ -293,15 +322,55 @@ impl SessionQuery {
     fn wants(&self, summary: &SessionSummary, live: &HashSet<String>) -> bool {
         let is_worked_on = || live.contains(&summary.id) && (summary.has_open_run || summary.waiting > 0);
         let is_of_parent = match &self.parent {
-            Parent::Any => true,
             Parent::None => summary.parent.is_none(),
-            Parent::Is(parent) => summary.parent.as_ref() == Some(parent),
+            // Those were chosen where they were read.
+            Parent::Any | Parent::Is(_) | Parent::Above(_) => true,
         };
         let has = |(name, value): &(String, String)| summary.labels.get(name) == Some(value);
         is_of_parent
             && self.labels.iter().all(has)
             && (!self.unfinished || summary.is_unfinished && !is_worked_on())
     }
+}
+
+/// What sessions are sorted by.
+type Place = (u64, Reverse<u64>, String);
+
+/// The sessions whose agents this session's agent called, in the order of their ids. They stand next to each other, so
+/// only they are read, those below them, and those of callers whose long ids begin alike. This blocks on the disk.
+fn children(store: &Store, parent: &str) -> Result<Vec<(String, Head)>> {
+    let prefix = sub_agent::prefix(parent);
+    let mut from = prefix.clone();
+    let mut found = Vec::new();
+    loop {
+        let page = store.page(Some(&from), CHILDREN_PAGE)?;
+        let is_last =
+            page.len() < CHILDREN_PAGE || page.last().is_some_and(|(id, _)| !id.starts_with(&prefix));
+        if let Some((id, _)) = page.last() {
+            from.clone_from(id);
+        }
+        let is_child = |(id, head): &(String, Head)| {
+            id.starts_with(&prefix) && head.parent_session.as_deref() == Some(parent)
+        };
+        found.extend(page.into_iter().filter(is_child));
+        if is_last {
+            return Ok(found);
+        }
+    }
+}
+
+/// The sessions below a session, callers before those whom they called. This blocks on the disk.
+///
+/// # Errors
+/// [`Error::Store`](crate::Error::Store).
+pub fn tree(store: &Store, root: &str) -> Result<Vec<(String, Head)>> {
+    let mut found: Vec<(String, Head)> = children(store, root)?;
+    let mut next = 0;
+    while let Some((id, _)) = found.get(next) {
+        found.extend(children(store, &id.clone())?);
+        next += 1;
+    }
+    Ok(found)
 }
 
 impl IntoFuture for SessionQuery {

@@ -3,11 +3,10 @@
 //! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
 //! event is published once, in the order of the log.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use greenroom_kernel::RunId;
-use greenroom_kernel::cost::CostLimits;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
@@ -15,9 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::bus::Bus;
+use crate::children::ChildWork;
+use crate::error::Error;
 use crate::event::{Event, EventKind};
-use crate::message::{Bill, SessionMail, SessionMessage};
+use crate::message::{SessionMail, SessionMessage};
 use crate::pairs::Pairs;
+use crate::spending::tree::{Account, Ledger};
 
 /// The most requests from outside that wait for a session's actor, or for the supervisor to open one.
 pub(crate) const REQUESTS_MAX: usize = 1_024;
@@ -26,8 +28,10 @@ pub(crate) const REQUESTS_MAX: usize = 1_024;
 pub(crate) struct SessionShared {
     pub(crate) id: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
-    /// How many calls of agents by agents lie above it: 0 for a session that a program opened first.
-    depth: AtomicU8,
+    /// The sessions whose agents called each other down to this one, the nearest first: none for one that a program
+    /// opened first.
+    ancestors: Mutex<Arc<[Arc<str>]>>,
+    children: Mutex<Children>,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
     /// The definition that it works with; `None` until a program gives one.
     agent: Mutex<Option<Arc<Agent>>>,
@@ -35,8 +39,7 @@ pub(crate) struct SessionShared {
     /// Whether the session was deleted. Another one of the same id has another shared.
     is_deleted: AtomicBool,
     context: Mutex<ContextUsage>,
-    bill: Mutex<Bill>,
-    cost_limits: Mutex<CostLimits>,
+    account: Mutex<Account>,
     broadcast: Mutex<Broadcast>,
     /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
@@ -51,9 +54,21 @@ pub(crate) struct SessionShared {
     pub(crate) queries: Arc<Semaphore>,
 }
 
+/// The agents that a run called as tools.
+#[derive(Default)]
+struct Children {
+    works: Vec<Arc<ChildWork>>,
+    /// The ids that were chosen for their sessions.
+    ids: Vec<Arc<str>>,
+    /// How many were called, those below included.
+    count: u32,
+}
+
 /// What an abort reaches.
 #[derive(Debug, Default)]
 struct RunSlot {
+    /// The run in progress, or the newest one.
+    run: Option<RunId>,
     /// Cancels the run in progress; `None` where none is open.
     open: Option<CancellationToken>,
     /// How often an abort found no run open: a prompt that was handed over before the newest of them, and has not begun,
@@ -88,10 +103,12 @@ impl SessionShared {
         agent: Option<Arc<Agent>>,
         unpublished: Option<u64>,
     ) -> Self {
+        let ancestors = Mutex::new(parent.iter().cloned().collect());
         Self {
             id,
             parent,
-            depth: AtomicU8::new(0),
+            ancestors,
+            children: Mutex::default(),
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
             run: Mutex::default(),
@@ -100,8 +117,7 @@ impl SessionShared {
                 Measured::default(),
                 Window { tokens: None, source: WindowSource::Unknown },
             )),
-            bill: Mutex::default(),
-            cost_limits: Mutex::default(),
+            account: Mutex::default(),
             broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), ..Broadcast::default() }),
             was_opened: AtomicBool::new(unpublished.is_some()),
             is_flushed: AtomicBool::new(false),
@@ -112,13 +128,62 @@ impl SessionShared {
         }
     }
 
-    /// How many calls of agents by agents lie above it.
-    pub(crate) fn depth(&self) -> u8 {
-        self.depth.load(Ordering::Relaxed)
+    /// The sessions above it, the nearest first.
+    pub(crate) fn ancestors(&self) -> Arc<[Arc<str>]> {
+        Arc::clone(&self.ancestors.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn set_depth(&self, depth: u8) {
-        self.depth.store(depth, Ordering::Relaxed);
+    pub(crate) fn set_ancestors(&self, ancestors: Arc<[Arc<str>]>) {
+        *self.ancestors.lock().unwrap_or_else(PoisonError::into_inner) = ancestors;
+    }
+
+    fn children_slot(&self) -> MutexGuard<'_, Children> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agents that its newest run called as tools, in the order of their starts.
+    pub(crate) fn children(&self) -> Vec<Arc<ChildWork>> {
+        self.children_slot().works.clone()
+    }
+
+    pub(crate) fn add_child(&self, child: &Arc<ChildWork>) {
+        self.children_slot().works.push(Arc::clone(child));
+    }
+
+    /// Whether this agent still works on a call of this session.
+    pub(crate) fn has_child_at_work(&self, id: &str) -> bool {
+        self.children_slot().works.iter().any(|child| *child.shared.id == *id && !child.is_over())
+    }
+
+    /// Takes an id for a child's session; `false` if another child of the run has it.
+    pub(crate) fn take_child_id(&self, id: &Arc<str>) -> bool {
+        let mut children = self.children_slot();
+        let is_free = !children.ids.contains(id);
+        if is_free {
+            children.ids.push(Arc::clone(id));
+        }
+        is_free
+    }
+
+    /// Counts an agent that is about to be called, here and at each session above.
+    ///
+    /// # Errors
+    /// [`Error::TooManySubAgents`] where one of their runs may call no more. Then nothing is counted.
+    pub(crate) fn count_child(self: &Arc<Self>, ledger: &Ledger) -> Result<(), Error> {
+        let chain = ledger.chain(self);
+        for session in &chain {
+            let max = session.agent().map_or(u32::MAX, |agent| agent.sub_agents_max);
+            if session.children_slot().count >= max {
+                return Err(Error::TooManySubAgents { max });
+            }
+        }
+        chain.iter().for_each(|session| session.children_slot().count += 1);
+        Ok(())
+    }
+
+    /// What it costs and may cost. Several accounts are changed by the [`Ledger`] alone.
+    pub(crate) fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {
@@ -151,12 +216,25 @@ impl SessionShared {
     }
 
     /// A run begins, which `cancel` cancels. It is cancelled at once by an early abort after the first `early_aborts`.
-    pub(crate) fn begin_run(&self, cancel: CancellationToken, early_aborts: u64) {
+    pub(crate) fn begin_run(&self, id: RunId, cancel: CancellationToken, early_aborts: u64) {
+        {
+            let mut children = self.children_slot();
+            children.works.retain(|child| !child.is_over());
+            children.ids.clear();
+            children.count = 0;
+        }
         let mut run = self.run();
+        run.run = Some(id);
         if run.early_aborts > early_aborts {
             cancel.cancel();
         }
         run.open = Some(cancel);
+    }
+
+    /// The run in progress; `None` where none is open.
+    pub(crate) fn open_run(&self) -> Option<RunId> {
+        let run = self.run();
+        run.run.filter(|_| run.open.is_some())
     }
 
     /// No run is open any more.
@@ -202,24 +280,6 @@ impl SessionShared {
 
     pub(crate) fn context(&self) -> ContextUsage {
         *self.context.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_bill(&self, bill: Bill) {
-        *self.bill.lock().unwrap_or_else(PoisonError::into_inner) = bill;
-    }
-
-    pub(crate) fn bill(&self) -> Bill {
-        *self.bill.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_cost_limits(&self, limits: CostLimits) {
-        *self.cost_limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
-    }
-
-    /// What the session and its run may still spend, in micro-dollars; `None` where nothing limits it.
-    pub(crate) fn cost_left(&self) -> Option<u64> {
-        let limits = *self.cost_limits.lock().unwrap_or_else(PoisonError::into_inner);
-        limits.left(self.bill().cost_microdollars)
     }
 
     /// The next sequence number to be broadcast: everything below it was.
@@ -275,7 +335,7 @@ impl SessionShared {
                 self.publish_transient(bus, &mut broadcast, Some(run), first);
             }
             broadcast.goes_on_at(event.seq + 1);
-            bus.publish(event);
+            bus.publish(event, &self.ancestors());
         }
     }
 
@@ -291,7 +351,7 @@ impl SessionShared {
 
     fn publish_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
         broadcast.transient += 1;
-        bus.publish(&Arc::new(Event {
+        let event = Arc::new(Event {
             session: Arc::clone(&self.id),
             seq: broadcast.next.saturating_sub(1),
             n: Some(broadcast.transient),
@@ -299,6 +359,7 @@ impl SessionShared {
             run,
             parent: self.parent.clone(),
             kind,
-        }));
+        });
+        bus.publish(&event, &self.ancestors());
     }
 }

@@ -10,6 +10,8 @@ use greenroom_store::Store;
 
 use crate::error::ConfigError;
 
+pub(crate) mod tree;
+
 #[cfg(test)]
 mod tests;
 

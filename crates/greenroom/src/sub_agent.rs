@@ -1,35 +1,181 @@
-//! An agent as a tool of another: called with a task, it works on it in a session of its own.
+//! Agents as tools of others: how they are declared, and as which tool the model is offered one.
 //!
-//! Invariants: each call has a session of its own, made for it; its run is over before the call is, however that
-//! ends; what it spent is on its caller's bill; its events carry the caller's session as their parent; no session is
-//! deeper than [`DEPTH_MAX`], whoever opens it.
+//! Invariants: arguments that cannot be read begin nothing; what a call takes and gives is decided here, and what its
+//! work is in `sub_agent/call.rs`.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::ToolSpec;
-use greenroom_kernel::entry::{Spender, Spent};
 use greenroom_kernel::prune::RECALL;
 use greenroom_tools::{Registry, Tool, ToolContext, ToolOutput};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::agent::{Agent, SubAgent};
-use crate::deps::{Deps, blocking};
-use crate::error::{ConfigError, Error, Result};
-use crate::message::{OpenReason, SessionMessage, SupervisorMessage};
+use crate::agent::Agent;
+use crate::deps::Deps;
+use crate::error::{ConfigError, Result};
+use crate::output::OutputForm;
 use crate::recall::Recall;
-use crate::session::{SessionHandle, open};
-use crate::shared::SessionShared;
-use tokio::sync::oneshot;
 
-/// How deep agents may call agents.
-const DEPTH_MAX: u8 = 4;
+mod call;
+mod id;
+
+pub(crate) use call::ancestors;
+pub(crate) use id::prefix;
+
+/// How many calls of one sub-agent run at the same time where nothing else is said.
+const PARALLEL: usize = 8;
 /// How long the run of a cancelled call may take to end in order, before it is left to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
-/// How much of its caller's id a session's id begins with, in bytes: two dots and 16 digits follow.
-const CALLER_BYTES_MAX: usize = 44;
+
+/// An agent that another one may call as a tool, made by [`sub_agent`].
+#[derive(Clone)]
+pub struct SubAgent {
+    name: String,
+    description: Option<String>,
+    agent: Arc<Agent>,
+    parallel: usize,
+    input: Input,
+    output: Option<OutputForm>,
+}
+
+type ReadTask = dyn Fn(&Value) -> Result<String, String> + Send + Sync;
+
+/// What a call takes.
+#[derive(Clone)]
+struct Input {
+    parameters: Value,
+    description: Option<String>,
+    /// The task that the arguments are, or what is wrong with them.
+    task: Arc<ReadTask>,
+}
+
+/// An agent that another one may call as a tool, by this name: for [`Agent::sub_agent`]. It works on each call in a
+/// session of its own, whose parent is the caller's session.
+///
+/// A call takes a `task`, a text, and gives the text of the agent's last answer; [`SubAgent::input`] and
+/// [`SubAgent::output`] say otherwise. Calls of sub-agents in one answer run at the same time, beside each other and
+/// beside calls that only read. What files they touch is for their instructions to say: two that write the same file at
+/// the same time overwrite each other.
+///
+/// ```
+/// use greenroom::prelude::*;
+///
+/// /// Searches the web.
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Query {
+///     /// What to look for.
+///     topic: String,
+///     /// How many sources are enough.
+///     sources: u32,
+/// }
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Findings {
+///     urls: Vec<String>,
+/// }
+///
+/// let web = Agent::new("gpt-5.5-mini").instructions("Search, and say where you found it.");
+/// let boss = Agent::new("gpt-5.5")
+///     .sub_agent(sub_agent("web", web).parallel(4).input::<Query>().output::<Findings>())
+///     .sub_agent(sub_agent("critic", Agent::new("gpt-5.5")).describe("Finds what is wrong with a text."));
+/// ```
+pub fn sub_agent(name: impl Into<String>, agent: impl Into<Arc<Agent>>) -> SubAgent {
+    SubAgent {
+        name: name.into(),
+        description: None,
+        agent: agent.into(),
+        parallel: PARALLEL,
+        input: Input::text(),
+        output: None,
+    }
+}
+
+impl SubAgent {
+    /// What the calling model is told that the agent is for. Without it, that is the doc comment of the input's type.
+    #[must_use]
+    pub fn describe(mut self, description: impl Into<String>) -> Self {
+        self.description = Some(description.into());
+        self
+    }
+
+    /// How many calls of it run at the same time, at least 1; 8 where this is not called. Calls beyond it wait for their
+    /// turn, in the order in which the model made them.
+    #[must_use]
+    pub fn parallel(mut self, calls: usize) -> Self {
+        self.parallel = calls.max(1);
+        self
+    }
+
+    /// A call takes a struct instead of a `task`. The calling model is given its schema, and reads what is wrong with
+    /// arguments that do not fit; the agent reads its fields, one a line.
+    #[must_use]
+    pub fn input<T: DeserializeOwned + JsonSchema + 'static>(mut self) -> Self {
+        let (parameters, description) = greenroom_tools::arguments_schema::<T>();
+        let task = |arguments: &Value| {
+            greenroom_tools::read_arguments::<T>(arguments)?;
+            Ok(rendered(arguments))
+        };
+        self.input = Input { parameters, description, task: Arc::new(task) };
+        self
+    }
+
+    /// A call gives JSON of this type. The agent is given its schema, and an answer that cannot be read is sent back to it
+    /// with the reason, as by [`RunRequest::output`](crate::RunRequest::output).
+    #[must_use]
+    pub fn output<T: DeserializeOwned + JsonSchema + 'static>(mut self) -> Self {
+        self.output = Some(OutputForm::of::<T>());
+        self
+    }
+}
+
+impl fmt::Debug for SubAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubAgent")
+            .field("name", &self.name)
+            .field("agent", &self.agent)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Input {
+    /// One text.
+    fn text() -> Self {
+        let parameters = serde_json::json!({
+            "type": "object",
+            "properties": { "task": { "type": "string", "description": "What it is to do, with all that it needs to know." } },
+            "required": ["task"],
+            "additionalProperties": false,
+        });
+        let task = |arguments: &Value| match arguments.get("task").and_then(Value::as_str) {
+            Some(task) if !task.trim().is_empty() => Ok(task.to_owned()),
+            Some(_) | None => {
+                Err("the argument `task` is missing: a text that says what is to be done".to_owned())
+            }
+        };
+        Self { parameters, description: None, task: Arc::new(task) }
+    }
+}
+
+/// Arguments as an agent reads them: one field a line, and what is no single word or number as JSON.
+fn rendered(arguments: &Value) -> String {
+    let Some(fields) = arguments.as_object().filter(|fields| !fields.is_empty()) else {
+        return "Do what you are for.".to_owned();
+    };
+    let line = |(name, value): (&String, &Value)| match value {
+        Value::String(text) if text.contains('\n') => format!("{name}:\n{text}\n"),
+        Value::String(text) => format!("{name}: {text}"),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            format!("{name}: {value}")
+        }
+    };
+    fields.iter().map(line).collect::<Vec<_>>().join("\n")
+}
 
 /// All tools of an agent: its own, the agents it may call, and the one that reads what was left out of the context.
 pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
@@ -55,21 +201,16 @@ struct SubAgentTool {
 
 impl Tool for SubAgentTool {
     fn spec(&self) -> ToolSpec {
+        let SubAgent { name, description, input, .. } = &self.definition;
         ToolSpec {
-            name: self.definition.name.clone(),
-            description: self.definition.description.clone(),
-            parameters: serde_json::json!({
-                "type": "object",
-                "properties": { "task": { "type": "string", "description": "What it is to do, with all that it needs to know." } },
-                "required": ["task"],
-                "additionalProperties": false,
-            }),
+            name: name.clone(),
+            description: description.clone().or_else(|| input.description.clone()).unwrap_or_default(),
+            parameters: input.parameters.clone(),
         }
     }
 
-    /// Its tools may change what they like, so calls of it do not run beside others.
-    fn is_read_only(&self) -> bool {
-        false
+    fn parallel_max(&self) -> Option<usize> {
+        Some(self.definition.parallel)
     }
 
     /// Its run ends in order, and the tools of that run have their own moment before it.
@@ -77,121 +218,16 @@ impl Tool for SubAgentTool {
         GRACE
     }
 
-    fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
+    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
+        let task = (self.definition.input.task)(&arguments);
         let (deps, definition) = (self.deps.upgrade(), self.definition.clone());
         async move {
-            let Some(task) = arguments.get("task").and_then(|task| task.as_str()).map(str::to_owned) else {
-                return ToolOutput::error(
-                    "the argument `task` is missing: a text that says what is to be done",
-                );
-            };
-            let Some(deps) = deps else { return ToolOutput::error("the runtime is shut down") };
-            match work(&deps, &definition, task, &context).await {
-                Ok(text) => ToolOutput::text(text),
-                Err(Error::Aborted) => ToolOutput::interrupted("the agent was cancelled"),
-                Err(error) => ToolOutput::error(format!("the agent failed: {error}")),
+            match (task, deps) {
+                (Err(wrong), _) => ToolOutput::error(wrong),
+                (Ok(_), None) => ToolOutput::interrupted("the runtime is shut down"),
+                (Ok(task), Some(deps)) => call::work(&deps, &definition, task, &context).await,
             }
         }
         .boxed()
     }
-}
-
-async fn work(
-    deps: &Arc<Deps>,
-    definition: &SubAgent,
-    task: String,
-    context: &ToolContext,
-) -> Result<String> {
-    let caller = find(deps, context.session.as_str().into()).await?.ok_or(Error::Aborted)?;
-    if caller.depth() >= DEPTH_MAX {
-        return Err(Error::TooDeep { depth_max: DEPTH_MAX.into() });
-    }
-    let id = new_session_id(deps, &caller.id, &context.call_id).await?;
-    let agent = within_budget(&definition.agent, &caller);
-    let shared = open(deps, id, agent, Some(Arc::clone(&caller.id)), OpenReason::Open).await?;
-    let session = SessionHandle::new(Arc::clone(&shared), Arc::clone(deps));
-    let _bill = BillOnDrop { caller, shared };
-    // A cancelled run ends in order, and the call ends after it.
-    session.prompt(task).until(context.cancel.child_token()).await.map(|reply| reply.text)
-}
-
-/// Puts what a sub-agent spent on its caller's bill, however the call ends.
-struct BillOnDrop {
-    caller: Arc<SessionShared>,
-    shared: Arc<SessionShared>,
-}
-
-impl Drop for BillOnDrop {
-    fn drop(&mut self) {
-        let Some(actor) = self.caller.actor() else { return };
-        let bill = self.shared.bill();
-        let spent = Spent {
-            by: Spender::SubAgent { session: self.shared.id.to_string() },
-            usage: bill.usage,
-            cost_microdollars: Some(bill.cost_microdollars),
-        };
-        let _ = actor.cast(SessionMessage::Spent(spent).into());
-    }
-}
-
-async fn find(deps: &Deps, id: Arc<str>) -> Result<Option<Arc<SessionShared>>> {
-    let supervisor = deps.supervisor.get().ok_or(Error::Closed)?;
-    let (reply, found) = oneshot::channel();
-    supervisor.cast(SupervisorMessage::Find { id, reply }).map_err(|_| Error::Closed)?;
-    found.await.map_err(|_| Error::Closed)
-}
-
-/// The depth of a session below `parent`, from the heads of the sessions above it, which are durable: so it is the
-/// same whoever opens the session again. Counts no further than [`DEPTH_MAX`], nor past a session that was deleted.
-pub(crate) async fn depth(deps: &Deps, parent: Option<String>) -> Result<u8> {
-    if parent.is_none() {
-        return Ok(0);
-    }
-    let store = deps.store.clone();
-    blocking(deps, move || {
-        let (mut depth, mut above) = (0, parent);
-        while let Some(session) = above.filter(|_| depth < DEPTH_MAX) {
-            depth += 1;
-            above = store.head(&session)?.and_then(|head| head.parent_session);
-        }
-        Ok(depth)
-    })
-    .await
-}
-
-/// The agent, with no more to spend than its caller has left.
-fn within_budget(agent: &Arc<Agent>, caller: &SessionShared) -> Arc<Agent> {
-    let Some(left) = caller.cost_left() else { return Arc::clone(agent) };
-    if agent.cost_limit.is_some_and(|own| own <= left) {
-        return Arc::clone(agent);
-    }
-    let mut limited = Agent::clone(agent);
-    limited.cost_limit = Some(left);
-    Arc::new(limited)
-}
-
-/// An id that no session has. The id of a call is not enough to make one: a provider may use it again when the call
-/// has left the context.
-async fn new_session_id(deps: &Deps, caller: &Arc<str>, call_id: &str) -> Result<Arc<str>> {
-    let (store, caller, call_id) = (deps.store.clone(), Arc::clone(caller), call_id.to_owned());
-    blocking(deps, move || {
-        let mut number = 0_u64;
-        loop {
-            let id = session_id(&caller, &call_id, number);
-            if store.head(&id)?.is_none() {
-                return Ok(id.into());
-            }
-            number += 1;
-        }
-    })
-    .await
-}
-
-/// `caller..0123456789abcdef`: within the length that session ids may have, however long the caller's is. The digits are
-/// made of the whole of the caller's id.
-fn session_id(caller: &str, call_id: &str, number: u64) -> String {
-    let mut hasher = DefaultHasher::new();
-    (caller, call_id, number).hash(&mut hasher);
-    let end = (0..=CALLER_BYTES_MAX.min(caller.len())).rev().find(|end| caller.is_char_boundary(*end));
-    format!("{}..{:016x}", caller[..end.unwrap_or(0)].trim_end(), hasher.finish())
 }

@@ -157,6 +157,10 @@ pub enum EntryKind {
     Prune(Box<Prune>),
     /// Beside the path: the session's title or one of its labels was set. Never sent.
     Metadata(Metadata),
+    /// Beside the path: an agent that was called as a tool began to work on the call, or ended. Never sent.
+    Child(ChildRecord),
+    /// From here on another agent of the session's team answers. Never sent.
+    HandOff(HandOff),
     /// Beside the path: the whole of a tool result that was too large for the context. Its message, which follows, has
     /// the head and the tail.
     WholeResult {
@@ -184,6 +188,7 @@ impl EntryKind {
             | Self::CompactionUndone { .. }
             | Self::Prune(_)
             | Self::Pin { .. }
+            | Self::HandOff(_)
             | Self::ModelChange { .. }
             | Self::Label { .. }
             | Self::Note { .. } => true,
@@ -195,6 +200,7 @@ impl EntryKind {
             | Self::Spent(_)
             | Self::WholeResult { .. }
             | Self::Metadata(_)
+            | Self::Child(_)
             | Self::RunEnded { .. } => false,
         }
     }
@@ -230,6 +236,57 @@ pub enum Metadata {
         /// Its value; `None` takes the label away.
         value: Option<String>,
     },
+}
+
+/// What an agent did that was called as a tool. Each start has one end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildRecord {
+    /// The id of the call.
+    pub call_id: String,
+    /// The name of the tool, which is the name that the caller has for the agent.
+    pub name: String,
+    /// The id of the agent's own session.
+    pub session: String,
+    /// Whether it began or ended.
+    pub stage: ChildStage,
+}
+
+/// How far an agent has come that was called as a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChildStage {
+    /// It begins to work.
+    Started,
+    /// Its work is over.
+    Ended {
+        /// The start that it ends.
+        started: EntryId,
+        /// How its work ended.
+        outcome: RunOutcome,
+    },
+}
+
+/// That a conversation goes on with another agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandOff {
+    /// The name of the agent that answered before.
+    pub from: String,
+    /// The name of the agent that answers from here on.
+    pub to: String,
+    /// How much of the conversation before it sees.
+    pub sees: Sees,
+}
+
+/// How much of a conversation an agent sees that takes it over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sees {
+    /// Everything that the agent before it saw.
+    #[default]
+    All,
+    /// A summary of it, and the newest messages word for word.
+    Summary,
+    /// So many of the newest messages. A tool call and its result are kept together.
+    Last(u32),
 }
 
 /// A command that the user ran.

@@ -173,6 +173,8 @@ pub fn is_message(kind: &EntryKind) -> bool {
         | EntryKind::Prune(_)
         | EntryKind::WholeResult { .. }
         | EntryKind::Metadata(_)
+        | EntryKind::Child(_)
+        | EntryKind::HandOff(_)
         | EntryKind::RunEnded { .. } => false,
     }
 }

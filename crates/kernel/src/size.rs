@@ -101,6 +101,8 @@ pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
         | EntryKind::Prune(_)
         | EntryKind::WholeResult { .. }
         | EntryKind::Metadata(_)
+        | EntryKind::Child(_)
+        | EntryKind::HandOff(_)
         | EntryKind::RunEnded { .. } => 0,
     }
 }

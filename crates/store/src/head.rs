@@ -58,6 +58,10 @@ pub struct Head {
     pub interrupted: Option<RunId>,
     /// The session that started this one, or that this one was branched from.
     pub parent_session: Option<String>,
+    /// The starts of agents that were called as tools and whose ends are not recorded.
+    pub open_children: Vec<EntryId>,
+    /// The name of the agent to which the conversation was handed last; `None` where it never was.
+    pub agent: Option<String>,
     /// What the session is doing.
     pub state: SessionState,
     /// The first entry that was lost with a damaged disk. The session is then quarantined. Only the store sets and
@@ -93,6 +97,7 @@ impl Head {
             parent_session: self.parent_session.clone(),
             provider: self.provider.clone(),
             model: self.model.clone(),
+            agent: self.agent.clone(),
             ..Self::default()
         }
     }
@@ -126,6 +131,8 @@ impl Default for Head {
             opening: None,
             interrupted: None,
             parent_session: None,
+            open_children: Vec::new(),
+            agent: None,
             state: SessionState::Idle,
             lost_from: None,
         }

@@ -223,14 +223,10 @@ where
     Output: IntoToolOutput,
 {
     let spec = spec::<F::Arguments>(name);
-    let parameters = spec.parameters.to_string();
-    let takes_any = spec.parameters["properties"].as_object().is_some_and(serde_json::Map::is_empty);
+    let parameters = spec.parameters.clone();
     let handler =
-        move |arguments: Value, context: ToolContext| match parse::<F::Arguments>(&arguments, takes_any) {
-            Err(wrong) => {
-                let text = format!("invalid arguments {wrong}\nexpected: {}", cap_line(&parameters, 4_096));
-                std::future::ready(ToolOutput::error(text)).boxed()
-            }
+        move |arguments: Value, context: ToolContext| match read::<F::Arguments>(&arguments, &parameters) {
+            Err(wrong) => std::future::ready(ToolOutput::error(wrong)).boxed(),
             Ok(arguments) => {
                 let running = function.call(arguments, context);
                 async move {
@@ -280,6 +276,27 @@ impl FunctionTool {
 fn spec<T: JsonSchema>(name: impl Into<String>) -> ToolSpec {
     let (parameters, description) = schema::of_arguments::<T>();
     ToolSpec { name: name.into(), description: description.unwrap_or_default(), parameters }
+}
+
+/// The schema of a tool's arguments that are a `T`, as the model is told it, and their description: the doc comment of the
+/// type.
+pub fn arguments_schema<T: JsonSchema>() -> (Value, Option<String>) {
+    schema::of_arguments::<T>()
+}
+
+/// The arguments of a call as a `T`.
+///
+/// # Errors
+/// They do not have that form: what is wrong and what was expected, for the model.
+pub fn read_arguments<T: DeserializeOwned + JsonSchema>(arguments: &Value) -> Result<T, String> {
+    read(arguments, &arguments_schema::<T>().0)
+}
+
+fn read<T: DeserializeOwned>(arguments: &Value, parameters: &Value) -> Result<T, String> {
+    let takes_any = parameters["properties"].as_object().is_some_and(serde_json::Map::is_empty);
+    parse(arguments, takes_any).map_err(|wrong| {
+        format!("invalid arguments {wrong}\nexpected: {}", cap_line(&parameters.to_string(), 4_096))
+    })
 }
 
 /// The arguments as a `T`, or where they are wrong and what was expected. `takes_any`: the schema names no field, so

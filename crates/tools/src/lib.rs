@@ -20,7 +20,9 @@ mod workspace;
 
 pub use context::{CompactionRequests, Progress, ToolContext};
 pub use error::ToolsError;
-pub use function::{FunctionTool, IntoToolOutput, ToolError, ToolFunction, tool};
+pub use function::{
+    FunctionTool, IntoToolOutput, ToolError, ToolFunction, arguments_schema, read_arguments, tool,
+};
 pub use registry::{Registry, panic_text, parse_arguments};
 pub use state::{AppState, MissingState};
 pub use workspace::Workspace;
@@ -56,10 +58,15 @@ pub trait Tool: Send + Sync + 'static {
         GRACE
     }
 
-    /// Whether it changes nothing outside itself. Neighbouring calls of such tools in one answer run at the same time;
-    /// all others run one after another, in the model's order.
+    /// Whether it changes nothing outside itself. Neighbouring calls of such tools in one answer run at the same time.
     fn is_read_only(&self) -> bool {
         false
+    }
+
+    /// How many calls of it in one answer may run at the same time, beside each other and beside neighbouring calls of
+    /// other tools that allow it. `None`: a call runs alone. What changes nothing outside itself has no limit.
+    fn parallel_max(&self) -> Option<usize> {
+        self.is_read_only().then_some(usize::MAX)
     }
 
     /// How long one call may take; `None`: as long as the agent allows. It wins over the agent's limit, whichever is

@@ -347,7 +347,7 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
                 .fallback(spare)
                 .validate(async |_| Ok::<_, String>(())),
         );
-        Arc::new(agent.sub_agent("helper", "Helps.", helper))
+        Arc::new(agent.sub_agent(sub_agent("helper", helper).describe("Helps.")))
     });
     let victim = victim(runtime.clone(), [first, second], strike.clone(), orders);
     let shared = Arc::new(tooled(agent(6_000)));

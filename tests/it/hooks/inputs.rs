@@ -145,7 +145,7 @@ async fn an_agent_that_is_called_guards_its_task() {
     let script = vec![Said::call("help", &json!({ "task": "no" })), Said::text("done")];
     let model = simulator(Sequence(script), 100_000);
     let runtime = runtime(&model).await;
-    let caller = agent(100_000).sub_agent("help", "Helps.", guarded());
+    let caller = agent(100_000).sub_agent(sub_agent("help", guarded()).describe("Helps."));
     let session = runtime.open("s", &caller).await.unwrap();
     session.prompt("go").await.unwrap();
     let told = Told::default();

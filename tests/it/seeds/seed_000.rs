@@ -119,7 +119,7 @@ async fn sub_agents_skip_the_threshold() {
     let mut events = runtime.subscribe(Filter::all());
     let alone = runtime.open("alone", &reader).await.unwrap();
     assert_eq!(alone.prompt("read all of src").await.unwrap().text, "all read");
-    let boss = agent(20_000).sub_agent("helper", "Reads.", reader);
+    let boss = agent(20_000).sub_agent(sub_agent("helper", reader).describe("Reads."));
     let session = runtime.open("boss", &boss).await.unwrap();
     assert_eq!(session.prompt("go").await.unwrap().text, "done");
     let seen = drain(&mut events);

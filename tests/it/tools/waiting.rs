@@ -149,7 +149,7 @@ async fn a_session_that_waits_further_up_is_not_waited_for() {
     let runtime = runtime(&model).await;
     let (top, other) = (Own::default(), Own::default());
     let delegate = Arc::clone(&other);
-    let caller = agent(100_000).sub_agent("help", "Helps.", acting(&top, prompts)).tool(
+    let caller = agent(100_000).sub_agent(sub_agent("help", acting(&top, prompts)).describe("Helps.")).tool(
         "delegate",
         move |_: Nothing| {
             let other = delegate.get().unwrap().clone();

@@ -92,6 +92,10 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         EntryKind::Pin { entry, pinned } => {
             custom("greenroom.pin", &json!({ "entry": name(*entry), "pinned": pinned }))
         }
+        EntryKind::HandOff(hand_off) => custom(
+            "greenroom.hand_off",
+            &json!({ "from": hand_off.from, "to": hand_off.to, "sees": hand_off.sees }),
+        ),
         // Entries beside the path were filtered out before.
         EntryKind::Inbox { .. }
         | EntryKind::InboxCleared { .. }
@@ -99,6 +103,7 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         | EntryKind::Spent(_)
         | EntryKind::WholeResult { .. }
         | EntryKind::Metadata(_)
+        | EntryKind::Child(_)
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
         | EntryKind::RunEnded { .. } => custom("greenroom.record", &Value::Null),

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_kernel::cost::RunCost;
-use greenroom_kernel::entry::{EntryKind, Spender, Spent};
+use greenroom_kernel::entry::{EntryKind, Spender};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
@@ -37,6 +37,7 @@ use crate::session::{State, Status};
 use crate::shared::SessionShared;
 use crate::trace;
 
+mod children;
 mod compaction;
 mod debt;
 mod definition;
@@ -221,7 +222,10 @@ impl SessionState {
                 let _ = reply.send(self.branch(to).await);
             }
             SessionMessage::BranchWithSummary { to, reply } => self.branch_with_summary(to, reply).await,
-            SessionMessage::Spent(spent) => self.spent(spent).await,
+            SessionMessage::ChildStarted { record, reply } => self.child_started(record, reply).await,
+            SessionMessage::ChildEnded { started, outcome, spent } => {
+                self.child_ended(started, outcome, spent).await;
+            }
             SessionMessage::Pin { entry, pinned, reply } => {
                 let _ = reply.send(self.pin(entry, pinned).await);
             }
@@ -354,11 +358,14 @@ impl SessionState {
         let (bill_before, is_import) = (self.log.bill(), draft.is_import);
         self.log.commit(draft);
         let bill = self.log.bill();
-        self.shared.set_bill(bill);
         // What a sub-agent spent, it took from the purse itself.
         let below: u64 = entries.iter().filter_map(|entry| spent_below(&entry.kind)).sum();
         let own = bill.cost_microdollars.saturating_sub(bill_before.cost_microdollars).saturating_sub(below);
         self.deps.purse.spend(own, self.deps.now_ms());
+        self.deps.ledger.billed(&self.shared, bill, own, below);
+        if entries.iter().any(|entry| is_any_answer(&entry.kind)) {
+            self.deps.ledger.release(&self.shared);
+        }
         if bill != bill_before {
             let _ = self.tracker.cast(TrackerMessage::Billed(bill));
         }
@@ -419,7 +426,7 @@ impl SessionState {
             only_at_window: self.compaction.only_at_window,
         };
         let config = self.definition.tracker_config(&self.deps, session);
-        self.shared.set_cost_limits(config.limits.cost);
+        self.shared.account().set_limits(config.limits.cost);
         config
     }
 
@@ -504,15 +511,6 @@ impl SessionState {
         }
     }
 
-    /// Records what was spent for this session by calls that are not its own answers.
-    async fn spent(&mut self, spent: Spent) {
-        let mut draft = self.log.draft(self.deps.now_ms());
-        draft.push(EntryKind::Spent(spent));
-        if let Err(error) = self.append(draft, None).await {
-            self.warn(format!("what was spent for this session could not be recorded: {error}"));
-        }
-    }
-
     fn state(&self) -> State {
         State {
             status: match (self.compaction.is_idle(), &self.run) {
@@ -560,6 +558,7 @@ impl SessionState {
         if !self.is_idle() {
             return;
         }
+        self.close_children().await;
         if self.is_stopping {
             // The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks
             // first.
@@ -648,6 +647,11 @@ impl LeftModel {
 fn spent_below(kind: &EntryKind) -> Option<u64> {
     let EntryKind::Spent(spent) = kind else { return None };
     spent.cost_microdollars.filter(|_| matches!(spent.by, Spender::SubAgent { .. }))
+}
+
+/// Whether it is a model's answer, or what had come of one.
+fn is_any_answer(kind: &EntryKind) -> bool {
+    kind.as_message().is_some_and(|message| matches!(&**message, Message::Assistant(_)))
 }
 
 /// Whether it is a model's whole answer.

@@ -17,9 +17,9 @@ fn a_slow_subscriber_gets_what_fits_and_then_one_explicit_gap() {
     let mut slow = bus.subscribe(Filter::all());
     let mut other = bus.subscribe(Filter::session("b"));
     for seq in 0..100 {
-        bus.publish(&update("a", seq, QUEUE_BYTES / 10));
+        bus.publish(&update("a", seq, QUEUE_BYTES / 10), &[]);
     }
-    bus.publish(&update("b", 7, 1));
+    bus.publish(&update("b", 7, 1), &[]);
     let mut events = 0;
     loop {
         match slow.try_next().expect("a gap comes before the queue is empty") {
@@ -36,7 +36,7 @@ fn a_slow_subscriber_gets_what_fits_and_then_one_explicit_gap() {
     }
     assert!(events < 11, "at most QUEUE_BYTES wait");
     assert!(slow.try_next().is_none());
-    bus.publish(&update("a", 100, 1));
+    bus.publish(&update("a", 100, 1), &[]);
     assert!(matches!(slow.try_next(), Some(Delivery::Event(event)) if event.seq == 100));
     assert!(matches!(other.try_next(), Some(Delivery::Event(event)) if event.seq == 7));
     assert!(other.try_next().is_none());
@@ -49,21 +49,53 @@ fn filters_choose_by_session_durability_and_type() {
     let mut named = bus.subscribe(Filter::all().kinds([EventType::Warning]));
     let mut transient = update("a", 1, 0);
     Arc::make_mut(&mut transient).n = Some(1);
-    bus.publish(&transient);
-    bus.publish(&update("b", 1, 0));
-    bus.publish(&update("a", 2, 0));
+    bus.publish(&transient, &[]);
+    bus.publish(&update("b", 1, 0), &[]);
+    bus.publish(&update("a", 2, 0), &[]);
     let word = EventKind::Warning { message: "w".into() };
-    bus.publish(&Arc::new(Event {
-        session: Arc::from("b"),
-        seq: 3,
-        n: Some(1),
-        at_ms: 0,
-        run: None,
-        parent: None,
-        kind: word,
-    }));
+    bus.publish(
+        &Arc::new(Event {
+            session: Arc::from("b"),
+            seq: 3,
+            n: Some(1),
+            at_ms: 0,
+            run: None,
+            parent: None,
+            kind: word,
+        }),
+        &[],
+    );
     assert!(matches!(durable.try_next(), Some(Delivery::Event(event)) if event.seq == 2));
     assert!(durable.try_next().is_none());
     assert!(matches!(named.try_next(), Some(Delivery::Event(event)) if event.seq == 3));
     assert!(named.try_next().is_none());
+}
+
+#[test]
+fn a_filter_of_a_tree_wants_every_session_below_its_root_and_no_other() {
+    let bus = Bus::new(Clock::new(Some(0)));
+    let mut tree = bus.subscribe(Filter::tree("team"));
+    let mut branch = bus.subscribe(Filter::tree("team..1").kinds([EventType::ToolUpdate]));
+    let mut alone = bus.subscribe(Filter::session("team"));
+    let of = |texts: &[&str]| texts.iter().map(|text| Arc::from(*text)).collect::<Vec<Arc<str>>>();
+    let told: [(&str, &[&str]); 5] = [
+        ("team", &[]),
+        ("team..1", &["team"]),
+        ("team..1..2", &["team..1", "team"]),
+        ("other", &[]),
+        ("x", &["other"]),
+    ];
+    for (session, ancestors) in told {
+        bus.publish(&update(session, 0, 0), &of(ancestors));
+    }
+    let sessions = |subscription: &mut super::Subscription| {
+        let next = || match subscription.try_next()? {
+            Delivery::Event(event) => Some(event.session.to_string()),
+            Delivery::Gap { .. } => panic!("nothing is missed"),
+        };
+        std::iter::from_fn(next).collect::<Vec<_>>()
+    };
+    assert_eq!(sessions(&mut tree), ["team", "team..1", "team..1..2"]);
+    assert_eq!(sessions(&mut branch), ["team..1", "team..1..2"]);
+    assert_eq!(sessions(&mut alone), ["team"]);
 }

@@ -76,6 +76,14 @@ pub(crate) fn all() -> Vec<EventKind> {
             tokens_before: 9,
             messages_before: 2,
         },
+        EventKind::ChildStart {
+            entry_id,
+            call_id: "c".into(),
+            name: "web".into(),
+            child: "s..0123456789abcdef".into(),
+        },
+        EventKind::HandOff { from: "triage".into(), to: "refunds".into(), sees: Sees::Last(4) },
+        EventKind::HandOff { from: "refunds".into(), to: "triage".into(), sees: Sees::All },
         EventKind::SessionCompacted { entry_id, tokens_saved: 810 },
         EventKind::ResultsPruned { entry_id: EntryId(3), results: 2, tokens_saved: 900 },
         EventKind::CompactionUndone { compaction: entry_id },
@@ -109,6 +117,14 @@ pub(crate) fn all() -> Vec<EventKind> {
         RunOutcome::Stopped { reason: "250 steps".into() },
         RunOutcome::Failed(failure()),
     ];
+    let child_end = |outcome| EventKind::ChildEnd {
+        started: entry_id,
+        call_id: "c".into(),
+        name: "web".into(),
+        child: "s..0123456789abcdef".into(),
+        outcome,
+    };
+    kinds.extend(outcomes.clone().map(child_end));
     kinds.extend(outcomes.map(|outcome| EventKind::RunEnd { outcome, context: context() }));
     let outcomes = [
         CompactionOutcome::Completed,

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{
-    CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, EntryRange, Metadata, Prune,
-    PrunedResult, Shell, Spender, Spent, Trigger,
+    ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery,
+    EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -158,6 +158,8 @@ fn kind_name(kind: &EntryKind) -> &'static str {
         EntryKind::Prune(_) => "prune",
         EntryKind::WholeResult { .. } => "whole_result",
         EntryKind::Metadata(_) => "metadata",
+        EntryKind::Child(_) => "child",
+        EntryKind::HandOff(_) => "hand_off",
         EntryKind::CompactionStarted(_) => "compaction_started",
         EntryKind::CompactionEnded(_) => "compaction_ended",
         EntryKind::RunEnded { .. } => "run_ended",
@@ -300,6 +302,15 @@ fn kinds() -> Vec<EntryKind> {
     kinds.push(EntryKind::Metadata(Metadata::Title { title: Some("t".to_owned()) }));
     let (name, value) = ("n".to_owned(), Some("v".to_owned()));
     kinds.push(EntryKind::Metadata(Metadata::Label { name, value }));
+    let child = |stage| {
+        let (call_id, name, session) = ("c".to_owned(), "n".to_owned(), "s".to_owned());
+        EntryKind::Child(ChildRecord { call_id, name, session, stage })
+    };
+    kinds.push(child(ChildStage::Started));
+    kinds.push(child(ChildStage::Ended { started: EntryId(1), outcome: RunOutcome::Aborted }));
+    for sees in [Sees::All, Sees::Summary, Sees::Last(2)] {
+        kinds.push(EntryKind::HandOff(HandOff { from: "f".to_owned(), to: "t".to_owned(), sees }));
+    }
     kinds
 }
 
@@ -329,6 +340,8 @@ fn head() -> Head {
         opening: Some("o".to_owned()),
         interrupted: Some(EntryId(6)),
         parent_session: Some("s".to_owned()),
+        open_children: vec![EntryId(3)],
+        agent: Some("a".to_owned()),
         state: SessionState::Failed { reason: "why".to_owned() },
         lost_from: Some(EntryId(4)),
     }

@@ -12,8 +12,8 @@ use bincode::enc::Encoder;
 use bincode::error::{DecodeError, EncodeError};
 use bincode::{Decode as _, Encode as _};
 use greenroom_kernel::entry::{
-    Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery, EntryRange,
-    Metadata, Prune, PrunedResult, Shell, Spender, Spent, Trigger,
+    ChildRecord, ChildStage, Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom,
+    Delivery, EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
@@ -65,6 +65,8 @@ stored_struct!(V1: Head {
     labels: BTreeMap<String, String>,
     opening: Option<String>,
     interrupted: Option<EntryId>,
+    open_children: Vec<EntryId>,
+    agent: Option<String>,
 });
 
 stored_enum!(V1: SessionState { 0 = Idle, 1 = Working, 2 = Failed { reason: String } });
@@ -99,7 +101,20 @@ stored_enum!(V1: EntryKind {
     17 = Prune(prune: Box<Prune>),
     18 = WholeResult { call_id: String, content: Vec<Block> },
     19 = Metadata(metadata: Metadata),
+    20 = Child(child: ChildRecord),
+    21 = HandOff(hand_off: HandOff),
 });
+
+stored_struct!(V1: ChildRecord { call_id: String, name: String, session: String, stage: ChildStage });
+
+stored_enum!(V1: ChildStage {
+    0 = Started,
+    1 = Ended { started: EntryId, outcome: RunOutcome },
+});
+
+stored_struct!(V1: HandOff { from: String, to: String, sees: Sees });
+
+stored_enum!(V1: Sees { 0 = All, 1 = Summary, 2 = Last(messages: u32) });
 
 stored_enum!(V1: Metadata {
     0 = Title { title: Option<String> },

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::{FutureExt, StreamExt};
-use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason};
+use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Part, StopReason, Usage};
 use greenroom_provider::{ProviderError, Purpose, ReplyEvent, Request};
 use greenroom_tools::panic_text;
 use ractor::ActorRef;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::agent::Agent;
-use crate::deps::Deps;
+use crate::deps::{Deps, model_info};
 use crate::event::{Delta, EventKind};
 use crate::hooks::model_call::{Decision, Finished, ModelHooks};
 use crate::lane::Lane;
@@ -22,6 +22,9 @@ use crate::shared::SessionShared;
 use crate::summary_call;
 use crate::trace;
 use crate::waits::Chain;
+
+/// How long an answer is expected to be where the request names no limit, in tokens.
+const OUTPUT_TOKENS_EXPECTED: u64 = 1_024;
 
 pub(super) struct ModelTask {
     pub(super) agent: ActorRef<AgentMessage>,
@@ -121,7 +124,10 @@ impl ModelTask {
             let failure = match result {
                 Ok(_) => None,
                 Err(NoAnswer::Failed(error)) => Some(&mut **error),
-                Err(NoAnswer::OverBudget(reason)) => return ModelOutcome::Refused(std::mem::take(reason)),
+                Err(NoAnswer::OverBudget(reason)) => {
+                    self.deps.ledger.release(&self.shared);
+                    return ModelOutcome::Refused(std::mem::take(reason));
+                }
             };
             self.lane.heard(&partial.model, failure, &self.deps.learned);
         }
@@ -135,6 +141,9 @@ impl ModelTask {
                 "",
             ))),
         };
+        if !matches!(outcome, ModelOutcome::Answered(_)) {
+            self.deps.ledger.release(&self.shared);
+        }
         let (session, took) = (&self.shared.id, began.elapsed());
         match &outcome {
             ModelOutcome::Answered(answer) => trace::answered(&span, session, Purpose::Step, answer, took),
@@ -150,6 +159,17 @@ impl ModelTask {
         outcome
     }
 
+    /// What the call is expected to cost, in micro-dollars; 0 where nothing knows the price.
+    fn estimate(&self, request: &Request) -> u64 {
+        let usage = Usage {
+            input_tokens: self.shared.context().tokens,
+            output_tokens: request.settings.output_tokens_max.unwrap_or(OUTPUT_TOKENS_EXPECTED),
+            ..Usage::default()
+        };
+        let info = model_info(self.lane.provider.name(), &request.model);
+        info.and_then(|info| info.cost_microdollars(&usage)).unwrap_or(0)
+    }
+
     fn publish(&self, kind: EventKind) {
         self.shared.publish_of_run(&self.deps.bus, self.stamp.run, kind);
     }
@@ -161,6 +181,9 @@ impl ModelTask {
         started: &mut bool,
         span: &Span,
     ) -> Result<Box<AssistantMessage>, NoAnswer> {
+        // Those that share a limit with this session may be at work, too.
+        let estimate = self.estimate(&request);
+        self.deps.ledger.reserve(&self.shared, estimate).await.map_err(NoAnswer::OverBudget)?;
         let asked = tokio::time::Instant::now();
         let _place = self.lane.enter(Purpose::Step).await;
         trace::entered(span, &self.shared.id, asked.elapsed());

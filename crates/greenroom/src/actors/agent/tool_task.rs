@@ -1,9 +1,10 @@
-//! The tool calls of one answer, as a task: calls that change nothing run at the same time, others one after
-//! another in the model's order.
+//! The tool calls of one answer, as a task: neighbouring calls whose tools allow it run at the same time, as many of each
+//! tool as that allows; others one after another in the model's order.
 //!
 //! Invariants: each call ends with one message to the agent, and the task with one more. How a call ends when it is
 //! cancelled or takes too long is decided by the registry.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -11,6 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use greenroom_kernel::{ToolCall, ToolResult};
 use greenroom_tools::{Progress, Registry, ToolContext};
 use ractor::ActorRef;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
@@ -44,17 +46,37 @@ impl ToolTask {
     pub(super) async fn run(self, calls: Vec<ToolCall>) {
         let mut rest = calls.as_slice();
         while !rest.is_empty() && !self.cancel.is_cancelled() {
-            let together = rest.iter().take_while(|call| self.is_read_only(call)).count().max(1);
+            let together = rest.iter().take_while(|call| self.parallel_max(call).is_some()).count().max(1);
             let (now, later) = rest.split_at(together);
             rest = later;
-            let mut running: FuturesUnordered<_> = now.iter().map(|call| self.one(call)).collect();
+            let places: HashMap<&str, Semaphore> =
+                now.iter().map(|call| (&*call.name, self.places(call))).collect();
+            let mut running: FuturesUnordered<_> =
+                now.iter().map(|call| self.in_turn(call, &places[&*call.name])).collect();
             while running.next().await.is_some() {}
         }
         let _ = self.agent.cast(AgentMessage::ToolsOver { stamp: self.stamp });
     }
 
-    fn is_read_only(&self, call: &ToolCall) -> bool {
-        self.tools.get(&call.name).is_none_or(|tool| tool.is_read_only())
+    /// How many calls of this one's tool may run at the same time; `None`: it runs alone. A call of a tool that is not
+    /// there does nothing.
+    fn parallel_max(&self, call: &ToolCall) -> Option<usize> {
+        self.tools.get(&call.name).map_or(Some(usize::MAX), |tool| tool.parallel_max())
+    }
+
+    fn places(&self, call: &ToolCall) -> Semaphore {
+        Semaphore::new(self.parallel_max(call).unwrap_or(1).clamp(1, Semaphore::MAX_PERMITS))
+    }
+
+    /// Runs a call as soon as its tool has a place for it. One that is cancelled before never began.
+    async fn in_turn(&self, call: &ToolCall, places: &Semaphore) {
+        let place = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => return,
+            place = places.acquire() => place,
+        };
+        self.one(call).await;
+        drop(place);
     }
 
     async fn one(&self, call: &ToolCall) {

@@ -41,7 +41,8 @@ impl SessionState {
         })?;
         let parent =
             log.head().parent_session.clone().or_else(|| shared.parent.as_deref().map(str::to_owned));
-        shared.set_depth(sub_agent::depth(&deps, parent).await?);
+        shared.set_ancestors(sub_agent::ancestors(&deps, parent).await?);
+        deps.ledger.release(&shared);
         // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
         let agent = shared.agent().ok_or_else(|| Error::NoAgent { session: shared.id.to_string() })?;
         let definition = Definition::resolve(&deps, agent, 0)?;
@@ -52,8 +53,11 @@ impl SessionState {
         let span = trace::session(&shared.id, shared.parent.as_deref());
         let only_at_window = log.was_undone();
         let config = definition.tracker_config(&deps, session_limits(&log, shared.parent.is_some()));
-        shared.set_bill(log.bill());
-        shared.set_cost_limits(config.limits.cost);
+        {
+            let mut account = shared.account();
+            account.set_bill(log.bill());
+            account.set_limits(config.limits.cost);
+        }
         let model_warnings = definition.warnings();
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
@@ -154,7 +158,8 @@ pub(super) async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
     let read = move || -> Result<Log> {
         let Some(head) = store.head(&id)? else { return Ok(Log::default()) };
         let entries = shared(store.load(&id, head.active_from)?);
-        let mut others: Vec<EntryId> = head.inbox.iter().chain(&head.pins).copied().collect();
+        let mut others: Vec<EntryId> =
+            head.inbox.iter().chain(&head.pins).chain(&head.open_children).copied().collect();
         others.extend(head.active_compaction);
         others.extend(head.open_compaction);
         others.retain(|entry| *entry < head.active_from);

@@ -363,7 +363,7 @@ impl SessionState {
         self.attempts += 1;
         let stamp = RunAttempt { run, attempt: self.attempts };
         let cancel = options.cancel.clone();
-        self.shared.begin_run(cancel, options.early_aborts);
+        self.shared.begin_run(run, cancel, options.early_aborts);
         let gone = reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed);
         let (provider, model) = (self.definition.provider(), self.definition.model());
         let span = trace::run(&self.span, &self.shared.id, run, provider, model);
@@ -577,6 +577,7 @@ impl SessionState {
         let context = measured.usage;
         let Some(mut run) = self.run.take_if(|run| run.closing.is_some()) else { return };
         self.shared.end_run();
+        self.deps.ledger.release(&self.shared);
         let outcome = run.closing.take().unwrap_or(RunOutcome::Interrupted);
         let Told { steps, usage, .. } = &run.told;
         trace::run_ended(
@@ -628,6 +629,7 @@ impl SessionState {
     pub(super) fn run_broken(&mut self, error: &Error) {
         self.shared.cancel_run();
         self.shared.end_run();
+        self.deps.ledger.release(&self.shared);
         self.repeats.run_broken();
         self.warn(format!("the run was given up: {error}"));
         self.take_next_definition();

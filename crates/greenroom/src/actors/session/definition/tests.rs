@@ -55,6 +55,9 @@ fn deps() -> Deps {
     Deps {
         live: None,
         purse: crate::spending::Purse::new(Store::memory(), &[]),
+
+        ledger: crate::spending::tree::Ledger::default(),
+        sub_agent_depth_max: 4,
         learned: Learned::new(store.clone()),
         store,
         bus: Bus::new(Clock::new(Some(0))),
@@ -183,7 +186,7 @@ async fn the_fixed_part_is_the_instructions_the_tools_and_what_is_pinned() {
     let tool = overhead(&looker(bare.clone()), 0);
     assert!((30..100).contains(&tool), "{tool}");
     assert_eq!(overhead(&looker(instructed), 0), instructions + tool);
-    let called = bare.clone().sub_agent("helper", &words(300), bare.clone());
+    let called = bare.clone().sub_agent(crate::sub_agent("helper", bare.clone()).describe(words(300)));
     assert!((300..500).contains(&overhead(&called, 0)), "{}", overhead(&called, 0));
     // What a function writes is known when a run begins.
     assert_eq!(overhead(&bare.instructions_from(|_| words(100)), 0), 0);

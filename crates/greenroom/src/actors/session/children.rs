@@ -1,0 +1,82 @@
+//! The agents that a session's runs called as tools, as its log has them.
+//!
+//! Invariants: each start that is recorded has one end, with what the agent spent; what nobody works on any more is ended
+//! as its own log says, as soon as nothing else is under way.
+
+use greenroom_kernel::entry::{ChildRecord, EntryId, EntryKind, RunOutcome};
+
+use super::SessionState;
+use crate::deps::blocking;
+use crate::error::{Error, Result};
+use crate::message::{Bill, ReplyTo};
+
+/// Within how many of a session's newest entries its last run has its end.
+const LAST_ENTRIES: u64 = 8;
+
+impl SessionState {
+    /// An agent begins to work for this session.
+    pub(super) async fn child_started(&mut self, record: ChildRecord, reply: ReplyTo<EntryId>) {
+        if self.is_stopping || self.open_run().is_none() {
+            let _ = reply.send(Err(Error::Aborted));
+            return;
+        }
+        let mut draft = self.log.draft(self.deps.now_ms());
+        let started = draft.push(EntryKind::Child(record));
+        let _ = reply.send(self.append(draft, None).await.map(|()| started));
+    }
+
+    /// An agent that worked for this session has ended.
+    pub(super) async fn child_ended(&mut self, started: EntryId, outcome: RunOutcome, spent: Bill) {
+        let mut draft = self.log.draft(self.deps.now_ms());
+        if let Some((_, child)) = self.log.children().iter().find(|(id, _)| *id == started) {
+            draft.end_child(started, child, outcome, spent);
+        }
+        if !draft.entries.is_empty()
+            && let Err(error) = self.append(draft, None).await
+        {
+            self.warn(format!("the end of an agent that was called could not be recorded: {error}"));
+        }
+    }
+
+    /// Ends what a crash left: agents whose start is recorded, and that nobody waits for any more.
+    pub(super) async fn close_children(&mut self) {
+        let is_left = |child: &&(EntryId, ChildRecord)| !self.shared.has_child_at_work(&child.1.session);
+        let left: Vec<(EntryId, ChildRecord)> = self.log.children().iter().filter(is_left).cloned().collect();
+        if left.is_empty() || !self.is_idle() {
+            return;
+        }
+        let mut draft = self.log.draft(self.deps.now_ms());
+        for (started, child) in left {
+            match self.read_child(child.session.clone()).await {
+                Ok((outcome, spent)) => draft.end_child(started, &child, outcome, spent),
+                // It is tried again after the next message.
+                Err(error) => {
+                    self.warn(format!("how {} ended could not be read: {error}", child.name));
+                    return;
+                }
+            }
+        }
+        if let Err(error) = self.append(draft, None).await {
+            self.warn(format!("the end of an agent that was called could not be recorded: {error}"));
+        }
+    }
+
+    /// How an agent's session ended, by its own log, and what it spent. One that was deleted spent nothing that is known.
+    async fn read_child(&self, session: String) -> Result<(RunOutcome, Bill)> {
+        let store = self.deps.store.clone();
+        blocking(&self.deps, move || {
+            let interrupted = RunOutcome::Interrupted;
+            let Some(head) = store.head(&session)? else { return Ok((interrupted, Bill::default())) };
+            let spent = Bill { usage: head.total_usage, cost_microdollars: head.cost_microdollars };
+            if head.open_run.is_some() || head.interrupted.is_some() {
+                return Ok((interrupted, spent));
+            }
+            let newest = store.load(&session, EntryId(head.entries.saturating_sub(LAST_ENTRIES)))?;
+            let end = newest.into_iter().rev().find_map(|entry| {
+                if let EntryKind::RunEnded { outcome, .. } = entry.kind { Some(outcome) } else { None }
+            });
+            Ok((end.unwrap_or(interrupted), spent))
+        })
+        .await
+    }
+}
