@@ -14,7 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("greenroom-formats", &["greenroom-kernel"]),
     ("greenroom-simulator", &["greenroom-kernel", "greenroom-provider"]),
     ("greenroom", &["greenroom-kernel", "greenroom-store", "greenroom-provider", "greenroom-tools"]),
-    ("greenroom-server", &["greenroom"]),
+    ("greenroom-server", &["greenroom", "greenroom-formats"]),
     ("greenroom-cli", &["greenroom", "greenroom-server", "greenroom-formats", "greenroom-simulator"]),
 ];
 

@@ -14,6 +14,7 @@ use greenroom::kernel::size::Estimator;
 use greenroom::kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
 use greenroom::kernel::{AssistantMessage, Message, Part, RunOutcome, StopReason, ToolResult, ToolStatus};
 use greenroom::store::{Head, Store, StoreError};
+use greenroom_server::operations::Said;
 use serde_json::{Value, json};
 
 use crate::options::{Global, ShowArgs};
@@ -130,8 +131,8 @@ impl Stored {
 
     /// What stands on the path to the leaf, oldest first: who said what, what was called, and what replaced the older part
     /// in the model's view.
-    fn conversation(&self) -> Vec<Value> {
-        self.path().iter().filter_map(|entry| said(entry)).collect()
+    fn conversation(&self) -> Vec<Said> {
+        self.path().iter().filter_map(|entry| Said::of(entry)).collect()
     }
 
     fn losses(&self) -> Vec<String> {
@@ -156,58 +157,6 @@ impl Stored {
     pub(crate) fn waiting(&self) -> Vec<&Arc<Entry>> {
         self.entries.iter().filter(|entry| self.head.inbox.contains(&entry.id)).collect()
     }
-}
-
-/// What an entry of a path says, for programs. Entries that only the runtime needs say nothing.
-#[expect(clippy::wildcard_enum_match_arm, reason = "all other kinds are the runtime's own records")]
-fn said(entry: &Entry) -> Option<Value> {
-    let blocks = greenroom::kernel::message::blocks_text;
-    let mut said = match &entry.kind {
-        EntryKind::Message { message, steer, .. } => match &**message {
-            Message::User(content) => json!({ "role": "user", "text": blocks(content), "is_steer": steer }),
-            Message::Assistant(answer) => {
-                let calls = answer.content.iter().filter_map(Part::as_tool_call);
-                let calls = calls.map(
-                    |call| json!({ "call_id": call.id, "name": call.name, "arguments": call.arguments }),
-                );
-                json!({
-                    "role": "assistant",
-                    "text": answer.text(),
-                    "tool_calls": calls.collect::<Vec<_>>(),
-                    "model": answer.model,
-                    "stop": answer.stop,
-                    "usage": answer.usage,
-                })
-            }
-            Message::ToolResult(result) => json!({
-                "role": "tool",
-                "call_id": result.call_id,
-                "status": result.status,
-                "text": blocks(&result.content),
-            }),
-        },
-        EntryKind::Shell(shell) => {
-            json!({ "role": "shell", "command": shell.command, "text": shell.output, "exit_code": shell.exit_code })
-        }
-        EntryKind::Custom(custom) => {
-            json!({ "role": "custom", "kind": custom.kind, "text": blocks(&custom.content) })
-        }
-        EntryKind::BranchSummary { from, summary, .. } => {
-            json!({ "role": "branch_summary", "from": from, "text": summary })
-        }
-        EntryKind::Compaction(compaction) => json!({
-            "role": "summary",
-            "first": compaction.first,
-            "last": compaction.last,
-            "text": compaction.summary,
-            "tokens_before": compaction.tokens_before,
-            "tokens_after": compaction.tokens_after,
-        }),
-        _ => return None,
-    };
-    said["entry_id"] = json!(entry.id);
-    said["at"] = json!(moment::rfc3339(entry.at_ms));
-    Some(said)
 }
 
 /// Lost entries in words. `quarantined_from` is the first lost entry of a session that is quarantined.

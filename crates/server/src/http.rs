@@ -28,15 +28,18 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use greenroom::store::StoreError;
-use greenroom::{Agent, CompactOptions, Error, ModelSettings, Runtime, SessionHandle};
-use serde::Deserialize;
+use greenroom::{Agent, Error, Runtime};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::list::{List, Refused};
+use crate::operations::{
+    Abort, Answer, Asked, CompactOutcome, CompactSession, DeleteSession, ListSessions, Operation,
+    PromptSession, Refused, SessionState, StartSession, Work,
+};
 
 use self::connections::{Connection, Connections};
 use self::guard::Guard;
@@ -206,7 +209,7 @@ async fn let_in(State(shared): State<Arc<Shared>>, request: Request, next: Next)
     refusal
 }
 
-type Answer = Result<Response, Refusal>;
+type Reply = Result<Response, Refusal>;
 
 /// A refused request's answer, boxed: it is large, and rare.
 struct Refusal(Box<Response>);
@@ -223,32 +226,6 @@ impl IntoResponse for Refusal {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Start {
-    session_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Prompt {
-    text: String,
-    /// A second prompt with the same key is not said again.
-    key: Option<String>,
-    /// How the model is to answer this one.
-    #[serde(default)]
-    settings: ModelSettings,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Compact {
-    focus: Option<String>,
-    /// How much to keep, in tokens.
-    keep_recent: Option<u64>,
-    force: bool,
-}
-
 /// A session's id in the path.
 struct SessionId(String);
 
@@ -263,31 +240,27 @@ impl<S: Send + Sync> FromRequestParts<S> for SessionId {
     }
 }
 
-async fn list(State(shared): State<Arc<Shared>>, query: Query<Vec<(String, String)>>) -> Answer {
-    let bad = |reason: String| Refusal::new(StatusCode::BAD_REQUEST, &reason);
-    let page = List::from_pairs(query.0).map_err(bad)?.page(&shared.runtime).await;
-    page.map(|page| answer(&page)).map_err(|failed| match failed {
-        Refused::Parameters(reason) => bad(reason),
-        Refused::Failed(error) => refused(error),
-    })
+async fn list(State(shared): State<Arc<Shared>>, query: Query<Vec<(String, String)>>) -> Reply {
+    let list = ListSessions::from_pairs(query.0).map_err(Refused::Parameters).map_err(refusal)?;
+    shared.ask(list).await
 }
 
-async fn start(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Answer {
-    let Start { session_id } = read(&headers, &body)?;
-    let session = open(&shared, &session_id).await?;
-    Ok(answer(&json!(session.state().await.map_err(refused)?)))
+async fn start(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Reply {
+    let StartSession { session_id } = read(&headers, &body)?;
+    shared.perform(StartSession { session_id: session_id.clone() }).await?;
+    shared.ask(SessionState { session_id }).await
 }
 
-async fn state(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
-    let session = shared.runtime.session(&id).await.map_err(refused)?;
-    Ok(answer(&json!(session.state().await.map_err(refused)?)))
+async fn state(State(shared): State<Arc<Shared>>, SessionId(session_id): SessionId) -> Reply {
+    shared.ask(SessionState { session_id }).await
 }
 
-async fn delete(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
-    shared.runtime.delete(&id).await.map_err(refused)?;
-    let erased = shared.runtime.store().reclaim().await;
-    erased.map_err(|error| refused(error.into()))?;
-    Ok(answer(&json!({ "session_id": id })))
+async fn delete(State(shared): State<Arc<Shared>>, SessionId(session_id): SessionId) -> Reply {
+    shared.ask(DeleteSession { session_id }).await
+}
+
+async fn abort(State(shared): State<Arc<Shared>>, SessionId(session_id): SessionId) -> Reply {
+    shared.ask(Abort { session_id }).await
 }
 
 async fn prompt(
@@ -295,18 +268,9 @@ async fn prompt(
     SessionId(id): SessionId,
     headers: HeaderMap,
     body: Bytes,
-) -> Answer {
-    let Prompt { text, key, settings } = read(&headers, &body)?;
-    let _place = place(&shared)?;
-    let session = open(&shared, &id).await?;
-    // In a task of its own: a client that goes away does not cancel it.
-    let mut prompt = session.prompt(text).settings(settings);
-    if let Some(key) = key {
-        prompt = prompt.once(key);
-    }
-    let reply = tokio::spawn(prompt.into_future()).await;
-    let reply = reply.unwrap_or(Err(Error::Interrupted { session: id })).map_err(refused)?;
-    Ok(answer(&json!(reply)))
+) -> Reply {
+    let prompt: PromptSession = of_session(id, read(&headers, &body)?)?;
+    Ok(answer(&shared.work(prompt).await?))
 }
 
 async fn compact(
@@ -314,32 +278,72 @@ async fn compact(
     SessionId(id): SessionId,
     headers: HeaderMap,
     body: Bytes,
-) -> Answer {
-    let Compact { focus, keep_recent, force } =
-        if body.is_empty() { Compact::default() } else { read(&headers, &body)? };
-    let _place = place(&shared)?;
-    let session = known(&shared, &id).await?;
-    let options = CompactOptions { focus, keep_recent, force };
-    let compacted = tokio::spawn(async move { session.compact(options).await }).await;
-    let compacted = compacted.unwrap_or(Err(Error::Interrupted { session: id })).map_err(refused)?;
-    let mut body = json!(compacted);
-    body["installed"] = compacted.is_installed().into();
+) -> Reply {
+    let params = if body.is_empty() { json!({}) } else { read(&headers, &body)? };
+    let compact: CompactSession = of_session(id, params)?;
+    let ended: CompactOutcome = shared.work(compact).await?;
+    let mut body = json!(ended.compacted);
+    body["installed"] = ended.installed.into();
     Ok(answer(&body))
 }
 
-async fn abort(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
-    shared.runtime.session(&id).await.map_err(refused)?.abort();
-    Ok(answer(&json!({ "session_id": id })))
+/// An operation's parameters: the body's, and the session that the path names.
+fn of_session<O: Operation>(id: String, mut params: Value) -> Result<O, Refusal> {
+    let Some(object) = params.as_object_mut() else {
+        return Err(refusal(Refused::Parameters("the body must be an object".to_owned())));
+    };
+    if object.insert("session_id".to_owned(), id.into()).is_some() {
+        return Err(refusal(Refused::Parameters(
+            "the path names the session, and the body must not".to_owned(),
+        )));
+    }
+    serde_json::from_value(params).map_err(|error| refusal(Refused::Parameters(error.to_string())))
 }
 
-async fn open(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
-    shared.runtime.open(id, Arc::clone(&shared.agent)).await.map_err(refused)
+impl Shared {
+    /// Does an operation; gives its answer.
+    async fn ask<O: Operation>(&self, operation: O) -> Reply {
+        let output = match self.perform(operation).await? {
+            Answer::Now(output) => output,
+            Answer::Later(task) => task.await.map_err(refusal)?,
+            Answer::Work(work) => work.accepted.await.map_err(refusal)?,
+        };
+        Ok(answer(&output))
+    }
+
+    /// Does an operation that is work, and waits for its outcome.
+    async fn work<O: Operation>(&self, operation: O) -> Result<O::Outcome, Refusal> {
+        let _place = place(self)?;
+        let session = operation.session_id().unwrap_or_default().to_owned();
+        let interrupted = || Error::Interrupted { session };
+        let Answer::Work(Work { accepted, outcome }) = self.perform(operation).await? else {
+            return Err(refused(interrupted()));
+        };
+        // In a task of its own: a client that goes away does not cancel it.
+        let ended = tokio::spawn(async move {
+            accepted.await?;
+            Ok::<_, Refused>(outcome.await.result?)
+        });
+        ended.await.unwrap_or_else(|_| Err(interrupted().into())).map_err(refusal)
+    }
+
+    async fn perform<O: Operation>(&self, operation: O) -> Result<Answer<O::Output, O::Outcome>, Refusal> {
+        let mut asked =
+            Asked { runtime: self.runtime.clone(), agent: Arc::clone(&self.agent), session: None };
+        if let Some(id) = operation.session_id() {
+            asked.open(O::ACCESS, id).await.map_err(refused)?;
+        }
+        operation.perform(asked).await.map_err(refusal)
+    }
 }
 
-/// A session that is there, live or stored.
-async fn known(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
-    shared.runtime.session(id).await.map_err(refused)?;
-    open(shared, id).await
+fn refusal(refused: Refused) -> Refusal {
+    match refused {
+        Refused::UnknownMethod(reason) | Refused::Parameters(reason) => {
+            Refusal::new(StatusCode::BAD_REQUEST, &reason)
+        }
+        Refused::Failed(error) => self::refused(error),
+    }
 }
 
 /// A place among the requests that wait for a run or a compaction.
@@ -364,8 +368,8 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Ref
     serde_json::from_slice(body).map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, &error.to_string()))
 }
 
-fn answer(value: &Value) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+fn answer(value: &impl Serialize) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json!(value).to_string()).into_response()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

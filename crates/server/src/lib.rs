@@ -5,7 +5,7 @@
 //! HTTP server is given its token, and makes none.
 
 pub mod http;
-mod list;
+pub mod operations;
 pub mod rpc;
 
 pub use http::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, TokenError, check_token};

@@ -1,9 +1,7 @@
-//! JSON-RPC 2.0 over two byte streams, one message a line.
+//! JSON-RPC 2.0 over two byte streams, one message a line: the methods are the [operations](crate::operations).
 //!
-//! Methods: `session/start`, `session/prompt`, `session/compact`, `session/list`, `session/branch`,
-//! `session/delete`, `agent/state`, `agent/abort`. A request for work is answered when the work is taken on (a prompt: when it is
-//! durable); what comes of it arrives as notifications: `event` for every event of the started sessions,
-//! `session/prompt_result` and `session/compact_result`, which name their request.
+//! A request for work is answered when the work is taken on (a prompt: when it is durable); what comes of it arrives as
+//! notifications: `event` for every event of the started sessions, and the outcome, which names its request.
 //!
 //! Invariants: every request has exactly one answer, and a notification none; what cannot be understood gets an error,
 //! ends nothing and harms no other; a result follows the answer to its request, and the events of its run or compaction
@@ -11,12 +9,9 @@
 //! session starts nothing; when the input ends, runs and compactions are interrupted in order.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use greenroom::kernel::EntryId;
-use greenroom::{Agent, CompactOptions, Error, Filter, ModelSettings, Runtime, SessionHandle, State, Status};
-use serde::Deserialize;
+use greenroom::{Agent, Filter, Runtime, SessionHandle};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
@@ -25,7 +20,7 @@ use tokio::task::JoinSet;
 use self::teller::{Teller, Telling};
 pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal, error_data};
-use crate::list::{List, Refused};
+use crate::operations::{self, Access, Answer, Asked, Ended, Task, Work};
 
 mod teller;
 #[cfg(test)]
@@ -34,49 +29,6 @@ mod wire;
 
 /// How many lines may wait for a slow reader.
 const OUT_LINES_MAX: usize = 1_024;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Start {
-    session_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Prompt {
-    session_id: String,
-    text: String,
-    /// A second prompt with the same key is not said again.
-    key: Option<String>,
-    /// How the model is to answer this one.
-    #[serde(default)]
-    settings: ModelSettings,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Compact {
-    session_id: String,
-    /// How much to keep, in tokens.
-    keep_recent: Option<u64>,
-    focus: Option<String>,
-    #[serde(default)]
-    force: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Branch {
-    session_id: String,
-    /// The entry to go on from; `null` for the empty conversation.
-    entry_id: Option<EntryId>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Named {
-    session_id: String,
-}
 
 /// What a request is answered with.
 enum Reply {
@@ -91,8 +43,6 @@ struct Outcome {
     result: Result<Value, Refusal>,
     then: Option<Task<()>>,
 }
-
-type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Serves requests until the input ends. `agent` is what sessions are started with.
 ///
@@ -231,132 +181,57 @@ impl Server {
 
     /// `id` is the request's; a notification has none.
     async fn call(&mut self, id: Option<&Value>, call: Call) -> Result<Reply, Refusal> {
-        let result = match call.method.as_str() {
-            "session/start" => {
-                let Start { session_id } = call.params()?;
-                self.session(&session_id).await?;
-                json!({ "session_id": session_id })
-            }
-            "session/prompt" => return self.prompt(id, call.params()?).await,
-            "session/compact" => return self.compact(id, call.params()?).await,
-            "session/branch" => {
-                let Branch { session_id, entry_id } = call.params()?;
-                self.known(&session_id).await?.handle.branch(entry_id).await?;
-                json!({ "session_id": session_id })
-            }
-            "session/delete" => {
-                let Named { session_id } = call.params()?;
-                self.runtime.delete(&session_id).await?;
-                if let Some(started) = self.sessions.remove(&session_id) {
-                    // A session that begins anew under this name has another teller.
-                    let _ = started.telling.send(Telling::NoMoreEvents).await;
-                }
-                let runtime = self.runtime.clone();
-                return Ok(Reply::Later(Box::pin(async move {
-                    let erased = runtime.store().reclaim().await.map_err(Error::from);
-                    let result = erased.map(|_| json!({ "session_id": session_id }));
-                    Outcome { result: result.map_err(Refusal::from), then: None }
-                })));
-            }
-            "session/list" => {
-                let list: List = call.params()?;
-                list.page(&self.runtime).await.map_err(|refused| match refused {
-                    Refused::Parameters(reason) => Refusal::new(Refusal::INVALID_PARAMS, reason),
-                    Refused::Failed(error) => error.into(),
-                })?
-            }
-            "agent/state" => {
-                let Named { session_id } = call.params()?;
-                json!(self.state(&session_id).await?)
-            }
-            "agent/abort" => {
-                let Named { session_id } = call.params()?;
-                self.abort(&session_id).await?;
-                json!({ "session_id": session_id })
-            }
-            unknown => {
-                let reason = format!("there is no method {unknown:?}");
-                return Err(Refusal::new(Refusal::METHOD_NOT_FOUND, reason));
-            }
+        let call = operations::call(&call.method, call.params()?)?;
+        let (outcome, access) = (call.outcome(), call.access());
+        let session_id = call.session_id().map(str::to_owned);
+        let started = match &session_id {
+            Some(id) if access == Access::Begins => Some(self.session(id).await?),
+            Some(id) if access == Access::Opens => Some(self.known(id).await?),
+            Some(_) | None => None,
         };
-        Ok(Reply::Now(result))
-    }
-
-    async fn prompt(&mut self, id: Option<&Value>, params: Prompt) -> Result<Reply, Refusal> {
-        let Prompt { session_id, text, key, settings } = params;
-        settings.check().map_err(Error::from)?;
-        let Started { handle, telling } = self.session(&session_id).await?;
-        let mut prompt = handle.prompt(text).settings(settings);
-        if let Some(key) = key {
-            prompt = prompt.once(key);
+        let asked = Asked {
+            runtime: self.runtime.clone(),
+            agent: Arc::clone(&self.agent),
+            session: started.as_ref().map(|started| started.handle.clone()),
+        };
+        let is_deletion = call.deletes();
+        let answer = call.perform(asked).await?;
+        if is_deletion && let Some(started) = session_id.as_ref().and_then(|id| self.sessions.remove(id)) {
+            // A session that begins anew under this name has another teller.
+            let _ = started.telling.send(Telling::NoMoreEvents).await;
         }
-        let mut run = prompt.start().await?;
-        let id = id.cloned();
-        Ok(Reply::Later(Box::pin(async move {
-            let entry = match run.recorded().await {
-                Ok(entry) => entry,
-                Err(error) => return Outcome { result: Err(error.into()), then: None },
-            };
-            let then = async move {
-                let mut params = match run.reply().await {
-                    Ok(reply) => json!(reply),
-                    Err(error) => json!({ "error": error_data(&error) }),
-                };
-                params["session_id"] = session_id.into();
-                params["entry_id"] = json!(entry);
-                let line = wire::result("session/prompt_result", id, params);
-                // A teller ends with the output alone.
-                let _ = telling.send(Telling::Result { line, compaction: None }).await;
-            };
-            let result = Ok(json!({ "accepted": true, "entry_id": entry }));
-            Outcome { result, then: Some(Box::pin(then)) }
-        })))
-    }
-
-    async fn compact(&mut self, id: Option<&Value>, params: Compact) -> Result<Reply, Refusal> {
-        let Compact { session_id, keep_recent, focus, force } = params;
-        let Started { handle: session, telling } = self.known(&session_id).await?;
-        if session.state().await?.status != Status::Idle {
-            return Err(Error::NotIdle { session: session_id, what: "compact it" }.into());
-        }
-        let options = CompactOptions { focus, keep_recent, force };
-        let mut compacting = Box::pin(async move { session.compact(options).await });
-        // It is in the session's mailbox before the next request is.
-        let ended = tokio::select! {
-            biased;
-            ended = &mut compacting => Some(ended),
-            () = std::future::ready(()) => None,
-        };
-        let id = id.cloned();
-        let then = async move {
-            let ended = match ended {
-                Some(ended) => ended,
-                None => compacting.await,
-            };
-            let (params, compaction) = match ended {
-                Ok(compacted) => {
-                    let installed = compacted.is_installed();
-                    let params =
-                        json!({ "session_id": session_id, "installed": installed, "compacted": compacted });
-                    (params, compacted.started)
-                }
-                Err(error) => (json!({ "session_id": session_id, "error": error_data(&error) }), None),
-            };
-            let line = wire::result("session/compact_result", id, params);
-            let _ = telling.send(Telling::Result { line, compaction }).await;
-        };
-        let outcome = Outcome { result: Ok(json!({ "accepted": true })), then: Some(Box::pin(then)) };
-        Ok(Reply::Later(Box::pin(std::future::ready(outcome))))
-    }
-
-    /// How a session stands. One that is not live is not woken.
-    async fn state(&self, id: &str) -> Result<State, Refusal> {
-        Ok(self.runtime.session(id).await?.state().await?)
-    }
-
-    async fn abort(&self, id: &str) -> Result<(), Refusal> {
-        self.runtime.session(id).await?.abort();
-        Ok(())
+        Ok(match answer {
+            Answer::Now(value) => Reply::Now(value),
+            Answer::Later(task) => Reply::Later(Box::pin(async move {
+                Outcome { result: task.await.map_err(Refusal::from), then: None }
+            })),
+            Answer::Work(Work { accepted, outcome: ended }) => {
+                let id = id.cloned();
+                Reply::Later(Box::pin(async move {
+                    let accepted = match accepted.await {
+                        Ok(accepted) => accepted,
+                        Err(refused) => return Outcome { result: Err(refused.into()), then: None },
+                    };
+                    let entry_id = accepted.get("entry_id").cloned();
+                    let then = async move {
+                        let Ended { result, compaction } = ended.await;
+                        let mut params = match result {
+                            Ok(outcome) => outcome,
+                            Err(error) => json!({ "error": error_data(&error), "session_id": session_id }),
+                        };
+                        if let Some(entry_id) = entry_id {
+                            params["entry_id"] = entry_id;
+                        }
+                        let line = wire::result(outcome, id, params);
+                        if let Some(started) = started {
+                            // A teller ends with the output alone.
+                            let _ = started.telling.send(Telling::Result { line, compaction }).await;
+                        }
+                    };
+                    Outcome { result: Ok(accepted), then: Some(Box::pin(then)) }
+                }))
+            }
+        })
     }
 
     /// As [`Self::session`], of a session that is there.

@@ -4,6 +4,7 @@
 //! Invariants: a line that is too long costs no more memory than one that is not, and the next line is read as if it had
 //! not been there; what is not a request says what is wrong with it and which id it is answered with.
 
+use crate::operations::Refused;
 use greenroom::Error;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
@@ -34,6 +35,18 @@ impl Refusal {
 
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::UnknownMethod(name) => {
+                Self::new(Self::METHOD_NOT_FOUND, format!("there is no method {name:?}"))
+            }
+            Refused::Parameters(reason) => Self::new(Self::INVALID_PARAMS, reason),
+            Refused::Failed(error) => error.into(),
+        }
     }
 }
 
@@ -161,16 +174,13 @@ impl Message {
 }
 
 impl Call {
-    /// The parameters as a method wants them.
-    pub(super) fn params<T: serde::de::DeserializeOwned>(self) -> Result<T, Refusal> {
+    /// The parameters: those by name, or null for none.
+    pub(super) fn params(&self) -> Result<Value, Refusal> {
         if self.params.is_array() {
             let reason = "parameters are given by name: `params` must be an object";
             return Err(Refusal::new(Refusal::INVALID_PARAMS, reason));
         }
-        // Where there are none, the first one that is missing is named.
-        let params = if self.params.is_null() { json!({}) } else { self.params };
-        serde_json::from_value(params)
-            .map_err(|error| Refusal::new(Refusal::INVALID_PARAMS, error.to_string()))
+        Ok(self.params.clone())
     }
 }
 

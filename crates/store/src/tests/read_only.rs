@@ -98,8 +98,8 @@ fn a_reader_beside_a_busy_writer_sees_whole_states() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // Segments are sealed, deleted and erased all the time.
-            for number in 1..400 {
-                let text = "word ".repeat(number as usize % 60);
+            for (number, words) in (1..400).zip((0..60).cycle()) {
+                let text = "word ".repeat(words);
                 append(&store, "a", batch(number, &[&text])).unwrap();
                 append(&store, "gone", batch(0, &[&text])).unwrap();
                 wait(store.delete("gone")).unwrap();

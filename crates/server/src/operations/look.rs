@@ -1,0 +1,311 @@
+//! Operations that look, and change nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use greenroom::kernel::entry::{Entry, EntryId};
+use greenroom::kernel::path::path_to;
+use greenroom::kernel::usage::WindowSource;
+use greenroom::{Cursor, Event, Order, SessionSummary, State};
+use greenroom_formats::export_pi;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Asked, Nothing, Operation, Performed, Refused, Said};
+
+/// The stored sessions: all by id, where nothing is said.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ListSessions {
+    /// The most sessions of a page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// Where the page before ended: its `next`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// `id`, `newest` or `oldest`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    /// Only those with all of these labels.
+    pub labels: BTreeMap<String, String>,
+    /// Only those whose work is not done.
+    pub unfinished: bool,
+}
+
+/// A page of sessions.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct SessionPage {
+    /// The sessions.
+    pub sessions: Vec<SessionSummary>,
+    /// What `after` is for the next page, where one may follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+impl ListSessions {
+    /// From the pairs of a URL's query; a label is `label=name:value`.
+    ///
+    /// # Errors
+    /// Why a pair is not understood.
+    pub fn from_pairs(pairs: Vec<(String, String)>) -> Result<Self, String> {
+        let mut list = Self::default();
+        for (name, value) in pairs {
+            let wrong = || format!("{name}={value:?} is not understood");
+            match name.as_str() {
+                "limit" => list.limit = Some(value.parse().map_err(|_| wrong())?),
+                "after" => list.after = Some(value),
+                "order" => list.order = Some(value.parse().map_err(|_| wrong())?),
+                "unfinished" => list.unfinished = value.parse().map_err(|_| wrong())?,
+                "label" => {
+                    let (name, value) = value.split_once(':').ok_or_else(wrong)?;
+                    list.labels.insert(name.to_owned(), value.to_owned());
+                }
+                _ => return Err(format!("there is no parameter {name:?}")),
+            }
+        }
+        Ok(list)
+    }
+}
+
+impl Operation for ListSessions {
+    const METHOD: &'static str = "session/list";
+    type Output = SessionPage;
+    type Outcome = Nothing;
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let runtime = &asked.runtime;
+        let mut query = if self.unfinished { runtime.unfinished() } else { runtime.sessions() };
+        for (name, value) in self.labels {
+            query = query.label(name, value);
+        }
+        if let Some(order) = self.order {
+            query = query.order(order);
+        }
+        if let Some(after) = self.after {
+            let cursor: Cursor = after
+                .parse()
+                .map_err(|_| Refused::Parameters(format!("{after:?} is not the `next` of a page")))?;
+            query = query.after(cursor);
+        }
+        if let Some(limit) = self.limit {
+            query = query.limit(limit);
+        }
+        let sessions = query.await?;
+        let last = sessions.last().filter(|_| self.limit == Some(sessions.len()));
+        let next = last.map(|last| last.cursor().to_string());
+        Ok(Answer::Now(SessionPage { sessions, next }))
+    }
+}
+
+/// How a session stands.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionState {
+    /// The session.
+    pub session_id: String,
+}
+
+impl Operation for SessionState {
+    const METHOD: &'static str = "agent/state";
+    type Output = State;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Now(asked.runtime.session(&self.session_id).await?.state().await?))
+    }
+}
+
+/// What was said in a session, on the path that it goes on from.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShowSession {
+    /// The session.
+    pub session_id: String,
+    /// Only what came after this entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<EntryId>,
+}
+
+/// A session and its conversation.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Shown {
+    /// What is known of it.
+    pub session: SessionSummary,
+    /// What was said, oldest first.
+    pub conversation: Vec<Said>,
+}
+
+/// A stored session with all its entries.
+async fn stored(asked: &Asked, id: &str) -> Result<(SessionSummary, Vec<Arc<Entry>>), Refused> {
+    let missing = || greenroom::Error::NoSession { session: id.to_owned() };
+    let summary = asked.runtime.summary(id).await?.ok_or_else(missing)?;
+    let entries = asked.runtime.entries(id, EntryId(0)).await?;
+    Ok((summary, entries.into_iter().map(Arc::new).collect()))
+}
+
+impl Operation for ShowSession {
+    const METHOD: &'static str = "session/show";
+    type Output = Shown;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Later(Box::pin(async move {
+            let (session, entries) = stored(&asked, &self.session_id).await?;
+            let path = path_to(&entries, session.leaf).unwrap_or(entries);
+            let new = path.iter().filter(|entry| self.after.is_none_or(|after| entry.id > after));
+            let conversation = new.filter_map(|entry| Said::of(entry)).collect();
+            Ok(Shown { session, conversation })
+        })))
+    }
+}
+
+/// A session as a file for other systems.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExportSession {
+    /// The session.
+    pub session_id: String,
+}
+
+/// A file's text.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Exported {
+    /// The format: `pi`.
+    pub format: String,
+    /// The text: JSON Lines.
+    pub text: String,
+}
+
+impl Operation for ExportSession {
+    const METHOD: &'static str = "session/export";
+    type Output = Exported;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Later(Box::pin(async move {
+            let (session, entries) = stored(&asked, &self.session_id).await?;
+            let folder = session.labels.get("folder").map_or("", String::as_str);
+            let entries = entries.iter().map(|entry| &**entry);
+            let text = export_pi(&self.session_id, session.created_at_ms, folder, entries);
+            Ok(Exported { format: "pi".to_owned(), text })
+        })))
+    }
+}
+
+/// The durable events of a session, from one on.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Replay {
+    /// The session.
+    pub session_id: String,
+    /// The first event's sequence number.
+    #[serde(default)]
+    pub from_seq: u64,
+    /// The most events of one answer.
+    #[serde(default = "replay_limit")]
+    pub limit: usize,
+}
+
+fn replay_limit() -> usize {
+    1_000
+}
+
+/// Events of a session.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Replayed {
+    /// The events, oldest first.
+    pub events: Vec<Event>,
+    /// Where the next ones begin, where there are more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+impl Operation for Replay {
+    const METHOD: &'static str = "session/replay";
+    type Output = Replayed;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        if self.limit == 0 {
+            return Err(Refused::Parameters("`limit` must be at least 1".to_owned()));
+        }
+        Ok(Answer::Later(Box::pin(async move {
+            asked.runtime.session(&self.session_id).await?;
+            let mut events = asked.runtime.replay(&self.session_id, self.from_seq).await?;
+            let next = events.get(self.limit).map(|event| event.seq);
+            events.truncate(self.limit);
+            Ok(Replayed { events, next })
+        })))
+    }
+}
+
+/// The models of the agent's provider.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListModels {}
+
+/// What is known of a model.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ModelSummary {
+    /// The name by which it is asked for.
+    pub id: String,
+    /// Its window, in tokens.
+    pub window: Option<u64>,
+    /// Where the window is known from.
+    pub window_source: WindowSource,
+    /// The limit that the server named when it refused a request, in tokens.
+    pub learned_tokens: Option<u64>,
+    /// The output limit, in tokens.
+    pub output_tokens: Option<u64>,
+}
+
+/// The models.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ModelsListed {
+    /// The server's address.
+    pub origin: String,
+    /// The models, by name.
+    pub models: Vec<ModelSummary>,
+    /// Why the server did not say which it serves, where it did not.
+    pub problem: Option<String>,
+}
+
+impl Operation for ListModels {
+    const METHOD: &'static str = "models/list";
+    type Output = ModelsListed;
+    type Outcome = Nothing;
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Later(Box::pin(async move {
+            let known = asked.runtime.models(&asked.agent).await?;
+            let models = known.models.into_iter().map(|model| ModelSummary {
+                id: model.id,
+                window: model.window.tokens,
+                window_source: model.window.source,
+                learned_tokens: model.learned_tokens,
+                output_tokens: model.output_tokens,
+            });
+            Ok(ModelsListed {
+                origin: known.origin,
+                models: models.collect(),
+                problem: known.problem.map(|problem| problem.to_string()),
+            })
+        })))
+    }
+}

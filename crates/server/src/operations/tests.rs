@@ -1,0 +1,157 @@
+//! Every operation, done on a runtime with a simulated model; the checked-in schema.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use greenroom::{Agent, Runtime};
+use greenroom_simulator::{Answer as Said, ByPurpose, Function, Simulator, SimulatorOptions, Summariser};
+use serde_json::{Value, json};
+
+use super::{Access, Answer, Asked, Refused, call, methods, schema};
+
+struct Client {
+    runtime: Runtime,
+    agent: Arc<Agent>,
+}
+
+impl Client {
+    async fn new() -> Self {
+        let runs = Function(|_: &_, _| Said::text("word ".repeat(300)));
+        let script = ByPurpose::new(runs, Summariser::Obedient);
+        let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(script) });
+        let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+        Self { runtime, agent: Arc::new(Agent::new("simulated").context_window(8_000)) }
+    }
+
+    /// The answer to a call, and the outcome of its work.
+    async fn ask(&self, method: &str, params: Value) -> Result<(Value, Option<Value>), Refused> {
+        let call = call(method, params)?;
+        let mut asked =
+            Asked { runtime: self.runtime.clone(), agent: Arc::clone(&self.agent), session: None };
+        if let Some(id) = call.session_id() {
+            asked.open(call.access(), id).await?;
+        }
+        Ok(match call.perform(asked).await? {
+            Answer::Now(answer) => (answer, None),
+            Answer::Later(task) => (task.await?, None),
+            Answer::Work(work) => {
+                let accepted = work.accepted.await?;
+                (accepted, Some(work.outcome.await.result?))
+            }
+        })
+    }
+}
+
+/// What an operation gives, at a place in its answer or, after `/`, in its outcome.
+#[tokio::test(start_paused = true)]
+async fn every_operation_does_what_it_says() {
+    let client = Client::new().await;
+    let mut seen = std::collections::BTreeSet::new();
+    let a = json!({ "session_id": "a" });
+    let with = |more: Value| {
+        let mut params = a.clone();
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        params
+    };
+    let prompt = |text: &str| with(json!({ "text": text }));
+    let exported = std::cell::RefCell::new(String::new());
+    for (method, params, place, wanted) in [
+        ("session/start", a.clone(), "/session_id", json!("a")),
+        ("session/prompt", prompt("one"), "/entry_id", json!(0)),
+        ("session/prompt", with(json!({ "text": "two", "key": "k" })), "outcome/stop", json!("stop")),
+        ("session/steer", prompt("three"), "/entry_id", json!(6)),
+        ("agent/state", a.clone(), "/id", json!("a")),
+        ("session/follow_up", prompt("four"), "", Value::Null),
+        ("session/set_title", with(json!({ "title": "Four words" })), "/session_id", json!("a")),
+        ("session/set_label", with(json!({ "name": "tenant", "value": "x" })), "/session_id", json!("a")),
+        ("session/list", json!({ "labels": { "tenant": "x" } }), "/sessions/0/title", json!("Four words")),
+        ("session/plan", with(json!({ "keep_recent": 300 })), "/reason", Value::Null),
+        ("session/compact", with(json!({ "keep_recent": 300 })), "outcome/installed", json!(true)),
+        ("session/undo_compaction", a.clone(), "/context/window", json!(8_000)),
+        ("session/show", a.clone(), "/conversation/0/text", json!("one")),
+        ("session/replay", with(json!({ "limit": 2 })), "/events/0/seq", json!(0)),
+        ("session/fork", with(json!({ "to": "b", "entry_id": 1 })), "/session_id", json!("b")),
+        ("session/show", json!({ "session_id": "b" }), "/conversation/1/role", json!("assistant")),
+        ("session/branch", with(json!({ "entry_id": 1 })), "/session_id", json!("a")),
+        ("session/clear_inbox", a.clone(), "/withdrawn", json!(0)),
+        ("session/export", a.clone(), "/format", json!("pi")),
+        ("session/import", json!({ "session_id": "c" }), "/session_id", json!("c")),
+        ("session/show", json!({ "session_id": "c" }), "/conversation/0/text", json!("one")),
+        ("models/list", json!({}), "/origin", json!("simulator")),
+        ("agent/abort", a.clone(), "/session_id", json!("a")),
+        ("session/delete", a.clone(), "/session_id", json!("a")),
+    ] {
+        let mut params = params;
+        if method == "session/import" {
+            params["text"] = exported.borrow().clone().into();
+        }
+        let (answer, outcome) =
+            client.ask(method, params).await.unwrap_or_else(|refused| panic!("{method}: {refused:?}"));
+        if method == "session/export" {
+            exported.replace(answer["text"].as_str().unwrap().to_owned());
+        }
+        if !place.is_empty() {
+            let (value, pointer) = match place.strip_prefix("outcome") {
+                Some(pointer) => (outcome.unwrap(), pointer),
+                None => (answer, place),
+            };
+            assert_eq!(value.pointer(pointer), Some(&wanted), "{method}: {value}");
+        }
+        // What was sent on has to end before the next thing is asked.
+        while client.runtime.session("a").await.is_ok_and(|session| session.is_live())
+            && client.runtime.session("a").await.unwrap().state().await.unwrap().status
+                != greenroom::Status::Idle
+        {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        seen.insert(method);
+    }
+    // Nothing is left to resume, and that is said.
+    let resumed = client.ask("session/resume", json!({ "session_id": "b" })).await;
+    assert!(resumed.is_ok() || matches!(resumed, Err(Refused::Failed(_))), "{resumed:?}");
+    seen.insert("session/resume");
+    let all: std::collections::BTreeSet<&str> = methods().iter().map(|method| method.name).collect();
+    assert_eq!(seen, all, "each operation is tried here");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_understood_is_refused_before_anything_is_done() {
+    let client = Client::new().await;
+    for method in methods() {
+        let unknown = client.ask(method.name, json!({ "no_such": 1 })).await;
+        assert!(matches!(unknown, Err(Refused::Parameters(_))), "{}: {unknown:?}", method.name);
+    }
+    assert!(matches!(client.ask("no/such", json!({})).await, Err(Refused::UnknownMethod(_))));
+    assert_eq!(client.runtime.sessions().await.unwrap().len(), 0);
+    // Of a session that must be there, and of one that is only looked at, nothing is begun.
+    for method in methods().iter().filter(|method| method.name != "session/import") {
+        for params in [
+            json!({ "session_id": "none" }),
+            json!({ "session_id": "none", "text": "x", "title": "x", "name": "x", "to": "y", "entry_id": 1 }),
+        ] {
+            let Ok(call) = call(method.name, params.clone()) else { continue };
+            if call.access() != Access::Begins && call.session_id().is_some() {
+                let refused = client.ask(method.name, params).await;
+                assert!(matches!(refused, Err(Refused::Failed(_))), "{}: {refused:?}", method.name);
+            }
+        }
+    }
+    assert_eq!(client.runtime.sessions().await.unwrap().len(), 0);
+}
+
+/// `GREENROOM_WRITE_SCHEMAS=1 cargo test -p greenroom-server operations` writes it anew.
+#[test]
+fn the_checked_in_schema_is_that_of_the_operations() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/operations.json");
+    let wanted = format!("{}\n", serde_json::to_string_pretty(&schema()).unwrap());
+    #[expect(clippy::disallowed_methods, reason = "whoever changes a type says so, and the file is written")]
+    if std::env::var_os("GREENROOM_WRITE_SCHEMAS").is_some() {
+        std::fs::write(&path, &wanted).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        there == wanted,
+        "docs/schema/operations.json is not what the types say; write it with GREENROOM_WRITE_SCHEMAS=1"
+    );
+}

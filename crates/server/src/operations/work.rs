@@ -1,0 +1,346 @@
+//! Operations that set something going: runs, input for them, compactions.
+
+use greenroom::kernel::EntryId;
+use greenroom::kernel::usage::ContextUsage;
+use greenroom::{CompactOptions, Compacted, Error, ModelSettings, Prompt, Reply, RunRequest, Status};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Access, Answer, Asked, Ended, Nothing, Operation, Performed, Task, Work};
+
+/// That work was taken on.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Accepted {
+    /// True.
+    pub accepted: bool,
+    /// The entry of what was said, when it is durable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry_id: Option<EntryId>,
+}
+
+/// The reply to a prompt.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct PromptOutcome {
+    /// The session.
+    pub session_id: String,
+    /// The entry of what was said.
+    pub entry_id: EntryId,
+    /// The reply.
+    #[serde(flatten)]
+    pub reply: Reply,
+}
+
+/// Says something, and begins a run, or waits for the one in progress.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PromptSession {
+    /// The session, which is created where there is none.
+    pub session_id: String,
+    /// What is said.
+    pub text: String,
+    /// A second prompt with the same key is not said again: it gets the first one's entry and reply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// How the model is to answer this one.
+    #[serde(default)]
+    pub settings: ModelSettings,
+}
+
+impl Operation for PromptSession {
+    const METHOD: &'static str = "session/prompt";
+    const ACCESS: Access = Access::Begins;
+    const OUTCOME: &'static str = "session/prompt_result";
+    type Output = Accepted;
+    type Outcome = PromptOutcome;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let Self { session_id, text, key, settings } = self;
+        settings.check().map_err(Error::from)?;
+        let mut prompt = asked.session()?.prompt(Prompt::from(text)).settings(settings);
+        if let Some(key) = key {
+            prompt = prompt.once(key);
+        }
+        run(session_id, prompt).await
+    }
+}
+
+/// Goes on with the newest prompt, which has no complete answer.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeSession {
+    /// The session.
+    pub session_id: String,
+    /// How the model is to answer.
+    #[serde(default)]
+    pub settings: ModelSettings,
+}
+
+impl Operation for ResumeSession {
+    const METHOD: &'static str = "session/resume";
+    const ACCESS: Access = Access::Opens;
+    const OUTCOME: &'static str = "session/prompt_result";
+    type Output = Accepted;
+    type Outcome = PromptOutcome;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        self.settings.check().map_err(Error::from)?;
+        let request = asked.session()?.resume().settings(self.settings);
+        run(self.session_id, request).await
+    }
+}
+
+/// Hands a request over, in its order. It is accepted when it is durable.
+async fn run(
+    session_id: String,
+    request: RunRequest,
+) -> Result<Answer<Accepted, PromptOutcome>, super::Refused> {
+    let mut run = request.start().await?;
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let accepted = Box::pin(async move {
+        let entry = run.recorded().await?;
+        let _ = tell.send((run, entry));
+        Ok(Accepted { accepted: true, entry_id: Some(entry) })
+    });
+    let outcome: Task<Ended<PromptOutcome>> = Box::pin(async move {
+        let result = match told.await {
+            Ok((run, entry_id)) => {
+                run.reply().await.map(|reply| PromptOutcome { session_id, entry_id, reply })
+            }
+            Err(_) => Err(Error::Interrupted { session: session_id }),
+        };
+        Ended { result, compaction: None }
+    });
+    Ok(Answer::Work(Work { accepted, outcome }))
+}
+
+/// Input that was taken on.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Sent {
+    /// Its entry.
+    pub entry_id: EntryId,
+}
+
+/// Says something into the run in progress; where there is none, it begins one.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Steer {
+    /// The session.
+    pub session_id: String,
+    /// What is said.
+    pub text: String,
+}
+
+impl Operation for Steer {
+    const METHOD: &'static str = "session/steer";
+    const ACCESS: Access = Access::Opens;
+    type Output = Sent;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Now(Sent { entry_id: asked.session()?.steer(self.text).await?.entry() }))
+    }
+}
+
+/// Says something after the run in progress, which then goes on with it; where there is none, it begins one.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FollowUp {
+    /// The session.
+    pub session_id: String,
+    /// What is said.
+    pub text: String,
+}
+
+impl Operation for FollowUp {
+    const METHOD: &'static str = "session/follow_up";
+    const ACCESS: Access = Access::Opens;
+    type Output = Sent;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Now(Sent { entry_id: asked.session()?.follow_up(self.text).await?.entry() }))
+    }
+}
+
+/// Replaces the older part of the conversation, in the model's view, by a summary.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CompactSession {
+    /// The session.
+    pub session_id: String,
+    /// How much to keep, in tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_recent: Option<u64>,
+    /// What the summary is to dwell on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub focus: Option<String>,
+    /// Also where the context has room.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// How a compaction ended.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct CompactOutcome {
+    /// The session.
+    pub session_id: String,
+    /// Whether the context changed.
+    pub installed: bool,
+    /// As the event `compaction_end` tells it.
+    pub compacted: Compacted,
+}
+
+impl Operation for CompactSession {
+    const METHOD: &'static str = "session/compact";
+    const ACCESS: Access = Access::Opens;
+    const OUTCOME: &'static str = "session/compact_result";
+    type Output = Accepted;
+    type Outcome = CompactOutcome;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let Self { session_id, keep_recent, focus, force } = self;
+        let session = asked.session()?.clone();
+        if session.state().await?.status != Status::Idle {
+            return Err(Error::NotIdle { session: session_id, what: "compact it" }.into());
+        }
+        let options = CompactOptions { focus, keep_recent, force };
+        let mut compacting = Box::pin(async move { session.compact(options).await });
+        // It is in the session's mailbox before the next request is.
+        let ended = tokio::select! {
+            biased;
+            ended = &mut compacting => Some(ended),
+            () = std::future::ready(()) => None,
+        };
+        let outcome: Task<Ended<CompactOutcome>> = Box::pin(async move {
+            let ended = match ended {
+                Some(ended) => ended,
+                None => compacting.await,
+            };
+            let compaction = ended.as_ref().ok().and_then(|compacted| compacted.started);
+            let result = ended.map(|compacted| CompactOutcome {
+                session_id,
+                installed: compacted.is_installed(),
+                compacted,
+            });
+            Ended { result, compaction }
+        });
+        let accepted = Box::pin(std::future::ready(Ok(Accepted { accepted: true, entry_id: None })));
+        Ok(Answer::Work(Work { accepted, outcome }))
+    }
+}
+
+/// What a compaction would do now.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanSession {
+    /// The session.
+    pub session_id: String,
+    /// How much to keep, in tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_recent: Option<u64>,
+}
+
+/// A plan, or why there is none.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Planned {
+    /// The first entry that stays verbatim; none where there is nothing to compact.
+    pub first_kept: Option<EntryId>,
+    /// Whether the cut lies inside a turn.
+    pub is_split_turn: bool,
+    /// How many messages would be replaced.
+    pub messages_removed: u64,
+    /// The context before, in tokens.
+    pub tokens_before: u64,
+    /// The context expected after, in tokens.
+    pub tokens_after_estimate: u64,
+    /// Why there is nothing to compact.
+    pub reason: Option<String>,
+}
+
+impl Operation for PlanSession {
+    const METHOD: &'static str = "session/plan";
+    const ACCESS: Access = Access::Opens;
+    type Output = Planned;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let session = asked.session()?;
+        let options = CompactOptions { keep_recent: self.keep_recent, ..CompactOptions::default() };
+        Ok(Answer::Now(match session.plan(options).await {
+            Ok(plan) => Planned {
+                first_kept: Some(plan.first_kept),
+                is_split_turn: plan.is_split_turn,
+                messages_removed: plan.messages_removed(),
+                tokens_before: plan.tokens_before,
+                tokens_after_estimate: plan.tokens_after_estimate,
+                reason: None,
+            },
+            Err(Error::NothingToCompact(reason)) => {
+                let tokens = session.state().await?.context.tokens;
+                Planned {
+                    first_kept: None,
+                    is_split_turn: false,
+                    messages_removed: 0,
+                    tokens_before: tokens,
+                    tokens_after_estimate: tokens,
+                    reason: Some(reason.to_string()),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }))
+    }
+}
+
+/// Makes the newest compaction no longer count.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UndoCompaction {
+    /// The session.
+    pub session_id: String,
+}
+
+/// The context after that.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Undone {
+    /// Its size.
+    pub context: ContextUsage,
+}
+
+impl Operation for UndoCompaction {
+    const METHOD: &'static str = "session/undo_compaction";
+    const ACCESS: Access = Access::Opens;
+    type Output = Undone;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Now(Undone { context: asked.session()?.undo_compaction().await? }))
+    }
+}
