@@ -21,6 +21,10 @@ pub(crate) struct List {
     labels: BTreeMap<String, String>,
     /// Only those whose work is not done.
     unfinished: bool,
+    /// Only those that no other session's agent called.
+    roots: bool,
+    /// Only those below this session.
+    tree: Option<String>,
 }
 
 impl List {
@@ -34,6 +38,8 @@ impl List {
                 "after" => list.after = Some(value),
                 "order" => list.order = Some(value.parse().map_err(|_| wrong())?),
                 "unfinished" => list.unfinished = value.parse().map_err(|_| wrong())?,
+                "roots" => list.roots = value.parse().map_err(|_| wrong())?,
+                "tree" => list.tree = Some(value),
                 "label" => {
                     let (name, value) = value.split_once(':').ok_or_else(wrong)?;
                     list.labels.insert(name.to_owned(), value.to_owned());
@@ -47,6 +53,12 @@ impl List {
     /// The page: `sessions`, and `next` where more may follow.
     pub(crate) async fn page(self, runtime: &Runtime) -> Result<Value, Refused> {
         let mut query = if self.unfinished { runtime.unfinished() } else { runtime.sessions() };
+        if self.roots {
+            query = query.roots();
+        }
+        if let Some(root) = self.tree {
+            query = query.tree(root);
+        }
         for (name, value) in self.labels {
             query = query.label(name, value);
         }
