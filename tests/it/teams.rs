@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simulator};
 
 mod deaths;
+mod deletes;
 
 /// A call of a sub-agent.
 fn call(id: &str, name: &str, arguments: &Value) -> ScriptedCall {

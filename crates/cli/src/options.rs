@@ -192,7 +192,7 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Write a stored session as a file for other systems
     Export(ExportArgs),
-    /// Delete a stored session and all its entries
+    /// Delete a stored session and all its entries, and the sessions of the agents that it called
     Delete(DeleteArgs),
     /// Look for damage in the store, and accept what is lost
     #[command(subcommand, after_help = STORE_HELP)]
@@ -457,6 +457,9 @@ pub(crate) struct SessionsArgs {
     /// Show only those of this folder
     #[arg(long)]
     pub(crate) here: bool,
+    /// Show the sessions of sub-agents, too, each under the session that called it
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

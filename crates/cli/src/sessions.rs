@@ -2,8 +2,14 @@
 //!
 //! Invariants: looking makes nothing, not even the store's folder.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use anyhow::Result;
 use greenroom::SessionSummary;
+use greenroom::deletion::delete_stored;
+
+/// The sessions that each called, by id.
+type Called = BTreeMap<String, Vec<(String, Head)>>;
 use greenroom::store::{Head, SessionState, StoreError};
 use serde_json::json;
 
@@ -42,7 +48,7 @@ fn is_unfinished(id: &str, head: &Head) -> bool {
 pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let dir = setup::data_dir(global)?;
-    let (mut sessions, code, is_in_use) = if dir.exists() {
+    let (sessions, code, is_in_use) = if dir.exists() {
         let Looked { store, is_in_use } = setup::look(global).await?;
         let sessions = store.list()?;
         let code = setup::completeness(&store);
@@ -67,6 +73,9 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         true => Some(std::env::current_dir()?.canonicalize()?.display().to_string()),
         false => None,
     };
+    // Those that an agent called are listed with their caller.
+    let (roots, called) = split(sessions, args.all);
+    let mut sessions = roots;
     sessions.retain(|(id, head)| {
         here.as_ref().is_none_or(|here| head.labels.get(setup::FOLDER) == Some(here))
             && args.labels.iter().all(|label| has(head, label))
@@ -77,12 +86,22 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     if args.limit > 0 {
         sessions.truncate(args.limit);
     }
+    let hidden: usize = if args.all { 0 } else { called.values().map(Vec::len).sum() };
+    let shown = sessions.len();
+    let sessions: Vec<(usize, String, Head)> = if args.all {
+        let mut listed = Vec::new();
+        sessions.into_iter().for_each(|session| list_tree(&mut listed, session, 0, &called));
+        listed
+    } else {
+        sessions.into_iter().map(|(id, head)| (0, id, head)).collect()
+    };
     if args.json {
         let list: Vec<_> = sessions
             .iter()
-            .map(|(id, head)| {
+            .map(|(_, id, head)| {
                 json!({
                     "id": id,
+                    "parent": head.parent_session,
                     "title": head.title.as_ref().or(head.opening.as_ref()),
                     "labels": head.labels,
                     "model": head.model,
@@ -110,10 +129,10 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let now_ms = moment::now_ms();
     let header = ["SESSION", "TITLE", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE"];
     let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(sessions.iter().map(|(id, head)| {
+    rows.extend(sessions.iter().map(|(depth, id, head)| {
         let window = head.window.map(|window| format!(" of {}", picture::short(window))).unwrap_or_default();
         [
-            one_line(id, ID_COLUMNS),
+            format!("{}{}", "  ".repeat(*depth), one_line(id, ID_COLUMNS)),
             one_line(head.title.as_ref().or(head.opening.as_ref()).map_or("", |title| title), TITLE_COLUMNS),
             one_line(&head.model, 28),
             head.entries.to_string(),
@@ -147,14 +166,46 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         };
         screen.line(line)?;
     }
-    if all > sessions.len() {
-        let line = format!("{} more; --limit 0 shows all", all - sessions.len());
+    if all > shown {
+        let line = format!("{} more; --limit 0 shows all", all - shown);
+        screen.line(Line::styled(Style::Dim, &line))?;
+    }
+    if hidden > 0 {
+        let line = format!("{hidden} of sub-agents; --all shows them under their callers");
         screen.line(Line::styled(Style::Dim, &line))?;
     }
     Ok(code)
 }
 
-/// Deletes one.
+/// The sessions that stand for themselves, and those that others called. One whose caller is gone stands for itself where
+/// all are wanted, and is hidden otherwise.
+fn split(sessions: Vec<(String, Head)>, all: bool) -> (Vec<(String, Head)>, Called) {
+    let known: BTreeSet<String> = sessions.iter().map(|(id, _)| id.clone()).collect();
+    let mut called = Called::new();
+    let mut roots = Vec::new();
+    for (id, head) in sessions {
+        match head.parent_session.clone().filter(|parent| !all || known.contains(parent)) {
+            Some(parent) => called.entry(parent).or_default().push((id, head)),
+            None => roots.push((id, head)),
+        }
+    }
+    called.values_mut().for_each(|sessions| sessions.sort_by_key(|(_, head)| head.created_at_ms));
+    (roots, called)
+}
+
+/// Lists a session and those below it, each with how deep it stands.
+fn list_tree(
+    listed: &mut Vec<(usize, String, Head)>,
+    (id, head): (String, Head),
+    depth: usize,
+    called: &Called,
+) {
+    let below = called.get(&id).cloned().unwrap_or_default();
+    listed.push((depth, id, head));
+    below.into_iter().for_each(|session| list_tree(listed, session, depth + 1, called));
+}
+
+/// Deletes one, with those below it.
 pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     let dir = setup::data_dir(global)?;
     if !dir.exists() {
@@ -162,10 +213,15 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     }
     let store = setup::store(global).await?;
     let id = setup::resolve(&store, &args.id)?;
-    store.delete(&id).await?;
+    let below = delete_stored(&store, &id).await?;
     let erased = store.reclaim().await;
     store.close().await?;
-    Screen::stdout(global.color).line(format!("Deleted {id}."))?;
+    let with = match below {
+        0 => String::new(),
+        1 => " and the session of the agent that it called".to_owned(),
+        _ => format!(" and the {below} sessions of the agents that it called"),
+    };
+    Screen::stdout(global.color).line(format!("Deleted {id}{with}."))?;
     if let Err(error) = erased {
         Screen::stderr(global.color)
             .line(format!("greenroom: {id} is deleted, but its bytes are still in the journal: {error}"))?;

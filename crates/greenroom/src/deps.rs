@@ -54,6 +54,8 @@ pub(crate) struct Deps {
     /// Places for requests to open a session. The supervisor's mailbox has no bound of its own.
     pub(crate) opens: tokio::sync::Semaphore,
     pub(crate) probe: Option<Probe>,
+    /// Whose turn it is to delete a session with those below it.
+    pub(crate) deletions: tokio::sync::Mutex<()>,
 }
 
 /// Called with a session's id and the point that one of its actors has come to. For tests.

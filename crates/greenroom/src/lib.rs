@@ -34,6 +34,7 @@ pub mod agent;
 pub mod bus;
 mod children;
 pub mod compaction;
+pub mod deletion;
 mod deps;
 pub mod env;
 pub mod error;

@@ -20,6 +20,7 @@ use crate::actors::supervisor::Supervisor;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
 use crate::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
+use crate::deletion;
 use crate::deps::{Clock, Deps, blocking};
 use crate::error::{BranchPointError, ConfigError, Error, Result};
 use crate::event::{self, Event};
@@ -31,7 +32,7 @@ use crate::message::{OpenReason, SupervisorMessage};
 use crate::models::{Models, models};
 use crate::resume::ResumeAll;
 use crate::session::{SessionHandle, open};
-use crate::sessions::{Order, SessionQuery, SessionSummary};
+use crate::sessions::{self, Order, SessionQuery, SessionSummary};
 use crate::shared::REQUESTS_MAX;
 use crate::spending::tree::Ledger;
 use crate::spending::{Period, Purse, microdollars};
@@ -307,6 +308,7 @@ impl RuntimeBuilder {
         for notice in &notices {
             tracing::warn!("{notice}");
         }
+        deletion::finish(&store).await?;
         let default_provider = self.providers[0].0.name().to_owned();
         let silence_max = self.silence_max.unwrap_or(SILENCE_MAX);
         let mut lanes = HashMap::new();
@@ -339,6 +341,7 @@ impl RuntimeBuilder {
             tickets: AtomicU64::new(1),
             opens: tokio::sync::Semaphore::new(REQUESTS_MAX),
             probe: self.probe,
+            deletions: tokio::sync::Mutex::default(),
         });
         deps.refresh_settings();
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
@@ -548,14 +551,31 @@ impl Runtime {
         .await
     }
 
-    /// Deletes a session and all its entries. It is closed first. A handle that is still held gets [`Error::Deleted`]
+    /// Deletes a session and all its entries, and the sessions below it: those of the agents that its agent called as
+    /// tools, and of those that they called. They are closed first. What a crash cuts off is finished when the store is
+    /// opened again. A handle that is still held gets [`Error::Deleted`]
     /// from then on, whatever becomes of the id. Its bytes stay in the store's files until more than half
     /// of a file is deleted; `runtime.store().reclaim()` removes them at once.
     ///
     /// # Errors
     /// [`Error::NoSession`]; [`Error::Store`].
     pub async fn delete(&self, id: &str) -> Result<()> {
+        let (runtime, id) = (self.clone(), id.to_owned());
+        // Half of it is not done where the caller goes away.
+        let deleted = tokio::spawn(async move { deletion::delete(&runtime, &id).await });
+        deleted.await.unwrap_or_else(|panic| Err(Error::internal("deleting a session", &panic)))
+    }
+
+    /// Deletes one session, and none below it.
+    pub(crate) async fn delete_alone(&self, id: &str) -> Result<()> {
         self.ask(|reply| SupervisorMessage::Delete { id: Arc::from(id), reply }).await?
+    }
+
+    /// The ids of the sessions below one, callers before those whom they called.
+    pub(crate) async fn stored_tree(&self, id: &str) -> Result<Vec<String>> {
+        let (store, id) = (self.deps.store.clone(), id.to_owned());
+        let read = move || Ok(sessions::tree(&store, &id)?.into_iter().map(|(id, _)| id).collect());
+        blocking(&self.deps, read).await
     }
 
     /// Ends a session's actors in order; its run is interrupted. The next request wakes it from its log.

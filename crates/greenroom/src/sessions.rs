@@ -338,7 +338,7 @@ type Place = (u64, Reverse<u64>, String);
 
 /// The sessions whose agents this session's agent called, in the order of their ids. They stand next to each other, so
 /// only they are read, those below them, and those of callers whose long ids begin alike. This blocks on the disk.
-fn children(store: &Store, parent: &str) -> Result<Vec<(String, Head)>> {
+pub(crate) fn children(store: &Store, parent: &str) -> Result<Vec<(String, Head)>> {
     let prefix = sub_agent::prefix(parent);
     let mut from = prefix.clone();
     let mut found = Vec::new();

@@ -317,6 +317,55 @@ fn prompts_that_wait_are_shown_and_an_export_says_that_it_lacks_them() {
     );
 }
 
+/// Sessions of sub-agents are listed under their callers, where they are wanted, and go with them.
+#[test]
+fn sessions_of_sub_agents_stand_under_their_callers_and_go_with_them() {
+    use greenroom::kernel::EntryId;
+    use greenroom::kernel::entry::{Entry, EntryKind};
+    use greenroom::store::{Batch, Head, Store, StoreOptions};
+    let place = Place::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (store, _) = Store::open(&StoreOptions::new(place.store())).unwrap();
+        let sessions = [
+            ("team", None),
+            ("team..0000000000000001", Some("team")),
+            ("team..0000000000000001..0000000000000002", Some("team..0000000000000001")),
+            ("other", None),
+            ("gone..0000000000000003", Some("gone")),
+        ];
+        for (at_ms, (id, parent)) in (1..).zip(sessions) {
+            let kind = EntryKind::Note { kind: "n".into(), data: "{}".into() };
+            let entry = Entry { id: EntryId(0), parent: None, at_ms, tokens: 1, origin: None, kind };
+            let parent_session = parent.map(str::to_owned);
+            let head = Head { entries: 1, updated_at_ms: at_ms, parent_session, ..Head::default() };
+            store.append(id, Batch { entries: vec![entry], head, key: None }).await.unwrap();
+        }
+        store.close().await.unwrap();
+    });
+    let rows = |arguments: &[&str]| -> Vec<String> {
+        let table = place.run(arguments).stdout;
+        let id = |line: &str| {
+            line.find("  0").map_or(line, |_| line.split("   ").next().unwrap_or(line)).to_owned()
+        };
+        table.lines().skip(1).map(|line| id(line.trim_end())).collect()
+    };
+    let table = rows(&["sessions"]);
+    assert!(table[0].starts_with("other") && table[1].starts_with("team"), "{table:?}");
+    assert_eq!(table[2], "3 of sub-agents; --all shows them under their callers");
+    let table = rows(&["sessions", "--all"]);
+    let begins = ["gone..", "other", "team", "  team..0000000000000001", "    team..0000000000000001.."];
+    assert_eq!(table.len(), begins.len(), "{table:?}");
+    for (row, begin) in table.iter().zip(begins) {
+        assert!(row.starts_with(begin), "{table:?}");
+    }
+    assert_eq!(place.json(&["sessions", "--json"]).as_array().unwrap().len(), 2);
+    assert_eq!(place.json(&["sessions", "--json", "--all"])[3]["parent"], "team");
+    let ran = place.run(&["delete", "team"]);
+    assert!(ran.stdout.contains("Deleted team and the 2 sessions of the agents that it called."), "{ran:?}");
+    assert_eq!(place.json(&["sessions", "--json", "--all"]).as_array().unwrap().len(), 2);
+}
+
 /// A session file with so many messages.
 fn session_file(place: &Place, messages: usize) {
     let mut text = String::from(

@@ -30,6 +30,11 @@ pub struct ListSessions {
     pub labels: BTreeMap<String, String>,
     /// Only those whose work is not done.
     pub unfinished: bool,
+    /// Only those that no agent called.
+    pub roots: bool,
+    /// Only those below this session, at any depth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
 }
 
 /// A page of sessions.
@@ -56,6 +61,8 @@ impl ListSessions {
                 "after" => list.after = Some(value),
                 "order" => list.order = Some(value.parse().map_err(|_| wrong())?),
                 "unfinished" => list.unfinished = value.parse().map_err(|_| wrong())?,
+                "roots" => list.roots = value.parse().map_err(|_| wrong())?,
+                "tree" => list.tree = Some(value),
                 "label" => {
                     let (name, value) = value.split_once(':').ok_or_else(wrong)?;
                     list.labels.insert(name.to_owned(), value.to_owned());
@@ -77,6 +84,12 @@ impl Operation for ListSessions {
         let mut query = if self.unfinished { runtime.unfinished() } else { runtime.sessions() };
         for (name, value) in self.labels {
             query = query.label(name, value);
+        }
+        if self.roots {
+            query = query.roots();
+        }
+        if let Some(above) = self.tree {
+            query = query.tree(above);
         }
         if let Some(order) = self.order {
             query = query.order(order);

@@ -108,6 +108,7 @@ impl SessionState {
     /// Records a branch: from now on the context is this path.
     async fn follow_branch(&mut self, mut draft: Draft, path: Vec<Arc<Entry>>) -> Result<()> {
         draft.follow_path(&path, self.measure_path(&path).tokens());
+        draft.head.agent = newest_hand_off(&path);
         self.append(draft, None).await?;
         self.take_path(path);
         self.limits_changed();
@@ -316,9 +317,17 @@ impl SessionState {
             return Err(Error::BranchPoint(BranchPointError::MissingParent { entry: missing }));
         }
         draft.follow_path(&path, self.measure_path(&path).tokens());
+        draft.head.agent = newest_hand_off(&path);
         self.append(draft, None).await?;
         self.take_path(path);
         self.limits_changed();
         Ok(())
     }
+}
+
+/// The name of the agent that answers at the end of a path; `None` where it was never handed over.
+fn newest_hand_off(path: &[Arc<Entry>]) -> Option<String> {
+    path.iter().rev().find_map(|entry| {
+        if let EntryKind::HandOff(hand_off) = &entry.kind { Some(hand_off.to.clone()) } else { None }
+    })
 }

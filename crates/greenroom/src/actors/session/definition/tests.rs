@@ -73,6 +73,7 @@ fn deps() -> Deps {
         tickets: AtomicU64::new(0),
         opens: tokio::sync::Semaphore::new(1),
         probe: None,
+        deletions: tokio::sync::Mutex::default(),
     }
 }
 
