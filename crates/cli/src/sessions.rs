@@ -8,20 +8,23 @@ use anyhow::Result;
 use greenroom::SessionSummary;
 use greenroom::deletion::delete_stored;
 
-/// The sessions that each called, by id.
-type Called = BTreeMap<String, Vec<(String, Head)>>;
 use greenroom::store::{Head, SessionState, StoreError};
 use serde_json::json;
 
 use crate::options::{DeleteArgs, Global, SessionsArgs};
 use crate::setup::Looked;
-use crate::terminal::{Line, Screen, Style, columns, one_line};
+use crate::terminal::{Line, Screen, Style, columns, one_line, variable};
 use crate::{errors, moment, picture, setup};
+
+/// The sessions that each called, by id.
+type Called = BTreeMap<String, Vec<(String, Head)>>;
 
 /// Most ids are shown whole; `--json` has all of one.
 const ID_COLUMNS: usize = 65;
 /// How much of a title is shown.
 const TITLE_COLUMNS: usize = 40;
+/// How much of a folder's path is shown.
+const FOLDER_COLUMNS: usize = 48;
 
 /// What a session does, as far as the store tells. Where nobody uses the store, what is open was interrupted.
 pub(crate) fn state(head: &Head, is_in_use: bool) -> &'static str {
@@ -104,6 +107,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
                     "parent": head.parent_session,
                     "title": head.title.as_ref().or(head.opening.as_ref()),
                     "labels": head.labels,
+                    "folder": head.labels.get(setup::FOLDER),
                     "model": head.model,
                     "entries": head.entries,
                     "context_tokens": head.context_tokens,
@@ -127,7 +131,8 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         return Ok(0);
     }
     let now_ms = moment::now_ms();
-    let header = ["SESSION", "TITLE", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE"];
+    let header =
+        ["SESSION", "TITLE", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE", "FOLDER"];
     let mut rows = vec![header.map(str::to_owned)];
     rows.extend(sessions.iter().map(|(depth, id, head)| {
         let window = head.window.map(|window| format!(" of {}", picture::short(window))).unwrap_or_default();
@@ -140,9 +145,10 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
             head.compactions.to_string(),
             moment::ago(head.updated_at_ms, now_ms),
             state(head, is_in_use).to_owned(),
+            head.labels.get(setup::FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
         ]
     }));
-    let widths: [usize; 8] =
+    let widths: [usize; 9] =
         std::array::from_fn(|column| rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0));
     for (index, row) in rows.iter().enumerate() {
         let mut line = String::new();
@@ -175,6 +181,14 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
         screen.line(Line::styled(Style::Dim, &line))?;
     }
     Ok(code)
+}
+
+/// A folder as people write it: below their own with a tilde.
+fn shown_folder(folder: &str) -> String {
+    let home = variable("HOME").filter(|home| home.len() > 1);
+    let below = home.and_then(|home| Some(format!("~{}", folder.strip_prefix(home.trim_end_matches('/'))?)));
+    let shown = below.filter(|below| below.len() == 1 || below.starts_with("~/"));
+    one_line(shown.as_deref().unwrap_or(folder), FOLDER_COLUMNS)
 }
 
 /// The sessions that stand for themselves, and those that others called. One whose caller is gone stands for itself where
