@@ -345,10 +345,7 @@ fn sessions_of_sub_agents_stand_under_their_callers_and_go_with_them() {
     });
     let rows = |arguments: &[&str]| -> Vec<String> {
         let table = place.run(arguments).stdout;
-        let id = |line: &str| {
-            line.find("  0").map_or(line, |_| line.split("   ").next().unwrap_or(line)).to_owned()
-        };
-        table.lines().skip(1).map(|line| id(line.trim_end())).collect()
+        table.lines().skip(1).map(str::to_owned).collect()
     };
     let table = rows(&["sessions"]);
     assert!(table[0].starts_with("other") && table[1].starts_with("team"), "{table:?}");
