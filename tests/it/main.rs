@@ -23,6 +23,8 @@ mod hooks;
 mod judged;
 /// Idempotency keys.
 mod keys;
+/// Who is asked first where many sessions share a provider.
+mod lanes;
 /// Sessions that are opened, sleep and wake.
 mod lifecycle;
 /// Settings that change while sessions are open.

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compaction::Compacted;
 use crate::hooks::{HookAction, HookPoint};
+use crate::lane::{Lane, Queued};
 use crate::names::names;
 
 #[cfg(test)]
@@ -245,6 +246,20 @@ pub enum EventKind {
         /// The failure that caused the retry.
         failure: Failure,
     },
+    /// A model call waits, or need not wait any more. Told when the wait begins, when its reason changes, and when it is
+    /// over; not at all where there is no wait.
+    QueueUpdate {
+        /// The provider that is to be asked.
+        provider: String,
+        /// For a summary: `true`. Else it is a step of the run.
+        is_summary: bool,
+        /// What it waits for; with position 0, what it waited for last.
+        reason: QueueReason,
+        /// The call's place among those that wait: 1 is next, and 0 says that the wait is over.
+        position: u64,
+        /// How long the call has waited so far, in milliseconds.
+        waited_ms: u64,
+    },
     /// Nothing more could be had of the model that was asked, and the run goes on with another: see
     /// [`Agent::fallback`](crate::Agent::fallback).
     Fallback {
@@ -291,6 +306,17 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// A call to this provider waits, or no longer does.
+    pub(crate) fn queue_update(lane: &Lane, is_summary: bool, queued: Queued) -> Self {
+        Self::QueueUpdate {
+            provider: lane.provider.name().to_owned(),
+            is_summary,
+            reason: queued.reason,
+            position: queued.position as u64,
+            waited_ms: u64::try_from(queued.waited.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
     /// The event's type.
     pub fn event_type(&self) -> EventType {
         match self {
@@ -318,6 +344,7 @@ impl EventKind {
             Self::InputQueued { .. } => EventType::InputQueued,
             Self::Recorded { .. } => EventType::Recorded,
             Self::Retry { .. } => EventType::Retry,
+            Self::QueueUpdate { .. } => EventType::QueueUpdate,
             Self::Fallback { .. } => EventType::Fallback,
             Self::Hook { .. } => EventType::Hook,
             Self::OverflowDetected => EventType::OverflowDetected,
@@ -364,6 +391,7 @@ impl EventKind {
             | Self::InputQueued { .. }
             | Self::Recorded { .. }
             | Self::Retry { .. }
+            | Self::QueueUpdate { .. }
             | Self::Fallback { .. }
             | Self::OverflowDetected
             | Self::Warning { .. }
@@ -425,6 +453,8 @@ names! {
         Recorded = "recorded",
         /// See [`EventKind::Retry`].
         Retry = "retry",
+        /// See [`EventKind::QueueUpdate`].
+        QueueUpdate = "queue_update",
         /// See [`EventKind::Fallback`].
         Fallback = "fallback",
         /// See [`EventKind::Hook`].
@@ -437,6 +467,18 @@ names! {
         SessionRestarted = "session_restarted",
         /// See [`EventKind::SessionFailed`].
         SessionFailed = "session_failed",
+    }
+}
+
+names! {
+    /// Why a model call waits: see [`EventKind::QueueUpdate`].
+    pub enum QueueReason ("reason to wait") {
+        /// As many calls as the provider may have are in flight.
+        Places = "places",
+        /// The limit of tokens a minute is reached.
+        Tokens = "tokens",
+        /// The provider asked to wait.
+        Paused = "paused",
     }
 }
 

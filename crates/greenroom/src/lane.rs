@@ -1,26 +1,34 @@
 //! A lane: one provider, shared by many sessions.
 //!
-//! Invariants: at most `in_flight_max` calls are under way, in the order in which they were asked for;
-//! summaries hold at most half of the places; a `Retry-After` holds the whole lane back, not one session; a model
-//! that says nothing for too long is given up, whatever its provider allows.
+//! Invariants: at most `in_flight_max` calls are under way, and places go round the sessions that wait (`queue`); a
+//! `Retry-After` holds the whole lane back, not one session; with a limit of tokens a minute no call begins that would
+//! exceed it (`budget`); a model that says nothing for too long is given up, whatever its provider allows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use greenroom_kernel::{Failure, FailureClass};
-use greenroom_provider::{Provider, ProviderError, Purpose};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use greenroom_kernel::{Failure, FailureClass, Usage};
+use greenroom_provider::{Provider, ProviderError};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::event::QueueReason;
 use crate::learned::Learned;
 use crate::served::ServedModels;
+
+mod budget;
+mod queue;
+
+use budget::TokenBudget;
+use queue::Queue;
+pub(crate) use queue::Urgency;
 
 /// One provider's lane.
 pub(crate) struct Lane {
     pub(crate) provider: Arc<dyn Provider>,
-    calls: Arc<Semaphore>,
-    summaries: Arc<Semaphore>,
+    queue: Mutex<Queue>,
+    budget: Option<Mutex<TokenBudget>>,
     paused_until: Mutex<Option<Instant>>,
     silence_max: Duration,
     /// What the server says of its models.
@@ -31,43 +39,180 @@ pub(crate) struct Lane {
     has_answered: AtomicBool,
 }
 
+/// The limits of a lane.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaneLimits {
+    pub(crate) in_flight_max: usize,
+    /// `None`: no limit.
+    pub(crate) tokens_per_minute: Option<u64>,
+    /// Zero: for ever.
+    pub(crate) silence_max: Duration,
+}
+
+/// A call that wants a place.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    /// The session that calls, or the one above all that it is a sub-agent of: their calls take turns with those of other
+    /// families.
+    pub(crate) family: Arc<str>,
+    pub(crate) urgency: Urgency,
+    /// How many tokens it will take, as far as that is known.
+    pub(crate) tokens: u64,
+}
+
+/// How a call that waits stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Queued {
+    /// 1 is next; 0: it goes on.
+    pub(crate) position: usize,
+    pub(crate) waited: Duration,
+    pub(crate) reason: QueueReason,
+}
+
 /// A place in a lane. Dropping it frees the place.
 pub(crate) struct Place {
-    _call: OwnedSemaphorePermit,
-    _summary: Option<OwnedSemaphorePermit>,
+    ticket: Ticket,
+    /// What was reserved of the tokens a minute.
+    reserved: u64,
+    has_begun: bool,
+}
+
+impl Place {
+    /// The call was answered, and this is what it used. Without that, what was reserved for it counts.
+    pub(crate) fn used(&mut self, usage: &Usage) {
+        self.settle(usage.total_tokens());
+    }
+
+    fn settle(&mut self, used: u64) {
+        let reserved = std::mem::replace(&mut self.reserved, used);
+        if let Some(mut budget) = self.ticket.lane.budget() {
+            budget.settle(reserved, used, Instant::now());
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.has_begun {
+            self.settle(0);
+        }
+    }
+}
+
+/// A call in the queue, or with a place. Dropping it leaves the lane.
+struct Ticket {
+    lane: Arc<Lane>,
+    family: Arc<str>,
+    urgency: Urgency,
+    number: u64,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut queue = self.lane.queue();
+        if !queue.remove(&self.family, self.number) {
+            queue.release(self.urgency);
+        }
+        grant(&mut queue);
+    }
+}
+
+/// Gives the free places to those who are next.
+fn grant(queue: &mut Queue) {
+    while let Some(waiter) = queue.next() {
+        // One that gives up leaves by its ticket, which frees the place.
+        let _ = waiter.granted.send(());
+    }
 }
 
 impl Lane {
-    pub(crate) fn new(provider: Arc<dyn Provider>, in_flight_max: usize, silence_max: Duration) -> Self {
-        let in_flight_max = in_flight_max.max(1);
+    pub(crate) fn new(provider: Arc<dyn Provider>, limits: LaneLimits) -> Self {
         Self {
             served: Arc::new(ServedModels::new(Arc::clone(&provider))),
             is_unreachable: AtomicBool::new(false),
             has_answered: AtomicBool::new(false),
             provider,
-            calls: Arc::new(Semaphore::new(in_flight_max)),
-            summaries: Arc::new(Semaphore::new(in_flight_max.div_ceil(2))),
+            queue: Mutex::new(Queue::new(limits.in_flight_max.max(1))),
+            budget: limits
+                .tokens_per_minute
+                .map(|tokens| Mutex::new(TokenBudget::new(tokens.max(1), Instant::now()))),
             paused_until: Mutex::new(None),
-            silence_max,
+            silence_max: limits.silence_max,
         }
     }
 
-    /// Waits for a place, first come, first served. Dropping the future leaves the queue.
-    pub(crate) async fn enter(&self, purpose: Purpose) -> Place {
-        const OPEN: &str = "a lane's semaphores are never closed";
-        // The half first: a summary that waits for its half must not hold a place that a run could use.
-        let summary = match purpose {
-            Purpose::Summary => Some(Arc::clone(&self.summaries).acquire_owned().await.expect(OPEN)),
-            Purpose::Step => None,
-        };
-        let call = Arc::clone(&self.calls).acquire_owned().await.expect(OPEN);
-        loop {
-            let until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
-            match until.filter(|until| *until > Instant::now()) {
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => return Place { _call: call, _summary: summary },
-            }
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn budget(&self) -> Option<MutexGuard<'_, TokenBudget>> {
+        self.budget.as_ref().map(|budget| budget.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether there is a limit of tokens a minute.
+    pub(crate) fn counts_tokens(&self) -> bool {
+        self.budget.is_some()
+    }
+
+    /// Waits for a place, and until the call may begin. `tell` hears of it if the call has to wait: when that begins,
+    /// when its reason changes, and when it is over. Dropping the future leaves the queue.
+    pub(crate) async fn enter(self: &Arc<Self>, call: Call, mut tell: impl FnMut(Queued)) -> Place {
+        let began = Instant::now();
+        let mut waits = |position, reason| tell(Queued { position, waited: began.elapsed(), reason });
+        let mut reason = None;
+        let (sender, mut granted) = oneshot::channel();
+        let (ticket, position) = self.take_ticket(&call, sender);
+        if granted.try_recv().is_err() {
+            reason = Some(QueueReason::Places);
+            waits(position, QueueReason::Places);
+            granted.await.expect("the queue keeps who waits until it grants a place");
         }
+        let delay =
+            self.budget().map_or(Duration::ZERO, |mut budget| budget.reserve(call.tokens, Instant::now()));
+        let mut place = Place { ticket, reserved: call.tokens, has_begun: false };
+        if !delay.is_zero() {
+            reason = Some(QueueReason::Tokens);
+            waits(1, QueueReason::Tokens);
+            tokio::time::sleep(delay).await;
+        }
+        while let Some(until) = self.pause() {
+            reason = Some(QueueReason::Paused);
+            waits(1, QueueReason::Paused);
+            tokio::time::sleep_until(until).await;
+        }
+        if let Some(reason) = reason {
+            waits(0, reason);
+        }
+        place.has_begun = true;
+        place
+    }
+
+    /// Joins the queue. Gives the position in it.
+    fn take_ticket(self: &Arc<Self>, call: &Call, granted: oneshot::Sender<()>) -> (Ticket, usize) {
+        let mut queue = self.queue();
+        let (number, position) = queue.add(&call.family, call.urgency, granted);
+        grant(&mut queue);
+        drop(queue);
+        let ticket = Ticket {
+            lane: Arc::clone(self),
+            family: Arc::clone(&call.family),
+            urgency: call.urgency,
+            number,
+        };
+        (ticket, position)
+    }
+
+    /// Until when the provider asked everybody to wait, if that is not over.
+    fn pause(&self) -> Option<Instant> {
+        let until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.filter(|until| *until > Instant::now())
+    }
+
+    /// Somebody waits now for the summaries of this family.
+    pub(crate) fn promote(&self, family: &Arc<str>) {
+        let mut queue = self.queue();
+        queue.promote(family);
+        grant(&mut queue);
     }
 
     /// Waits for the next piece of an answer, but not for ever.

@@ -78,7 +78,7 @@ pub use bus::{Delivery, Filter, Subscription};
 pub use children::Child;
 pub use compaction::{BeforeCompact, CompactOptions, Compacted, CompactionProposal, CompactionReport};
 pub use error::{ConfigError, Error, MetadataError, Result};
-pub use event::{CallView, Delta, Event, EventKind, EventType, MessageView, Record, Role};
+pub use event::{CallView, Delta, Event, EventKind, EventType, MessageView, QueueReason, Record, Role};
 pub use fallback::Fallback;
 pub use hooks::input::{InputKind, InputVerdict, ProposedInput};
 pub use hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};

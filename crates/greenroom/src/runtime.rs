@@ -25,7 +25,7 @@ use crate::deps::{Clock, Deps, blocking};
 use crate::error::{BranchPointError, ConfigError, Error, Result};
 use crate::event::{self, Event};
 use crate::hooks::Hooks;
-use crate::lane::Lane;
+use crate::lane::{Lane, LaneLimits};
 use crate::learned::Learned;
 use crate::live::{Live, SettingsChange};
 use crate::message::{OpenReason, SupervisorMessage};
@@ -81,6 +81,7 @@ impl std::fmt::Debug for Runtime {
 pub struct RuntimeBuilder {
     providers: Vec<(Arc<dyn Provider>, Option<usize>)>,
     in_flight_max: Option<usize>,
+    tokens_per_minute: Option<u64>,
     store: Option<StoreChoice>,
     compaction: CompactionSettings,
     settings_by_model: BTreeMap<String, ModelSettings>,
@@ -127,6 +128,20 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn in_flight_max(mut self, calls: usize) -> Self {
         self.in_flight_max = Some(calls);
+        self
+    }
+
+    /// The most tokens a minute that each provider is sent and gives back, summaries with the rest; 0, the default: no
+    /// limit. A call begins when the limit leaves room for what it is expected to take, which is its context and its
+    /// output limit, and counts for what it used once it is answered. Calls that wait for that are told in `queue_update`.
+    ///
+    /// ```
+    /// use greenroom::prelude::*;
+    /// let builder = Runtime::builder().in_flight_max(32).tokens_per_minute(2_000_000);
+    /// ```
+    #[must_use]
+    pub fn tokens_per_minute(mut self, tokens: u64) -> Self {
+        self.tokens_per_minute = Some(tokens).filter(|tokens| *tokens > 0);
         self
     }
 
@@ -313,9 +328,13 @@ impl RuntimeBuilder {
         let silence_max = self.silence_max.unwrap_or(SILENCE_MAX);
         let mut lanes = HashMap::new();
         for (provider, own) in self.providers {
-            let max = own.or(self.in_flight_max).unwrap_or(IN_FLIGHT_MAX);
+            let limits = LaneLimits {
+                in_flight_max: own.or(self.in_flight_max).unwrap_or(IN_FLIGHT_MAX),
+                tokens_per_minute: self.tokens_per_minute,
+                silence_max,
+            };
             let name = provider.name().to_owned();
-            if lanes.insert(name.clone(), Arc::new(Lane::new(provider, max, silence_max))).is_some() {
+            if lanes.insert(name.clone(), Arc::new(Lane::new(provider, limits))).is_some() {
                 return Err(ConfigError::DuplicateProvider { name }.into());
             }
         }

@@ -32,6 +32,8 @@ pub(crate) struct SessionShared {
     /// opened first.
     ancestors: Mutex<Arc<[Arc<str>]>>,
     children: Mutex<Children>,
+    /// Whether somebody waits for what the session does: a run, a caller, or input.
+    is_awaited: AtomicBool,
     actor: Mutex<Option<ActorRef<SessionMail>>>,
     /// The definition that it works with; `None` until a program gives one.
     agent: Mutex<Option<Arc<Agent>>>,
@@ -109,6 +111,7 @@ impl SessionShared {
             parent,
             ancestors,
             children: Mutex::default(),
+            is_awaited: AtomicBool::new(false),
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
             run: Mutex::default(),
@@ -184,6 +187,21 @@ impl SessionShared {
     /// What it costs and may cost. Several accounts are changed by the [`Ledger`] alone.
     pub(crate) fn account(&self) -> MutexGuard<'_, Account> {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session above all that it is a sub-agent of, or itself: the sessions of one family take turns with others as one.
+    pub(crate) fn family(&self) -> Arc<str> {
+        self.ancestors().last().map_or_else(|| Arc::clone(&self.id), Arc::clone)
+    }
+
+    /// Whether somebody waits for what the session does.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::SeqCst)
+    }
+
+    /// Says whether somebody waits for what the session does. Gives whether nobody did before and somebody does now.
+    pub(crate) fn set_awaited(&self, is_awaited: bool) -> bool {
+        is_awaited & !self.is_awaited.swap(is_awaited, Ordering::SeqCst)
     }
 
     pub(crate) fn actor(&self) -> Option<ActorRef<SessionMail>> {

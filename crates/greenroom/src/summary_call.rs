@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use greenroom_kernel::size::{Estimator, message_tokens};
 use greenroom_kernel::{AssistantMessage, Failure, FailureClass, Message, Part, StopReason, summary};
 use greenroom_provider::{ModelSettings, ProviderError, Purpose, ReplyEvent, Request};
 use tracing::Span;
 
 use crate::deps::Deps;
+use crate::event::EventKind;
 use crate::hooks::model_call::{Decision, Finished, ModelHooks};
-use crate::lane::Lane;
+use crate::lane::{Call, Lane, Urgency};
 use crate::message::Summariser;
 use crate::shared::SessionShared;
 use crate::trace;
@@ -51,7 +53,7 @@ pub(crate) async fn ask(
         Decision::Ask(request) => {
             let span = trace::chat(parent, &*lane.provider, &request);
             let began = tokio::time::Instant::now();
-            let answer = answer(lane, session, &span, *request).await;
+            let answer = answer(lane, deps, shared, &span, *request).await;
             let took = began.elapsed();
             match &answer {
                 Ok(answer) => trace::answered(&span, session, Purpose::Summary, answer, took),
@@ -79,18 +81,31 @@ pub(crate) fn answered(provider: &str, model: &str, text: String) -> AssistantMe
 }
 
 async fn answer(
-    lane: &Lane,
-    session: &str,
+    lane: &Arc<Lane>,
+    deps: &Deps,
+    shared: &SessionShared,
     span: &Span,
     request: Request,
 ) -> Result<Box<AssistantMessage>, ProviderError> {
     let silent = |failure| ProviderError::new(failure, "");
     let asked = tokio::time::Instant::now();
-    let _place = lane.enter(Purpose::Summary).await;
-    trace::entered(span, session, asked.elapsed());
+    let texts = || request.messages.iter().map(|text| message_tokens(text, Estimator::Classes)).sum::<u64>();
+    let call = Call {
+        family: shared.family(),
+        urgency: if shared.is_awaited() { Urgency::Summary } else { Urgency::Background },
+        tokens: if lane.counts_tokens() {
+            texts() + request.settings.output_tokens_max.unwrap_or(0)
+        } else {
+            0
+        },
+    };
+    let tell = |queued| shared.publish(&deps.bus, EventKind::queue_update(lane, true, queued));
+    let mut place = lane.enter(call, tell).await;
+    trace::entered(span, &shared.id, asked.elapsed());
     let mut stream = lane.unless_silent(lane.provider.stream(request)).await.map_err(silent)??;
     while let Some(event) = lane.unless_silent(stream.next()).await.map_err(silent)? {
         if let ReplyEvent::Done(answer) = event? {
+            answer.usage.iter().for_each(|usage| place.used(usage));
             return Ok(answer);
         }
     }

@@ -445,6 +445,8 @@ impl AgentState {
         running.model = Some(cancel.clone().drop_guard());
         let (span, link) = (running.step_span.clone(), Arc::clone(&begin.link));
         let (definition, waiting) = (Arc::clone(&begin.agent), begin.waiting.clone());
+        let measured = running.measured.as_ref().map_or(0, |measured| measured.size.tokens);
+        let tokens = measured + request.settings.output_tokens_max.unwrap_or(0);
         let agent = myself.clone();
         let task = model_task::ModelTask {
             agent,
@@ -458,6 +460,7 @@ impl AgentState {
             span,
             definition,
             waiting,
+            tokens,
         };
         tokio::spawn(task.run(request));
     }

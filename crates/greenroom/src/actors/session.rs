@@ -554,6 +554,7 @@ impl SessionState {
 
     /// Whatever was handled: a session with nothing under way ends if it is to end, or goes on with what waits.
     async fn settle(&mut self) {
+        self.note_awaited();
         self.answer_repeats().await;
         if !self.is_idle() {
             return;
@@ -567,6 +568,16 @@ impl SessionState {
         }
         self.compact_if_requested();
         self.next_prompt().await;
+    }
+
+    /// Says to the lanes whether somebody waits for what is under way: a summary that nobody waits for lets others go first.
+    fn note_awaited(&self) {
+        let is_awaited =
+            self.run.is_some() || self.compaction.is_awaited() || !self.inbox.is_empty(&self.log);
+        if self.shared.set_awaited(is_awaited) && !self.compaction.is_idle() {
+            let family = self.shared.family();
+            self.deps.lanes.values().for_each(|lane| lane.promote(&family));
+        }
     }
 
     /// Ends in order: the run is interrupted, and the log is whole.

@@ -90,6 +90,13 @@ pub(crate) fn all() -> Vec<EventKind> {
         EventKind::InputQueued { entry_id, delivery: Delivery::FollowUp },
         EventKind::Retry { compaction: None, attempt: 1, delay_ms: 500, failure: failure() },
         EventKind::Retry { compaction: Some(EntryId(7)), attempt: 2, delay_ms: 0, failure: failure() },
+        EventKind::QueueUpdate {
+            provider: "local".into(),
+            is_summary: false,
+            reason: QueueReason::Places,
+            position: 3,
+            waited_ms: 0,
+        },
         EventKind::Fallback { provider: "local".into(), model: "qwen3".into(), failure: failure() },
         EventKind::Hook {
             hook: HookPoint::BeforeTool,

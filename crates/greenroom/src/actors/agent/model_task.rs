@@ -15,7 +15,7 @@ use crate::agent::Agent;
 use crate::deps::{Deps, model_info};
 use crate::event::{Delta, EventKind};
 use crate::hooks::model_call::{Decision, Finished, ModelHooks};
-use crate::lane::Lane;
+use crate::lane::{Call, Lane, Urgency};
 use crate::message::{AgentMessage, ModelOutcome, RunAttempt};
 use crate::run_link::RunLink;
 use crate::shared::SessionShared;
@@ -41,6 +41,8 @@ pub(super) struct ModelTask {
     pub(super) definition: Arc<Agent>,
     /// Who waits for the hooks.
     pub(super) waiting: Chain,
+    /// How many tokens the call will take, as far as that is known.
+    pub(super) tokens: u64,
 }
 
 impl ModelTask {
@@ -185,7 +187,9 @@ impl ModelTask {
         let estimate = self.estimate(&request);
         self.deps.ledger.reserve(&self.shared, estimate).await.map_err(NoAnswer::OverBudget)?;
         let asked = tokio::time::Instant::now();
-        let _place = self.lane.enter(Purpose::Step).await;
+        let call = Call { family: self.shared.family(), urgency: Urgency::Step, tokens: self.tokens };
+        let tell = |queued| self.publish(EventKind::queue_update(&self.lane, false, queued));
+        let mut place = self.lane.enter(call, tell).await;
         trace::entered(span, &self.shared.id, asked.elapsed());
         // Others may have spent while this call waited for its place.
         if let Some(reason) = self.deps.purse.used_up(self.deps.now_ms()) {
@@ -200,7 +204,10 @@ impl ModelTask {
                 self.publish(EventKind::MessageStart);
             }
             let delta = match event {
-                ReplyEvent::Done(answer) => return Ok(answer),
+                ReplyEvent::Done(answer) => {
+                    answer.usage.iter().for_each(|usage| place.used(usage));
+                    return Ok(answer);
+                }
                 ReplyEvent::Text(text) => {
                     match partial.content.last_mut() {
                         Some(Part::Text(said)) => said.push_str(&text),

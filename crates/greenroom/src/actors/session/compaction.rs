@@ -288,6 +288,7 @@ impl SessionState {
     /// Lets the compactor go on with what has begun.
     pub(super) async fn order(&mut self, order: CompactionOrder) {
         let id = order.id;
+        self.note_awaited();
         match self.compactor().await {
             Ok(compactor) => {
                 let _ = compactor.cast(CompactorMessage::Begin(Box::new(order)));

@@ -99,6 +99,13 @@ impl OpenCompaction {
         self.open.is_none()
     }
 
+    /// Whether somebody waits for the compaction that is open: a run or a caller.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.request().is_some_and(|request| {
+            request.run.is_some() || request.reply.is_some() || request.branch_to.is_some()
+        })
+    }
+
     fn request(&self) -> Option<&CompactionRequest> {
         self.open.as_ref().map(|open| match open {
             Open::Measuring { request, .. } | Open::Running { request, .. } => request,

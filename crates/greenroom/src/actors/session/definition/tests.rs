@@ -19,6 +19,7 @@ use super::*;
 use crate::bus::Bus;
 use crate::deps::Clock;
 use crate::hooks::Hooks;
+use crate::lane::LaneLimits;
 use crate::learned::Learned;
 
 /// A provider that is never asked.
@@ -50,7 +51,8 @@ fn deps() -> Deps {
     let store = Store::memory();
     let lanes = [("openai", None), ("other", Some(500))].map(|(name, output_tokens_max)| {
         let provider = Arc::new(Silent { name, output_tokens_max });
-        (name.to_owned(), Arc::new(Lane::new(provider, 1, Duration::ZERO)))
+        let limits = LaneLimits { in_flight_max: 1, tokens_per_minute: None, silence_max: Duration::ZERO };
+        (name.to_owned(), Arc::new(Lane::new(provider, limits)))
     });
     Deps {
         live: None,

@@ -1,0 +1,51 @@
+//! How long calls wait for tokens.
+
+use super::*;
+
+/// A budget of a hundred tokens a second, and the seconds since it was made.
+struct Timed {
+    budget: TokenBudget,
+    now: Instant,
+}
+
+impl Timed {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { budget: TokenBudget::new(6_000, now), now }
+    }
+
+    #[track_caller]
+    fn waits(&mut self, tokens: u64, seconds: u64) {
+        assert_eq!(self.budget.reserve(tokens, self.now), Duration::from_secs(seconds));
+    }
+}
+
+#[test]
+fn calls_wait_until_the_minute_has_room() {
+    let mut timed = Timed::new();
+    timed.waits(4_000, 0);
+    timed.waits(2_000, 0);
+    // Who comes later waits for who came before too.
+    timed.waits(1_000, 10);
+    timed.waits(1_000, 20);
+    timed.now += Duration::from_secs(80);
+    timed.waits(6_000, 0);
+    timed.waits(100, 1);
+}
+
+#[test]
+fn what_was_not_used_is_given_back() {
+    let mut timed = Timed::new();
+    timed.waits(6_000, 0);
+    timed.budget.settle(6_000, 1_000, timed.now);
+    timed.waits(5_000, 0);
+    timed.budget.settle(5_000, 6_000, timed.now);
+    timed.waits(100, 11);
+}
+
+#[test]
+fn a_call_larger_than_a_minute_begins_when_nothing_else_counts() {
+    let mut timed = Timed::new();
+    timed.waits(60_000, 0);
+    timed.waits(6_000, 600);
+}

@@ -1,0 +1,197 @@
+//! Who gets the next place in a lane.
+//!
+//! Invariants: places go round the families of sessions that wait, one call each, so that a session with many calls
+//! (its sub-agents' are its own) delays each other family by one call at most; a summary that nobody waits for gets a place only
+//! where nobody else wants one and another stays free; summaries hold at most half of the places.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+#[cfg(test)]
+mod tests;
+
+/// How urgent a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Urgency {
+    /// A run's step.
+    Step,
+    /// A summary that a run or a caller waits for.
+    Summary,
+    /// A summary that nobody waits for.
+    Background,
+}
+
+/// A call that waits for a place.
+pub(super) struct Waiter {
+    pub(super) number: u64,
+    /// Told when it has its place.
+    pub(super) granted: oneshot::Sender<()>,
+}
+
+/// The places of a lane, and who waits for them.
+pub(super) struct Queue {
+    places: usize,
+    taken: usize,
+    taken_by_summaries: usize,
+    steps: Rounds,
+    summaries: Rounds,
+    background: Rounds,
+    /// The number of the newest waiter: who came first has the lower one.
+    newest: u64,
+}
+
+/// Waiters of one urgency, by family.
+#[derive(Default)]
+struct Rounds {
+    /// The families that have waiters, in the order in which they come next.
+    order: VecDeque<Arc<str>>,
+    waiting: HashMap<Arc<str>, VecDeque<Waiter>>,
+    count: usize,
+}
+
+impl Queue {
+    pub(super) fn new(places: usize) -> Self {
+        Self {
+            places,
+            taken: 0,
+            taken_by_summaries: 0,
+            steps: Rounds::default(),
+            summaries: Rounds::default(),
+            background: Rounds::default(),
+            newest: 0,
+        }
+    }
+
+    /// Adds a waiter. Gives its number, and its position: 1 is next.
+    pub(super) fn add(
+        &mut self,
+        family: &Arc<str>,
+        urgency: Urgency,
+        granted: oneshot::Sender<()>,
+    ) -> (u64, usize) {
+        self.newest += 1;
+        let number = self.newest;
+        let position = self.rounds(urgency).add(family, Waiter { number, granted });
+        let before = match urgency {
+            Urgency::Step => self.summaries.order.len(),
+            Urgency::Summary => self.steps.order.len(),
+            Urgency::Background => self.steps.count + self.summaries.count,
+        };
+        (number, before + position)
+    }
+
+    /// Who gets a place now, if anybody does: it is taken for that one.
+    pub(super) fn next(&mut self) -> Option<Waiter> {
+        let urgency = self.next_urgency()?;
+        let waiter = self.rounds(urgency).next()?;
+        self.taken += 1;
+        self.taken_by_summaries += usize::from(urgency != Urgency::Step);
+        Some(waiter)
+    }
+
+    fn next_urgency(&self) -> Option<Urgency> {
+        if self.taken >= self.places {
+            return None;
+        }
+        let is_half_free = self.taken_by_summaries < self.places.div_ceil(2);
+        let step = self.steps.first();
+        let summary = self.summaries.first().filter(|_| is_half_free);
+        match (step, summary) {
+            (Some(step), Some(summary)) if summary < step => Some(Urgency::Summary),
+            (Some(_), _) => Some(Urgency::Step),
+            (None, Some(_)) => Some(Urgency::Summary),
+            (None, None) => {
+                let one_stays_free = self.taken + 1 < self.places || self.places == 1;
+                let is_wanted = self.background.first().is_some() && self.summaries.first().is_none();
+                (is_wanted && is_half_free && one_stays_free).then_some(Urgency::Background)
+            }
+        }
+    }
+
+    /// A place is free again.
+    pub(super) fn release(&mut self, urgency: Urgency) {
+        self.taken -= 1;
+        self.taken_by_summaries -= usize::from(urgency != Urgency::Step);
+    }
+
+    /// Takes a waiter out. Gives whether it was still there.
+    pub(super) fn remove(&mut self, family: &Arc<str>, number: u64) -> bool {
+        // A summary in the background may have become one that somebody waits for.
+        [Urgency::Step, Urgency::Summary, Urgency::Background]
+            .into_iter()
+            .any(|urgency| self.rounds(urgency).remove(family, number))
+    }
+
+    /// Somebody waits now for the summaries of a family.
+    pub(super) fn promote(&mut self, family: &Arc<str>) {
+        while let Some(waiter) = self.background.take_first(family) {
+            self.summaries.add(family, waiter);
+        }
+    }
+
+    fn rounds(&mut self, urgency: Urgency) -> &mut Rounds {
+        match urgency {
+            Urgency::Step => &mut self.steps,
+            Urgency::Summary => &mut self.summaries,
+            Urgency::Background => &mut self.background,
+        }
+    }
+}
+
+impl Rounds {
+    /// Adds a waiter behind its family's others. Gives its position among those of this urgency.
+    fn add(&mut self, family: &Arc<str>, waiter: Waiter) -> usize {
+        self.count += 1;
+        let own = self.waiting.entry(Arc::clone(family)).or_default();
+        own.push_back(waiter);
+        if own.len() > 1 {
+            return self.count;
+        }
+        self.order.push_back(Arc::clone(family));
+        // Each family before it has one call before it.
+        self.order.len()
+    }
+
+    /// The number of who is next.
+    fn first(&self) -> Option<u64> {
+        let own = self.waiting.get(self.order.front()?)?;
+        own.front().map(|waiter| waiter.number)
+    }
+
+    /// Takes who is next; its family goes to the end.
+    fn next(&mut self) -> Option<Waiter> {
+        let family = self.order.pop_front()?;
+        let own = self.waiting.get_mut(&family)?;
+        let waiter = own.pop_front();
+        if own.is_empty() {
+            self.waiting.remove(&family);
+        } else {
+            self.order.push_back(family);
+        }
+        self.count -= 1;
+        waiter
+    }
+
+    fn take_first(&mut self, family: &Arc<str>) -> Option<Waiter> {
+        let number = self.waiting.get(family)?.front()?.number;
+        self.take(family, number)
+    }
+
+    fn remove(&mut self, family: &Arc<str>, number: u64) -> bool {
+        self.take(family, number).is_some()
+    }
+
+    fn take(&mut self, family: &Arc<str>, number: u64) -> Option<Waiter> {
+        let own = self.waiting.get_mut(family)?;
+        let place = own.iter().position(|waiter| waiter.number == number)?;
+        let waiter = own.remove(place);
+        if own.is_empty() {
+            self.waiting.remove(family);
+            self.order.retain(|other| other != family);
+        }
+        self.count -= 1;
+        waiter
+    }
+}
