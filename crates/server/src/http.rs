@@ -8,6 +8,8 @@
 //! | `DELETE /sessions/{id}` | it is gone, and so are its bytes |
 //! | `POST /sessions/{id}/prompt` `{text}` | the reply |
 //! | `POST /sessions/{id}/compact` `{focus?, keep_recent?, force?}` | how the compaction ended |
+//! | `GET /questions`, `GET /sessions/{id}/questions` | the questions that wait for a person, of all sessions or of one |
+//! | `POST /sessions/{id}/answer` `{question_id, value, by?}` | the question is answered, and the run goes on |
 //! | `POST /sessions/{id}/abort` | the current run is interrupted |
 //!
 //! Invariants: every route wants the bearer token, at one of our own names, and no web page is let in (`guard`); a
@@ -28,7 +30,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use greenroom::store::StoreError;
-use greenroom::{Agent, CompactOptions, Error, ModelSettings, Runtime, SessionHandle};
+use greenroom::{Agent, CompactOptions, EntryId, Error, ModelSettings, Runtime, SessionHandle};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -145,6 +147,9 @@ impl HttpServer {
             .route("/sessions/{id}/prompt", post(prompt))
             .route("/sessions/{id}/compact", post(compact))
             .route("/sessions/{id}/abort", post(abort))
+            .route("/questions", get(all_questions))
+            .route("/sessions/{id}/questions", get(questions))
+            .route("/sessions/{id}/answer", post(give_answer))
             .fallback(no_such_route)
             .method_not_allowed_fallback(no_such_method)
             .layer(from_fn_with_state(Arc::clone(&shared), let_in))
@@ -249,6 +254,15 @@ struct Compact {
     force: bool,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenAnswer {
+    question_id: EntryId,
+    value: Value,
+    /// Who answers: a name for the log.
+    by: Option<String>,
+}
+
 /// A session's id in the path.
 struct SessionId(String);
 
@@ -332,6 +346,31 @@ async fn abort(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> A
     Ok(answer(&json!({ "session_id": id })))
 }
 
+async fn all_questions(State(shared): State<Arc<Shared>>) -> Answer {
+    let questions = shared.runtime.questions().await.map_err(refused)?;
+    Ok(answer(&json!({ "questions": questions })))
+}
+
+async fn questions(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Answer {
+    let session = shared.runtime.session(&id).await.map_err(refused)?;
+    let questions = session.questions().await.map_err(refused)?;
+    Ok(answer(&json!({ "questions": questions })))
+}
+
+async fn give_answer(
+    State(shared): State<Arc<Shared>>,
+    SessionId(id): SessionId,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answer {
+    let GivenAnswer { question_id, value, by } = read(&headers, &body)?;
+    let mut given = greenroom::Answer::from(value);
+    given.by = by;
+    // The run that waits goes on with this agent.
+    known(&shared, &id).await?.answer(question_id, given).await.map_err(refused)?;
+    Ok(answer(&json!({ "session_id": id, "question_id": question_id })))
+}
+
 async fn open(shared: &Shared, id: &str) -> Result<SessionHandle, Refusal> {
     shared.runtime.open(id, Arc::clone(&shared.agent)).await.map_err(refused)
 }
@@ -374,10 +413,15 @@ fn refused(error: Error) -> Refusal {
     let (status, class) = match &error {
         Error::Model(failure) => (StatusCode::BAD_GATEWAY, failure.class.as_str()),
         Error::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "other"),
-        Error::NotIdle { .. } | Error::DuplicateKey { .. } | Error::Aborted | Error::Stopped { .. } => {
-            (StatusCode::CONFLICT, "other")
+        Error::NotIdle { .. }
+        | Error::DuplicateKey { .. }
+        | Error::Aborted
+        | Error::Stopped { .. }
+        | Error::Waiting { .. }
+        | Error::QuestionClosed { .. } => (StatusCode::CONFLICT, "other"),
+        Error::NoSession { .. } | Error::Deleted { .. } | Error::NoQuestion { .. } => {
+            (StatusCode::NOT_FOUND, "other")
         }
-        Error::NoSession { .. } | Error::Deleted { .. } => (StatusCode::NOT_FOUND, "other"),
         error if error.is_invalid_request() => (StatusCode::BAD_REQUEST, "other"),
         Error::Closed => (StatusCode::SERVICE_UNAVAILABLE, "other"),
         Error::Store(store) => (store_status(store), "other"),

@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0 over two byte streams, one message a line.
 //!
 //! Methods: `session/start`, `session/prompt`, `session/compact`, `session/list`, `session/branch`,
-//! `session/delete`, `agent/state`, `agent/abort`. A request for work is answered when the work is taken on (a prompt: when it is
+//! `session/delete`, `session/questions`, `session/answer`, `agent/state`, `agent/abort`. A request for work is answered when the work is taken on (a prompt: when it is
 //! durable); what comes of it arrives as notifications: `event` for every event of the started sessions,
 //! `session/prompt_result` and `session/compact_result`, which name their request.
 //!
@@ -15,7 +15,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use greenroom::kernel::EntryId;
-use greenroom::{Agent, CompactOptions, Error, Filter, ModelSettings, Runtime, SessionHandle, State, Status};
+use greenroom::{
+    Agent, Answer, CompactOptions, Error, Filter, ModelSettings, Runtime, SessionHandle, State, Status,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -76,6 +78,23 @@ struct Branch {
 #[serde(deny_unknown_fields)]
 struct Named {
     session_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Questions {
+    /// The session; without it, all sessions.
+    session_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenAnswer {
+    session_id: String,
+    question_id: EntryId,
+    value: Value,
+    /// Who answers: a name for the log.
+    by: Option<String>,
 }
 
 /// What a request is answered with.
@@ -243,6 +262,22 @@ impl Server {
                 let Branch { session_id, entry_id } = call.params()?;
                 self.known(&session_id).await?.handle.branch(entry_id).await?;
                 json!({ "session_id": session_id })
+            }
+            "session/questions" => {
+                let Questions { session_id } = call.params()?;
+                let questions = match session_id {
+                    Some(id) => self.runtime.session(&id).await?.questions().await?,
+                    None => self.runtime.questions().await?,
+                };
+                json!({ "questions": questions })
+            }
+            "session/answer" => {
+                let GivenAnswer { session_id, question_id, value, by } = call.params()?;
+                let mut answer = Answer::from(value);
+                answer.by = by;
+                // The run that waits goes on with this agent.
+                self.known(&session_id).await?.handle.answer(question_id, answer).await?;
+                json!({ "session_id": session_id, "question_id": question_id })
             }
             "session/delete" => {
                 let Named { session_id } = call.params()?;
