@@ -33,6 +33,7 @@ mod live;
 mod pairs;
 /// Every prompt that we write, as a provider gets it.
 mod prompts;
+mod questions;
 /// A prompt as a request: typed, timed, streamed.
 mod requests;
 /// A run from the prompt to the reply: tools, steers, aborts, typed answers.

@@ -44,7 +44,6 @@ mod picture;
 mod terminal;
 mod text;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -126,7 +125,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Tree(args) => tree::run(global, args).await,
         Command::Resume(args) => chat::resume(global, args).await,
         Command::Compact(args) => compact::run(global, args).await,
-        Command::Completions(args) => completions(args),
+        Command::Completions(args) => completions(global, args),
         Command::Plan(args) => plan::run(global, args).await,
         Command::Import(args) => import::run(global, args).await,
         Command::Export(args) => export::run(global, args).await,
@@ -141,12 +140,10 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
 }
 
 /// Prints a shell's completions: a script, so to the byte.
-fn completions(args: &options::CompletionsArgs) -> anyhow::Result<u8> {
+fn completions(global: &options::Global, args: &options::CompletionsArgs) -> anyhow::Result<u8> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Options::command(), "greenroom", &mut script);
-    let mut out = std::io::stdout().lock();
-    out.write_all(&script)?;
-    out.flush()?;
+    terminal::Screen::stdout(global.color).script(&script)?;
     Ok(0)
 }
 

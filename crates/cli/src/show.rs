@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use anyhow::Result;
-use greenroom::Compacted;
+use greenroom::{Compacted, QuestionEnd};
 
 use greenroom::kernel::entry::{ChildStage, CompactionOutcome, Entry, EntryId, EntryKind};
 use greenroom::kernel::path::path_to;
@@ -311,6 +311,19 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
                 mark(screen, Style::Red, &format!("the run was stopped: {reason}"))
             }
         },
+        EntryKind::Question(asked) => {
+            mark(screen, Style::Yellow, &format!("question {}: {}", entry.id, asked.question.text))
+        }
+        EntryKind::QuestionEnded { question, end } => match end {
+            QuestionEnd::Answered(answer) => {
+                let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+                mark(screen, Style::Yellow, &format!("question {question} was answered{by}: {answer}"))
+            }
+            QuestionEnd::Expired => mark(screen, Style::Yellow, &format!("question {question} has expired")),
+            QuestionEnd::Withdrawn => {
+                mark(screen, Style::Yellow, &format!("question {question} was withdrawn"))
+            }
+        },
         EntryKind::Pin { entry, pinned } => mark(
             screen,
             Style::Dim,
@@ -332,6 +345,7 @@ fn show_entry(screen: &mut Screen, entry: &Arc<Entry>, results: &HashMap<&str, &
         | EntryKind::Prune(_)
         | EntryKind::WholeResult { .. }
         | EntryKind::Metadata(_)
+        | EntryKind::CallStarted { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::Label { .. }
         | EntryKind::Note { .. }

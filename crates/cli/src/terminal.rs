@@ -173,6 +173,13 @@ impl Screen {
         self.write(&out)
     }
 
+    /// Writes a program of our own making, to the byte.
+    pub(crate) fn script(&mut self, script: &[u8]) -> io::Result<()> {
+        let mut out = self.start_line();
+        out.push_str(&String::from_utf8_lossy(script));
+        self.write(&out)
+    }
+
     /// Draws the live line anew. Where nobody watches, it does nothing.
     pub(crate) fn live(&mut self, line: impl Into<Line>) -> io::Result<()> {
         if !self.is_terminal {

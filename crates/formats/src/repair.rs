@@ -283,6 +283,9 @@ impl<'a> Repair<'a> {
             | EntryKind::Metadata(_)
             | EntryKind::Child(_)
             | EntryKind::HandOff(_)
+            | EntryKind::Question(_)
+            | EntryKind::QuestionEnded { .. }
+            | EntryKind::CallStarted { .. }
             | EntryKind::CompactionStarted(_)
             | EntryKind::CompactionEnded(_)
             | EntryKind::RunEnded { .. } => {}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::entry::{EntryId, RunOutcome};
 use greenroom_kernel::plan::NothingToCompact;
+use greenroom_kernel::question::QuestionEnd;
 use greenroom_kernel::settings::SettingsError;
 use greenroom_kernel::{Failure, FailureClass};
 use greenroom_provider::{OptionsError, SettingError};
@@ -173,6 +174,42 @@ pub enum Error {
     ChildEnded {
         /// The agent's session.
         session: String,
+    },
+    /// The session's run waits for a person's answer. It goes on when the question is answered, or expires; after the
+    /// program was started again, as soon as the session is open.
+    #[error("session {session} waits for the answer to a question; `questions` lists it")]
+    Waiting {
+        /// The session's id.
+        session: String,
+    },
+    /// The session asks nothing under this id.
+    #[error("session {session} has no question {question}; `questions` lists the open ones")]
+    NoQuestion {
+        /// The session's id.
+        session: String,
+        /// The id that was named.
+        question: EntryId,
+    },
+    /// The question has ended: it was answered, expired or was withdrawn. Nothing was changed. A question is answered
+    /// once: the same answer, given again, gets this too, with the answer that counts.
+    #[error("question {question} of session {session} is closed: {}", how_ended(.end.as_deref()))]
+    QuestionClosed {
+        /// The session's id.
+        session: String,
+        /// The question's id.
+        question: EntryId,
+        /// How it ended; `None` where its call ended long ago.
+        end: Option<Box<QuestionEnd>>,
+    },
+    /// The answer does not fit the question, which stays open.
+    #[error("this is no answer to question {question} of session {session}: {reason}")]
+    AnswerMisfit {
+        /// The session's id.
+        session: String,
+        /// The question's id.
+        question: EntryId,
+        /// What is wrong with the answer, and what would fit.
+        reason: String,
     },
     /// Agents called agents too deep.
     #[error("agents may call agents at most {depth_max} deep")]
@@ -434,6 +471,10 @@ impl Error {
             | Self::NoAgent { .. }
             | Self::Withdrawn { .. }
             | Self::Metadata(_)
+            | Self::Waiting { .. }
+            | Self::NoQuestion { .. }
+            | Self::QuestionClosed { .. }
+            | Self::AnswerMisfit { .. }
             | Self::TooDeep { .. }
             | Self::TooManySubAgents { .. }
             | Self::ChildEnded { .. }
@@ -465,6 +506,9 @@ impl Error {
             | Self::Deleted { .. }
             | Self::NoAgent { .. }
             | Self::Metadata(_)
+            | Self::NoQuestion { .. }
+            | Self::QuestionClosed { .. }
+            | Self::AnswerMisfit { .. }
             | Self::TooDeep { .. }
             | Self::TooManySubAgents { .. }
             | Self::ChildEnded { .. }
@@ -479,6 +523,7 @@ impl Error {
             | Self::Interrupted { .. }
             | Self::Busy { .. }
             | Self::NotIdle { .. }
+            | Self::Waiting { .. }
             | Self::Output { .. }
             | Self::Rejected { .. }
             | Self::SessionFailed { .. }
@@ -498,6 +543,15 @@ impl Error {
 
     pub(crate) fn internal(what: &'static str, reason: &impl ToString) -> Self {
         Self::Internal { what, reason: reason.to_string() }
+    }
+}
+
+fn how_ended(end: Option<&QuestionEnd>) -> String {
+    match end {
+        None => "its call has ended".to_owned(),
+        Some(QuestionEnd::Answered(answer)) => format!("it was answered with {:?}", answer.to_string()),
+        Some(QuestionEnd::Expired) => "it has expired".to_owned(),
+        Some(QuestionEnd::Withdrawn) => "it was withdrawn".to_owned(),
     }
 }
 

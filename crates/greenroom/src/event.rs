@@ -9,6 +9,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use greenroom_kernel::entry::{ChildRecord, ChildStage, Delivery, HandOff, Metadata, Sees, Spender, Trigger};
+use greenroom_kernel::question::{Asker, Question, QuestionEnd};
 use greenroom_kernel::usage::ContextUsage;
 use greenroom_kernel::{
     Block, Entry, EntryId, EntryKind, Failure, Message, Part, RunId, RunOutcome, StopReason, ToolCall,
@@ -226,6 +227,32 @@ pub enum EventKind {
         /// When the input will join the conversation.
         delivery: Delivery,
     },
+    /// A tool, or a hook before its call, asks a person, and waits for the answer:
+    /// [`SessionHandle::answer`](crate::SessionHandle::answer). Durable.
+    QuestionAsked {
+        /// The question's id: its entry.
+        entry_id: EntryId,
+        /// The call.
+        call_id: String,
+        /// The name of the tool that is called.
+        tool: String,
+        /// Who asks.
+        asker: Asker,
+        /// The question: in JSON `text`, `details`, and `kind` with its fields.
+        #[serde(flatten)]
+        question: Question,
+        /// When it expires, in unix milliseconds; absent where it stays open as long as its call.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expires_at_ms: Option<u64>,
+    },
+    /// A question was answered, expired or was withdrawn; exactly one for every question. Durable.
+    QuestionEnded {
+        /// The question's id.
+        question: EntryId,
+        /// How it ended: in JSON `outcome`, and of an answer `value` and `by`.
+        #[serde(flatten)]
+        end: QuestionEnd,
+    },
     /// A record that has no event of its own. Durable.
     Recorded {
         /// Its entry.
@@ -342,6 +369,8 @@ impl EventKind {
             Self::ResultsPruned { .. } => EventType::ResultsPruned,
             Self::CompactionUndone { .. } => EventType::CompactionUndone,
             Self::InputQueued { .. } => EventType::InputQueued,
+            Self::QuestionAsked { .. } => EventType::QuestionAsked,
+            Self::QuestionEnded { .. } => EventType::QuestionEnded,
             Self::Recorded { .. } => EventType::Recorded,
             Self::Retry { .. } => EventType::Retry,
             Self::QueueUpdate { .. } => EventType::QueueUpdate,
@@ -372,6 +401,8 @@ impl EventKind {
             Self::InstructionsChanged { text, .. } => text.len(),
             Self::Hook { detail, .. } => detail.as_ref().map_or(0, String::len),
             Self::Recorded { record: Record::Note { data, .. }, .. } => data.len(),
+            Self::QuestionAsked { question, .. } => question.weight(),
+            Self::QuestionEnded { end: QuestionEnd::Answered(answer), .. } => answer.weight(),
             Self::RunStart
             | Self::StepStart { .. }
             | Self::StepEnd { .. }
@@ -389,6 +420,7 @@ impl EventKind {
             | Self::ResultsPruned { .. }
             | Self::CompactionUndone { .. }
             | Self::InputQueued { .. }
+            | Self::QuestionEnded { end: QuestionEnd::Expired | QuestionEnd::Withdrawn, .. }
             | Self::Recorded { .. }
             | Self::Retry { .. }
             | Self::QueueUpdate { .. }
@@ -449,6 +481,10 @@ names! {
         CompactionUndone = "compaction_undone",
         /// See [`EventKind::InputQueued`].
         InputQueued = "input_queued",
+        /// See [`EventKind::QuestionAsked`].
+        QuestionAsked = "question_asked",
+        /// See [`EventKind::QuestionEnded`].
+        QuestionEnded = "question_ended",
         /// See [`EventKind::Recorded`].
         Recorded = "recorded",
         /// See [`EventKind::Retry`].
@@ -556,6 +592,11 @@ pub enum Record {
     /// The whole of a tool result that was too large for the context was kept.
     WholeResult {
         /// The call that it answers.
+        call_id: String,
+    },
+    /// The tool of a call begins, after a hook before the call had asked a person.
+    CallStarted {
+        /// The call.
         call_id: String,
     },
     /// The session's title was set.
@@ -762,6 +803,18 @@ fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, e
         EntryKind::Child(child) => of_child(entry_id, child),
         EntryKind::HandOff(HandOff { from, to, sees }) => {
             EventKind::HandOff { from: from.clone(), to: to.clone(), sees: *sees }
+        }
+        EntryKind::CallStarted { call_id } => recorded(Record::CallStarted { call_id: call_id.clone() }),
+        EntryKind::Question(asked) => EventKind::QuestionAsked {
+            entry_id,
+            call_id: asked.call_id.clone(),
+            tool: asked.tool.clone(),
+            asker: asked.asker,
+            question: asked.question.clone(),
+            expires_at_ms: asked.expires_at_ms,
+        },
+        EntryKind::QuestionEnded { question, end } => {
+            EventKind::QuestionEnded { question: *question, end: end.clone() }
         }
         EntryKind::Metadata(Metadata::Title { title }) => recorded(Record::Title { title: title.clone() }),
         EntryKind::Metadata(Metadata::Label { name, value }) => {

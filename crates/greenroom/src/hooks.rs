@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::compacting::HookDecision;
-use greenroom_tools::panic_text;
+use greenroom_tools::{Pauses, panic_text};
 
 use crate::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
 use crate::names::names;
@@ -155,17 +155,32 @@ impl Hooks {
     }
 }
 
+/// How long a hook may take, and what that time stands still for.
+pub(crate) struct TimeLimit {
+    pub(crate) timeout: Duration,
+    pub(crate) pauses: Pauses,
+}
+
+impl From<Duration> for TimeLimit {
+    fn from(timeout: Duration) -> Self {
+        Self { timeout, pauses: Pauses::default() }
+    }
+}
+
 /// Runs a hook, for which these sessions wait. The error says why it gave nothing.
 pub(crate) async fn guarded<T>(
     waiting: &Chain,
-    timeout: Duration,
+    limit: impl Into<TimeLimit>,
     hook: impl FnOnce() -> BoxFuture<'static, T>,
 ) -> Result<T, String> {
+    let TimeLimit { timeout, pauses } = limit.into();
     let call = waiting.clone().scope(async { hook().await });
-    match tokio::time::timeout(timeout, AssertUnwindSafe(call).catch_unwind()).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(panic)) => Err(format!("it panicked: {}", panic_text(&*panic))),
-        Err(_) => Err(format!("it took longer than {timeout:?}")),
+    tokio::select! {
+        biased;
+        ended = AssertUnwindSafe(call).catch_unwind() => {
+            ended.map_err(|panic| format!("it panicked: {}", panic_text(&*panic)))
+        }
+        () = pauses.sleep(timeout) => Err(format!("it took longer than {timeout:?}")),
     }
 }
 

@@ -54,6 +54,7 @@ mod output;
 mod pairs;
 mod partial_json;
 pub mod prompt;
+pub mod questions;
 mod recall;
 mod restarts;
 pub mod resume;
@@ -88,6 +89,7 @@ pub use instructions::InstructionsContext;
 pub use live::{LiveSettings, SettingsChange};
 pub use models::{FactSource, KnownModel, Models};
 pub use prompt::{AbortHandle, Prompt, Reply, Run, RunRequest, SentInput, Typed};
+pub use questions::PendingQuestion;
 pub use resume::{ResumeAll, Resumed};
 pub use run_stream::{RunItem, RunStream, TextPiece};
 pub use runtime::{Runtime, RuntimeBuilder};
@@ -99,12 +101,13 @@ pub use validate::{ProposedAnswer, Rejection};
 
 pub use greenroom_kernel::compacting::Supplied;
 pub use greenroom_kernel::entry::CompactionOutcome;
+pub use greenroom_kernel::question::{Answer, Asker, Question, QuestionEnd, QuestionKind};
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FailureClass, Image, ImageError, RunId, RunOutcome};
 pub use greenroom_provider::{ModelSettings, Purpose, ReasoningEffort, Request, ToolChoice};
 
 pub use greenroom_tools::{
-    AppState, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
+    AppState, AskError, FunctionTool, MissingState, Registry, Tool, ToolContext, ToolError, ToolOutput, tool,
 };
 
 pub use greenroom_kernel::context_usage::{ContextUsage, WindowSource};
@@ -140,8 +143,9 @@ pub use greenroom_tools as tools;
 pub mod prelude {
     pub use crate::{
         Agent, Child, CompactOptions, CompactionOutcome, CompactionSettings, Delivery, Error, Event,
-        EventKind, EventType, Filter, Image, ModelSettings, Prompt, ReasoningEffort, Reply, Result, Role,
-        Run, RunItem, RunLimits, RunOutcome, Runtime, SessionHandle, Status, ToolChoice, Typed, sub_agent,
+        EventKind, EventType, Filter, Image, ModelSettings, Prompt, Question, ReasoningEffort, Reply, Result,
+        Role, Run, RunItem, RunLimits, RunOutcome, Runtime, SessionHandle, Status, ToolChoice, Typed,
+        sub_agent,
     };
     pub use greenroom_tools::{ToolContext, ToolError, ToolOutput, builtin, tool};
     pub use schemars::JsonSchema;

@@ -11,12 +11,14 @@ use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId,
     EntryKind, Metadata, RunOutcome, Spender, Spent,
 };
-use greenroom_kernel::message::{Block, Message, ToolResult, blocks_text};
+use greenroom_kernel::message::{Block, Message, ToolCall, ToolResult, blocks_text};
 use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
 use greenroom_kernel::prune::{RECALL, capped};
+use greenroom_kernel::question::{AnswerError, QuestionEnd, Questions};
 use greenroom_kernel::size::{Estimator, entry_tokens};
 use greenroom_kernel::usage::{ContextUsage, is_believable, usable_usage};
 use greenroom_store::{Head, SessionState};
+use greenroom_tools::fits;
 
 use crate::compaction::Compacted;
 use crate::deps::model_info;
@@ -35,6 +37,8 @@ pub(crate) struct Log {
     path: Vec<Arc<Entry>>,
     inbox: VecDeque<InboxItem>,
     pinned: Vec<Arc<Entry>>,
+    /// What the calls without a result have asked.
+    questions: Questions,
     /// The compaction that has begun and not ended.
     compaction: Option<CompactionStarted>,
     /// The agents that were called as tools and have not ended: their starts.
@@ -80,11 +84,25 @@ pub(crate) struct InboxItem {
     pub(crate) content: Vec<Block>,
 }
 
+/// Why a session is not changed.
+#[derive(Debug)]
+pub(crate) enum AmendError {
+    Metadata(MetadataError),
+    Answer(EntryId, AnswerError),
+}
+
+impl From<MetadataError> for AmendError {
+    fn from(error: MetadataError) -> Self {
+        Self::Metadata(error)
+    }
+}
+
 /// Entries to append together, and the head after them.
 #[derive(Debug, Clone)]
 pub(crate) struct Draft {
     pub(crate) entries: Vec<Arc<Entry>>,
     pub(crate) head: Head,
+    questions: Questions,
     at_ms: u64,
     /// Whether its entries are another log's, which has learned from them what there is to learn.
     pub(crate) is_import: bool,
@@ -117,8 +135,12 @@ impl Log {
         };
         let children = head.open_children.iter().filter_map(child).collect();
         let mut untold = UntoldCompactions::default();
-        loaded.iter().for_each(|entry| untold.follow(&entry.kind));
-        Self { head, path, inbox, pinned, compaction, children, untold }
+        let mut questions = Questions::default();
+        for entry in loaded {
+            untold.follow(&entry.kind);
+            questions.follow(entry);
+        }
+        Self { head, path, inbox, pinned, questions, compaction, children, untold }
     }
 
     /// Whether the head and the entries that were read agree.
@@ -126,7 +148,8 @@ impl Log {
     /// # Errors
     /// The first thing in which they do not, as a clause.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let Head { leaf, active_compaction, inbox, pins, open_compaction, open_children, .. } = &self.head;
+        let Head { leaf, active_compaction, inbox, pins, open_compaction, open_children, questions, .. } =
+            &self.head;
         let end = self.path.last().map(|entry| entry.id);
         if end != *leaf {
             return Err(format!("its path should end at {} and ends at {}", shown(*leaf), shown(end)));
@@ -145,6 +168,7 @@ impl Log {
             ("pinned entries", pins.len(), self.pinned.len()),
             ("open compactions", open_compaction.iter().len(), self.compaction.iter().len()),
             ("agents at work", open_children.len(), self.children.len()),
+            ("open questions", questions.len(), self.questions.open().count()),
         ];
         match found.into_iter().find(|(_, should, are)| should != are) {
             Some((what, should, are)) => Err(format!("it should have {should} {what} and has {are}")),
@@ -172,6 +196,29 @@ impl Log {
     /// The agents that were called as tools and have not ended: the starts of their work.
     pub(crate) fn children(&self) -> &[(EntryId, ChildRecord)] {
         &self.children
+    }
+
+    /// What the calls without a result have asked.
+    pub(crate) fn questions(&self) -> &Questions {
+        &self.questions
+    }
+
+    /// The calls without a result that have asked a person something, in their order: they outlive whoever works on them.
+    pub(crate) fn asking_calls(&self) -> Vec<ToolCall> {
+        if self.head.open_run.is_none() {
+            return Vec::new();
+        }
+        let mut calls = open_calls(&self.path);
+        calls.retain(|call| self.questions.has_asked(&call.id));
+        calls
+    }
+
+    /// The newest answer of the model.
+    pub(crate) fn newest_answer(&self) -> Option<EntryId> {
+        let is_answer = |entry: &&Arc<Entry>| {
+            entry.kind.as_message().is_some_and(|message| matches!(&**message, Message::Assistant(_)))
+        };
+        self.path.iter().rev().find(is_answer).map(|entry| entry.id)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -255,7 +302,8 @@ impl Log {
 
     /// An empty draft.
     pub(crate) fn draft(&self, at_ms: u64) -> Draft {
-        Draft { entries: Vec::new(), head: self.head.clone(), at_ms, is_import: false }
+        let (head, questions) = (self.head.clone(), self.questions.clone());
+        Draft { entries: Vec::new(), head, questions, at_ms, is_import: false }
     }
 
     /// Takes over a draft that is durable now.
@@ -297,6 +345,9 @@ impl Log {
                 | EntryKind::WholeResult { .. }
                 | EntryKind::Metadata(_)
                 | EntryKind::HandOff(_)
+                | EntryKind::Question(_)
+                | EntryKind::QuestionEnded { .. }
+                | EntryKind::CallStarted { .. }
                 | EntryKind::RunEnded { .. } => {}
                 EntryKind::Child(child) => match &child.stage {
                     // Nobody works for a copy.
@@ -312,6 +363,7 @@ impl Log {
             }
         }
         self.head = draft.head;
+        self.questions = draft.questions;
         self.forget_history();
     }
 
@@ -333,7 +385,7 @@ impl Log {
     /// What a crash left open, closed: calls without results, the run, the compaction. `None` if nothing is open.
     pub(crate) fn recovery(&self, at_ms: u64, context: ContextUsage) -> Option<Draft> {
         let mut draft = self.draft(at_ms);
-        draft.close_calls(&self.path);
+        draft.close_calls(open_calls(&self.path));
         draft.close_compaction(self);
         if let Some(run) = self.head.open_run {
             draft.push(EntryKind::RunEnded { run, outcome: RunOutcome::Interrupted, context });
@@ -342,6 +394,27 @@ impl Log {
             draft.head.interrupted = draft.head.interrupted.filter(|_| is_unfinished);
         }
         (!draft.entries.is_empty()).then_some(draft)
+    }
+
+    /// As [`Self::recovery`], of a session whose run waits for people and goes on: the calls that have asked stay open.
+    pub(crate) fn recovery_of_waiting(&self, at_ms: u64) -> Draft {
+        let mut draft = self.draft(at_ms);
+        draft.close_calls(self.calls_that_asked_nothing());
+        draft.close_compaction(self);
+        draft.expire_questions();
+        draft
+    }
+
+    /// The calls without a result that have asked nobody anything.
+    pub(crate) fn calls_that_asked_nothing(&self) -> Vec<ToolCall> {
+        let mut calls = open_calls(&self.path);
+        calls.retain(|call| !self.questions.has_asked(&call.id));
+        calls
+    }
+
+    /// The calls of the path that have no result.
+    pub(crate) fn open_calls(&self) -> Vec<ToolCall> {
+        open_calls(&self.path)
     }
 
     /// The compaction that has begun and not ended, and its start's id.
@@ -428,13 +501,16 @@ impl Draft {
     /// Changes the session, in whose inbox these items wait. Gives how many of them are withdrawn.
     ///
     /// # Errors
-    /// The session would have too many labels.
-    pub(crate) fn amend(
-        &mut self,
-        amendment: Amendment,
-        waiting: Vec<EntryId>,
-    ) -> Result<usize, MetadataError> {
+    /// The session would have too many labels, or the answer is not taken.
+    pub(crate) fn amend(&mut self, amendment: Amendment, waiting: Vec<EntryId>) -> Result<usize, AmendError> {
         Ok(match amendment {
+            Amendment::Answer { question, answer } => {
+                let now_ms = self.at_ms;
+                let end = self.questions.answer(question, answer, now_ms, fits);
+                let end = end.map_err(|error| AmendError::Answer(question, error))?;
+                self.end_question(question, end);
+                0
+            }
             Amendment::Set(metadata) => {
                 self.push(EntryKind::Metadata(metadata));
                 check_labels(&self.head.labels)?;
@@ -449,8 +525,32 @@ impl Draft {
         })
     }
 
-    /// Adds an entry, and gives its id.
+    /// Adds an entry, and gives its id. What a call has asked ends with the call's result at the latest.
     pub(crate) fn push(&mut self, kind: EntryKind) -> EntryId {
+        for question in self.questions.withdrawn_by(&kind) {
+            self.end_question(question, QuestionEnd::Withdrawn);
+        }
+        self.push_alone(kind)
+    }
+
+    /// Ends the questions whose time has passed.
+    pub(crate) fn expire_questions(&mut self) {
+        for question in self.questions.expired(self.at_ms) {
+            self.end_question(question, QuestionEnd::Expired);
+        }
+    }
+
+    /// Ends all open questions, as nobody waits for their answers here.
+    pub(crate) fn withdraw_questions(&mut self) {
+        let open: Vec<EntryId> = self.questions.open().map(|known| known.id).collect();
+        open.into_iter().for_each(|question| self.end_question(question, QuestionEnd::Withdrawn));
+    }
+
+    pub(crate) fn end_question(&mut self, question: EntryId, end: QuestionEnd) {
+        self.push_alone(EntryKind::QuestionEnded { question, end });
+    }
+
+    fn push_alone(&mut self, kind: EntryKind) -> EntryId {
         let id = EntryId(self.head.entries);
         let tokens = entry_tokens(&kind, Estimator::Classes);
         let entry = Entry { id, parent: self.head.leaf, at_ms: self.at_ms, tokens, origin: None, kind };
@@ -534,9 +634,9 @@ impl Draft {
         }
     }
 
-    /// Gives each open call on `path` an interrupted result.
-    pub(crate) fn close_calls(&mut self, path: &[Arc<Entry>]) {
-        for call in open_calls(path) {
+    /// Gives each of these calls an interrupted result.
+    pub(crate) fn close_calls(&mut self, calls: Vec<ToolCall>) {
+        for call in calls {
             self.message(Message::ToolResult(ToolResult::interrupted(&call)));
         }
     }
@@ -570,6 +670,9 @@ impl Draft {
             | EntryKind::Metadata(_)
             | EntryKind::Child(_)
             | EntryKind::HandOff(_)
+            | EntryKind::Question(_)
+            | EntryKind::QuestionEnded { .. }
+            | EntryKind::CallStarted { .. }
             | EntryKind::RunEnded { .. } => return,
         };
         self.head.total_usage.add(&usage);
@@ -579,8 +682,11 @@ impl Draft {
 
     /// Keeps the head in step with an entry.
     fn follow(&mut self, entry: &Entry) {
+        self.questions.follow(entry);
         let head = &mut self.head;
         match &entry.kind {
+            EntryKind::Question(_) => head.questions.push(entry.id),
+            EntryKind::QuestionEnded { question, .. } => head.questions.retain(|id| id != question),
             EntryKind::Message { message, inbox, .. } => {
                 if let Some(item) = inbox {
                     head.inbox.retain(|id| id != item);
@@ -654,6 +760,7 @@ impl Draft {
             },
             EntryKind::HandOff(hand_off) => head.agent = Some(hand_off.to.clone()),
             EntryKind::WholeResult { .. }
+            | EntryKind::CallStarted { .. }
             | EntryKind::Shell(_)
             | EntryKind::Custom(_)
             | EntryKind::BranchSummary { .. }

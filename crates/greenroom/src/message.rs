@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
 use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, Metadata, RunId, RunOutcome, Trigger};
-use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolResult};
+use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolCall, ToolResult};
 use greenroom_kernel::plan::Plan;
+use greenroom_kernel::question::{Answer as PersonsAnswer, Asker, KnownQuestion, Question, QuestionEnd};
 use greenroom_kernel::run::{AbortCause, Boundary, Fallbacks, Size, Verdict};
 use greenroom_kernel::settings::{CompactOptions, CompactionSettings};
 use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
+use greenroom_tools::AskError;
 use tokio::sync::{OwnedSemaphorePermit, SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -119,6 +121,8 @@ pub(crate) enum Amendment {
     ClearInbox,
     /// Its title or its labels.
     Set(Metadata),
+    /// A person answers one of its questions. Its run goes on when the session is opened.
+    Answer { question: EntryId, answer: PersonsAnswer },
 }
 
 /// What was done in the store to a session without actors, and who waits for it.
@@ -156,6 +160,16 @@ pub(crate) enum SessionMessage {
     Withdraw { ticket: u64 },
     /// From outside: change it, and begin nothing.
     Amend { amendment: Amendment, reply: ReplyTo<usize> },
+    /// From outside: a person answers a question.
+    Answer { question: EntryId, answer: PersonsAnswer, reply: ReplyTo<()> },
+    /// From a tool or a hook: ask a person. Told how the question ended.
+    Ask(Box<AskRequest>),
+    /// From the tool task: tell what this call has asked, when all of it has ended.
+    AwaitQuestions { stamp: RunAttempt, call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },
+    /// From the tool task: the tool of a call begins, after a hook had asked. Told when that is durable.
+    CallStarts { stamp: RunAttempt, call_id: String, reply: ReplyTo<()> },
+    /// From the questions' timer: the time of a question has passed.
+    ExpireQuestions,
     /// From outside: compact now.
     CompactManually { options: CompactOptions, reply: ReplyTo<Compacted> },
     /// From outside, a tool or a hook: compact when the current run is over, or now. What asks out of a compaction's own
@@ -254,6 +268,11 @@ impl SessionMessage {
             Self::CompactManually { .. } => "session/compact_manually",
             Self::CompactAfterRun { .. } => "session/compact_after_run",
             Self::PlanManually { .. } => "session/plan_manually",
+            Self::Answer { .. } => "session/answer",
+            Self::Ask(..) => "session/ask",
+            Self::AwaitQuestions { .. } => "session/await_questions",
+            Self::CallStarts { .. } => "session/call_starts",
+            Self::ExpireQuestions => "session/expire_questions",
             Self::Undo { .. } => "session/undo",
             Self::Branch { .. } => "session/branch",
             Self::BranchWithSummary { .. } => "session/branch_with_summary",
@@ -284,6 +303,27 @@ impl SessionMessage {
             Self::CompactionOver { .. } => "session/compaction_over",
         }
     }
+}
+
+/// A question for a person, as a call asks it.
+pub(crate) struct AskRequest {
+    pub(crate) stamp: RunAttempt,
+    pub(crate) call_id: String,
+    pub(crate) tool: String,
+    /// Which question of the call it is, from 0.
+    pub(crate) ordinal: u32,
+    pub(crate) asker: Asker,
+    pub(crate) question: Question,
+    /// Told how it ended, or why it cannot be asked.
+    pub(crate) reply: ReplyTo<Result<QuestionEnd, AskError>>,
+}
+
+/// A call that was pending when its run was taken up again.
+#[derive(Debug, Clone)]
+pub(crate) struct PendingCall {
+    pub(crate) call: ToolCall,
+    /// Whether its tool may have begun; `false` where only hooks before it had asked.
+    pub(crate) may_have_begun: bool,
 }
 
 /// How a prompt is to be answered.
@@ -364,8 +404,8 @@ impl Bill {
 pub(crate) enum AgentMessage {
     /// From the session: work on this run.
     Begin(Box<BeginRun>),
-    /// From the session: a record is durable.
-    Recorded { stamp: RunAttempt, delivered: u32 },
+    /// From the session: a record is durable. `answer` is the model's newest answer.
+    Recorded { stamp: RunAttempt, delivered: u32, answer: Option<EntryId> },
     /// From the session: what the model is to be sent.
     Context { stamp: RunAttempt, messages: Vec<Arc<Message>> },
     /// From the session: a compaction that the run waits for is over.
@@ -469,6 +509,10 @@ pub(crate) struct BeginRun {
     pub(crate) waiting: Chain,
     pub(crate) tracker: ractor::ActorRef<TrackerMessage>,
     pub(crate) may_compact: bool,
+    /// The calls that go on where the run is taken up again, how many answers it had, and the newest of them.
+    pub(crate) pending: Vec<PendingCall>,
+    pub(crate) steps: u32,
+    pub(crate) answer: Option<EntryId>,
     /// Whether the model has answered in this context before.
     pub(crate) answered_before: bool,
     pub(crate) max_request_bytes: u64,

@@ -145,7 +145,10 @@ fn readable(kind: &EntryKind) -> Option<(String, String)> {
             Some(("a summary of a branch".to_owned(), summary.clone()))
         }
         EntryKind::Compaction(compaction) => Some(("a summary".to_owned(), compaction.summary.clone())),
-        EntryKind::CompactionUndone { .. }
+        EntryKind::Question(_)
+        | EntryKind::QuestionEnded { .. }
+        | EntryKind::CallStarted { .. }
+        | EntryKind::CompactionUndone { .. }
         | EntryKind::Prune(_)
         | EntryKind::Pin { .. }
         | EntryKind::ModelChange { .. }

@@ -11,11 +11,13 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 
 use crate::agent::Agent;
+use crate::bus::Filter;
 use crate::error::{Error, Result};
+use crate::event::EventType;
 use crate::message::{OpenReason, SessionMessage};
 use crate::prompt::Reply;
 use crate::runtime::Runtime;
-use crate::session::{SessionHandle, open};
+use crate::session::{SessionHandle, Status, open};
 use crate::sessions::{Order, SessionSummary};
 
 /// How many sessions are resumed at a time where nothing else is said.
@@ -45,7 +47,7 @@ pub struct Resumed {
     pub session: SessionHandle,
     /// The reply of the last run that it took: of the one that was interrupted, or of the last prompt that waited behind
     /// it. [`Error::NothingToResume`] where the answer was there already, and only the word that the run had ended was
-    /// missing.
+    /// missing. [`Error::Waiting`] where the run waits for a person's answer: the session is open, and goes on with it.
     pub result: Result<Reply>,
 }
 
@@ -85,8 +87,18 @@ impl ResumeAll {
 }
 
 async fn finish(runtime: &Runtime, session: &SessionHandle, agent: Arc<Agent>) -> Result<Reply> {
+    // Nobody is waited for: a program that starts must not hang on a person.
+    let mut asked = runtime.subscribe(Filter::session(session.id()).kinds([EventType::QuestionAsked]));
     open(runtime.deps(), Arc::from(session.id()), agent, None, OpenReason::Finish).await?;
-    session.ask(SessionMessage::Finish).await
+    let waiting = || Err(Error::Waiting { session: session.id().to_owned() });
+    if session.state().await?.status == Status::Waiting {
+        return waiting();
+    }
+    tokio::select! {
+        biased;
+        reply = session.ask(SessionMessage::Finish) => reply,
+        Some(_) = asked.next() => waiting(),
+    }
 }
 
 impl IntoFuture for ResumeAll {

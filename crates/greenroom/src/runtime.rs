@@ -30,6 +30,7 @@ use crate::learned::Learned;
 use crate::live::{Live, SettingsChange};
 use crate::message::{OpenReason, SupervisorMessage};
 use crate::models::{Models, models};
+use crate::questions::{self, PendingQuestion};
 use crate::resume::ResumeAll;
 use crate::session::{SessionHandle, open};
 use crate::sessions::{self, Order, SessionQuery, SessionSummary};
@@ -528,6 +529,19 @@ impl Runtime {
         mut agent: impl FnMut(&SessionSummary) -> Option<A> + Send + 'static,
     ) -> ResumeAll {
         ResumeAll::new(self.clone(), Box::new(move |session| agent(session).map(Into::into)))
+    }
+
+    /// The questions that wait for a person's answer, in all sessions: those of a session together, oldest first. Only
+    /// heads and the questions themselves are read; nothing is opened. [`SessionHandle::answer`] answers them.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn questions(&self) -> Result<Vec<PendingQuestion>> {
+        let mut pending = Vec::new();
+        for session in self.sessions().with_questions().await? {
+            pending.extend(questions::of_session(&self.deps, &session.id).await?);
+        }
+        Ok(pending)
     }
 
     /// What the store knows of one session; `None` where nothing was ever said in it. No log is read.

@@ -10,7 +10,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use crate::event::tests::{all, event};
-use crate::{CompactOptions, Compacted, Event, ModelSettings, Reply, SessionSummary, State};
+use crate::{CompactOptions, Compacted, Event, ModelSettings, PendingQuestion, Reply, SessionSummary, State};
 
 /// Each file's name, and what it should say.
 fn schemas() -> Vec<(&'static str, Value)> {
@@ -26,6 +26,7 @@ fn schemas() -> Vec<(&'static str, Value)> {
         ("compacted", of::<Compacted>()),
         ("compact_options", of::<CompactOptions>()),
         ("model_settings", of::<ModelSettings>()),
+        ("pending_question", of::<PendingQuestion>()),
     ]
 }
 

@@ -14,6 +14,7 @@ use greenroom_kernel::Entry;
 use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata, RunId};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::{NothingToCompact, Plan};
+use greenroom_kernel::question::Answer;
 use greenroom_kernel::usage::ContextUsage;
 use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,7 @@ use crate::message::{
 use crate::metadata;
 use crate::names::names;
 use crate::prompt::{Prompt, RunRequest, SentInput};
+use crate::questions::{self, PendingQuestion};
 use crate::run_link::RunLink;
 use crate::shared::{REQUESTS_MAX, SessionShared};
 
@@ -76,6 +78,8 @@ names! {
         Idle = "idle",
         /// It works on a run.
         Working = "working",
+        /// A call of its run waits for a person's answer.
+        Waiting = "waiting",
         /// It compacts its context, for a run or between runs.
         Compacting = "compacting",
     }
@@ -105,6 +109,9 @@ pub struct State {
     pub status: Status,
     /// How many inputs wait.
     pub waiting: usize,
+    /// How many questions wait for a person's answer: [`SessionHandle::questions`] lists them.
+    #[serde(default)]
+    pub questions: usize,
     /// Whether the newest prompt has no complete answer: `resume` goes on with it.
     pub is_unanswered: bool,
     /// The first entry that the store has lost, where it is damaged: until that is accepted (`Store::accept_loss`), the
@@ -161,6 +168,43 @@ impl SessionHandle {
     /// [`Error::Deleted`], [`Error::Store`], [`Error::SessionFailed`].
     pub async fn clear_inbox(&self) -> Result<usize> {
         self.amend(Amendment::ClearInbox).await
+    }
+
+    /// The questions that wait for a person's answer, oldest first. Nothing is started by looking.
+    ///
+    /// # Errors
+    /// [`Error::Deleted`], [`Error::Store`].
+    pub async fn questions(&self) -> Result<Vec<PendingQuestion>> {
+        self.check_deleted()?;
+        questions::of_session(&self.deps, &self.shared.id).await
+    }
+
+    /// Answers a question: with a text, one of its choices, or a JSON value. The answer is durable before this returns,
+    /// and counts once. The run that waits goes on: at once where the session has its agent, also when it sleeps; else as
+    /// soon as it is opened.
+    ///
+    /// ```
+    /// use greenroom::Answer;
+    /// # use greenroom::prelude::*;
+    /// # async fn example(session: SessionHandle) -> Result<()> {
+    /// for question in session.questions().await? {
+    ///     println!("{}", question.question.text);
+    ///     session.answer(question.id, Answer::from("yes").by("ada")).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AnswerMisfit`] when the answer does not fit: the question stays open; [`Error::QuestionClosed`] when it was
+    /// answered before, expired, or was withdrawn with its run; [`Error::NoQuestion`]; [`Error::Deleted`],
+    /// [`Error::Store`].
+    pub async fn answer(&self, question: EntryId, answer: impl Into<Answer>) -> Result<()> {
+        self.check_deleted()?;
+        let answer = answer.into();
+        if self.shared.agent().is_none() {
+            return self.amend(Amendment::Answer { question, answer }).await.map(drop);
+        }
+        self.ask(|reply| SessionMessage::Answer { question, answer, reply }).await
     }
 
     /// Sets the session's title, durably; an empty one takes it away. A session that sleeps is not woken.
@@ -530,6 +574,15 @@ impl SessionHandle {
             open(&self.deps, id, agent, parent, OpenReason::Wake(Arc::clone(&self.shared))).await?;
         }
         self.shared.actor().ok_or_else(|| self.gone())
+    }
+}
+
+/// Sends a session a message that nobody outside waits for. One that sleeps is woken.
+pub(crate) async fn tell(deps: &Arc<Deps>, shared: &Arc<SessionShared>, message: SessionMessage) {
+    let handle = SessionHandle::new(Arc::clone(shared), Arc::clone(deps));
+    // A session that is gone needs it no more, and one that is opened again looks for itself.
+    if let Ok(actor) = handle.actor().await {
+        let _ = actor.cast(message.into());
     }
 }
 

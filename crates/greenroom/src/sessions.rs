@@ -54,6 +54,9 @@ pub struct SessionSummary {
     pub cost_microdollars: u64,
     /// How many inputs wait.
     pub waiting: usize,
+    /// How many questions wait for a person's answer.
+    #[serde(default)]
+    pub questions: usize,
     /// Whether a run has not ended: one is going on, or was when the process ended.
     pub has_open_run: bool,
     /// Whether it has work that was taken on and is not done: an open run, one that was interrupted and not resumed, or
@@ -95,6 +98,7 @@ impl SessionSummary {
             usage: head.total_usage,
             cost_microdollars: head.cost_microdollars,
             waiting: head.inbox.len(),
+            questions: head.questions.len(),
             has_open_run: head.open_run.is_some(),
             created_at_ms: head.created_at_ms,
             updated_at_ms: head.updated_at_ms,
@@ -176,6 +180,7 @@ pub struct SessionQuery {
     runtime: Runtime,
     labels: Vec<(String, String)>,
     unfinished: bool,
+    with_questions: bool,
     parent: Parent,
     order: Order,
     after: Option<Cursor>,
@@ -196,6 +201,7 @@ impl SessionQuery {
             runtime,
             labels: Vec::new(),
             unfinished: false,
+            with_questions: false,
             parent: Parent::Any,
             order: Order::Id,
             after: None,
@@ -214,6 +220,12 @@ impl SessionQuery {
     pub fn unfinished(mut self) -> Self {
         self.unfinished = true;
         self.parent = Parent::None;
+        self
+    }
+
+    /// Only those in which a question waits for a person's answer: see [`SessionHandle::questions`](crate::SessionHandle::questions).
+    pub fn with_questions(mut self) -> Self {
+        self.with_questions = true;
         self
     }
 
@@ -329,6 +341,7 @@ impl SessionQuery {
         let has = |(name, value): &(String, String)| summary.labels.get(name) == Some(value);
         is_of_parent
             && self.labels.iter().all(has)
+            && (!self.with_questions || summary.questions > 0)
             && (!self.unfinished || summary.is_unfinished && !is_worked_on())
     }
 }

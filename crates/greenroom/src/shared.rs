@@ -45,6 +45,8 @@ pub(crate) struct SessionShared {
     broadcast: Mutex<Broadcast>,
     /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
+    /// Whether the session's actor is about to end: then what waits for people stays open.
+    is_closing: AtomicBool,
     /// Whether the session's actor ended with every event broadcast.
     is_flushed: AtomicBool,
     /// Whether a request to abort the compaction is in the mailbox: one is enough.
@@ -123,6 +125,7 @@ impl SessionShared {
             account: Mutex::default(),
             broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), ..Broadcast::default() }),
             was_opened: AtomicBool::new(unpublished.is_some()),
+            is_closing: AtomicBool::new(false),
             is_flushed: AtomicBool::new(false),
             abort_asked: AtomicBool::new(false),
             activity: AtomicU64::new(0),
@@ -227,6 +230,15 @@ impl SessionShared {
 
     pub(crate) fn mark_deleted(&self) {
         self.is_deleted.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the session's actor is about to end, so that its run is left and not aborted.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_closing(&self, is_closing: bool) {
+        self.is_closing.store(is_closing, Ordering::SeqCst);
     }
 
     fn run(&self) -> MutexGuard<'_, RunSlot> {

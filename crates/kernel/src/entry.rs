@@ -13,6 +13,7 @@ use crate::context_usage::ContextUsage;
 use crate::failure::Failure;
 use crate::files::FileOps;
 use crate::message::{Block, Message, Usage};
+use crate::question::{AskedQuestion, QuestionEnd};
 
 /// The position of an entry in its session's log: dense, from 0. Also the sequence number of its event.
 #[derive(
@@ -169,6 +170,21 @@ pub enum EntryKind {
         /// The texts of the result.
         content: Vec<Block>,
     },
+    /// Beside the path: a call asks a person. The entry's id is the question's.
+    Question(Arc<AskedQuestion>),
+    /// Beside the path: a question ended. Exactly one for every question.
+    QuestionEnded {
+        /// The question's entry.
+        question: EntryId,
+        /// How it ended.
+        end: QuestionEnd,
+    },
+    /// Beside the path: the tool of a call begins, after a hook before the call had asked a person. A call for which only
+    /// hooks have asked, and that has no such entry, has not begun.
+    CallStarted {
+        /// The call.
+        call_id: String,
+    },
 }
 
 impl EntryKind {
@@ -201,6 +217,9 @@ impl EntryKind {
             | Self::WholeResult { .. }
             | Self::Metadata(_)
             | Self::Child(_)
+            | Self::Question(_)
+            | Self::QuestionEnded { .. }
+            | Self::CallStarted { .. }
             | Self::RunEnded { .. } => false,
         }
     }

@@ -8,7 +8,7 @@
 //! Reading order: [`message`] (what is said), [`entry`] (what is recorded), [`path`] (which of it counts now),
 //! [`size`] and [`usage`] (how large it is), [`settings`] and [`due`] (when and how to compact), [`plan`] (where to
 //! cut), [`prune`] (which tool results are sent shorter), [`summary`] (what to ask for and what to accept), [`compacting`] (a compaction from its plan to its end),
-//! [`failure`] (what went wrong), [`run`] (what to do next).
+//! [`question`] (what people are asked), [`failure`] (what went wrong), [`run`] (what to do next).
 
 pub mod compacting;
 pub mod context_usage;
@@ -24,6 +24,7 @@ mod notation;
 pub mod path;
 pub mod plan;
 pub mod prune;
+pub mod question;
 pub mod render;
 pub mod retry;
 pub mod run;

@@ -175,6 +175,9 @@ pub fn is_message(kind: &EntryKind) -> bool {
         | EntryKind::Metadata(_)
         | EntryKind::Child(_)
         | EntryKind::HandOff(_)
+        | EntryKind::Question(_)
+        | EntryKind::QuestionEnded { .. }
+        | EntryKind::CallStarted { .. }
         | EntryKind::RunEnded { .. } => false,
     }
 }

@@ -368,6 +368,15 @@ impl Run {
         self
     }
 
+    /// The same run, taken up in the middle of a step: after `steps` answers, of the last of which these calls have no
+    /// result yet.
+    #[must_use]
+    pub fn with_pending(mut self, calls: Vec<ToolCall>, steps: u32) -> Self {
+        self.steps = steps;
+        self.calls.take_up(calls);
+        self
+    }
+
     /// Why the last answer was rejected, where that ended the run.
     pub fn rejected(&self) -> Option<&str> {
         self.validation.ended_by.as_deref()
@@ -386,6 +395,7 @@ impl Run {
         match (self.phase, input) {
             (_, Input::Abort { partial, cause }) => self.abort(partial, cause),
             (_, Input::Recorded { delivered }) if self.records_pending > 0 => self.recorded(delivered),
+            (Phase::New, Input::Begin) if !self.calls.open.is_empty() => self.take_up_calls(),
             (Phase::New, Input::Begin) => self.measure(false),
             (Phase::Measuring { compacted }, Input::Size(size)) => self.measured(size, compacted),
             (Phase::Compacting { emergency }, Input::Compacted { installed, floor, why }) => {
@@ -418,6 +428,15 @@ impl Run {
                 | Input::Recorded { .. },
             ) => Vec::new(),
         }
+    }
+
+    /// The calls that were pending when the run was taken up go on.
+    fn take_up_calls(&mut self) -> Vec<Effect> {
+        let step = self.steps.max(1);
+        self.phase = Phase::Tools;
+        self.open_step = Some(step);
+        self.calls.are_running = true;
+        vec![Effect::StepStarted { step }, Effect::RunTools(self.calls.open.values().cloned().collect())]
     }
 
     fn measure(&mut self, compacted: bool) -> Vec<Effect> {

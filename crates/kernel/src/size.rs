@@ -103,6 +103,9 @@ pub fn entry_tokens(kind: &EntryKind, estimator: Estimator) -> u64 {
         | EntryKind::Metadata(_)
         | EntryKind::Child(_)
         | EntryKind::HandOff(_)
+        | EntryKind::Question(_)
+        | EntryKind::QuestionEnded { .. }
+        | EntryKind::CallStarted { .. }
         | EntryKind::RunEnded { .. } => 0,
     }
 }

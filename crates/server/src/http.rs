@@ -9,6 +9,8 @@
 //! | `POST /sessions/{id}/prompt` `{text}` | the reply |
 //! | `POST /sessions/{id}/compact` `{focus?, keep_recent?, force?}` | how the compaction ended |
 //! | `POST /sessions/{id}/abort` | the current run is interrupted |
+//! | `GET /questions`, `GET /sessions/{id}/questions` | the questions that wait for a person, of all sessions or of one |
+//! | `POST /sessions/{id}/answer` `{question_id, value, by?}` | the question is answered, and the run goes on |
 //!
 //! Invariants: every route wants the bearer token, at one of our own names, and no web page is let in (`guard`); a
 //! looking request (GET) starts nothing; bodies are JSON and at most [`BODY_BYTES_MAX`]; errors are
@@ -37,8 +39,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::operations::{
-    Abort, Answer, Asked, CompactOutcome, CompactSession, DeleteSession, ListSessions, Operation,
-    PromptSession, Refused, SessionState, StartSession, Work,
+    Abort, Answer, AnswerQuestion, Asked, CompactOutcome, CompactSession, DeleteSession, ListQuestions,
+    ListSessions, Operation, PromptSession, Refused, SessionState, StartSession, Work,
 };
 
 use self::connections::{Connection, Connections};
@@ -148,6 +150,9 @@ impl HttpServer {
             .route("/sessions/{id}/prompt", post(prompt))
             .route("/sessions/{id}/compact", post(compact))
             .route("/sessions/{id}/abort", post(abort))
+            .route("/questions", get(all_questions))
+            .route("/sessions/{id}/questions", get(questions))
+            .route("/sessions/{id}/answer", post(give_answer))
             .fallback(no_such_route)
             .method_not_allowed_fallback(no_such_method)
             .layer(from_fn_with_state(Arc::clone(&shared), let_in))
@@ -287,6 +292,24 @@ async fn compact(
     Ok(answer(&body))
 }
 
+async fn all_questions(State(shared): State<Arc<Shared>>) -> Reply {
+    shared.ask(ListQuestions { session_id: None }).await
+}
+
+async fn questions(State(shared): State<Arc<Shared>>, SessionId(id): SessionId) -> Reply {
+    shared.ask(ListQuestions { session_id: Some(id) }).await
+}
+
+async fn give_answer(
+    State(shared): State<Arc<Shared>>,
+    SessionId(id): SessionId,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Reply {
+    let given: AnswerQuestion = of_session(id, read(&headers, &body)?)?;
+    shared.ask(given).await
+}
+
 /// An operation's parameters: the body's, and the session that the path names.
 fn of_session<O: Operation>(id: String, mut params: Value) -> Result<O, Refusal> {
     let Some(object) = params.as_object_mut() else {
@@ -378,10 +401,15 @@ fn refused(error: Error) -> Refusal {
     let (status, class) = match &error {
         Error::Model(failure) => (StatusCode::BAD_GATEWAY, failure.class.as_str()),
         Error::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "other"),
-        Error::NotIdle { .. } | Error::DuplicateKey { .. } | Error::Aborted | Error::Stopped { .. } => {
-            (StatusCode::CONFLICT, "other")
+        Error::NotIdle { .. }
+        | Error::DuplicateKey { .. }
+        | Error::Aborted
+        | Error::Stopped { .. }
+        | Error::Waiting { .. }
+        | Error::QuestionClosed { .. } => (StatusCode::CONFLICT, "other"),
+        Error::NoSession { .. } | Error::Deleted { .. } | Error::NoQuestion { .. } => {
+            (StatusCode::NOT_FOUND, "other")
         }
-        Error::NoSession { .. } | Error::Deleted { .. } => (StatusCode::NOT_FOUND, "other"),
         error if error.is_invalid_request() => (StatusCode::BAD_REQUEST, "other"),
         Error::Closed => (StatusCode::SERVICE_UNAVAILABLE, "other"),
         Error::Store(store) => (store_status(store), "other"),

@@ -4,6 +4,8 @@
 //! here, and changes with a version, whatever the actors' messages do. What is absent: files and the terminal; the
 //! HTTP server is given its token, and makes none.
 
+#[cfg(test)]
+mod asking;
 pub mod http;
 pub mod operations;
 pub mod rpc;

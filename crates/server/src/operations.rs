@@ -20,6 +20,7 @@ pub use self::look::{
     ExportSession, Exported, ListModels, ListSessions, ModelSummary, ModelsListed, Replay, Replayed,
     SessionPage, SessionState, ShowSession, Shown,
 };
+pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, ForkSession, ImportSession, Imported, SessionNamed,
     SetLabel, SetTitle, StartSession, Withdrawn,
@@ -31,6 +32,7 @@ pub use self::work::{
 
 mod conversation;
 mod look;
+mod questions;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -256,6 +258,8 @@ pub fn methods() -> Vec<Method> {
         method::<ShowSession>(),
         method::<Replay>(),
         method::<SessionState>(),
+        method::<ListQuestions>(),
+        method::<AnswerQuestion>(),
         method::<ListModels>(),
     ]
 }

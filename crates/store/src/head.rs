@@ -56,6 +56,8 @@ pub struct Head {
     pub opening: Option<String>,
     /// The run that was interrupted last, as long as it is unanswered and nothing was said since.
     pub interrupted: Option<RunId>,
+    /// The questions that nobody answered yet, oldest first.
+    pub questions: Vec<EntryId>,
     /// The session that started this one, or that this one was branched from.
     pub parent_session: Option<String>,
     /// The starts of agents that were called as tools and whose ends are not recorded.
@@ -130,6 +132,7 @@ impl Default for Head {
             labels: BTreeMap::new(),
             opening: None,
             interrupted: None,
+            questions: Vec::new(),
             parent_session: None,
             open_children: Vec::new(),
             agent: None,

@@ -4,9 +4,13 @@
 
 use std::sync::Arc;
 
+use greenroom_kernel::question::{Answer, Question};
 use greenroom_kernel::settings::CompactOptions;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use crate::questions::{AskError, Questions};
 use crate::state::{AppState, MissingState};
 
 /// What a tool is told about its call. A test of a tool makes one with [`ToolContext::new`].
@@ -25,12 +29,18 @@ pub struct ToolContext {
     pub compaction: CompactionRequests,
     /// What the program gave the agent for its tools.
     pub app_state: AppState,
+    /// How people are asked: see [`Self::ask`].
+    pub questions: Questions,
+    /// See [`Self::call_key`].
+    pub key: String,
 }
 
 impl ToolContext {
     /// The context of a call that nobody cancels, without state.
     pub fn new(session: impl Into<String>, call_id: impl Into<String>) -> Self {
-        Self { session: session.into(), call_id: call_id.into(), ..Self::default() }
+        let (session, call_id) = (session.into(), call_id.into());
+        let key = format!("{session}/{call_id}");
+        Self { session, call_id, key, ..Self::default() }
     }
 
     /// The context with what [`Self::state`] gives.
@@ -38,6 +48,74 @@ impl ToolContext {
     pub fn with_state(mut self, state: AppState) -> Self {
         self.app_state = state;
         self
+    }
+
+    /// The context with people who give these answers, one after the other: for tests of tools.
+    #[must_use]
+    pub fn with_answers(mut self, answers: impl IntoIterator<Item = impl Into<Answer>>) -> Self {
+        self.questions = Questions::answered(answers);
+        self
+    }
+
+    /// Asks a person, and waits for the answer: minutes, or days. The question is recorded before anybody hears of it. It
+    /// survives a restart of the program: see [`FunctionTool::resumable`](crate::FunctionTool::resumable) for what
+    /// becomes of the call then. Meanwhile the time limits of the call and of its run stand still.
+    ///
+    /// A question stays open until it is answered or expires, at the latest until the call ends. To give up waiting, let
+    /// it expire ([`Question::expires_in`]): dropping the future leaves the question open.
+    ///
+    /// ```
+    /// use greenroom_kernel::question::Question;
+    /// use greenroom_tools::{ToolContext, ToolError, tool};
+    ///
+    /// /// Pays an order back.
+    /// #[derive(serde::Deserialize, schemars::JsonSchema)]
+    /// struct Refund {
+    ///     euros: u32,
+    /// }
+    ///
+    /// async fn refund(refund: Refund, cx: ToolContext) -> Result<String, ToolError> {
+    ///     let question = Question::choice(format!("Refund {} EUR?", refund.euros), ["yes", "no"]);
+    ///     if !cx.ask(question).await?.is("yes") {
+    ///         return Ok("The refund was not approved.".to_owned());
+    ///     }
+    ///     // The effect comes after the last question, and is keyed: see `call_key`.
+    ///     Ok(format!("refunded as {}", cx.call_key()))
+    /// }
+    ///
+    /// # #[tokio::main] async fn main() {
+    /// let refund_tool = tool("refund", refund).resumable();
+    /// // A test of the tool answers for the person.
+    /// let cx = ToolContext::new("s", "c").with_answers(["no"]);
+    /// assert_eq!(refund(Refund { euros: 120 }, cx).await, Ok("The refund was not approved.".to_owned()));
+    /// # drop(refund_tool);
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`AskError`]: nobody answered in time, the run was aborted, or the question cannot be asked.
+    pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, AskError> {
+        self.questions.ask(question.into()).await
+    }
+
+    /// Asks a person to fill in a form: a value of this type. An answer that does not fit its schema is refused, and the
+    /// question stays open.
+    ///
+    /// # Errors
+    /// As [`Self::ask`]; [`AskError::Unreadable`] where an answer fits the schema, and is not of the type.
+    pub async fn ask_as<T: DeserializeOwned + JsonSchema>(
+        &self,
+        question: impl Into<Question>,
+    ) -> Result<T, AskError> {
+        let form = Question::form::<T>("").kind;
+        let answer = self.ask(question.into().of_kind(form)).await?;
+        answer.parse().map_err(|error| AskError::Unreadable(error.to_string()))
+    }
+
+    /// A key of this call that is the same when the call is run again after a restart, and that no other call has:
+    /// made of the session, the answer of the model and the call. An effect that is recorded under it is recognised.
+    pub fn call_key(&self) -> &str {
+        &self.key
     }
 
     /// The agent's state of this type.

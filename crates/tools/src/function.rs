@@ -178,6 +178,7 @@ pub struct FunctionTool {
     spec: ToolSpec,
     handler: Arc<Handler>,
     read_only: bool,
+    resumable: bool,
     timeout: Option<Duration>,
     grace: Duration,
 }
@@ -238,7 +239,14 @@ where
                 .boxed()
             }
         };
-    FunctionTool { spec, handler: Arc::new(handler), read_only: false, timeout: None, grace: GRACE }
+    FunctionTool {
+        spec,
+        handler: Arc::new(handler),
+        read_only: false,
+        resumable: false,
+        timeout: None,
+        grace: GRACE,
+    }
 }
 
 impl FunctionTool {
@@ -254,6 +262,22 @@ impl FunctionTool {
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
+        self
+    }
+
+    /// Says that a call which a restart cut off while a person was asked, or after the answer, may be run again from its
+    /// beginning, with the recorded answers given to its questions.
+    ///
+    /// For an effect to happen once, such a tool keeps to three rules. It asks the same questions in the same order
+    /// whenever it is run with the same arguments; otherwise [`AskError::Changed`](crate::AskError::Changed) ends the
+    /// call. What takes effect comes after the last question. And since the program may die between the effect and the
+    /// record of the call's result, the effect is keyed by [`ToolContext::call_key`], so that the second time it is
+    /// recognised as done: an idempotency key of a payment, a primary key of a row.
+    ///
+    /// A call of any other tool is never run again. The model reads that the call was cut off, and what was answered.
+    #[must_use]
+    pub fn resumable(mut self) -> Self {
+        self.resumable = true;
         self
     }
 
@@ -342,6 +366,10 @@ impl Tool for FunctionTool {
 
     fn timeout(&self) -> Option<Duration> {
         self.timeout
+    }
+
+    fn is_resumable(&self) -> bool {
+        self.resumable
     }
 }
 

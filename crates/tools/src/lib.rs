@@ -10,8 +10,10 @@ mod error;
 mod function;
 pub mod helper;
 mod output;
+mod pauses;
 pub mod privacy;
 mod process;
+mod questions;
 mod registry;
 mod schema;
 mod similar;
@@ -23,6 +25,8 @@ pub use error::ToolsError;
 pub use function::{
     FunctionTool, IntoToolOutput, ToolError, ToolFunction, arguments_schema, read_arguments, tool,
 };
+pub use pauses::{PauseGuard, Pauses};
+pub use questions::{AskError, Questions, fits};
 pub use registry::{Registry, panic_text, parse_arguments};
 pub use state::{AppState, MissingState};
 pub use workspace::Workspace;
@@ -73,6 +77,12 @@ pub trait Tool: Send + Sync + 'static {
     /// longer.
     fn timeout(&self) -> Option<Duration> {
         None
+    }
+
+    /// Whether a call of it may be run again after a restart that cut it off while a person was asked: see
+    /// [`FunctionTool::resumable`], which says what such a tool must keep to.
+    fn is_resumable(&self) -> bool {
+        false
     }
 }
 

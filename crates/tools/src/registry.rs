@@ -114,7 +114,7 @@ impl Registry {
     /// `time_limit`, the tool is told to stop and has its
     /// [grace](Tool::grace) to end in order; then it is dropped. The status of a cancelled call is
     /// [`ToolStatus::Interrupted`], that of one that took too long [`ToolStatus::Error`], unless the tool still gave
-    /// another result. Without a limit a call may take for ever.
+    /// another result. The time in which a person is asked does not count. Without a limit a call may take for ever.
     pub async fn run(
         &self,
         call: &ToolCall,
@@ -157,6 +157,7 @@ impl Registry {
             return Some(ToolOutput::interrupted("cancelled before it started; it took no effect"));
         }
         let time_limit = tool.timeout().or(time_limit);
+        let pauses = context.questions.pauses().clone();
         let (stop, grace) = (run.child_token(), tool.grace());
         context.cancel = stop.clone();
         // The tool's own `call` may panic as well as its future.
@@ -168,7 +169,7 @@ impl Registry {
         let too_long = async {
             match time_limit {
                 Some(limit) => {
-                    tokio::time::sleep(limit).await;
+                    pauses.sleep(limit).await;
                     limit
                 }
                 None => std::future::pending().await,

@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use greenroom::BeforeCompact;
-use greenroom::Fallback;
 use greenroom::kernel::entry::EntryKind;
 use greenroom::prelude::*;
+use greenroom::{BeforeCompact, BeforeTool, Fallback, ToolCallProposal};
 use greenroom_kernel::{Entry, EntryId};
 use greenroom_provider::Purpose;
 use greenroom_simulator::{
@@ -160,6 +159,7 @@ fn script(strike: Strike, orders: Orders) -> impl Script {
         let asked = request.last_user_text();
         match asked.split(' ').next() {
             Some("call") if !has_result => Said::call("note", &serde_json::json!({ "text": session })),
+            Some("ask") if !has_result => Said::call("ask", &serde_json::json!({ "text": session })),
             Some("delegate") if !has_result => Said::call("helper", &serde_json::json!({ "task": "help" })),
             Some("slow") => answer.with_pace(Pace { chunks: 4, first_ms: 20_000, between_ms: 1_000 }),
             _ => answer,
@@ -211,6 +211,23 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     let _ = ask("fall back", session.prompt("hello again")).await;
     strike.kills_tracker.store(true, Ordering::Relaxed);
     let _ = ask("a new tracker", session.prompt("call it again")).await;
+    // Questions of a hook and of its tool: one is answered, one expires, and one is answered after the session was closed.
+    let _ = ask("questions", later("ask for an answer")).await;
+    for text in ["ask again", "ask once more"] {
+        let asks = later(text);
+        for _ in 0..2 {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            if text == "ask once more" {
+                let _ = ask("close", runtime.close(VICTIM)).await;
+                let _ = ask("open what waits", open(1)).await;
+            }
+            for question in ask("what is asked", session.questions()).await.unwrap() {
+                let _ = ask("answer", session.answer(question.id, "yes")).await;
+            }
+        }
+        let _ = ask("what was asked", asks).await;
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+    }
     // Input that begins a run by itself.
     let _ = ask("input", session.follow_up("by the way")).await;
     // An abort, and the prompt is taken up again.
@@ -336,17 +353,32 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
             async move { Ok(format!("noted {}", note.text)) }
         })
     };
+    // Each waits ten minutes for an answer.
+    let patience = Duration::from_secs(600);
+    let asking = move |agent: Agent| {
+        let may = move || Question::text("May it?").expires_in(patience);
+        agent
+            .before_tool(move |call: ToolCallProposal| async move {
+                if call.tool == "ask" {
+                    let _ = call.ask(may()).await;
+                }
+                BeforeTool::Continue
+            })
+            .tool("ask", move |_: Note, cx: ToolContext| async move {
+                Ok(cx.ask(Question::text("What?").expires_in(patience)).await?.to_string())
+            })
+    };
     // What is learned of the victim's model is no other's business.
     let [first, second] = ["Be brief.", "Be briefer."].map(|instructions| {
         let helper = Agent::new("victim").context_window(6_000);
         let spare = Fallback::new("spare").context_window(6_000);
-        let agent = tooled(
+        let agent = asking(tooled(
             Agent::new("victim")
                 .context_window(6_000)
                 .instructions(instructions)
                 .fallback(spare)
                 .validate(async |_| Ok::<_, String>(())),
-        );
+        ));
         Arc::new(agent.sub_agent(sub_agent("helper", helper).describe("Helps.")))
     });
     let victim = victim(runtime.clone(), [first, second], strike.clone(), orders);

@@ -11,6 +11,7 @@ use greenroom_kernel::entry::{
 use greenroom_kernel::message::{Message, StopReason};
 use greenroom_kernel::path::is_message;
 use greenroom_kernel::plan::is_turn_start;
+use greenroom_kernel::question::QuestionEnd;
 use greenroom_kernel::settings::{CompactionSettings, Strategy};
 use greenroom_store::Head;
 
@@ -36,6 +37,8 @@ pub(crate) struct Record {
     /// The end of a compaction whose summary must come next.
     installed: Option<CompactionEnded>,
     inbox: Vec<EntryId>,
+    /// The questions that are open.
+    questions: Vec<EntryId>,
     /// The texts that users said, and those that were put into the inbox.
     said: HashSet<String>,
     queued: HashSet<String>,
@@ -166,6 +169,21 @@ impl Record {
                 assert!(self.open_run.is_some(), "entry {id}: a fallback outside of a run");
                 self.happened("a run fell back");
             }
+            EntryKind::Question(asked) => {
+                assert_eq!(self.open_run, Some(asked.run), "entry {id}: a question outside of its run");
+                self.questions.push(id);
+            }
+            EntryKind::QuestionEnded { question, end } => {
+                let open = self.questions.iter().position(|open| open == question);
+                let open = open.unwrap_or_else(|| panic!("entry {id}: {question} is not open"));
+                self.questions.remove(open);
+                self.happened(match end {
+                    QuestionEnd::Answered(_) => "a question was answered",
+                    QuestionEnd::Expired => "a question expired",
+                    QuestionEnd::Withdrawn => "a question was withdrawn",
+                });
+            }
+            EntryKind::CallStarted { .. } => self.happened("a tool began after a hook had asked"),
             EntryKind::WholeResult { .. } => self.happened("a large result was kept beside the path"),
             EntryKind::Metadata(_) => self.happened("a title or a label was set"),
             EntryKind::CompactionUndone { compaction } => {
@@ -183,6 +201,7 @@ impl Record {
             }
             EntryKind::RunEnded { run, .. } => {
                 assert_eq!(self.open_run, Some(*run), "entry {id}: an end of a run without its beginning");
+                assert!(self.questions.is_empty(), "entry {id}: {:?} outlive their run", self.questions);
                 self.open_run = None;
             }
             EntryKind::Inbox { content, .. } => {
@@ -407,6 +426,7 @@ impl Record {
         assert_eq!(head.open_run, self.open_run, "which run is open");
         assert_eq!(head.open_compaction, self.open_compaction, "which compaction is open");
         assert_eq!(head.inbox, self.inbox, "what waits");
+        assert_eq!(head.questions, self.questions, "what is asked");
         let newest = self.entries.iter().rfind(|entry| match &entry.kind {
             EntryKind::LeafMoved { .. } => true,
             kind => kind.is_on_path(),
@@ -423,6 +443,7 @@ impl Record {
         assert_eq!(self.open_run, None, "a run never ended");
         assert_eq!(self.open_compaction, None, "a compaction never ended");
         assert!(self.inbox.is_empty(), "input still waits: {:?}", self.inbox);
+        assert!(self.questions.is_empty(), "questions without an end: {:?}", self.questions);
         let open = head.leaf.map(|leaf| &self.open_calls[place(leaf)]);
         assert!(open.is_none_or(|open| open.is_empty()), "calls were never answered: {open:?}");
     }

@@ -104,6 +104,9 @@ fn fields(entry: &Entry) -> (&'static str, Value) {
         | EntryKind::WholeResult { .. }
         | EntryKind::Metadata(_)
         | EntryKind::Child(_)
+        | EntryKind::Question(_)
+        | EntryKind::QuestionEnded { .. }
+        | EntryKind::CallStarted { .. }
         | EntryKind::CompactionStarted(_)
         | EntryKind::CompactionEnded(_)
         | EntryKind::RunEnded { .. } => custom("greenroom.record", &Value::Null),

@@ -13,6 +13,7 @@ use greenroom_kernel::path::Media;
 use greenroom_kernel::run::{AbortCause, Effect, Input, Run};
 use greenroom_kernel::{AssistantMessage, Message};
 use greenroom_provider::{ModelSettings, Purpose, Request, ToolChoice};
+use greenroom_tools::Pauses;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Span;
@@ -65,6 +66,8 @@ struct Running {
     measuring: bool,
     /// The newest size that it was told.
     measured: Option<Box<Measurement>>,
+    /// What the run's time limit stands still for.
+    pauses: Pauses,
     /// Cancels the task of the model call under way.
     model: Option<DropGuard>,
     /// Cancels the task of the tool calls under way.
@@ -135,8 +138,11 @@ impl AgentState {
             }
             AgentMessage::FlushEvents => self.tell_session(SessionMessage::EventsFlushed),
             AgentMessage::Begin(begin) => self.begin(myself, *begin),
-            AgentMessage::Recorded { stamp, delivered } => {
-                self.input(myself, stamp, Input::Recorded { delivered })
+            AgentMessage::Recorded { stamp, delivered, answer } => {
+                if let Some(running) = self.current(stamp) {
+                    running.begin.answer = answer;
+                }
+                self.input(myself, stamp, Input::Recorded { delivered });
             }
             AgentMessage::Compacted { stamp, installed, floor, why } => {
                 self.input(myself, stamp, Input::Compacted { installed, floor, why });
@@ -193,12 +199,22 @@ impl AgentState {
     fn begin(&mut self, myself: &ActorRef<AgentMessage>, begin: BeginRun) {
         let stamp = begin.stamp;
         let over = CancellationToken::new();
-        watch_for_abort(myself.clone(), stamp, begin.cancel.clone(), begin.agent.run_timeout, over.clone());
+        let pauses = Pauses::default();
+        let watch = Watch {
+            agent: myself.clone(),
+            stamp,
+            cancel: begin.cancel.clone(),
+            time_limit: begin.agent.run_timeout,
+            pauses: pauses.clone(),
+            over: over.clone(),
+        };
+        tokio::spawn(watch.run());
         let output_tokens_max = self.output_tokens_max(&begin.agent, &begin.settings);
         let run = Run::new(begin.agent.limits, begin.may_compact, output_tokens_max)
             .with_fallbacks(begin.fallbacks.clone())
             .validated(!begin.validators.is_empty())
-            .answered_before(begin.answered_before);
+            .answered_before(begin.answered_before)
+            .with_pending(begin.pending.iter().map(|pending| pending.call.clone()).collect(), begin.steps);
         let changed = begin
             .instructions_changed
             .map(|tokens| EventKind::InstructionsChanged { text: begin.instructions.to_string(), tokens });
@@ -211,6 +227,7 @@ impl AgentState {
             media_missed: false,
             measuring: false,
             measured: None,
+            pauses,
             model: None,
             tools: None,
             aborting: None,
@@ -319,6 +336,10 @@ impl AgentState {
                 running.tools = Some(cancel.clone().drop_guard());
                 let waiting = running.begin.waiting.clone();
                 let task = tool_task::ToolTask {
+                    pending: std::mem::take(&mut running.begin.pending),
+                    answer: running.begin.answer,
+                    run_cancel: running.begin.cancel.clone(),
+                    pauses: running.pauses.clone(),
                     agent: myself.clone(),
                     session,
                     deps,
@@ -555,17 +576,22 @@ impl AgentState {
 }
 
 /// Tells the agent when the run is cancelled or has taken too long, until it is over.
-fn watch_for_abort(
+struct Watch {
     agent: ActorRef<AgentMessage>,
     stamp: RunAttempt,
     cancel: CancellationToken,
     time_limit: Option<Duration>,
+    /// The time limit stands still while people are asked.
+    pauses: Pauses,
     over: CancellationToken,
-) {
-    tokio::spawn(async move {
+}
+
+impl Watch {
+    async fn run(self) {
+        let Self { agent, stamp, cancel, time_limit, pauses, over } = self;
         let time_is_up = async {
             match time_limit {
-                Some(limit) => tokio::time::sleep(limit).await,
+                Some(limit) => pauses.sleep(limit).await,
                 None => std::future::pending().await,
             }
         };
@@ -579,7 +605,7 @@ fn watch_for_abort(
             }
         };
         let _ = agent.cast(AgentMessage::Abort { stamp, cause });
-    });
+    }
 }
 
 /// Whether it is an answer of which only a part had come.

@@ -29,7 +29,7 @@ use crate::event::{self, Event, EventKind};
 use crate::live::Live;
 use crate::log::{Draft, Log};
 use crate::message::{
-    AgentMessage, CompactorMessage, MeasureFor, RunCompletion, SessionMail, SessionMessage,
+    AgentMessage, Amendment, CompactorMessage, MeasureFor, RunCompletion, SessionMail, SessionMessage,
     SupervisorMessage, TrackerMessage,
 };
 use crate::restarts::Restarts;
@@ -47,6 +47,7 @@ mod inbox;
 mod manual;
 mod open_compaction;
 mod opening;
+mod questions;
 mod runs;
 pub(crate) mod stored;
 
@@ -54,6 +55,7 @@ use definition::{Definition, SessionLimits};
 use first_reply::Repeats;
 use inbox::Inbox;
 use open_compaction::OpenCompaction;
+use questions::Askers;
 use runs::OpenRun;
 
 /// The session actor.
@@ -90,6 +92,8 @@ pub(crate) struct SessionState {
     /// Who said again what was said before.
     repeats: Repeats,
     run: Option<OpenRun>,
+    /// Who waits for answers of people.
+    askers: Askers,
     /// The instructions of the newest run, since the session was opened.
     instructions: Option<Arc<str>>,
     /// How many runs its agents began or went on with: the number of the newest attempt.
@@ -187,6 +191,8 @@ impl Actor for Session {
         _myself: ActorRef<Self::Msg>,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
+        // What waits for people goes on when the session is opened again.
+        state.shared.set_closing(true);
         state.shared.cancel_run();
         Ok(())
     }
@@ -205,6 +211,18 @@ impl SessionState {
                 let _ = reply.send(self.amend(amendment).await);
             }
             SessionMessage::Withdraw { ticket } => self.withdraw(ticket).await,
+            SessionMessage::Answer { question, answer, reply } => {
+                let answered = self.amend(Amendment::Answer { question, answer }).await;
+                let _ = reply.send(answered.map(drop));
+            }
+            SessionMessage::Ask(request) => self.ask(*request).await,
+            SessionMessage::AwaitQuestions { stamp, call_id, reply } => {
+                self.await_questions(stamp, call_id, reply);
+            }
+            SessionMessage::CallStarts { stamp, call_id, reply } => {
+                let _ = reply.send(self.call_starts(stamp, call_id).await);
+            }
+            SessionMessage::ExpireQuestions => self.expire_questions().await,
             SessionMessage::CompactManually { options, reply } => self.compact_manually(options, reply),
             SessionMessage::CompactAfterRun { options, needs_news } => {
                 if !needs_news || self.compaction.has_message_since() {
@@ -382,6 +400,7 @@ impl SessionState {
             }
         }
         self.inbox.committed(&self.log);
+        self.tell_askers(&entries);
         let parent = self.shared.parent.as_ref();
         let events: Vec<Arc<Event>> =
             event::of_entries(&self.shared.id, parent, &entries, self.log.head().open_run)
@@ -515,6 +534,7 @@ impl SessionState {
         State {
             status: match (self.compaction.is_idle(), &self.run) {
                 (false, _) => Status::Compacting,
+                (true, Some(_)) if self.log.questions().open().next().is_some() => Status::Waiting,
                 (true, Some(_)) => Status::Working,
                 (true, None) => Status::Idle,
             },
@@ -538,6 +558,13 @@ impl SessionState {
 
     /// Closes what a crash left open.
     async fn recover(&mut self) {
+        match self.revive_run().await {
+            Ok(true) => return self.arm_expiry(),
+            Ok(false) => {}
+            Err(error) => {
+                self.warn(format!("the run that waited for an answer could not go on: {error}"));
+            }
+        }
         if let Some(draft) = self.log.recovery(self.deps.now_ms(), self.estimate())
             && let Err(error) = self.append(draft, None).await
         {
@@ -687,6 +714,7 @@ fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> Stat
         cost_microdollars: bill.cost_microdollars,
         status: Status::Idle,
         waiting: log.inbox().len(),
+        questions: log.head().questions.len(),
         is_unanswered: log.unanswered().is_some(),
         lost_from: log.head().lost_from,
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use greenroom_kernel::entry::CompactionOutcome;
+use greenroom_kernel::question::Answer;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{FailureClass, RunOutcome};
 use serde::de::DeserializeOwned;
@@ -112,6 +113,28 @@ pub(crate) fn all() -> Vec<EventKind> {
             name: None,
             detail: None,
         },
+        EventKind::QuestionAsked {
+            entry_id,
+            call_id: "c".into(),
+            tool: "refund".into(),
+            asker: Asker::Tool,
+            question: Question::choice("Refund?", ["yes", "no"]).details("order 7"),
+            expires_at_ms: Some(1_700_000_000_000),
+        },
+        EventKind::QuestionAsked {
+            entry_id,
+            call_id: "c".into(),
+            tool: "refund".into(),
+            asker: Asker::Hook,
+            question: Question::form::<Failure>("Why?"),
+            expires_at_ms: None,
+        },
+        EventKind::QuestionEnded {
+            question: entry_id,
+            end: QuestionEnd::Answered(Answer::from(serde_json::json!({ "euros": 120 })).by("ada")),
+        },
+        EventKind::QuestionEnded { question: entry_id, end: QuestionEnd::Expired },
+        EventKind::QuestionEnded { question: entry_id, end: QuestionEnd::Withdrawn },
         EventKind::OverflowDetected,
         EventKind::Warning { message: "w".into() },
         EventKind::SessionRestarted { reason: "r".into() },
@@ -158,6 +181,7 @@ pub(crate) fn all() -> Vec<EventKind> {
         },
         Record::Spent { sub_agent: None, usage: Usage::default(), cost_microdollars: None },
         Record::WholeResult { call_id: "c".into() },
+        Record::CallStarted { call_id: "c".into() },
     ];
     kinds.extend(records.map(|record| EventKind::Recorded { entry_id, record }));
     kinds
@@ -273,6 +297,7 @@ fn states_replies_options_and_summaries_read_back() {
         cost_microdollars: 0,
         status: Status::Compacting,
         waiting: 0,
+        questions: 1,
         is_unanswered: true,
         lost_from: Some(EntryId(3)),
     });

@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::message::Block;
+use greenroom_kernel::question::{Answer, Question};
 use greenroom_kernel::{RunId, ToolCall, ToolResult, ToolStatus};
-use greenroom_tools::{AppState, ToolOutput};
+use greenroom_tools::{AppState, AskError, Questions, ToolOutput};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::event::EventKind;
-use crate::hooks::{HookAction, HookPoint, guarded, has_state};
+use crate::hooks::{HookAction, HookPoint, TimeLimit, guarded, has_state};
 use crate::shared::SessionShared;
 use crate::waits::Chain;
 
@@ -40,6 +41,8 @@ pub struct ToolCallProposal {
     pub arguments: Value,
     /// Whether the tool says that it changes nothing outside itself.
     pub is_read_only: bool,
+    /// How people are asked: see [`Self::ask`].
+    pub questions: Questions,
     /// What the program gave the agent.
     pub app_state: AppState,
 }
@@ -82,6 +85,19 @@ pub struct ToolCallReport {
     pub app_state: AppState,
 }
 
+impl ToolCallProposal {
+    /// Asks a person before the call is run, as [`ToolContext::ask`](greenroom_tools::ToolContext::ask) does in a tool:
+    /// durably, and without counting for the hook's time limit. After a restart the hooks of the call are run again from
+    /// the first one, with the recorded answers given to their questions, and then the tool runs: so a hook that asks must
+    /// ask the same again, and what it does besides must bear being done twice.
+    ///
+    /// # Errors
+    /// [`AskError`]: nobody answered in time, the run was aborted, or the question cannot be asked.
+    pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, AskError> {
+        self.questions.ask(question.into()).await
+    }
+}
+
 has_state!(ToolCallProposal ToolCallReport);
 
 /// What an `after_tool` hook decides.
@@ -112,7 +128,12 @@ pub(crate) struct ToolHooks<'a> {
 
 impl ToolHooks<'_> {
     /// Asks the hooks before a call.
-    pub(crate) async fn before(&self, call: &ToolCall, is_read_only: bool) -> Decision {
+    pub(crate) async fn before(
+        &self,
+        call: &ToolCall,
+        is_read_only: bool,
+        questions: &Questions,
+    ) -> Decision {
         let hooks = &self.agent.hooks;
         let Ok(mut arguments) = greenroom_tools::parse_arguments(&call.arguments) else {
             return Decision::Run(call.clone());
@@ -126,9 +147,11 @@ impl ToolHooks<'_> {
                 tool: call.name.clone(),
                 arguments: arguments.clone(),
                 is_read_only,
+                questions: questions.clone(),
                 app_state: self.agent.state.clone(),
             };
-            let decided = guarded(self.waiting, hooks.timeout, || hook(proposal)).await;
+            let limit = TimeLimit { timeout: hooks.timeout, pauses: questions.pauses().clone() };
+            let decided = guarded(self.waiting, limit, || hook(proposal)).await;
             match decided {
                 Ok(BeforeTool::Continue) => {}
                 Ok(BeforeTool::Change(changed)) => {

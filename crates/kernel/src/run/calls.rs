@@ -39,6 +39,13 @@ pub(super) struct CallSignature {
     arguments: String,
 }
 
+impl Calls {
+    /// These calls were pending when the run was taken up.
+    pub(super) fn take_up(&mut self, calls: Vec<ToolCall>) {
+        self.open = calls.into_iter().enumerate().collect();
+    }
+}
+
 impl Run {
     /// Whether a guard ends the run instead of running these calls.
     pub(super) fn guard(&mut self, calls: &[ToolCall]) -> Option<String> {

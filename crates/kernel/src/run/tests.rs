@@ -1731,3 +1731,34 @@ fn another_model_is_asked_when_nothing_more_can_be_had_of_the_first() {
         ]),
     );
 }
+
+#[test]
+fn a_run_that_is_taken_up_goes_on_with_its_pending_calls() {
+    let call = |id: &str| ToolCall { id: id.to_owned(), name: "t".to_owned(), arguments: "{}".to_owned() };
+    let (a, b) = (call("a"), call("b"));
+    let mut run = Run::new(RunLimits { steps_max: 4, ..RunLimits::default() }, true, None)
+        .with_pending(vec![a.clone(), b.clone()], 3);
+    let began = run.on(Input::Begin);
+    assert_eq!(began, [Effect::StepStarted { step: 3 }, Effect::RunTools(vec![a.clone(), b.clone()])]);
+    let ended = |call: &ToolCall| Input::ToolEnded(Box::new(ToolResult::interrupted(call)));
+    let recorded = run.on(ended(&b));
+    assert!(matches!(&recorded[..], [Effect::Record { boundary: Boundary::None, .. }]), "{recorded:?}");
+    let recorded = run.on(ended(&a));
+    assert!(matches!(&recorded[..], [Effect::Record { boundary: Boundary::Steps, .. }]), "{recorded:?}");
+    assert_eq!(run.on(Input::Recorded { delivered: 0 }), []);
+    let next = run.on(Input::Recorded { delivered: 0 });
+    assert_eq!(next, [Effect::StepEnded { step: 3 }, Effect::Measure]);
+    // The answers before count for its limit.
+    let asked = run.on(Input::Size(Size::default()));
+    assert!(asked.contains(&Effect::StepStarted { step: 4 }), "{asked:?}");
+}
+
+#[test]
+fn an_abort_of_a_run_that_was_taken_up_leaves_no_call_open() {
+    let call = ToolCall { id: "a".to_owned(), name: "t".to_owned(), arguments: "{}".to_owned() };
+    let mut run = Run::new(RunLimits::default(), true, None).with_pending(vec![call], 1);
+    run.on(Input::Begin);
+    let ended = run.on(Input::Abort { partial: None, cause: AbortCause::Asked });
+    let closes = |effect: &Effect| matches!(effect, Effect::End { messages, .. } if messages.len() == 1);
+    assert!(ended.iter().any(closes) && run.is_over(), "{ended:?}");
+}

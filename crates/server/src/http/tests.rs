@@ -521,3 +521,41 @@ fn a_store_that_is_damaged_is_not_the_clients_fault() {
         assert_eq!(store_status(&error), status, "{error}");
     }
 }
+
+#[tokio::test]
+async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
+    let simulator = crate::asking::simulator();
+    let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+    let options = HttpOptions::new(([127, 0, 0, 1], 0).into(), TOKEN);
+    let server = HttpServer::start(&runtime, Arc::new(crate::asking::agent()), options).await.unwrap();
+    let url = |path: &str| format!("http://{}{path}", server.address());
+    let prompt = client()
+        .post(url("/sessions/a/prompt"))
+        .bearer_auth(TOKEN)
+        .json(&json!({ "text": "refund it" }))
+        .send();
+    let prompt = tokio::spawn(prompt);
+    let get = async |path: &str| -> Value {
+        client().get(url(path)).bearer_auth(TOKEN).send().await.unwrap().json().await.unwrap()
+    };
+    let id = loop {
+        let all = get("/questions").await;
+        if let Some(question) = all["questions"].get(0) {
+            break question["question_id"].clone();
+        }
+    };
+    assert_eq!(get("/sessions/a/questions").await["questions"][0]["text"], "Refund?");
+    assert_eq!(get("/sessions/a").await["status"], "waiting");
+    let answer = async |id: &Value, value: &str| {
+        let body = json!({ "question_id": id, "value": value });
+        let sent =
+            client().post(url("/sessions/a/answer")).bearer_auth(TOKEN).json(&body).send().await.unwrap();
+        sent.status()
+    };
+    assert_eq!(answer(&id, "perhaps").await, StatusCode::BAD_REQUEST);
+    assert_eq!(answer(&json!(0), "yes").await, StatusCode::NOT_FOUND);
+    assert_eq!(answer(&id, "yes").await, StatusCode::OK);
+    assert_eq!(answer(&id, "yes").await, StatusCode::CONFLICT);
+    let reply: Value = prompt.await.unwrap().unwrap().json().await.unwrap();
+    assert_eq!(reply["text"], "The answer was yes");
+}

@@ -111,6 +111,13 @@ async fn every_operation_does_what_it_says() {
     let resumed = client.ask("session/resume", json!({ "session_id": "b" })).await;
     assert!(resumed.is_ok() || matches!(resumed, Err(Refused::Failed(_))), "{resumed:?}");
     seen.insert("session/resume");
+    // Nothing waits for a person here: see the tests of the protocols.
+    let listed = client.ask("session/questions", json!({})).await.unwrap().0;
+    assert_eq!(listed, json!({ "questions": [] }));
+    let refused =
+        client.ask("session/answer", json!({ "session_id": "b", "question_id": 0, "value": "x" })).await;
+    assert!(matches!(refused, Err(Refused::Failed(greenroom::Error::NoQuestion { .. }))), "{refused:?}");
+    seen.extend(["session/questions", "session/answer"]);
     let all: std::collections::BTreeSet<&str> = methods().iter().map(|method| method.name).collect();
     assert_eq!(seen, all, "each operation is tried here");
 }

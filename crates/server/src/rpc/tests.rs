@@ -503,3 +503,36 @@ async fn sessions_are_listed_in_pages() {
     assert!(ids(&client.call(12, "session/list", none).await).is_empty());
     assert_eq!(ids(&client.call(13, "session/list", json!({})).await).len(), 3);
 }
+
+#[tokio::test]
+async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
+    let simulator = crate::asking::simulator();
+    let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+    let (near, far) = tokio::io::duplex(1 << 20);
+    let (far_read, far_write) = tokio::io::split(far);
+    let server = tokio::spawn(async move {
+        super::serve(&runtime, Arc::new(crate::asking::agent()), far_read, far_write).await
+    });
+    let (read, output) = tokio::io::split(near);
+    let mut client = Client { lines: BufReader::new(read).lines(), output, simulator, server };
+    client.request(1, "session/prompt", json!({ "session_id": "a", "text": "refund it" })).await;
+    let asked = client.until(|message| message["params"]["type"] == "question_asked").await;
+    assert_eq!((&asked["params"]["text"], &asked["params"]["kind"]), (&json!("Refund?"), &json!("choice")));
+    let id = asked["params"]["entry_id"].clone();
+    for params in [json!({ "session_id": "a" }), json!({})] {
+        let listed = client.call(2, "session/questions", params).await;
+        let question = &listed["result"]["questions"][0];
+        assert_eq!((&question["question_id"], &question["tool"]), (&id, &json!("refund")), "{listed}");
+    }
+    let answer = |value: &str| json!({ "session_id": "a", "question_id": id, "value": value, "by": "ada" });
+    let misfit = client.call(3, "session/answer", answer("perhaps")).await;
+    assert!(misfit["error"]["message"].as_str().unwrap().contains("\"yes\", \"no\""), "{misfit}");
+    client.request(4, "session/answer", answer("yes")).await;
+    let ended = client.until(|message| message["params"]["type"] == "question_ended").await;
+    assert_eq!((&ended["params"]["value"], &ended["params"]["by"]), (&json!("yes"), &json!("ada")));
+    let result = client.until(|message| message["method"] == "session/prompt_result").await;
+    assert_eq!(result["params"]["text"], "The answer was yes");
+    let closed = client.call(5, "session/answer", answer("no")).await;
+    assert!(closed["error"]["message"].as_str().unwrap().contains("closed"), "{closed}");
+    client.end().await;
+}

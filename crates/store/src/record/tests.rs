@@ -10,6 +10,7 @@ use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Custom, Delivery,
     EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
+use greenroom_kernel::question::{Answer, AskedQuestion, Asker, Question, QuestionEnd, QuestionKind};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
     AssistantMessage, Block, Compaction, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image,
@@ -160,6 +161,9 @@ fn kind_name(kind: &EntryKind) -> &'static str {
         EntryKind::Metadata(_) => "metadata",
         EntryKind::Child(_) => "child",
         EntryKind::HandOff(_) => "hand_off",
+        EntryKind::Question(_) => "question",
+        EntryKind::QuestionEnded { .. } => "question_ended",
+        EntryKind::CallStarted { .. } => "call_started",
         EntryKind::CompactionStarted(_) => "compaction_started",
         EntryKind::CompactionEnded(_) => "compaction_ended",
         EntryKind::RunEnded { .. } => "run_ended",
@@ -311,6 +315,29 @@ fn kinds() -> Vec<EntryKind> {
     for sees in [Sees::All, Sees::Summary, Sees::Last(2)] {
         kinds.push(EntryKind::HandOff(HandOff { from: "f".to_owned(), to: "t".to_owned(), sees }));
     }
+    let several = |several| QuestionKind::Choice { choices: vec!["a".to_owned(), "b".to_owned()], several };
+    let form = QuestionKind::Form { schema: serde_json::json!({ "type": "object" }) };
+    for (kind, asker) in [
+        (QuestionKind::Text, Asker::Tool),
+        (several(false), Asker::Hook),
+        (several(true), Asker::Tool),
+        (form, Asker::Tool),
+    ] {
+        kinds.push(EntryKind::Question(Arc::new(AskedQuestion {
+            run: EntryId(3),
+            call_id: "c".to_owned(),
+            tool: "n".to_owned(),
+            ordinal: 1,
+            asker,
+            question: Question::text("q").details("d").of_kind(kind),
+            expires_at_ms: Some(300),
+        })));
+    }
+    let answer = Answer::from(serde_json::json!({ "a": [1.5, null] })).by("ada");
+    for end in [QuestionEnd::Answered(answer), QuestionEnd::Expired, QuestionEnd::Withdrawn] {
+        kinds.push(EntryKind::QuestionEnded { question: EntryId(7), end });
+    }
+    kinds.push(EntryKind::CallStarted { call_id: "c".to_owned() });
     kinds
 }
 
@@ -339,6 +366,7 @@ fn head() -> Head {
         labels: BTreeMap::from([("a".to_owned(), "b".to_owned()), ("c".to_owned(), "d".to_owned())]),
         opening: Some("o".to_owned()),
         interrupted: Some(EntryId(6)),
+        questions: vec![EntryId(7)],
         parent_session: Some("s".to_owned()),
         open_children: vec![EntryId(3)],
         agent: Some("a".to_owned()),

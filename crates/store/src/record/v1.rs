@@ -15,11 +15,13 @@ use greenroom_kernel::entry::{
     ChildRecord, ChildStage, Compaction, CompactionEnded, CompactionOutcome, CompactionStarted, Custom,
     Delivery, EntryRange, HandOff, Metadata, Prune, PrunedResult, Sees, Shell, Spender, Spent, Trigger,
 };
+use greenroom_kernel::question::{Answer, AskedQuestion, Asker, Question, QuestionEnd, QuestionKind};
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{
     AssistantMessage, Block, Entry, EntryId, EntryKind, Failure, FailureClass, FileOps, Image, Message, Part,
     RunOutcome, StopReason, ToolCall, ToolResult, ToolStatus, Touch, Touched, Usage,
 };
+use serde_json::Value;
 
 use super::StoredRecord;
 use super::codec::{Stored, stored_enum, stored_struct, unknown_variant, write_texts};
@@ -67,6 +69,7 @@ stored_struct!(V1: Head {
     interrupted: Option<EntryId>,
     open_children: Vec<EntryId>,
     agent: Option<String>,
+    questions: Vec<EntryId>,
 });
 
 stored_enum!(V1: SessionState { 0 = Idle, 1 = Working, 2 = Failed { reason: String } });
@@ -103,6 +106,9 @@ stored_enum!(V1: EntryKind {
     19 = Metadata(metadata: Metadata),
     20 = Child(child: ChildRecord),
     21 = HandOff(hand_off: HandOff),
+    22 = Question(question: Arc<AskedQuestion>),
+    23 = QuestionEnded { question: EntryId, end: QuestionEnd },
+    24 = CallStarted { call_id: String },
 });
 
 stored_struct!(V1: ChildRecord { call_id: String, name: String, session: String, stage: ChildStage });
@@ -115,6 +121,20 @@ stored_enum!(V1: ChildStage {
 stored_struct!(V1: HandOff { from: String, to: String, sees: Sees });
 
 stored_enum!(V1: Sees { 0 = All, 1 = Summary, 2 = Last(messages: u32) });
+
+stored_struct!(V1: AskedQuestion {
+    run: EntryId,
+    call_id: String,
+    tool: String,
+    ordinal: u32,
+    asker: Asker,
+    question: Question,
+    expires_at_ms: Option<u64>,
+});
+
+stored_enum!(V1: Asker { 0 = Tool, 1 = Hook });
+
+stored_enum!(V1: QuestionEnd { 0 = Answered(answer: Answer), 1 = Expired, 2 = Withdrawn });
 
 stored_enum!(V1: Metadata {
     0 = Title { title: Option<String> },
@@ -307,6 +327,68 @@ stored_enum!(V1: WindowSource {
     6 = Server,
     7 = Trained,
 });
+
+/// Stored without the time that it may stay open: the record has when it expires.
+impl Stored<V1> for Question {
+    fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        Stored::<V1>::write(&self.text, encoder)?;
+        Stored::<V1>::write(&self.details, encoder)?;
+        match &self.kind {
+            QuestionKind::Text => 0_u32.encode(encoder),
+            QuestionKind::Choice { choices, several } => {
+                1_u32.encode(encoder)?;
+                Stored::<V1>::write(choices, encoder)?;
+                several.encode(encoder)
+            }
+            QuestionKind::Form { schema } => {
+                2_u32.encode(encoder)?;
+                Stored::<V1>::write(schema, encoder)
+            }
+        }
+    }
+
+    fn read<D: Decoder>(decoder: &mut D) -> Result<Self, DecodeError> {
+        let text: String = Stored::<V1>::read(decoder)?;
+        let details: Option<String> = Stored::<V1>::read(decoder)?;
+        let kind = match u32::decode(decoder)? {
+            0 => QuestionKind::Text,
+            1 => QuestionKind::Choice {
+                choices: Stored::<V1>::read(decoder)?,
+                several: Stored::<V1>::read(decoder)?,
+            },
+            2 => QuestionKind::Form { schema: Stored::<V1>::read(decoder)? },
+            number => return Err(unknown_variant("QuestionKind", number)),
+        };
+        let mut question = Self::text(text).of_kind(kind);
+        question.details = details;
+        Ok(question)
+    }
+}
+
+impl Stored<V1> for Answer {
+    fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        Stored::<V1>::write(&self.value, encoder)?;
+        Stored::<V1>::write(&self.by, encoder)
+    }
+
+    fn read<D: Decoder>(decoder: &mut D) -> Result<Self, DecodeError> {
+        let mut answer: Self = <Value as Stored<V1>>::read(decoder)?.into();
+        answer.by = Stored::<V1>::read(decoder)?;
+        Ok(answer)
+    }
+}
+
+/// Stored as its text.
+impl Stored<V1> for Value {
+    fn write<E: Encoder>(&self, encoder: &mut E) -> Result<(), EncodeError> {
+        self.to_string().encode(encoder)
+    }
+
+    fn read<D: Decoder>(decoder: &mut D) -> Result<Self, DecodeError> {
+        let text: String = Stored::<V1>::read(decoder)?;
+        serde_json::from_str(&text).map_err(|error| DecodeError::OtherString(format!("no JSON: {error}")))
+    }
+}
 
 /// Stored as the sorted lists of files that were read and of files that were modified.
 impl Stored<V1> for FileOps {

@@ -7,10 +7,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use greenroom_kernel::{ToolCall, ToolResult};
-use greenroom_tools::{Progress, Registry, ToolContext};
+use futures_util::{FutureExt, StreamExt};
+use greenroom_kernel::question::{self, Answer, Asker, Question, QuestionEnd};
+use greenroom_kernel::{EntryId, ToolCall, ToolResult};
+use greenroom_tools::{AskError, Pauses, Progress, Questions, Registry, ToolContext};
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,8 @@ use crate::compaction;
 use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::hooks::tool_call::{Decision, ToolHooks};
-use crate::message::{AgentMessage, RunAttempt, SessionMail};
+use crate::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionMail, SessionMessage};
+use crate::session::SessionHandle;
 use crate::shared::SessionShared;
 use crate::trace;
 use crate::waits::Chain;
@@ -40,6 +42,14 @@ pub(super) struct ToolTask {
     /// Who waits for the calls and their hooks.
     pub(super) waiting: Chain,
     pub(super) cancel: CancellationToken,
+    /// The calls that were pending when the run was taken up again: not all of them may be run.
+    pub(super) pending: Vec<PendingCall>,
+    /// The answer that made the calls.
+    pub(super) answer: Option<EntryId>,
+    /// Cancelled when the run is aborted, and not when its agent dies.
+    pub(super) run_cancel: CancellationToken,
+    /// What the run's time limit stands still for.
+    pub(super) pauses: Pauses,
 }
 
 impl ToolTask {
@@ -88,7 +98,10 @@ impl ToolTask {
         });
         let span = trace::tool(&self.span, &self.shared.id, call);
         let began = tokio::time::Instant::now();
-        let result = self.with_hooks(call).instrument(span.clone()).await;
+        let work = async {
+            if self.is_cut_off(call) { self.cut_off(call).await } else { self.with_hooks(call).await }
+        };
+        let result = work.instrument(span.clone()).await;
         trace::tool_ended(&span, &self.shared.id, call, result.status, began.elapsed());
         drop(span);
         publish(EventKind::ToolEnd {
@@ -100,6 +113,33 @@ impl ToolTask {
         let _ = self.agent.cast(AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) });
     }
 
+    /// Whether a restart cut the call off, and its tool must not be run again.
+    fn is_cut_off(&self, call: &ToolCall) -> bool {
+        let may_have_begun =
+            self.pending.iter().any(|pending| pending.call.id == call.id && pending.may_have_begun);
+        may_have_begun && !self.tools.get(&call.name).is_some_and(|tool| tool.is_resumable())
+    }
+
+    /// The result of a call that is not run again: what was answered, as soon as it is.
+    async fn cut_off(&self, call: &ToolCall) -> ToolResult {
+        let (stamp, call_id) = (self.stamp, call.id.clone());
+        let _pauses = self.pauses.pause();
+        let handle = self.handle();
+        let asked = handle.ask(|reply| SessionMessage::AwaitQuestions { stamp, call_id, reply });
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => ToolResult::interrupted(call),
+            asked = asked => match asked {
+                Ok(asked) => question::cut_off(call, &asked),
+                Err(_) => ToolResult::interrupted(call),
+            },
+        }
+    }
+
+    fn handle(&self) -> SessionHandle {
+        SessionHandle::new(Arc::clone(&self.shared), Arc::clone(&self.deps))
+    }
+
     /// The result of a call, and of the hooks around it.
     async fn with_hooks(&self, call: &ToolCall) -> ToolResult {
         let hooks = ToolHooks {
@@ -109,13 +149,15 @@ impl ToolTask {
             run: self.stamp.run,
             waiting: &self.waiting,
         };
+        let questions = self.questions(call);
+        let of_hooks = questions.of_hooks();
         // An unknown tool is answered by the registry, and nothing runs.
         let decision = match self.tools.get(&call.name) {
             Some(tool) => {
                 tokio::select! {
                     biased;
                     () = self.cancel.cancelled() => Decision::Run(call.clone()),
-                    decision = hooks.before(call, tool.is_read_only()) => decision,
+                    decision = hooks.before(call, tool.is_read_only(), &of_hooks) => decision,
                 }
             }
             None => Decision::Run(call.clone()),
@@ -124,7 +166,10 @@ impl ToolTask {
         let (called, result, was_run) = match decision {
             // One that was cancelled meanwhile takes no effect.
             Decision::Run(called) => {
-                let result = self.run_one(&called).await;
+                let result = match self.begins(call, &questions).await {
+                    Ok(()) => self.run_one(&called, questions).await,
+                    Err(reason) => ToolResult::not_run(&called, &reason),
+                };
                 let is_known = self.tools.get(&called.name).is_some();
                 (called, result, is_known)
             }
@@ -133,12 +178,48 @@ impl ToolTask {
         hooks.after(call, &called, result, was_run, began.elapsed(), &self.cancel).await
     }
 
-    async fn run_one(&self, call: &ToolCall) -> ToolResult {
+    /// Where a hook has asked, that the tool begins is recorded first: until then the call can be run after a restart.
+    async fn begins(&self, call: &ToolCall, questions: &Questions) -> Result<(), String> {
+        if questions.asked() == 0 || self.cancel.is_cancelled() {
+            return Ok(());
+        }
+        let (stamp, call_id) = (self.stamp, call.id.clone());
+        let handle = self.handle();
+        let started = handle.ask(|reply| SessionMessage::CallStarts { stamp, call_id, reply });
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Ok(()),
+            started = started => started.map_err(|error| format!("its beginning could not be recorded: {error}")),
+        }
+    }
+
+    /// How the call and the hooks before it ask people.
+    fn questions(&self, call: &ToolCall) -> Questions {
+        let asking = Asking {
+            handle: self.handle(),
+            shared: Arc::clone(&self.shared),
+            stamp: self.stamp,
+            call_id: call.id.clone(),
+            tool: call.name.clone(),
+            run_cancel: self.run_cancel.clone(),
+            pauses: self.pauses.clone(),
+        };
+        let asking = Arc::new(asking);
+        Questions::new(move |asker, ordinal, question| {
+            Arc::clone(&asking).ask(asker, ordinal, question).boxed()
+        })
+    }
+
+    async fn run_one(&self, call: &ToolCall, questions: Questions) -> ToolResult {
         let state = self.definition.state.clone();
         let mut context = ToolContext::new(&*self.shared.id, &call.id).with_state(state);
         context.cancel = self.cancel.clone();
         context.progress = self.progress(call);
         context.compaction = compaction::requests_to(&self.session);
+        context.questions = questions;
+        if let Some(answer) = self.answer {
+            context.key = format!("{}/{answer}/{}", self.shared.id, call.id);
+        }
         let running = self.tools.run(call, context, self.definition.tool_timeout);
         self.waiting.clone().scope(running).await
     }
@@ -150,5 +231,58 @@ impl ToolTask {
             let (call_id, name) = (call_id.clone(), name.clone());
             shared.publish_of_run(&deps.bus, run, EventKind::ToolUpdate { call_id, name, line })
         })
+    }
+}
+
+/// How one call asks people.
+struct Asking {
+    handle: SessionHandle,
+    shared: Arc<SessionShared>,
+    stamp: RunAttempt,
+    call_id: String,
+    tool: String,
+    run_cancel: CancellationToken,
+    pauses: Pauses,
+}
+
+impl Asking {
+    async fn ask(
+        self: Arc<Self>,
+        asker: Asker,
+        ordinal: u32,
+        question: Question,
+    ) -> Result<Answer, AskError> {
+        let _pause = self.pauses.pause();
+        let request = |reply| {
+            SessionMessage::Ask(Box::new(AskRequest {
+                stamp: self.stamp,
+                call_id: self.call_id.clone(),
+                tool: self.tool.clone(),
+                ordinal,
+                asker,
+                question,
+                reply,
+            }))
+        };
+        let ended = tokio::select! {
+            biased;
+            ended = self.handle.ask(request) => ended,
+            () = self.run_cancel.cancelled() => {
+                if self.shared.is_closing() {
+                    // The question stays open, and nobody may take its end for an answer.
+                    std::future::pending::<()>().await;
+                }
+                return Err(AskError::Withdrawn);
+            }
+        };
+        match ended {
+            Ok(Ok(QuestionEnd::Answered(answer))) => Ok(answer),
+            Ok(Ok(QuestionEnd::Expired)) => Err(AskError::Expired),
+            Ok(Ok(QuestionEnd::Withdrawn)) => Err(AskError::Withdrawn),
+            Ok(Err(refused)) => Err(refused),
+            // Whoever owns the question is gone, and this call with it.
+            Err(crate::Error::Interrupted { .. } | crate::Error::Closed) => std::future::pending().await,
+            Err(error) => Err(AskError::NotRecorded(error.to_string())),
+        }
     }
 }

@@ -305,6 +305,7 @@ impl SessionState {
         entries.iter().for_each(|entry| draft.import(entry));
         let imported = draft.entries.clone();
         // What was under way or waits there is the other session's.
+        draft.withdraw_questions();
         let waiting = std::mem::take(&mut draft.head.inbox);
         if !waiting.is_empty() {
             draft.push(EntryKind::InboxCleared { items: waiting });

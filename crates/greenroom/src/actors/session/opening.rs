@@ -13,6 +13,7 @@ use super::definition::{Definition, SessionLimits};
 use super::first_reply::Repeats;
 use super::inbox::Inbox;
 use super::open_compaction::OpenCompaction;
+use super::questions::Askers;
 use super::{LeftModel, PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
 use crate::actors::agent::{AgentActor, AgentArguments};
 use crate::actors::usage_tracker::{TrackerArguments, TrackerConfig, UsageTracker};
@@ -32,6 +33,7 @@ impl SessionState {
         let SessionArguments { deps, shared, supervisor, finishes } = arguments;
         // A run that an earlier actor left is closed below, and its token reaches nothing.
         shared.end_run();
+        shared.set_closing(false);
         let log = read_log(&deps, &shared.id).await?;
         log.check().map_err(|problem| Error::SessionFailed {
             session: shared.id.to_string(),
@@ -78,6 +80,7 @@ impl SessionState {
             inbox: Inbox::default(),
             repeats: Repeats::default(),
             run: None,
+            askers: Askers::default(),
             instructions: None,
             attempts: 0,
             compaction: OpenCompaction::new(only_at_window),

@@ -10,12 +10,13 @@ use greenroom_kernel::entry::{Delivery, EntryKind};
 use greenroom_kernel::message::{Block, Message, StopReason};
 use greenroom_kernel::run::{Boundary, Fallbacks};
 use greenroom_kernel::usage::ContextUsage;
-use greenroom_kernel::{EntryId, RunId, RunOutcome, Usage};
+use greenroom_kernel::{EntryId, RunId, RunOutcome, ToolCall, ToolResult, ToolStatus, Usage};
 use greenroom_store::SessionState as StoredState;
 
 use super::SessionState;
 use super::definition::instructions_tokens;
 use super::inbox::Caller;
+use super::questions;
 use crate::agent::Agent;
 use crate::compaction::Compacted;
 use crate::error::{ConfigError, Error, Result};
@@ -23,8 +24,8 @@ use crate::event::{CallView, RUN_RESUMED};
 use crate::instructions::InstructionsContext;
 use crate::log::{Draft, INBOX_MAX, InboxItem};
 use crate::message::{
-    AgentMessage, Amendment, Answer, BeginRun, MeasureFor, Measurement, PromptOptions, QueuedInput, ReplyTo,
-    RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
+    AgentMessage, Amendment, Answer, BeginRun, MeasureFor, Measurement, PendingCall, PromptOptions,
+    QueuedInput, ReplyTo, RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
 };
 use crate::prompt::Reply;
 use crate::trace;
@@ -155,7 +156,10 @@ impl SessionState {
         let mut draft = self.log.draft(self.deps.now_ms());
         self.inbox.clear_refused(&mut draft);
         let waiting = self.inbox.waiting(&self.log).map(|item| item.id).collect();
-        let withdrawn = draft.amend(amendment, waiting)?;
+        let withdrawn = match draft.amend(amendment, waiting) {
+            Ok(withdrawn) => withdrawn,
+            Err(error) => return Err(questions::refused(&self.deps, &self.shared.id, error).await),
+        };
         if !draft.entries.is_empty() {
             self.append(draft, None).await?;
         }
@@ -202,6 +206,7 @@ impl SessionState {
 
     /// The session is closed: its run is interrupted, unless it is aborted already.
     pub(super) fn interrupt_run(&mut self) {
+        self.shared.set_closing(true);
         if let Some(run) = &mut self.run {
             run.is_interrupted = !run.options.cancel.is_cancelled();
         }
@@ -354,6 +359,20 @@ impl SessionState {
         };
         // One that waited in the inbox was recorded there.
         let _ = options.recorded.set(run);
+        self.start_run(run, options, Waiting { caller: reply, joined }, instructions);
+        self.tell_agent_to_begin();
+        Ok(())
+    }
+
+    /// The run that is open in the log is in progress from now on.
+    fn start_run(
+        &mut self,
+        run: EntryId,
+        options: PromptOptions,
+        waiting: Waiting,
+        instructions: RunInstructions,
+    ) {
+        let Waiting { caller: reply, joined } = waiting;
         self.instructions = Some(Arc::clone(&instructions.text));
         // Whatever changed since the prompt was said: settings that cannot be sent are refused by the provider.
         let settings = self.definition.model_settings(&self.deps, &options.settings);
@@ -389,8 +408,6 @@ impl SessionState {
         for doubt in std::mem::take(&mut self.model_warnings) {
             self.warn(doubt);
         }
-        self.tell_agent_to_begin();
-        Ok(())
     }
 
     /// What the run that begins may cost: the lower of its prompt's limit and its agent's.
@@ -447,9 +464,20 @@ impl SessionState {
             waiting: run.options.waiting.and(&self.shared.id),
             tracker: self.tracker.clone(),
             may_compact: self.definition.settings.enabled,
+            pending: self.pending_calls(),
+            steps: run.told.steps,
+            answer: self.log.newest_answer(),
             answered_before: self.log.has_answers(),
             max_request_bytes: self.definition.settings.max_request_bytes,
         })));
+    }
+
+    /// The calls that go on where a run is taken up again. Before a run begins, all calls have results.
+    fn pending_calls(&self) -> Vec<PendingCall> {
+        let questions = self.log.questions();
+        let pending =
+            |call: ToolCall| PendingCall { may_have_begun: questions.may_have_begun(&call.id), call };
+        self.log.asking_calls().into_iter().map(pending).collect()
     }
 
     /// The agent died in its run: another goes on with it.
@@ -458,7 +486,7 @@ impl SessionState {
         if run.closing.is_some() {
             return;
         }
-        if !self.close_open_calls().await {
+        if !self.close_calls(self.log.calls_that_asked_nothing()).await {
             return;
         }
         // A compaction that ran for the dead agent goes on; the new one waits for it when it needs one.
@@ -493,6 +521,15 @@ impl SessionState {
     }
 
     pub(super) async fn record(&mut self, stamp: RunAttempt, messages: Vec<Message>, boundary: Boundary) {
+        if self.current(stamp).is_none() {
+            return;
+        }
+        let recorded = messages.len();
+        let messages = self.without_waiting(messages);
+        if messages.is_empty() && recorded > 0 {
+            // The run is being left, and hears no more.
+            return;
+        }
         let Some(run) = self.current(stamp) else { return };
         messages.iter().for_each(|message| run.told.note(message));
         let mut draft = self.log.draft(self.deps.now_ms());
@@ -517,7 +554,8 @@ impl SessionState {
         if let Some(run) = &mut self.run {
             run.joined.extend(followers);
         }
-        self.tell_agent(AgentMessage::Recorded { stamp, delivered });
+        let answer = self.log.newest_answer();
+        self.tell_agent(AgentMessage::Recorded { stamp, delivered, answer });
         if boundary == Boundary::End && delivered == 0 {
             self.start_closing(RunOutcome::Completed);
         }
@@ -530,6 +568,10 @@ impl SessionState {
         outcome: RunOutcome,
         rejected: Option<String>,
     ) {
+        if self.current(stamp).is_none() {
+            return;
+        }
+        let messages = self.without_waiting(messages);
         let Some(run) = self.current(stamp) else { return };
         let is_cut_off = run.is_interrupted && matches!(outcome, RunOutcome::Aborted);
         let outcome = if is_cut_off { RunOutcome::Interrupted } else { outcome };
@@ -539,9 +581,65 @@ impl SessionState {
         for message in messages {
             draft.message_of_run(message, self.definition.window.tokens);
         }
-        if (draft.entries.is_empty() || self.append_for_run(draft).await) && self.close_open_calls().await {
+        if !draft.entries.is_empty() && !self.append_for_run(draft).await {
+            return;
+        }
+        if is_cut_off && !self.log.asking_calls().is_empty() {
+            self.leave_waiting().await;
+        } else if self.close_open_calls().await {
             self.start_closing(outcome);
         }
+    }
+
+    /// The session is closed while calls of its run wait for people: the run stays open in the log, and goes on when the
+    /// session is opened again.
+    async fn leave_waiting(&mut self) {
+        let draft = self.log.recovery_of_waiting(self.deps.now_ms());
+        if !draft.entries.is_empty() && !self.append_for_run(draft).await {
+            return;
+        }
+        let Some(run) = self.run.take() else { return };
+        self.shared.end_run();
+        let session = self.shared.id.to_string();
+        tell_all(run.reply.into_iter().chain(run.joined).collect(), || {
+            Err(Error::Waiting { session: session.clone() })
+        });
+    }
+
+    /// What is recorded of these messages. Where the session is closed, a call that waits for a person has no result: it
+    /// goes on when the session is opened again.
+    fn without_waiting(&self, mut messages: Vec<Message>) -> Vec<Message> {
+        if !self.run.as_ref().is_some_and(|run| run.is_interrupted) {
+            return messages;
+        }
+        let questions = self.log.questions();
+        let goes_on = |result: &ToolResult| {
+            let is_waiting = questions.of_call(&result.call_id).any(|known| known.end.is_none());
+            is_waiting || result.status == ToolStatus::Interrupted && questions.has_asked(&result.call_id)
+        };
+        messages.retain(|message| !matches!(message, Message::ToolResult(result) if goes_on(result)));
+        messages
+    }
+
+    /// A run that an earlier actor or process left, and whose calls wait for people, goes on. Gives whether it does.
+    pub(super) async fn revive_run(&mut self) -> Result<bool> {
+        let Some(run) = self.log.head().open_run.filter(|_| !self.log.asking_calls().is_empty()) else {
+            return Ok(false);
+        };
+        let draft = self.log.recovery_of_waiting(self.deps.now_ms());
+        self.refresh_settings();
+        let instructions = self.write_instructions(run)?;
+        if !draft.entries.is_empty() {
+            self.append(draft, None).await?;
+        }
+        let options = PromptOptions { early_aborts: self.shared.early_aborts(), ..PromptOptions::default() };
+        self.start_run(run, options, Waiting::default(), instructions);
+        if let Some(open) = &mut self.run {
+            let of_run = self.log.path().iter().filter(|entry| entry.id > run);
+            of_run.filter_map(|entry| entry.kind.as_message()).for_each(|message| open.told.note(message));
+        }
+        self.tell_agent_to_begin();
+        Ok(true)
     }
 
     /// Appends what belongs to the run. Where the store refuses it, the run is given up; gives whether it goes on.
@@ -557,8 +655,12 @@ impl SessionState {
 
     /// Gives each call on the path that has no result an interrupted one. Gives whether the run goes on.
     async fn close_open_calls(&mut self) -> bool {
+        self.close_calls(self.log.open_calls()).await
+    }
+
+    async fn close_calls(&mut self, calls: Vec<ToolCall>) -> bool {
         let mut draft = self.log.draft(self.deps.now_ms());
-        draft.close_calls(self.log.path());
+        draft.close_calls(calls);
         draft.entries.is_empty() || self.append_for_run(draft).await
     }
 

@@ -11,6 +11,7 @@ use greenroom_store::Batch;
 
 use super::definition::Definition;
 use super::opening::{read_log, session_limits};
+use super::questions;
 use super::state_by_log;
 use crate::agent::Agent;
 use crate::deps::{Deps, blocking};
@@ -64,7 +65,10 @@ pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: A
     let log = read_log(deps, &shared.id).await?;
     let mut draft = log.draft(deps.now_ms());
     let waiting = log.inbox().iter().map(|item| item.id).collect();
-    let withdrawn = draft.amend(amendment, waiting)?;
+    let withdrawn = match draft.amend(amendment, waiting) {
+        Ok(withdrawn) => withdrawn,
+        Err(error) => return Err(questions::refused(deps, &shared.id, error).await),
+    };
     if draft.entries.is_empty() {
         return Ok(withdrawn);
     }

@@ -1,0 +1,208 @@
+//! Questions for people, as the session sees them: recorded, answered, expired, and who waits for that.
+//!
+//! Invariants: a question is durable before anybody hears of it, and its end before whoever waits for it; a question that
+//! a call asks again after a restart is the recorded one, with its end.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use greenroom_kernel::entry::EntryKind;
+use greenroom_kernel::question::{AnswerError, AskedQuestion, KnownQuestion, QuestionEnd};
+use greenroom_kernel::{Entry, EntryId};
+use greenroom_tools::AskError;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::SessionState;
+use crate::deps::{Deps, blocking};
+use crate::error::{Error, Result};
+use crate::log::AmendError;
+use crate::message::{AskRequest, ReplyTo, RunAttempt, SessionMessage};
+
+/// Who waits for answers of people, and the timer of the question that expires next.
+#[derive(Default)]
+pub(super) struct Askers {
+    waiting: Vec<Asker>,
+    timer: Option<Timer>,
+}
+
+enum Asker {
+    /// A call waits for the end of one question.
+    Question { id: EntryId, reply: ReplyTo<Result<QuestionEnd, AskError>> },
+    /// A call that was cut off waits until nothing of what it asked is open.
+    Call { call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },
+}
+
+struct Timer {
+    at_ms: u64,
+    _cancels: DropGuard,
+}
+
+impl SessionState {
+    /// A call asks a person.
+    pub(super) async fn ask(&mut self, request: AskRequest) {
+        let AskRequest { stamp, call_id, tool, ordinal, asker, question, reply } = request;
+        if self.is_stopping || self.current(stamp).is_none() {
+            // Its run is over or goes on without it, and whoever asks ends with it.
+            let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
+            return;
+        }
+        let known = self.log.questions().of_call(&call_id).find(|known| known.asked.ordinal == ordinal);
+        if let Some(known) = known {
+            if !known.asked.question.is_same(&question) || known.asked.asker != asker {
+                let recorded = known.asked.question.text.clone();
+                let _ = reply.send(Ok(Err(AskError::Changed { recorded, asked: question.text })));
+                return;
+            }
+            match known.end.clone() {
+                Some(end) => drop(reply.send(Ok(Ok(end)))),
+                None => self.askers.waiting.push(Asker::Question { id: known.id, reply }),
+            }
+            return;
+        }
+        let now_ms = self.deps.now_ms();
+        let expires =
+            |time: Duration| now_ms.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let expires_at_ms = question.expires_in.map(expires);
+        let run = stamp.run;
+        let asked = AskedQuestion { run, call_id, tool, ordinal, asker, question, expires_at_ms };
+        let mut draft = self.log.draft(now_ms);
+        let id = draft.push(EntryKind::Question(Arc::new(asked)));
+        match self.append(draft, None).await {
+            Ok(()) => {
+                self.askers.waiting.push(Asker::Question { id, reply });
+                self.arm_expiry();
+            }
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
+    /// A call that was cut off waits for the ends of all that it asked.
+    pub(super) fn await_questions(
+        &mut self,
+        stamp: RunAttempt,
+        call_id: String,
+        reply: ReplyTo<Vec<KnownQuestion>>,
+    ) {
+        if self.current(stamp).is_none() {
+            let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
+            return;
+        }
+        self.askers.waiting.push(Asker::Call { call_id, reply });
+        self.tell_calls();
+    }
+
+    /// The tool of a call begins, after a hook had asked.
+    pub(super) async fn call_starts(&mut self, stamp: RunAttempt, call_id: String) -> Result<()> {
+        if self.is_stopping || self.current(stamp).is_none() {
+            return Err(Error::Interrupted { session: self.shared.id.to_string() });
+        }
+        if self.log.questions().may_have_begun(&call_id) {
+            return Ok(());
+        }
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.push(EntryKind::CallStarted { call_id });
+        self.append(draft, None).await
+    }
+
+    /// The time of a question has passed.
+    pub(super) async fn expire_questions(&mut self) {
+        self.askers.timer = None;
+        let mut draft = self.log.draft(self.deps.now_ms());
+        draft.expire_questions();
+        if !draft.entries.is_empty()
+            && let Err(error) = self.append(draft, None).await
+        {
+            self.warn(format!("that a question has expired could not be recorded: {error}"));
+        }
+        self.arm_expiry();
+    }
+
+    /// These entries are durable: tells who waits for the ends of questions among them.
+    pub(super) fn tell_askers(&mut self, entries: &[Arc<Entry>]) {
+        let mut has_ended = false;
+        for entry in entries {
+            let EntryKind::QuestionEnded { question, end } = &entry.kind else { continue };
+            has_ended = true;
+            let is_its = |asker: &mut Asker| matches!(asker, Asker::Question { id, .. } if id == question);
+            for asker in self.askers.waiting.extract_if(.., is_its) {
+                if let Asker::Question { reply, .. } = asker {
+                    let _ = reply.send(Ok(Ok(end.clone())));
+                }
+            }
+        }
+        if has_ended {
+            self.tell_calls();
+            self.arm_expiry();
+        }
+    }
+
+    /// Tells the calls that were cut off, and of whose questions none is open.
+    fn tell_calls(&mut self) {
+        let questions = self.log.questions();
+        let is_told = |asker: &mut Asker| match asker {
+            Asker::Call { call_id, .. } => questions.of_call(call_id).all(|known| known.end.is_some()),
+            Asker::Question { .. } => false,
+        };
+        for asker in self.askers.waiting.extract_if(.., is_told) {
+            if let Asker::Call { call_id, reply } = asker {
+                let _ = reply.send(Ok(questions.of_call(&call_id).cloned().collect()));
+            }
+        }
+    }
+
+    /// Sets the timer for the question that expires next. It wakes the session where that sleeps.
+    pub(super) fn arm_expiry(&mut self) {
+        let Some(at_ms) = self.log.questions().next_expiry_ms() else {
+            self.askers.timer = None;
+            return;
+        };
+        if self.askers.timer.as_ref().is_some_and(|timer| timer.at_ms == at_ms) {
+            return;
+        }
+        let cancel = CancellationToken::new();
+        let wait = Duration::from_millis(at_ms.saturating_sub(self.deps.now_ms()));
+        let shared = Arc::downgrade(&self.shared);
+        let (cancelled, deps): (_, Weak<Deps>) = (cancel.clone(), Arc::downgrade(&self.deps));
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = cancelled.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            if let (Some(shared), Some(deps)) = (shared.upgrade(), deps.upgrade()) {
+                crate::session::tell(&deps, &shared, SessionMessage::ExpireQuestions).await;
+            }
+        });
+        self.askers.timer = Some(Timer { at_ms, _cancels: cancel.drop_guard() });
+    }
+}
+
+/// Why a session was not changed, for the caller.
+pub(super) async fn refused(deps: &Deps, session: &Arc<str>, error: AmendError) -> Error {
+    let (question, error) = match error {
+        AmendError::Metadata(error) => return error.into(),
+        AmendError::Answer(question, error) => (question, error),
+    };
+    let name = || session.to_string();
+    match error {
+        AnswerError::Closed(end) => {
+            Error::QuestionClosed { session: name(), question, end: Some(Box::new(end)) }
+        }
+        AnswerError::Misfit(reason) => Error::AnswerMisfit { session: name(), question, reason },
+        AnswerError::Unknown => {
+            let (store, id) = (deps.store.clone(), Arc::clone(session));
+            let was_asked = blocking(deps, move || {
+                if store.head(&id)?.is_none_or(|head| question.0 >= head.entries) {
+                    return Ok(false);
+                }
+                let entries = store.get(&id, &[question])?;
+                Ok(entries.iter().any(|entry| matches!(entry.kind, EntryKind::Question(_))))
+            });
+            match was_asked.await {
+                Ok(true) => Error::QuestionClosed { session: name(), question, end: None },
+                Ok(false) => Error::NoQuestion { session: name(), question },
+                Err(error) => error,
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Which answers fit, what ends a question, and what is told of a call that was cut off.
+
+use serde_json::json;
+
+use super::*;
+use crate::entry::RunOutcome;
+use crate::usage::{ContextUsage, Measured, Window, WindowSource};
+
+fn entry(id: u64, kind: EntryKind) -> Entry {
+    Entry { id: EntryId(id), parent: None, at_ms: 0, tokens: 0, origin: None, kind }
+}
+
+fn asked(call_id: &str, ordinal: u32, question: Question, expires_at_ms: Option<u64>) -> EntryKind {
+    EntryKind::Question(Arc::new(AskedQuestion {
+        run: EntryId(0),
+        call_id: call_id.to_owned(),
+        tool: "refund".to_owned(),
+        ordinal,
+        asker: Asker::Tool,
+        question,
+        expires_at_ms,
+    }))
+}
+
+fn result(call_id: &str) -> EntryKind {
+    let call = ToolCall { id: call_id.to_owned(), name: "refund".to_owned(), arguments: String::new() };
+    EntryKind::message(Message::ToolResult(ToolResult::interrupted(&call)))
+}
+
+fn run_ended() -> EntryKind {
+    let window = Window { tokens: None, source: WindowSource::Unknown };
+    let context = ContextUsage::new(Measured::default(), window);
+    EntryKind::RunEnded { run: EntryId(0), outcome: RunOutcome::Completed, context }
+}
+
+fn fold(kinds: impl IntoIterator<Item = EntryKind>) -> Questions {
+    let mut questions = Questions::default();
+    for (id, kind) in (1..).zip(kinds) {
+        questions.follow(&entry(id, kind));
+    }
+    questions
+}
+
+fn open(questions: &Questions) -> Vec<u64> {
+    questions.open().map(|known| known.id.0).collect()
+}
+
+fn nothing_fits(_: &Value, _: &Value) -> Result<(), String> {
+    Err("no form fits".to_owned())
+}
+
+#[test]
+fn a_question_has_one_end() {
+    let question = || Question::choice("Refund?", ["yes", "no"]);
+    let mut questions = fold([asked("a", 0, question(), None), asked("b", 0, question(), Some(500))]);
+    assert_eq!(open(&questions), [1, 2]);
+    let answer = |questions: &Questions, id, text: &str, now_ms| {
+        questions.answer(EntryId(id), Answer::from(text), now_ms, nothing_fits)
+    };
+    assert_eq!(answer(&questions, 7, "yes", 0), Err(AnswerError::Unknown));
+    assert!(matches!(answer(&questions, 1, "maybe", 0), Err(AnswerError::Misfit(_))));
+    let end = answer(&questions, 1, "yes", 0).expect("it fits");
+    assert_eq!(end, QuestionEnd::Answered("yes".into()));
+    questions.follow(&entry(3, EntryKind::QuestionEnded { question: EntryId(1), end: end.clone() }));
+    assert_eq!(answer(&questions, 1, "no", 0), Err(AnswerError::Closed(end.clone())));
+    // An end that comes after the first changes nothing.
+    let second = EntryKind::QuestionEnded { question: EntryId(1), end: QuestionEnd::Withdrawn };
+    questions.follow(&entry(4, second));
+    assert_eq!(questions.find(EntryId(1)).and_then(|known| known.end.clone()), Some(end));
+    assert_eq!((questions.expired(499), questions.expired(500)), (vec![], vec![EntryId(2)]));
+    assert_eq!(answer(&questions, 2, "yes", 500), Err(AnswerError::Closed(QuestionEnd::Expired)));
+    assert_eq!(questions.next_expiry_ms(), Some(500));
+}
+
+#[test]
+fn a_question_ends_with_its_call_and_a_call_with_its_run() {
+    let question = || Question::text("Why?");
+    let questions = || fold([asked("a", 0, question(), None), asked("b", 0, question(), None)]);
+    let table = [
+        (result("a"), vec![1], vec![2]),
+        (run_ended(), vec![1, 2], vec![]),
+        (result("c"), vec![], vec![1, 2]),
+    ];
+    for (kind, withdrawn, left) in table {
+        let mut questions = questions();
+        let ended: Vec<u64> = questions.withdrawn_by(&kind).into_iter().map(|id| id.0).collect();
+        assert_eq!(ended, withdrawn, "{kind:?}");
+        questions.follow(&entry(9, kind));
+        assert_eq!(open(&questions), left, "what the call asked is forgotten with it");
+    }
+}
+
+#[test]
+fn a_tool_may_have_begun_where_it_asked_or_where_that_is_recorded() {
+    let by_hook = |call: &str| {
+        let EntryKind::Question(asked) = asked(call, 0, Question::text("May it?"), None) else {
+            unreachable!()
+        };
+        EntryKind::Question(Arc::new(AskedQuestion { asker: Asker::Hook, ..(*asked).clone() }))
+    };
+    let started = EntryKind::CallStarted { call_id: "b".to_owned() };
+    let questions = fold([by_hook("a"), by_hook("b"), started, asked("c", 0, Question::text("Why?"), None)]);
+    let begun: Vec<bool> = ["a", "b", "c", "d"].map(|call| questions.may_have_begun(call)).into();
+    assert_eq!(begun, [false, true, true, false]);
+}
+
+#[test]
+fn an_answer_that_could_not_be_read_back_is_refused() {
+    let mut deep = json!(1);
+    for _ in 0..200 {
+        deep = json!([deep]);
+    }
+    let long = Value::from("x".repeat(BYTES_MAX));
+    let questions =
+        fold([asked("a", 0, Question::text("?").of_kind(QuestionKind::Form { schema: json!({}) }), None)]);
+    for value in [deep, long] {
+        let answered = questions.answer(EntryId(1), value.into(), 0, |_, _| Ok(()));
+        assert!(matches!(answered, Err(AnswerError::Misfit(_))), "{answered:?}");
+    }
+}
+
+#[test]
+fn one_text_is_a_list_of_one_choice() {
+    let several = Question::choices("Which?", ["a", "b"]);
+    assert_eq!(several.accept("b".into(), nothing_fits), Ok(json!(["b"])));
+    let answer = Answer::from(json!(["b"]));
+    assert!(answer.is("b") && answer.choices() == ["b"] && answer.as_text().is_none());
+}
+
+#[test]
+fn a_call_that_was_cut_off_tells_each_question_and_its_end() {
+    let call = ToolCall { id: "a".to_owned(), name: "refund".to_owned(), arguments: String::new() };
+    let ended = |question, end| EntryKind::QuestionEnded { question: EntryId(question), end };
+    let questions = fold([
+        asked("a", 0, Question::text("Why?"), None),
+        ended(1, QuestionEnd::Answered("because".into())),
+        asked("a", 1, Question::text("Since when?"), None),
+        ended(3, QuestionEnd::Expired),
+    ]);
+    let result = cut_off(&call, questions.of_call("a"));
+    assert_eq!(result.status, ToolStatus::Interrupted);
+    let text = crate::message::blocks_text(&result.content);
+    for part in ["Why?\nThe answer was: because", "Since when?\nNobody answered in time."] {
+        assert!(text.contains(part), "{text}");
+    }
+}

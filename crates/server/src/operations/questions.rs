@@ -1,0 +1,86 @@
+//! Operations on the questions that tools ask people.
+
+use greenroom::kernel::EntryId;
+use greenroom::{Answer as GivenAnswer, PendingQuestion};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Access, Answer, Asked, Nothing, Operation, Performed};
+
+/// The questions that wait for a person.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuestions {
+    /// The session; without it, all sessions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+}
+
+/// Questions that wait.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct QuestionsListed {
+    /// The questions, oldest first in each session.
+    pub questions: Vec<PendingQuestion>,
+}
+
+impl Operation for ListQuestions {
+    const METHOD: &'static str = "session/questions";
+    type Output = QuestionsListed;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        self.session_id.as_deref()
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let questions = match &self.session_id {
+            Some(id) => asked.runtime.session(id).await?.questions().await?,
+            None => asked.runtime.questions().await?,
+        };
+        Ok(Answer::Now(QuestionsListed { questions }))
+    }
+}
+
+/// Answers a question, once. The run that waits goes on.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AnswerQuestion {
+    /// The session.
+    pub session_id: String,
+    /// The question.
+    pub question_id: EntryId,
+    /// The answer: a text, one of the choices, several of them, or a form's object.
+    pub value: Value,
+    /// Who answers: a name for the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// That the answer is durable.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Answered {
+    /// The session.
+    pub session_id: String,
+    /// The question.
+    pub question_id: EntryId,
+}
+
+impl Operation for AnswerQuestion {
+    const METHOD: &'static str = "session/answer";
+    // The run that waits goes on with this client's agent.
+    const ACCESS: Access = Access::Opens;
+    type Output = Answered;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let mut answer = GivenAnswer::from(self.value);
+        answer.by = self.by;
+        asked.session()?.answer(self.question_id, answer).await?;
+        Ok(Answer::Now(Answered { session_id: self.session_id, question_id: self.question_id }))
+    }
+}
