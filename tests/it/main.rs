@@ -16,6 +16,7 @@ mod events;
 mod fallbacks;
 mod faults;
 /// Handles reach their sessions, whatever happened to those.
+mod hand_offs;
 mod handles;
 /// Hooks around tool calls and model calls, and guards on input and output.
 mod hooks;

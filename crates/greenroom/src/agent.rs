@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::FailureClass;
+use greenroom_kernel::entry::Sees;
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_provider::ModelSettings;
@@ -22,6 +23,7 @@ use crate::hooks::{AgentHooks, hook};
 use crate::instructions::{Instructions, InstructionsContext};
 use crate::spending::microdollars;
 use crate::sub_agent::SubAgent;
+use crate::team::{HandOffTo, Members};
 use crate::validate::{ProposedAnswer, Rejection, Validators};
 
 /// How many agents one run may call as tools, where nothing else is said.
@@ -41,6 +43,10 @@ pub struct Agent {
     pub(crate) state: AppState,
     pub(crate) sub_agents: Vec<SubAgent>,
     pub(crate) sub_agents_max: u32,
+    /// To whom it may hand the conversation.
+    pub(crate) hand_offs: Vec<HandOffTo>,
+    /// Its name in its team, and the team.
+    pub(crate) team: Option<(String, Arc<Members>)>,
     pub(crate) context_window: Option<u64>,
     pub(crate) settings: ModelSettings,
     pub(crate) settings_by_model: BTreeMap<String, ModelSettings>,
@@ -79,6 +85,8 @@ impl Agent {
             state: AppState::default(),
             sub_agents: Vec::new(),
             sub_agents_max: SUB_AGENTS_MAX,
+            hand_offs: Vec::new(),
+            team: None,
             context_window: None,
             settings: ModelSettings::default(),
             settings_by_model: BTreeMap::new(),
@@ -403,6 +411,20 @@ impl Agent {
     #[must_use]
     pub fn sub_agent(mut self, sub_agent: SubAgent) -> Self {
         self.sub_agents.push(sub_agent);
+        self
+    }
+
+    /// Another agent of its [`Team`](crate::Team) to whom it may hand the conversation: its model is offered a tool
+    /// `transfer_to_<name>`. `description` says what the other one is for, and `sees` how much of the conversation that one
+    /// sees. The run goes on with the other agent's model, instructions and tools, and the session with it.
+    #[must_use]
+    pub fn hand_off_to(
+        mut self,
+        name: impl Into<String>,
+        description: impl Into<String>,
+        sees: Sees,
+    ) -> Self {
+        self.hand_offs.push(HandOffTo { name: name.into(), description: description.into(), sees });
         self
     }
 

@@ -169,6 +169,12 @@ pub enum Error {
         /// The most that one run may call.
         max: u32,
     },
+    /// The session's team has no agent of this name.
+    #[error("the session's team has no agent named {name:?}")]
+    NoMember {
+        /// The name that was asked for.
+        name: String,
+    },
     /// An agent that was called as a tool has ended its work.
     #[error("the work in session {session} is over")]
     ChildEnded {
@@ -366,6 +372,12 @@ pub enum ConfigError {
         /// The names of those it has.
         known: Vec<String>,
     },
+    /// A team in which a conversation could not be handed on.
+    #[error("the team: {reason}")]
+    Team {
+        /// Why not.
+        reason: String,
+    },
     /// A limit of costs that is no sum.
     #[error("a cost limit of {usd} dollars: it must be a number of at least 0")]
     CostLimit {
@@ -477,6 +489,7 @@ impl Error {
             | Self::AnswerMisfit { .. }
             | Self::TooDeep { .. }
             | Self::TooManySubAgents { .. }
+            | Self::NoMember { .. }
             | Self::ChildEnded { .. }
             | Self::Deadlock { .. }
             | Self::Output { .. }
@@ -511,6 +524,7 @@ impl Error {
             | Self::AnswerMisfit { .. }
             | Self::TooDeep { .. }
             | Self::TooManySubAgents { .. }
+            | Self::NoMember { .. }
             | Self::ChildEnded { .. }
             | Self::Deadlock { .. }
             | Self::Config(_) => true,

@@ -70,6 +70,7 @@ mod shared;
 mod spending;
 mod sub_agent;
 mod summary_call;
+pub mod team;
 mod trace;
 pub mod validate;
 mod waits;
@@ -97,10 +98,11 @@ pub use session::{SessionHandle, State, Status};
 pub use sessions::{Cursor, Order, SessionQuery, SessionSummary};
 pub use spending::Period;
 pub use sub_agent::{SubAgent, sub_agent};
+pub use team::Team;
 pub use validate::{ProposedAnswer, Rejection};
 
 pub use greenroom_kernel::compacting::Supplied;
-pub use greenroom_kernel::entry::CompactionOutcome;
+pub use greenroom_kernel::entry::{CompactionOutcome, Sees};
 pub use greenroom_kernel::question::{Answer, Asker, Question, QuestionEnd, QuestionKind};
 pub use greenroom_kernel::run::RunLimits;
 pub use greenroom_kernel::{EntryId, FailureClass, Image, ImageError, RunId, RunOutcome};
@@ -144,8 +146,8 @@ pub mod prelude {
     pub use crate::{
         Agent, Child, CompactOptions, CompactionOutcome, CompactionSettings, Delivery, Error, Event,
         EventKind, EventType, Filter, Image, ModelSettings, Prompt, Question, ReasoningEffort, Reply, Result,
-        Role, Run, RunItem, RunLimits, RunOutcome, Runtime, SessionHandle, Status, ToolChoice, Typed,
-        sub_agent,
+        Role, Run, RunItem, RunLimits, RunOutcome, Runtime, Sees, SessionHandle, Status, Team, ToolChoice,
+        Typed, sub_agent,
     };
     pub use greenroom_tools::{ToolContext, ToolError, ToolOutput, builtin, tool};
     pub use schemars::JsonSchema;

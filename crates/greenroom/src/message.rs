@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_kernel::compacting::branch::{BranchRecord, BranchSummary};
 use greenroom_kernel::compacting::{Compacting, Effect, End, HookDecision, PruneSegment, Segment};
-use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, Metadata, RunId, RunOutcome, Trigger};
+use greenroom_kernel::entry::{ChildRecord, Delivery, EntryId, Metadata, RunId, RunOutcome, Sees, Trigger};
 use greenroom_kernel::message::{AssistantMessage, Block, Message, ToolCall, ToolResult};
 use greenroom_kernel::plan::Plan;
 use greenroom_kernel::question::{Answer as PersonsAnswer, Asker, KnownQuestion, Question, QuestionEnd};
@@ -184,6 +184,8 @@ pub(crate) enum SessionMessage {
     Undo { reply: ReplyTo<ContextUsage> },
     /// From outside: go on from another entry.
     Branch { to: Option<EntryId>, reply: ReplyTo<()> },
+    /// From outside: go on with another agent of the team.
+    HandOff { to: String, sees: Sees, reply: ReplyTo<()> },
     /// From outside: go on from another entry, with a summary of the branch that is left.
     BranchWithSummary { to: Option<EntryId>, reply: ReplyTo<Compacted> },
     /// From outside: pin an entry, or release it.
@@ -275,6 +277,7 @@ impl SessionMessage {
             Self::ExpireQuestions => "session/expire_questions",
             Self::Undo { .. } => "session/undo",
             Self::Branch { .. } => "session/branch",
+            Self::HandOff { .. } => "session/hand_off",
             Self::BranchWithSummary { .. } => "session/branch_with_summary",
             Self::Pin { .. } => "session/pin",
             Self::Import { .. } => "session/import",

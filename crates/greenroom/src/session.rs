@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use greenroom_kernel::Entry;
-use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata, RunId};
+use greenroom_kernel::entry::{CompactionOutcome, Delivery as InboxDelivery, EntryId, Metadata, RunId, Sees};
 use greenroom_kernel::message::Message;
 use greenroom_kernel::plan::{NothingToCompact, Plan};
 use greenroom_kernel::question::Answer;
@@ -37,6 +37,7 @@ use crate::prompt::{Prompt, RunRequest, SentInput};
 use crate::questions::{self, PendingQuestion};
 use crate::run_link::RunLink;
 use crate::shared::{REQUESTS_MAX, SessionShared};
+use crate::team;
 
 /// How often one request wakes a session that is closed as often.
 const WAKES_MAX: u32 = 3;
@@ -92,6 +93,9 @@ pub struct State {
     pub id: String,
     /// The model that answers.
     pub model: String,
+    /// The name of the agent to which the conversation was handed last; absent where it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
     /// How many entries its log has.
     pub entries: u64,
     /// The context's size.
@@ -271,6 +275,31 @@ impl SessionHandle {
         stored::check_agent(&self.deps, Arc::clone(&agent))?;
         self.shared.set_agent(Some(agent));
         Ok(())
+    }
+
+    /// Hands the conversation to another agent of the session's [`Team`](crate::Team), who answers from the next prompt on.
+    /// Only while idle. What `sees` leaves out stays in the log: see [`Team`](crate::Team). With [`Sees::Summary`] the
+    /// agent that leaves has it written first, with what the other one needs as its focus; [`Self::abort`] cancels that,
+    /// and then the conversation stays where it is.
+    ///
+    /// # Errors
+    /// [`Error::NotIdle`]; [`Error::NoMember`] where the team has no such agent; [`Error::Aborted`]; [`Error::Store`].
+    pub async fn hand_off(&self, to: impl Into<String>, sees: Sees) -> Result<()> {
+        let to = to.into();
+        if sees == Sees::Summary {
+            let agent =
+                self.shared.agent().ok_or_else(|| Error::NoAgent { session: self.id().to_owned() })?;
+            if agent.member(&to).is_none() {
+                return Err(Error::NoMember { name: to });
+            }
+            let options =
+                CompactOptions { focus: Some(team::focus(&to)), force: true, ..CompactOptions::default() };
+            let summarised = self.compact(options).await?;
+            if matches!(summarised.outcome, CompactionOutcome::Cancelled { .. }) {
+                return Err(Error::Aborted);
+            }
+        }
+        self.ask(|reply| SessionMessage::HandOff { to, sees, reply }).await
     }
 
     /// Says something into the current run: it joins after the running tool calls. Without a current run it

@@ -75,6 +75,9 @@ pub struct SessionSummary {
     /// What programs find it by.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// The name of the agent to which the conversation was handed last; absent where it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
     /// The session whose agent called this one as a tool.
     pub parent: Option<String>,
     /// As `State::lost_from`.
@@ -105,6 +108,7 @@ impl SessionSummary {
             title: head.title,
             opening: head.opening,
             labels: head.labels,
+            agent: head.agent,
             parent: head.parent_session,
             lost_from: head.lost_from,
         }

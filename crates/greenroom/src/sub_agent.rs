@@ -21,6 +21,7 @@ use crate::deps::Deps;
 use crate::error::{ConfigError, Result};
 use crate::output::OutputForm;
 use crate::recall::Recall;
+use crate::team::TransferTool;
 
 mod call;
 mod id;
@@ -186,6 +187,14 @@ pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
     for sub_agent in &agent.sub_agents {
         let tool = SubAgentTool { deps: Arc::downgrade(deps), definition: sub_agent.clone() };
         tools.insert(tool).map_err(|error| ConfigError::tool(&error))?;
+    }
+    for to in &agent.hand_offs {
+        if agent.team.is_none() {
+            let reason =
+                format!("an agent that hands off to {:?} is in no team; put both into a `Team`", to.name);
+            return Err(ConfigError::Team { reason }.into());
+        }
+        tools.insert(TransferTool(to.clone())).map_err(|error| ConfigError::tool(&error))?;
     }
     // Results may be left out of the context, and this is how the model reads them all the same.
     if !tools.is_empty() && tools.get(RECALL).is_none() {

@@ -249,6 +249,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
     orders.summary_overloaded.store(true, Ordering::Relaxed);
     let _ = ask("compact", session.compact(keep())).await;
     let _ = ask("undo", session.undo_compaction()).await;
+    let _ = ask("hand off", session.hand_off("nobody", Sees::All)).await;
     // The same settings again change nothing, and every live session is asked about them.
     let _ = ask("settings", runtime.set_compaction(CompactionSettings::default())).await;
     let _ = ask("compact later", session.compact_after_run(keep())).await;

@@ -35,6 +35,7 @@ use crate::message::{
 use crate::restarts::Restarts;
 use crate::session::{State, Status};
 use crate::shared::SessionShared;
+use crate::team;
 use crate::trace;
 
 mod children;
@@ -43,6 +44,7 @@ mod debt;
 mod definition;
 mod fallback;
 mod first_reply;
+mod hand_off;
 mod inbox;
 mod manual;
 mod open_compaction;
@@ -238,6 +240,9 @@ impl SessionState {
             }
             SessionMessage::Branch { to, reply } => {
                 let _ = reply.send(self.branch(to).await);
+            }
+            SessionMessage::HandOff { to, sees, reply } => {
+                let _ = reply.send(self.hand_off(&to, sees).await);
             }
             SessionMessage::BranchWithSummary { to, reply } => self.branch_with_summary(to, reply).await,
             SessionMessage::ChildStarted { record, reply } => self.child_started(record, reply).await,
@@ -480,7 +485,8 @@ impl SessionState {
     /// # Errors
     /// They cannot work. Nothing is changed then.
     fn configure(&mut self, agent: Arc<Agent>) -> Result<()> {
-        let new = Definition::resolve(&self.deps, Arc::clone(&agent), self.log.pinned_tokens())?;
+        let answering = team::answering(Arc::clone(&agent), self.log.head().agent.as_deref());
+        let new = Definition::resolve(&self.deps, answering, self.log.pinned_tokens())?;
         self.shared.set_agent(Some(agent));
         if self.run.is_none() || new.is_same_model(&self.definition) {
             self.next_definition = None;
@@ -583,6 +589,7 @@ impl SessionState {
     async fn settle(&mut self) {
         self.note_awaited();
         self.answer_repeats().await;
+        self.hand_off_if_ready().await;
         if !self.is_idle() {
             return;
         }
@@ -706,6 +713,7 @@ fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> Stat
     State {
         id: id.to_owned(),
         model: model.to_owned(),
+        agent: log.head().agent.clone(),
         entries: log.head().entries,
         context,
         context_window: context.window,

@@ -76,6 +76,11 @@ impl Definition {
                 return Err(refuse("it is the agent's own model".to_owned()));
             }
         }
+        for other in definition.agent.others() {
+            let name = other.member_name().unwrap_or_default().to_owned();
+            Self::resolve_to_read(deps, Arc::new(other))
+                .map_err(|error| ConfigError::Team { reason: format!("{name} could not answer: {error}") })?;
+        }
         Ok(definition)
     }
 

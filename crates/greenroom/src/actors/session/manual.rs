@@ -105,13 +105,17 @@ impl SessionState {
         Ok(path)
     }
 
-    /// Records a branch: from now on the context is this path.
+    /// Records a branch or an import: from now on the context is this path, and who answered there goes on.
     async fn follow_branch(&mut self, mut draft: Draft, path: Vec<Arc<Entry>>) -> Result<()> {
         draft.follow_path(&path, self.measure_path(&path).tokens());
         draft.head.agent = newest_hand_off(&path);
+        let is_other_agent = draft.head.agent != self.log.head().agent;
         self.append(draft, None).await?;
         self.take_path(path);
         self.limits_changed();
+        if is_other_agent && let Some(agent) = self.shared.agent() {
+            self.configure(agent)?;
+        }
         Ok(())
     }
 
@@ -244,7 +248,7 @@ impl SessionState {
     }
 
     /// The size of a path that is not the session's yet.
-    fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
+    pub(super) fn measure_path(&self, path: &[Arc<Entry>]) -> Measured {
         let ratio = self.ratio();
         let overhead = self.definition.overhead(self.log.pinned_tokens_before(path));
         measure(path, Estimator::Classes, overhead, ratio, Reports::Believed)
@@ -317,12 +321,7 @@ impl SessionState {
         if let Some(missing) = begins.filter(|_| ActivePath::of(&path).compaction_id().is_none()) {
             return Err(Error::BranchPoint(BranchPointError::MissingParent { entry: missing }));
         }
-        draft.follow_path(&path, self.measure_path(&path).tokens());
-        draft.head.agent = newest_hand_off(&path);
-        self.append(draft, None).await?;
-        self.take_path(path);
-        self.limits_changed();
-        Ok(())
+        self.follow_branch(draft, path).await
     }
 }
 

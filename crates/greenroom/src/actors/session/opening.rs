@@ -25,6 +25,7 @@ use crate::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
 use crate::restarts::Restarts;
 use crate::shared::SessionShared;
 use crate::sub_agent;
+use crate::team;
 use crate::trace;
 
 impl SessionState {
@@ -47,6 +48,7 @@ impl SessionState {
         deps.ledger.release(&shared);
         // What is pinned was allowed when the window was thought to be larger: no reason to lock the session.
         let agent = shared.agent().ok_or_else(|| Error::NoAgent { session: shared.id.to_string() })?;
+        let agent = team::answering(agent, log.head().agent.as_deref());
         let definition = Definition::resolve(&deps, agent, 0)?;
         let outgoing = match shared.start_broadcast(log.head().entries) {
             Some(from) => missed_events(&deps, &shared, from, log.head().open_run).await?,

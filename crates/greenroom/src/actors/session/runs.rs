@@ -15,6 +15,7 @@ use greenroom_store::SessionState as StoredState;
 
 use super::SessionState;
 use super::definition::instructions_tokens;
+use super::hand_off::PendingHandOff;
 use super::inbox::Caller;
 use super::questions;
 use crate::agent::Agent;
@@ -54,6 +55,10 @@ pub(super) struct OpenRun {
     told: Told,
     /// Why the last answer was rejected, where that ended the run.
     rejected: Option<String>,
+    /// To whom the conversation is to be handed before the run goes on.
+    hand_off: Option<PendingHandOff>,
+    /// How often it was handed on in this run.
+    hand_offs: u32,
     /// How the run ended, while its end is not yet recorded.
     closing: Option<RunOutcome>,
 }
@@ -400,6 +405,8 @@ impl SessionState {
             instructions,
             told: Told::default(),
             rejected: None,
+            hand_off: None,
+            hand_offs: 0,
             closing: None,
         });
         if gone {
@@ -494,9 +501,31 @@ impl SessionState {
         self.attempts += 1;
         if let Some(run) = &mut self.run {
             run.stamp.attempt = self.attempts;
+            run.hand_off = None;
             // That they changed was said.
             run.instructions.changed = None;
         }
+        self.tell_agent_to_begin();
+    }
+
+    /// The run goes on with another agent, whose definition holds already.
+    pub(super) fn go_on_with_other_agent(&mut self) {
+        let Some(run) = &self.run else { return };
+        let id = run.stamp.run;
+        let instructions = match self.write_instructions(id) {
+            Ok(instructions) => instructions,
+            Err(error) => return self.run_broken(&error),
+        };
+        let Some(of_prompt) = self.run.as_ref().map(|run| run.options.settings.clone()) else { return };
+        let settings = self.definition.model_settings(&self.deps, &of_prompt).unwrap_or(of_prompt);
+        self.instructions = Some(Arc::clone(&instructions.text));
+        self.attempts += 1;
+        let Some(run) = &mut self.run else { return };
+        run.stamp.attempt = self.attempts;
+        run.agent = Arc::clone(&self.definition.agent);
+        run.fell_back = 0;
+        run.settings = settings;
+        run.instructions = instructions;
         self.tell_agent_to_begin();
     }
 
@@ -508,6 +537,10 @@ impl SessionState {
     /// The run in progress.
     pub(super) fn open_run(&self) -> Option<RunId> {
         self.run.as_ref().map(|run| run.stamp.run)
+    }
+
+    pub(super) fn open_run_mut(&mut self) -> Option<&mut OpenRun> {
+        self.run.as_mut()
     }
 
     /// Whether the run's end waits for the size that the tracker measures.
@@ -532,6 +565,7 @@ impl SessionState {
         }
         let Some(run) = self.current(stamp) else { return };
         messages.iter().for_each(|message| run.told.note(message));
+        let handed = self.handed_to(&messages);
         let mut draft = self.log.draft(self.deps.now_ms());
         for message in messages {
             draft.message_of_run(message, self.definition.window.tokens);
@@ -553,6 +587,9 @@ impl SessionState {
         let followers: Vec<_> = followers.collect();
         if let Some(run) = &mut self.run {
             run.joined.extend(followers);
+        }
+        if self.wait_for_hand_off(handed, boundary, delivered) {
+            return;
         }
         let answer = self.log.newest_answer();
         self.tell_agent(AgentMessage::Recorded { stamp, delivered, answer });
@@ -747,6 +784,20 @@ impl OpenRun {
         let fallback = self.agent.fallbacks.get(self.fell_back)?;
         self.fell_back += 1;
         Some(fallback.of(&self.agent))
+    }
+
+    pub(super) fn stamp(&self) -> RunAttempt {
+        self.stamp
+    }
+
+    pub(super) fn hand_off_mut(&mut self) -> &mut Option<PendingHandOff> {
+        &mut self.hand_off
+    }
+
+    /// Counts a hand-off. Gives how many there were.
+    pub(super) fn count_hand_off(&mut self) -> u32 {
+        self.hand_offs += 1;
+        self.hand_offs
     }
 
     /// How the prompt asks the model to answer.

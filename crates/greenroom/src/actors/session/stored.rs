@@ -20,6 +20,7 @@ use crate::event;
 use crate::message::Amendment;
 use crate::session::State;
 use crate::shared::SessionShared;
+use crate::team;
 
 /// How a session stands with this agent, or without one.
 pub(crate) async fn state(deps: &Arc<Deps>, id: Arc<str>, agent: Option<Arc<Agent>>) -> Result<State> {
@@ -30,6 +31,7 @@ pub(crate) async fn state(deps: &Arc<Deps>, id: Arc<str>, agent: Option<Arc<Agen
         let window = Window { tokens: head.window, source: WindowSource::Unknown };
         return Ok(state_by_log(&id, &log, &head.model, ContextUsage::new(measured, window)));
     };
+    let agent = team::answering(agent, head.agent.as_deref());
     let definition = Definition::resolve_to_read(deps, agent)?;
     let is_sub_agent = head.parent_session.is_some();
     let config = definition.tracker_config(deps, session_limits(&log, is_sub_agent));

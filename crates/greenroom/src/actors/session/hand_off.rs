@@ -1,0 +1,184 @@
+//! A conversation is handed to another agent of the session's team: by the program between runs, or by the model in one.
+//!
+//! Life in a run: the result of a `transfer_to_…` call is recorded; a summary is made where the other agent is to see one;
+//! then the hand-off is recorded, and the run goes on with the other agent as it would after a restart, from the log.
+//!
+//! Invariants: who answers is in the log before it is asked; a hand-off that cannot be made leaves the conversation where
+//! it is; what the other agent does not see stays in the log.
+
+use std::sync::Arc;
+
+use greenroom_kernel::entry::{Compaction, EntryKind, HandOff, RunOutcome, Sees, Trigger};
+use greenroom_kernel::message::Message;
+use greenroom_kernel::path::{ActivePath, is_message, open_calls};
+use greenroom_kernel::run::Boundary;
+use greenroom_kernel::{Entry, FileOps, Usage};
+
+use super::SessionState;
+use super::definition::Definition;
+use super::open_compaction::CompactionRequest;
+use crate::compaction::CompactOptions;
+use crate::error::{Error, Result};
+use crate::log::Draft;
+use crate::message::{AgentMessage, TrackerMessage};
+use crate::team;
+
+/// How often one run may hand the conversation on.
+const HAND_OFFS_MAX: u32 = 8;
+
+/// A hand-off that waits until the run stands between two steps.
+pub(super) struct PendingHandOff {
+    to: String,
+    sees: Sees,
+    /// How much input joined at the boundary, for the agent that goes on where nothing comes of it.
+    delivered: u32,
+}
+
+impl SessionState {
+    /// From outside, between runs.
+    pub(super) async fn hand_off(&mut self, to: &str, sees: Sees) -> Result<()> {
+        self.check_idle("hand it over")?;
+        self.record_hand_off(to, sees).await
+    }
+
+    /// To whom these messages of the run hand the conversation: the first one counts.
+    pub(super) fn handed_to(&self, messages: &[Message]) -> Option<(String, Sees)> {
+        let to = messages.iter().find_map(|message| match message {
+            Message::ToolResult(result) => self.definition.agent.handed_to(result),
+            Message::User(_) | Message::Assistant(_) => None,
+        })?;
+        Some((to.name.clone(), to.sees))
+    }
+
+    /// Lets the run wait where the conversation is to be handed on before its next step. Gives whether it waits.
+    pub(super) fn wait_for_hand_off(
+        &mut self,
+        handed: Option<(String, Sees)>,
+        boundary: Boundary,
+        delivered: u32,
+    ) -> bool {
+        let is_between_steps = boundary != Boundary::None && open_calls(self.log.path()).is_empty();
+        let Some(run) = self.open_run_mut() else { return false };
+        if let Some((to, sees)) = handed {
+            run.hand_off_mut().get_or_insert(PendingHandOff { to, sees, delivered: 0 });
+        }
+        let Some(pending) = run.hand_off_mut().as_mut().filter(|_| is_between_steps) else { return false };
+        pending.delivered = delivered;
+        let (is_summarised, focus) = (pending.sees == Sees::Summary, team::focus(&pending.to));
+        if is_summarised && self.compaction.is_idle() {
+            let options = CompactOptions { focus: Some(focus), force: true, ..CompactOptions::default() };
+            self.measure_for(CompactionRequest { options, ..CompactionRequest::new(Trigger::Manual) });
+        }
+        // It is done in `hand_off_if_ready`, when no compaction is under way.
+        true
+    }
+
+    /// Hands the conversation on as soon as the run stands between two steps and nothing is being summarised.
+    pub(super) async fn hand_off_if_ready(&mut self) {
+        let is_ready =
+            self.compaction.is_idle() && !self.is_closing() && open_calls(self.log.path()).is_empty();
+        let Some(run) = self.open_run_mut().filter(|_| is_ready) else { return };
+        let (stamp, Some(pending)) = (run.stamp(), run.hand_off_mut().take()) else { return };
+        if run.count_hand_off() > HAND_OFFS_MAX {
+            let reason = format!("its agents handed the conversation on {HAND_OFFS_MAX} times");
+            return self.end(stamp, Vec::new(), RunOutcome::Stopped { reason }, None).await;
+        }
+        match self.record_hand_off(&pending.to, pending.sees).await {
+            Ok(()) => self.go_on_with_other_agent(),
+            Err(Error::Store(error)) => self.run_broken(&Error::Store(error)),
+            Err(error) => {
+                self.warn(format!("the conversation stays where it is: {error}"));
+                let answer = self.log.newest_answer();
+                self.tell_agent(AgentMessage::Recorded { stamp, delivered: pending.delivered, answer });
+            }
+        }
+    }
+
+    /// Records a hand-off, and works with the other agent's definition from now on.
+    async fn record_hand_off(&mut self, to: &str, sees: Sees) -> Result<()> {
+        let agent = &self.definition.agent;
+        let from = agent.member_name().unwrap_or_default().to_owned();
+        // Who opened the session with another team meanwhile gets a member of that one.
+        let newest = self.shared.agent().and_then(|agent| agent.member(to));
+        let member =
+            newest.or_else(|| agent.member(to)).ok_or_else(|| Error::NoMember { name: to.to_owned() })?;
+        let new = Definition::resolve(&self.deps, Arc::new(member), self.log.pinned_tokens())?;
+        let mut draft = self.log.draft(self.deps.now_ms());
+        if let Sees::Last(messages) = sees {
+            self.narrow(&mut draft, to, messages);
+        }
+        let is_narrowed = !draft.entries.is_empty();
+        draft.push(EntryKind::HandOff(HandOff { from, to: to.to_owned(), sees }));
+        if self.run_span().is_some() && !new.is_same_model(&self.definition) {
+            let (provider, model) = (new.provider().to_owned(), new.model().to_owned());
+            draft.push(EntryKind::ModelChange { provider, model });
+        }
+        self.append(draft, None).await?;
+        if is_narrowed {
+            let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        }
+        // What waited for the run's end is replaced by this.
+        self.next_definition = None;
+        self.take_definition(new);
+        Ok(())
+    }
+
+    /// Leaves the context with so many of the newest messages, and with the request in progress.
+    fn narrow(&self, draft: &mut Draft, to: &str, messages: u32) {
+        let path = self.log.path();
+        let active = ActivePath::of(path);
+        let entries = active.entries();
+        let Some(cut) = cut(entries, messages) else { return };
+        let hidden = entries[..cut].iter().filter(|entry| is_message(&entry.kind)).count() as u64;
+        let (Some(first), Some(last)) = (entries.first(), entries.get(cut.wrapping_sub(1))) else { return };
+        let mut compaction = Compaction {
+            base: active.compaction_id(),
+            previous: self.log.head().last_compaction,
+            first: Some(first.id),
+            last: Some(last.id),
+            first_kept: Some(entries[cut].id),
+            summary: format!("What was said before is not for {to} to see."),
+            active_request: None,
+            files: FileOps::default(),
+            trigger: Trigger::Manual,
+            truncated: true,
+            from_hook: true,
+            is_split_turn: false,
+            tokens_before: self.shared.context().tokens,
+            tokens_after: 0,
+            messages_before: active.messages(),
+            messages_removed: hidden,
+            duration_ms: 0,
+            model: String::new(),
+            usage: Usage::default(),
+            cost_microdollars: None,
+            debt: Vec::new(),
+        };
+        let mut after = path.to_vec();
+        let mut sized = draft.clone();
+        sized.push(EntryKind::Compaction(Box::new(compaction.clone())));
+        after.extend(sized.entries.last().map(Arc::clone));
+        compaction.tokens_after = self.measure_path(&after).tokens();
+        draft.push(EntryKind::Compaction(Box::new(compaction)));
+    }
+}
+
+/// Where the newest so many messages begin: not between a call and its result, and not after the request in progress.
+/// `None` where nothing is before them.
+fn cut(entries: &[Arc<Entry>], messages: u32) -> Option<usize> {
+    let places: Vec<usize> =
+        entries.iter().enumerate().filter(|(_, entry)| is_message(&entry.kind)).map(|(at, _)| at).collect();
+    let count = usize::try_from(messages).unwrap_or(usize::MAX).max(1).min(places.len());
+    let mut at = places.len().checked_sub(count.max(1))?;
+    let role = |at: usize| entries[places[at]].kind.as_message().map(|message| message.role());
+    // The request in progress is the newest prompt that something follows.
+    let is_open = role(places.len() - 1) == Some("tool");
+    let is_prompt = |at: &usize| role(*at) == Some("user") && !entries[places[*at]].kind.is_steer();
+    if let Some(request) = (0..places.len()).rev().find(is_prompt).filter(|_| is_open) {
+        at = at.min(request);
+    }
+    while at > 0 && role(at) == Some("tool") {
+        at -= 1;
+    }
+    Some(places[at]).filter(|place| *place > 0)
+}
