@@ -30,6 +30,8 @@ mod lanes;
 mod lifecycle;
 /// Settings that change while sessions are open.
 mod live;
+/// How much a runtime takes on, and how many sessions it keeps in memory.
+mod load;
 /// Events that begin, and their ends.
 mod pairs;
 /// Every prompt that we write, as a provider gets it.

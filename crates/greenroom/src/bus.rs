@@ -111,6 +111,12 @@ struct Subscribers {
     by_session: HashMap<Arc<str>, Vec<Weak<Queue>>>,
 }
 
+impl Subscribers {
+    fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.by_session.is_empty()
+    }
+}
+
 /// The bus of one runtime.
 #[derive(Debug)]
 pub(crate) struct Bus {
@@ -170,11 +176,16 @@ impl Bus {
         self.clock.now_ms()
     }
 
+    /// Whether nobody subscribed to anything: transient events are not even made then.
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.subscribers.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Publishes to everyone who wants it. Never waits for a subscriber. `ancestors` are the sessions above the event's.
     pub(crate) fn publish(&self, event: &Arc<Event>, ancestors: &[Arc<str>]) {
         let cursor = self.cursor.fetch_add(1, Ordering::Relaxed);
         let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
-        if subscribers.all.is_empty() && subscribers.by_session.is_empty() {
+        if subscribers.is_empty() {
             return;
         }
         let sessions = [&event.session].into_iter().chain(ancestors);

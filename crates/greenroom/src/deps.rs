@@ -14,6 +14,7 @@ use greenroom_provider::ModelSettings;
 use greenroom_provider::catalog::{Catalog, ModelInfo};
 use greenroom_store::Store;
 
+use crate::admission::Admission;
 use crate::agent::Agent;
 use crate::bus::Bus;
 use crate::error::{ConfigError, Error, Result};
@@ -53,6 +54,12 @@ pub(crate) struct Deps {
     pub(crate) tickets: AtomicU64,
     /// Places for requests to open a session. The supervisor's mailbox has no bound of its own.
     pub(crate) opens: tokio::sync::Semaphore,
+    /// How much input is taken on at the same time.
+    pub(crate) admission: Arc<Admission>,
+    /// How many sessions may be live; `None`: no limit.
+    pub(crate) live_sessions_max: Option<usize>,
+    /// Counts the uses of sessions, so that it is known which one was used least recently.
+    pub(crate) uses: AtomicU64,
     pub(crate) probe: Option<Probe>,
     /// Whose turn it is to delete a session with those below it.
     pub(crate) deletions: tokio::sync::Mutex<()>,
@@ -163,6 +170,11 @@ impl Deps {
 
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now_ms()
+    }
+
+    /// The number of a use of a session.
+    pub(crate) fn next_use(&self) -> u64 {
+        self.uses.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn ticket(&self) -> u64 {

@@ -52,6 +52,12 @@ pub enum Error {
         /// How many inputs wait already.
         waiting: usize,
     },
+    /// The runtime has taken on as much input as it may (`RuntimeBuilder::inputs_max`): try again when some of it is done.
+    #[error("the runtime is busy: {waiting} inputs are under way or wait already; try again later")]
+    RuntimeBusy {
+        /// How many inputs are under way or wait already, in all sessions together.
+        waiting: usize,
+    },
     /// What was asked for needs an idle session.
     #[error(
         "session {session} is at work; wait until its run or its compaction has ended, or abort it, before you {what}"
@@ -459,9 +465,11 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Model(failure) => failure.class.is_retryable(),
-            Self::Interrupted { .. } | Self::TimedOut { .. } | Self::Busy { .. } | Self::NotIdle { .. } => {
-                true
-            }
+            Self::Interrupted { .. }
+            | Self::TimedOut { .. }
+            | Self::Busy { .. }
+            | Self::RuntimeBusy { .. }
+            | Self::NotIdle { .. } => true,
             // What still runs will have a reply.
             Self::DuplicateKey { outcome, .. } => outcome.is_none(),
             Self::Store(error) => error.is_retryable(),
@@ -536,6 +544,7 @@ impl Error {
             | Self::TimedOut { .. }
             | Self::Interrupted { .. }
             | Self::Busy { .. }
+            | Self::RuntimeBusy { .. }
             | Self::NotIdle { .. }
             | Self::Waiting { .. }
             | Self::Output { .. }

@@ -30,6 +30,7 @@
 //! [`Error`] what may go wrong. The [`prelude`] has what most programs need.
 
 mod actors;
+mod admission;
 pub mod agent;
 pub mod bus;
 mod children;

@@ -18,10 +18,11 @@ use greenroom_kernel::usage::{ContextUsage, Ratio};
 use greenroom_kernel::{Entry, Failure, Usage};
 use greenroom_provider::{ModelSettings, OutputSchema, ProviderError};
 use greenroom_tools::AskError;
-use tokio::sync::{OwnedSemaphorePermit, SetOnce, oneshot};
+use tokio::sync::{SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use crate::admission::MailPlace;
 use crate::agent::Agent;
 use crate::compaction::Compacted;
 use crate::error::Result;
@@ -137,7 +138,7 @@ pub(crate) enum HeldWork {
 pub(crate) struct SessionMail {
     pub(crate) message: SessionMessage,
     /// `None` for messages from inside, which are few by themselves.
-    pub(crate) place: Option<OwnedSemaphorePermit>,
+    pub(crate) place: Option<MailPlace>,
 }
 
 impl From<SessionMessage> for SessionMail {
@@ -207,8 +208,9 @@ pub(crate) enum SessionMessage {
     Stop,
     /// From the session's own timer: try again what the store refused.
     TryAgain,
-    /// From the session's own timer: nothing happened for a while.
-    IdleCheck { activity: u64 },
+    /// From a timer, or from the supervisor, which needs room: fall asleep if nothing has happened since there was so much
+    /// activity. A timer looks `again` later where something has.
+    IdleCheck { activity: u64, again: bool },
 
     /// From a sub-agent's call: record that the agent begins to work. Gives the entry.
     ChildStarted { record: ChildRecord, reply: ReplyTo<EntryId> },

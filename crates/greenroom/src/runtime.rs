@@ -17,6 +17,7 @@ use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
 
 use crate::actors::supervisor::Supervisor;
+use crate::admission::Admission;
 use crate::agent::Agent;
 use crate::bus::{Bus, Filter, Subscription};
 use crate::compaction::{BeforeCompact, CompactionProposal, CompactionReport};
@@ -38,6 +39,8 @@ use crate::shared::REQUESTS_MAX;
 use crate::spending::tree::Ledger;
 use crate::spending::{Period, Purse, microdollars};
 
+/// How many inputs a runtime takes on at the same time, by default.
+const INPUTS_MAX: usize = 16_384;
 /// How many model calls one provider gets at a time, by default.
 const IN_FLIGHT_MAX: usize = 16;
 /// How long a session may be idle before it gives its actors back, by default.
@@ -83,6 +86,8 @@ pub struct RuntimeBuilder {
     providers: Vec<(Arc<dyn Provider>, Option<usize>)>,
     in_flight_max: Option<usize>,
     tokens_per_minute: Option<u64>,
+    inputs_max: Option<usize>,
+    live_sessions_max: Option<usize>,
     store: Option<StoreChoice>,
     compaction: CompactionSettings,
     settings_by_model: BTreeMap<String, ModelSettings>,
@@ -143,6 +148,24 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn tokens_per_minute(mut self, tokens: u64) -> Self {
         self.tokens_per_minute = Some(tokens).filter(|tokens| *tokens > 0);
+        self
+    }
+
+    /// How many inputs the runtime takes on at the same time, over all its sessions; 0: no limit. 16,384 by default. What
+    /// is under way and what waits in live sessions counts; one more prompt, steer or follow-up is
+    /// [`Error::RuntimeBusy`]. Agents that an agent calls as tools count too, and are never refused.
+    #[must_use]
+    pub fn inputs_max(mut self, inputs: usize) -> Self {
+        self.inputs_max = Some(inputs);
+        self
+    }
+
+    /// How many sessions may be live, which means have actors in memory; 0, the default: no limit. Where there are more,
+    /// those with nothing to do that were used least recently fall asleep, before they have been idle for
+    /// [`Self::idle_after`]. Sessions at work stay, so there may be more as long as they work.
+    #[must_use]
+    pub fn live_sessions_max(mut self, sessions: usize) -> Self {
+        self.live_sessions_max = Some(sessions).filter(|sessions| *sessions > 0);
         self
     }
 
@@ -360,6 +383,11 @@ impl RuntimeBuilder {
             supervisor: OnceLock::new(),
             tickets: AtomicU64::new(1),
             opens: tokio::sync::Semaphore::new(REQUESTS_MAX),
+            admission: Admission::new(
+                Some(self.inputs_max.unwrap_or(INPUTS_MAX)).filter(|inputs| *inputs > 0),
+            ),
+            live_sessions_max: self.live_sessions_max,
+            uses: AtomicU64::new(1),
             probe: self.probe,
             deletions: tokio::sync::Mutex::default(),
         });

@@ -18,9 +18,10 @@ use greenroom_kernel::question::Answer;
 use greenroom_kernel::usage::ContextUsage;
 use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use crate::actors::session::stored;
+use crate::admission::MailPlace;
 use crate::agent::Agent;
 use crate::bus::{Filter, Subscription};
 use crate::children::Child;
@@ -562,23 +563,28 @@ impl SessionHandle {
     }
 
     /// A place in the mailbox, if there is one.
-    fn place(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.shared.requests)
+    fn place(&self) -> Result<MailPlace> {
+        let mailbox = Arc::clone(&self.shared.requests)
             .try_acquire_owned()
-            .map_err(|_| Error::Busy { session: self.shared.id.to_string(), waiting: REQUESTS_MAX })
+            .map_err(|_| Error::Busy { session: self.shared.id.to_string(), waiting: REQUESTS_MAX })?;
+        let input = if self.shared.parent.is_none() {
+            self.deps.admission.admit()?
+        } else {
+            // The run that called this agent was taken on with all that it does.
+            let mut input = self.deps.admission.held();
+            input.set(1);
+            input
+        };
+        Ok(MailPlace { _mailbox: mailbox, input: Some(input) })
     }
 
     /// A place in the mailbox for a question, as soon as there is one.
-    async fn question(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.shared.queries).acquire_owned().await.map_err(|_| Error::Closed)
+    async fn question(&self) -> Result<MailPlace> {
+        let mailbox = Arc::clone(&self.shared.queries).acquire_owned().await;
+        Ok(MailPlace { _mailbox: mailbox.map_err(|_| Error::Closed)?, input: None })
     }
 
-    fn send(
-        &self,
-        actor: &ActorRef<SessionMail>,
-        place: OwnedSemaphorePermit,
-        message: SessionMessage,
-    ) -> Result<()> {
+    fn send(&self, actor: &ActorRef<SessionMail>, place: MailPlace, message: SessionMessage) -> Result<()> {
         actor.cast(SessionMail { message, place: Some(place) }).map_err(|_| self.gone())
     }
 
@@ -591,6 +597,7 @@ impl SessionHandle {
     /// The session's actor; a session that sleeps is woken.
     async fn actor(&self) -> Result<ActorRef<SessionMail>> {
         self.shared.activity.fetch_add(1, Ordering::Relaxed);
+        self.shared.mark_used(self.deps.next_use());
         self.check_deleted()?;
         // It may be closed again by the time that it is up.
         for _ in 0..WAKES_MAX {

@@ -52,6 +52,8 @@ pub(crate) struct SessionShared {
     /// Whether a request to abort the compaction is in the mailbox: one is enough.
     abort_asked: AtomicBool,
     pub(crate) activity: AtomicU64,
+    /// Which use of all sessions its newest one was.
+    used: AtomicU64,
     /// Places for requests in the actor's mailbox, which has no bound of its own.
     pub(crate) requests: Arc<Semaphore>,
     /// Places for queries of the session's state, which wait instead of being refused.
@@ -129,6 +131,7 @@ impl SessionShared {
             is_flushed: AtomicBool::new(false),
             abort_asked: AtomicBool::new(false),
             activity: AtomicU64::new(0),
+            used: AtomicU64::new(0),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             queries: Arc::new(Semaphore::new(REQUESTS_MAX)),
         }
@@ -195,6 +198,16 @@ impl SessionShared {
     /// The session above all that it is a sub-agent of, or itself: the sessions of one family take turns with others as one.
     pub(crate) fn family(&self) -> Arc<str> {
         self.ancestors().last().map_or_else(|| Arc::clone(&self.id), Arc::clone)
+    }
+
+    /// Somebody uses the session, as the so-many-th use of all.
+    pub(crate) fn mark_used(&self, number: u64) {
+        self.used.store(number, Ordering::Relaxed);
+    }
+
+    /// Which use of all sessions its newest one was.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
     }
 
     /// Whether somebody waits for what the session does.
@@ -381,6 +394,9 @@ impl SessionShared {
 
     fn publish_transient(&self, bus: &Bus, broadcast: &mut Broadcast, run: Option<RunId>, kind: EventKind) {
         broadcast.transient += 1;
+        if bus.is_unheard() {
+            return;
+        }
         let event = Arc::new(Event {
             session: Arc::clone(&self.id),
             seq: broadcast.next.saturating_sub(1),

@@ -401,6 +401,7 @@ fn refused(error: Error) -> Refusal {
     let (status, class) = match &error {
         Error::Model(failure) => (StatusCode::BAD_GATEWAY, failure.class.as_str()),
         Error::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "other"),
+        Error::RuntimeBusy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "other"),
         Error::NotIdle { .. }
         | Error::DuplicateKey { .. }
         | Error::Aborted

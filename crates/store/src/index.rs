@@ -237,10 +237,15 @@ impl Index {
         Ok(())
     }
 
+    /// Makes what was moved to sled durable.
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        self.with(|database| database.flush()).map(drop)
+    }
+
     /// Moves the staged changes to sled, flushes sled and closes it. The writer's thread calls it, because dropping
     /// sled can panic.
     pub(crate) fn close(&self) {
-        let flushed = self.flush_staged().and_then(|()| self.with(|database| database.flush()).map(drop));
+        let flushed = self.flush_staged().and_then(|()| self.sync());
         if let Err(error) = &flushed {
             tracing::warn!(%error, "the index was not written to the end; the next start reads the journal again");
         }

@@ -155,6 +155,7 @@ pub(crate) fn recover(
         segments,
         unknown,
         noted_end,
+        unindexed_bytes: 0,
         index,
         indexer,
         manifest,

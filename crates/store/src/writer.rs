@@ -44,7 +44,11 @@ mod tests;
 const GROUP_BYTES_MAX: u64 = 16 << 20;
 /// A group holds no more commands than this.
 const GROUP_COMMANDS_MAX: usize = 4_096;
-/// While there is more to write, staged index changes of this many bytes are moved to sled.
+/// After so many bytes in the journal, the staged index changes are moved to sled and synced: fewer and larger writes, in
+/// which a head that changed often is written once. A start reads at most so much of the journal again; and what a disk
+/// cuts off the journal behind the index's checkpoint is not noticed, so it must not be much.
+const INDEXED_EVERY_BYTES: u64 = 512 << 10;
+/// Staged index changes of this many bytes are moved to sled in any case.
 const STAGED_BYTES_MAX: usize = 8 << 20;
 /// With staged index changes of this many bytes, sled evidently does not work, and nothing more is written.
 const STAGED_BYTES_LIMIT: usize = 512 << 20;
@@ -191,6 +195,8 @@ pub(crate) struct Writer {
     pub(crate) unknown: Arc<Mutex<Vec<Unknown>>>,
     /// How far the active segment is noted in the manifest and in the record of its sessions, in bytes.
     pub(crate) noted_end: u64,
+    /// How many bytes were written to the journal since the index was last moved to sled.
+    pub(crate) unindexed_bytes: u64,
     pub(crate) active: Active,
     /// A segment is sealed at this size, in bytes.
     pub(crate) segment_bytes: u64,
@@ -229,11 +235,10 @@ impl Writer {
             if closing.is_some() {
                 break;
             }
-            let is_idle = commands.is_empty();
-            if is_idle || self.index.staged_bytes() > STAGED_BYTES_MAX {
+            if self.unindexed_bytes >= INDEXED_EVERY_BYTES || self.index.staged_bytes() > STAGED_BYTES_MAX {
                 self.flush_index();
             }
-            if is_idle && std::mem::take(&mut self.is_reclaim_due) {
+            if commands.is_empty() && std::mem::take(&mut self.is_reclaim_due) {
                 if let Err(error) = self.reclaim(false) {
                     tracing::warn!(%error, "cannot reclaim the space of deleted sessions now");
                 }
@@ -251,8 +256,9 @@ impl Writer {
         }
     }
 
-    fn flush_index(&self) {
-        if let Err(error) = self.index.flush_staged() {
+    fn flush_index(&mut self) {
+        self.unindexed_bytes = 0;
+        if let Err(error) = self.index.flush_staged().and_then(|()| self.index.sync()) {
             tracing::error!(%error, "the index cannot be written; the journal goes on without it");
         }
     }
@@ -546,6 +552,7 @@ impl Writer {
         }
         self.active.end = start + bytes;
         self.active.chain = chain;
+        self.unindexed_bytes += bytes;
         for Placed { frame, next_chain, effect } in placed {
             if let Err(error) = self.indexer.apply(self.active.id, &frame, next_chain, effect) {
                 // The frame is durable, so it is acknowledged. The next start builds the index again.

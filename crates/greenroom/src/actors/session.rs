@@ -22,6 +22,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tracing::{Instrument as _, Span};
 
 use crate::actors::usage_tracker::TrackerConfig;
+use crate::admission::Admitted;
 use crate::agent::Agent;
 use crate::deps::Deps;
 use crate::error::{Error, Result};
@@ -91,6 +92,8 @@ pub(crate) struct SessionState {
     left: Option<LeftModel>,
     log: Log,
     inbox: Inbox,
+    /// Its part in the inputs of the runtime: those that wait, and the run.
+    taken_on: Admitted,
     /// Who said again what was said before.
     repeats: Repeats,
     run: Option<OpenRun>,
@@ -154,8 +157,8 @@ impl Actor for Session {
     ) -> Result<(), ActorProcessingErr> {
         state.shared.activity.fetch_add(1, Ordering::Relaxed);
         let SessionMail { message, place } = mail;
-        // The message is no longer in the mailbox, so its place is free again.
-        drop(place);
+        // The message is no longer in the mailbox, so its place there is free again. What becomes of it is counted by then.
+        let input = place.and_then(|place| place.input);
         state.deps.probe(&state.shared.id, message.point());
         // The branches are boxed: an idle actor must not hold the largest handler's future.
         Box::pin(async {
@@ -163,6 +166,7 @@ impl Actor for Session {
             state.settle().await;
         })
         .await;
+        drop(input);
         Ok(())
     }
 
@@ -287,7 +291,7 @@ impl SessionState {
             }
             SessionMessage::Stop => self.stop(),
             SessionMessage::TryAgain => self.inbox.timer_fired(),
-            SessionMessage::IdleCheck { activity } => self.idle_check(activity),
+            SessionMessage::IdleCheck { activity, again } => self.idle_check(activity, again),
             SessionMessage::Record { stamp, messages, boundary } => {
                 self.record(stamp, messages, boundary).await
             }
@@ -588,6 +592,11 @@ impl SessionState {
     /// Whatever was handled: a session with nothing under way ends if it is to end, or goes on with what waits.
     async fn settle(&mut self) {
         self.note_awaited();
+        self.settle_work().await;
+        self.taken_on.set(self.inbox.waiting(&self.log).count() + usize::from(self.run.is_some()));
+    }
+
+    async fn settle_work(&mut self) {
         self.answer_repeats().await;
         self.hand_off_if_ready().await;
         if !self.is_idle() {
@@ -635,17 +644,17 @@ impl SessionState {
         if after > 0 {
             let activity = self.shared.activity.load(Ordering::Relaxed);
             self.myself.send_after(Duration::from_millis(after), move || {
-                SessionMessage::IdleCheck { activity }.into()
+                SessionMessage::IdleCheck { activity, again: true }.into()
             });
         }
     }
 
-    fn idle_check(&self, activity: u64) {
+    fn idle_check(&self, activity: u64, again: bool) {
         // This check itself counts as one message.
         let now = self.shared.activity.load(Ordering::Relaxed);
         if self.is_idle() && self.inbox.is_empty(&self.log) && now <= activity + 1 {
             let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
-        } else {
+        } else if again {
             self.watch_idleness();
         }
     }

@@ -4,6 +4,7 @@
 //! started in tasks and report back; a session that dies harms no other.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -122,6 +123,8 @@ impl Wanted {
     }
 }
 
+/// Where room is made, it is made for so many more: this part of the sessions that may be live.
+const ROOM_SHARE: usize = 16;
 /// How many deaths of actors that are not known yet are remembered.
 const EARLY_DEATHS_MAX: usize = 16;
 
@@ -357,6 +360,7 @@ impl SupervisorState {
             Ok(actor) => {
                 self.actors.insert(actor.get_id(), Arc::clone(id));
                 session.shared.set_actor(Some(actor.clone()));
+                session.shared.mark_used(self.deps.next_use());
                 session.phase = Phase::Live(actor.clone());
                 session.is_restart = false;
                 session.agent_before = None;
@@ -381,6 +385,7 @@ impl SupervisorState {
                 if self.shutdown.is_some() {
                     self.close(myself, id, Closer::Nobody);
                 }
+                self.make_room(id);
             }
             Err(error) => {
                 let tried = session.shared.agent();
@@ -407,6 +412,37 @@ impl SupervisorState {
                     self.go_on(myself, id, Wanted { live: others, closed, deleted, amended });
                 }
             }
+        }
+    }
+
+    /// Where more sessions are live than there may be: those that were used least recently are to sleep, if they have
+    /// nothing to do. `opened` stays.
+    fn make_room(&self, opened: &Arc<str>) {
+        let Some(max) = self.deps.live_sessions_max else { return };
+        let excess = self.actors.len().saturating_sub(max);
+        if excess == 0 {
+            return;
+        }
+        let mut live: Vec<_> = self
+            .sessions
+            .iter()
+            .filter_map(|(id, Supervised { shared, phase, .. })| match phase {
+                Phase::Live(actor) if id != opened => Some((shared.used(), shared, actor)),
+                Phase::Live(_)
+                | Phase::Starting(_)
+                | Phase::Closing(_)
+                | Phase::Held(_)
+                | Phase::Failed(_) => None,
+            })
+            .collect();
+        // All are looked at for that, so there is room for some more afterwards.
+        let count = (excess + max / ROOM_SHARE).min(live.len());
+        if count < live.len() {
+            live.select_nth_unstable_by_key(count, |(used, _, _)| *used);
+        }
+        for (_, shared, actor) in &live[..count] {
+            let activity = shared.activity.load(Ordering::Relaxed);
+            let _ = actor.cast(SessionMessage::IdleCheck { activity, again: false }.into());
         }
     }
 

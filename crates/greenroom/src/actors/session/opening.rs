@@ -66,6 +66,7 @@ impl SessionState {
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
         Ok(Self {
+            taken_on: deps.admission.held(),
             deps,
             shared,
             supervisor,

@@ -74,6 +74,9 @@ fn deps() -> Deps {
         supervisor: OnceLock::new(),
         tickets: AtomicU64::new(0),
         opens: tokio::sync::Semaphore::new(1),
+        admission: crate::admission::Admission::new(None),
+        live_sessions_max: None,
+        uses: AtomicU64::new(1),
         probe: None,
         deletions: tokio::sync::Mutex::default(),
     }

@@ -1,0 +1,79 @@
+//! How much input a runtime takes on at the same time, over all its sessions.
+//!
+//! Invariants: each request that an actor has not taken up yet counts, and so does each input that waits in the inbox of a live
+//! session, and each run; what counts is given back when it is over, however it ends. The agents that a run calls are
+//! counted and never refused, since the run was taken on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::error::Error;
+
+/// The inputs of a runtime.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    taken: AtomicUsize,
+    /// `None`: no limit.
+    inputs_max: Option<usize>,
+}
+
+impl Admission {
+    pub(crate) fn new(inputs_max: Option<usize>) -> Arc<Self> {
+        Arc::new(Self { taken: AtomicUsize::new(0), inputs_max })
+    }
+
+    /// Takes on one more.
+    ///
+    /// # Errors
+    /// [`Error::RuntimeBusy`] where there are as many as there may be.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<Admitted, Error> {
+        let more = |taken: usize| {
+            let is_full = self.inputs_max.is_some_and(|max| taken >= max);
+            (!is_full).then_some(taken + 1)
+        };
+        match self.taken.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more) {
+            Ok(_) => Ok(Admitted { admission: Arc::clone(self), count: 1 }),
+            Err(waiting) => Err(Error::RuntimeBusy { waiting }),
+        }
+    }
+
+    /// A number of inputs that were taken on before: none at first.
+    pub(crate) fn held(self: &Arc<Self>) -> Admitted {
+        Admitted { admission: Arc::clone(self), count: 0 }
+    }
+}
+
+/// Inputs that count. Dropping it gives them back.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    admission: Arc<Admission>,
+    count: usize,
+}
+
+impl Admitted {
+    /// So many count from now on, whatever the limit is.
+    pub(crate) fn set(&mut self, count: usize) {
+        let before = std::mem::replace(&mut self.count, count);
+        if count > before {
+            self.admission.taken.fetch_add(count - before, Ordering::SeqCst);
+        } else if count < before {
+            self.admission.taken.fetch_sub(before - count, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// A place in a session's mailbox.
+#[derive(Debug)]
+pub(crate) struct MailPlace {
+    pub(crate) _mailbox: OwnedSemaphorePermit,
+    /// Of a request that the runtime took on; a question has none.
+    pub(crate) input: Option<Admitted>,
+}

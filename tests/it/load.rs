@@ -1,0 +1,119 @@
+//! How much a runtime takes on at the same time, and how many sessions it keeps in memory.
+
+use std::time::Duration;
+
+use greenroom::prelude::*;
+use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, SeenRequest};
+use serde_json::json;
+
+use crate::support::{agent, builder, simulator};
+
+/// Says `done` after a second; where there is a helper, it is called first.
+fn slow(request: &SeenRequest, _: CallInfo) -> Said {
+    let is_done = request.messages.last().is_some_and(|message| message.role() == "tool");
+    if request.has_tool("helper") && !is_done {
+        Said::call("helper", &json!({ "task": "help" })).after_ms(1_000)
+    } else {
+        Said::text("done").after_ms(1_000)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_has_taken_on_enough_refuses_more_until_some_is_done() {
+    let model = simulator(Function(slow), 100_000);
+    let runtime = builder(&model).inputs_max(3).start().await.unwrap();
+    let boss =
+        runtime.open("boss", agent(100_000).sub_agent(sub_agent("helper", agent(100_000)))).await.unwrap();
+    let other = runtime.open("other", agent(100_000)).await.unwrap();
+    let late = runtime.open("late", agent(100_000)).await.unwrap();
+    let mut first = boss.prompt("first").start().await.unwrap();
+    let mut second = other.prompt("second").start().await.unwrap();
+    first.recorded().await.unwrap();
+    second.recorded().await.unwrap();
+    // A run counts, and so does what waits for it.
+    let mut waits = other.prompt("third").start().await.unwrap();
+    waits.recorded().await.unwrap();
+    for _ in 0..3 {
+        let refused = late.prompt("fourth").await.unwrap_err();
+        assert!(matches!(refused, Error::RuntimeBusy { waiting: 3 }), "{refused:?}");
+        assert!(refused.is_retryable() && !refused.is_invalid_request());
+        assert!(refused.to_string().contains("3 inputs"), "{refused}");
+    }
+    let refused = other.steer("hurry").await.map(drop);
+    assert!(matches!(refused, Err(Error::RuntimeBusy { .. })), "{refused:?}");
+    // Looking and aborting are no input.
+    assert_eq!(late.state().await.unwrap().entries, 0);
+    waits.abort();
+    assert!(matches!(waits.reply().await, Err(Error::Aborted | Error::Withdrawn { .. })));
+    late.prompt("fifth").await.unwrap();
+    // The sub-agent of a run that was taken on was not refused.
+    assert_eq!(first.reply().await.unwrap().text, "done");
+    second.reply().await.unwrap();
+    for number in 0..20 {
+        late.prompt(format!("{number}")).await.expect("nothing that is over counts");
+    }
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_limit_nothing_is_refused() {
+    let model = simulator(Function(slow), 100_000);
+    let runtime = builder(&model).inputs_max(0).start().await.unwrap();
+    let session = runtime.open("s", agent(100_000)).await.unwrap();
+    let runs: Vec<_> = futures_util::future::join_all((0..40).map(|_| session.prompt("go").start())).await;
+    for run in runs {
+        run.unwrap().reply().await.unwrap();
+    }
+    model.assert_clean();
+}
+
+/// Says a session something and leaves it idle.
+async fn used(runtime: &Runtime, id: &str) {
+    let session = runtime.open(id, agent(100_000)).await.unwrap();
+    session.prompt("hello").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_too_many_are_live_the_least_recently_used_idle_ones_sleep() {
+    let model = simulator(Echo, 100_000);
+    let runtime = builder(&model).live_sessions_max(3).idle_after(Duration::ZERO).start().await.unwrap();
+    for id in ["a", "b", "c"] {
+        used(&runtime, id).await;
+    }
+    used(&runtime, "a").await;
+    assert_eq!(runtime.live().await.unwrap(), ["a", "b", "c"]);
+    used(&runtime, "d").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(runtime.live().await.unwrap(), ["a", "c", "d"], "b was used before the others");
+    // Whoever holds it wakes it.
+    used(&runtime, "b").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(runtime.live().await.unwrap(), ["a", "b", "d"]);
+    for number in 0..50 {
+        used(&runtime, &format!("s{number}")).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(runtime.live().await.unwrap().len(), 3);
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_at_work_stay_however_many_they_are() {
+    let model = simulator(Function(slow), 100_000);
+    let runtime = builder(&model).live_sessions_max(2).idle_after(Duration::ZERO).start().await.unwrap();
+    let mut runs = Vec::new();
+    for number in 0..5 {
+        let session = runtime.open(&format!("s{number}"), agent(100_000)).await.unwrap();
+        let mut run = session.prompt("go").start().await.unwrap();
+        run.recorded().await.unwrap();
+        runs.push(run);
+    }
+    assert_eq!(runtime.live().await.unwrap().len(), 5);
+    for run in runs {
+        assert_eq!(run.reply().await.unwrap().text, "done");
+    }
+    used(&runtime, "another").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(runtime.live().await.unwrap().len(), 2);
+    model.assert_clean();
+}
