@@ -31,6 +31,7 @@
 
 mod actors;
 pub mod agent;
+mod agent_line;
 pub mod bus;
 mod children;
 pub mod compaction;
