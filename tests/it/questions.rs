@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::{agent, builder, drain, runtime, simulator};
 
+mod asleep;
 mod hooks;
 mod restarts;
 

@@ -13,7 +13,10 @@ use greenroom_tools::CompactionRequests;
 use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
 
+use crate::deps::Deps;
 use crate::message::{SessionMail, SessionMessage};
+use crate::session;
+use crate::shared::SessionShared;
 
 pub use greenroom_kernel::settings::CompactOptions;
 
@@ -138,6 +141,21 @@ pub(crate) fn requests_to(session: &ActorRef<SessionMail>) -> CompactionRequests
     CompactionRequests::new(move |options| {
         // A session that has ended compacts no more.
         let _ = session.cast(SessionMessage::CompactAfterRun { options, needs_news: true }.into());
+    })
+}
+
+/// How a tool asks for a compaction. A session that sleeps is woken.
+pub(crate) fn requests_of(deps: &Arc<Deps>, shared: &Arc<SessionShared>) -> CompactionRequests {
+    let (deps, shared) = (Arc::clone(deps), Arc::clone(shared));
+    CompactionRequests::new(move |options| {
+        let message = SessionMessage::CompactAfterRun { options, needs_news: true };
+        match shared.actor() {
+            Some(actor) => drop(actor.cast(message.into())),
+            None => {
+                let (deps, shared) = (Arc::clone(&deps), Arc::clone(&shared));
+                tokio::spawn(async move { session::tell(&deps, &shared, message).await });
+            }
+        }
     })
 }
 

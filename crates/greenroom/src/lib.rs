@@ -32,6 +32,7 @@
 mod actors;
 mod admission;
 pub mod agent;
+mod agent_line;
 pub mod bus;
 mod children;
 pub mod compaction;

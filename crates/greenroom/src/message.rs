@@ -22,6 +22,7 @@ use tokio::sync::{SetOnce, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use crate::actors::agent::Running;
 use crate::admission::MailPlace;
 use crate::agent::Agent;
 use crate::compaction::Compacted;
@@ -81,6 +82,8 @@ pub(crate) enum SupervisorMessage {
     Find { id: Arc<str>, reply: oneshot::Sender<Option<Arc<SessionShared>>> },
     /// What is shared of a session that the store has. Nothing is started.
     Attach { id: Arc<str>, parent: Option<Arc<str>>, reply: oneshot::Sender<Arc<SessionShared>> },
+    /// Which sessions sleep in the middle of a run that waits for its tools.
+    Suspended(oneshot::Sender<Vec<Arc<str>>>),
     /// Which sessions are live.
     Live(oneshot::Sender<Vec<Arc<str>>>),
     /// Stop everything in order: runs are interrupted, logs are whole.
@@ -169,6 +172,13 @@ pub(crate) enum SessionMessage {
     AwaitQuestions { stamp: RunAttempt, call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },
     /// From the tool task: the tool of a call begins, after a hook had asked. Told when that is durable.
     CallStarts { stamp: RunAttempt, call_id: String, reply: ReplyTo<()> },
+    /// From what a run left running while the session sleeps: go on.
+    Wake,
+    /// From the agent: the run waits for its tools alone and is handed over, so that the session can sleep; `None` where
+    /// there is something to do.
+    Suspended { stamp: RunAttempt, running: Option<Box<Running>> },
+    /// From the supervisor: fall asleep, as nothing has happened for a while.
+    Sleep,
     /// From the questions' timer: the time of a question has passed.
     ExpireQuestions,
     /// From outside: compact now.
@@ -277,6 +287,9 @@ impl SessionMessage {
             Self::AwaitQuestions { .. } => "session/await_questions",
             Self::CallStarts { .. } => "session/call_starts",
             Self::ExpireQuestions => "session/expire_questions",
+            Self::Wake => "session/wake",
+            Self::Suspended { .. } => "session/suspended",
+            Self::Sleep => "session/sleep",
             Self::Undo { .. } => "session/undo",
             Self::Branch { .. } => "session/branch",
             Self::HandOff { .. } => "session/hand_off",
@@ -409,6 +422,10 @@ impl Bill {
 pub(crate) enum AgentMessage {
     /// From the session: work on this run.
     Begin(Box<BeginRun>),
+    /// From the session: hand the run over if it waits for its tools alone.
+    Suspend { stamp: RunAttempt },
+    /// From the session: go on with a run that was handed over.
+    Continue { running: Box<Running>, tracker: ractor::ActorRef<TrackerMessage> },
     /// From the session: a record is durable. `answer` is the model's newest answer.
     Recorded { stamp: RunAttempt, delivered: u32, answer: Option<EntryId> },
     /// From the session: what the model is to be sent.
@@ -451,6 +468,8 @@ impl AgentMessage {
     pub(crate) fn point(&self) -> &'static str {
         match self {
             Self::Begin(..) => "agent/begin",
+            Self::Suspend { .. } => "agent/suspend",
+            Self::Continue { .. } => "agent/continue",
             Self::Recorded { .. } => "agent/recorded",
             Self::Context { .. } => "agent/context",
             Self::Compacted { .. } => "agent/compacted",

@@ -3,7 +3,7 @@
 //! Invariants: a runtime is one value, with no globals and no named actors, so a process may have several;
 //! dropping the last clone of it without [`Runtime::shutdown`] loses nothing that was acknowledged.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -658,6 +658,13 @@ impl Runtime {
     pub async fn live(&self) -> Result<Vec<String>> {
         let live = self.ask(SupervisorMessage::Live).await?;
         Ok(live.iter().map(ToString::to_string).collect())
+    }
+
+    /// The ids of the sessions that are live, or sleep in the middle of a run.
+    pub(crate) async fn at_work(&self) -> Result<HashSet<String>> {
+        let suspended = self.ask(SupervisorMessage::Suspended).await?;
+        let live = self.ask(SupervisorMessage::Live).await?;
+        Ok(suspended.iter().chain(&live).map(ToString::to_string).collect())
     }
 
     /// Changes how sessions are compacted, where their agent does not say; at the next check of each.

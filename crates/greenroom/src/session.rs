@@ -459,7 +459,16 @@ impl SessionHandle {
         self.check_deleted()?;
         match self.look(SessionMessage::State).await {
             Some(state) => Ok(state),
-            None => stored::state(&self.deps, Arc::clone(&self.shared.id), self.shared.agent()).await,
+            None => {
+                let agent = self.shared.agent();
+                let state = stored::state(&self.deps, Arc::clone(&self.shared.id), agent).await?;
+                // Its run goes on while it sleeps.
+                Ok(match (self.shared.is_suspended(), state.questions) {
+                    (false, _) => state,
+                    (true, 0) => State { status: Status::Working, is_unanswered: false, ..state },
+                    (true, _) => State { status: Status::Waiting, is_unanswered: false, ..state },
+                })
+            }
         }
     }
 

@@ -274,7 +274,8 @@ impl SessionQuery {
 
     async fn run(self) -> Result<Vec<SessionSummary>> {
         let live: HashSet<String> = match self.unfinished {
-            true => self.runtime.live().await?.into_iter().collect(),
+            // What is worked on here is not undone, whether its actors are awake or not.
+            true => self.runtime.at_work().await?,
             false => HashSet::new(),
         };
         let deps = Arc::clone(self.runtime.deps());

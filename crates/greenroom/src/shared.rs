@@ -12,6 +12,7 @@ use ractor::ActorRef;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::actors::session::Suspended;
 use crate::agent::Agent;
 use crate::bus::Bus;
 use crate::children::ChildWork;
@@ -38,6 +39,8 @@ pub(crate) struct SessionShared {
     /// The definition that it works with; `None` until a program gives one.
     agent: Mutex<Option<Arc<Agent>>>,
     run: Mutex<RunSlot>,
+    /// The run that goes on while the session sleeps.
+    suspended: Mutex<Option<Box<Suspended>>>,
     /// Whether the session was deleted. Another one of the same id has another shared.
     is_deleted: AtomicBool,
     context: Mutex<ContextUsage>,
@@ -96,7 +99,9 @@ struct Broadcast {
 impl Broadcast {
     /// Everything below `next` was broadcast.
     fn goes_on_at(&mut self, next: u64) {
-        (self.next, self.transient) = (next, 0);
+        if self.next != next {
+            (self.next, self.transient) = (next, 0);
+        }
     }
 }
 
@@ -119,6 +124,7 @@ impl SessionShared {
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
             run: Mutex::default(),
+            suspended: Mutex::default(),
             is_deleted: AtomicBool::new(false),
             context: Mutex::new(ContextUsage::new(
                 Measured::default(),
@@ -243,6 +249,25 @@ impl SessionShared {
 
     pub(crate) fn mark_deleted(&self) {
         self.is_deleted.store(true, Ordering::SeqCst);
+    }
+
+    fn suspended(&self) -> MutexGuard<'_, Option<Box<Suspended>>> {
+        self.suspended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a run goes on while the session sleeps.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended().is_some()
+    }
+
+    /// The session falls asleep in the middle of a run.
+    pub(crate) fn suspend(&self, run: Box<Suspended>) {
+        *self.suspended() = Some(run);
+    }
+
+    /// The run that went on while the session slept.
+    pub(crate) fn take_suspended(&self) -> Option<Box<Suspended>> {
+        self.suspended().take()
     }
 
     /// Whether the session's actor is about to end, so that its run is left and not aborted.

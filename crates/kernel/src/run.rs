@@ -387,6 +387,14 @@ impl Run {
         self.phase == Phase::Over
     }
 
+    /// Whether it waits for its tool calls and for nothing else.
+    pub fn is_waiting_for_calls(&self) -> bool {
+        self.phase == Phase::Tools
+            && self.calls.are_running
+            && self.records_pending == 0
+            && !self.calls.open.is_empty()
+    }
+
     /// Decides what to do next.
     pub fn on(&mut self, input: Input) -> Vec<Effect> {
         if self.phase == Phase::Over {

@@ -19,6 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Span;
 
 use crate::agent::Agent;
+use crate::agent_line::AgentLine;
 use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::message::{
@@ -50,10 +51,12 @@ pub(crate) struct AgentState {
     running: Option<Box<Running>>,
 }
 
-/// The run in progress.
-struct Running {
+/// The run in progress. A session that sleeps keeps it, where its tools go on.
+pub(crate) struct Running {
     begin: BeginRun,
     run: Run,
+    /// How its tasks reach the agent.
+    line: AgentLine,
     /// The number of the newest model call or wait. Messages about earlier ones are late.
     call: u64,
     /// The form of the next request, while the context for it is on its way.
@@ -138,6 +141,13 @@ impl AgentState {
             }
             AgentMessage::FlushEvents => self.tell_session(SessionMessage::EventsFlushed),
             AgentMessage::Begin(begin) => self.begin(myself, *begin),
+            AgentMessage::Suspend { stamp } => self.suspend(stamp),
+            AgentMessage::Continue { mut running, tracker } => {
+                running.begin.tracker = tracker;
+                let line = running.line.clone();
+                self.running = Some(running);
+                line.wake_up(myself.clone());
+            }
             AgentMessage::Recorded { stamp, delivered, answer } => {
                 if let Some(running) = self.current(stamp) {
                     running.begin.answer = answer;
@@ -200,8 +210,9 @@ impl AgentState {
         let stamp = begin.stamp;
         let over = CancellationToken::new();
         let pauses = Pauses::default();
+        let line = AgentLine::new(&self.deps, &self.shared, myself.clone());
         let watch = Watch {
-            agent: myself.clone(),
+            line: line.clone(),
             stamp,
             cancel: begin.cancel.clone(),
             time_limit: begin.agent.run_timeout,
@@ -220,6 +231,7 @@ impl AgentState {
             .map(|tokens| EventKind::InstructionsChanged { text: begin.instructions.to_string(), tokens });
         self.running = Some(Box::new(Running {
             run,
+            line,
             call: 0,
             step: 0,
             step_span: Span::none(),
@@ -246,6 +258,21 @@ impl AgentState {
         } else {
             self.input(myself, stamp, Input::Begin);
         }
+    }
+
+    /// Hands the run over, if it waits for its tools alone. From then on what its tasks say waits.
+    fn suspend(&mut self, stamp: RunAttempt) {
+        let waits = |running: &mut Box<Running>| {
+            running.begin.stamp == stamp
+                && running.run.is_waiting_for_calls()
+                && running.aborting.is_none()
+                && running.tools.is_some()
+        };
+        let running = self.running.take_if(waits);
+        if let Some(running) = &running {
+            running.line.fall_asleep();
+        }
+        self.tell_session(SessionMessage::Suspended { stamp, running });
     }
 
     /// The output limit that requests carry by themselves, in tokens. The one that the provider would set must be known
@@ -330,7 +357,6 @@ impl AgentState {
             }
             Effect::RunTools(calls) => {
                 let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
-                let session = self.session.clone();
                 let Some(running) = self.current(stamp) else { return };
                 let cancel = running.begin.cancel.child_token();
                 running.tools = Some(cancel.clone().drop_guard());
@@ -340,8 +366,7 @@ impl AgentState {
                     answer: running.begin.answer,
                     run_cancel: running.begin.cancel.clone(),
                     pauses: running.pauses.clone(),
-                    agent: myself.clone(),
-                    session,
+                    line: running.line.clone(),
                     deps,
                     shared,
                     stamp,
@@ -577,7 +602,7 @@ impl AgentState {
 
 /// Tells the agent when the run is cancelled or has taken too long, until it is over.
 struct Watch {
-    agent: ActorRef<AgentMessage>,
+    line: AgentLine,
     stamp: RunAttempt,
     cancel: CancellationToken,
     time_limit: Option<Duration>,
@@ -588,7 +613,7 @@ struct Watch {
 
 impl Watch {
     async fn run(self) {
-        let Self { agent, stamp, cancel, time_limit, pauses, over } = self;
+        let Self { line, stamp, cancel, time_limit, pauses, over } = self;
         let time_is_up = async {
             match time_limit {
                 Some(limit) => pauses.sleep(limit).await,
@@ -604,7 +629,7 @@ impl Watch {
                 AbortCause::OutOfTime { limit_ms: u64::try_from(limit_ms).unwrap_or(u64::MAX) }
             }
         };
-        let _ = agent.cast(AgentMessage::Abort { stamp, cause });
+        line.send(AgentMessage::Abort { stamp, cause });
     }
 }
 
@@ -622,4 +647,11 @@ pub(crate) fn jitter(session: &str, run: u64, call: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (session, run, call).hash(&mut hasher);
     hasher.finish() % 1000
+}
+
+impl Running {
+    /// How its tasks reach the agent.
+    pub(crate) fn line(&self) -> &AgentLine {
+        &self.line
+    }
 }

@@ -21,6 +21,7 @@ use greenroom_store::{Appended, Batch};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tracing::{Instrument as _, Span};
 
+use crate::actors::agent::Running;
 use crate::actors::usage_tracker::TrackerConfig;
 use crate::admission::Admitted;
 use crate::agent::Agent;
@@ -30,8 +31,8 @@ use crate::event::{self, Event, EventKind};
 use crate::live::Live;
 use crate::log::{Draft, Log};
 use crate::message::{
-    AgentMessage, Amendment, CompactorMessage, MeasureFor, RunCompletion, SessionMail, SessionMessage,
-    SupervisorMessage, TrackerMessage,
+    AgentMessage, Amendment, CompactorMessage, MeasureFor, RunAttempt, RunCompletion, SessionMail,
+    SessionMessage, SupervisorMessage, TrackerMessage, tell_all,
 };
 use crate::restarts::Restarts;
 use crate::session::{State, Status};
@@ -71,6 +72,21 @@ pub(crate) struct SessionArguments {
     pub(crate) supervisor: ActorRef<SupervisorMessage>,
     /// Whether what was interrupted is finished before anything that waits.
     pub(crate) finishes: bool,
+}
+
+/// The run of a session that sleeps, and who waits for it. Its tools go on meanwhile.
+pub(crate) struct Suspended {
+    /// As the agent left it.
+    running: Box<Running>,
+    run: OpenRun,
+    inbox: Inbox,
+    repeats: Repeats,
+    askers: Askers,
+    definition: Definition,
+    next_definition: Option<Definition>,
+    run_cost: Option<RunCost>,
+    instructions: Option<Arc<str>>,
+    attempts: u32,
 }
 
 /// What the session owns.
@@ -116,6 +132,8 @@ pub(crate) struct SessionState {
     is_stopping: bool,
     /// What was interrupted is to be finished before anything that waits.
     finishes: bool,
+    /// The run as the agent handed it over, before the session sleeps, or after.
+    suspended: Option<Box<Running>>,
 }
 
 impl Actor for Session {
@@ -140,7 +158,9 @@ impl Actor for Session {
         state.deps.probe(&state.shared.id, "session/started");
         let events: Vec<Arc<Event>> = state.outgoing.iter().cloned().collect();
         state.tell_agent(AgentMessage::Broadcast { events, then: None });
-        state.recover().await;
+        if !state.go_on() {
+            state.recover().await;
+        }
         if std::mem::take(&mut state.finishes) {
             state.finish_interrupted().await;
         }
@@ -197,9 +217,11 @@ impl Actor for Session {
         _myself: ActorRef<Self::Msg>,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        // What waits for people goes on when the session is opened again.
-        state.shared.set_closing(true);
-        state.shared.cancel_run();
+        if !state.shared.is_suspended() {
+            // What waits for people goes on when the session is opened again.
+            state.shared.set_closing(true);
+            state.shared.cancel_run();
+        }
         Ok(())
     }
 }
@@ -229,6 +251,10 @@ impl SessionState {
                 let _ = reply.send(self.call_starts(stamp, call_id).await);
             }
             SessionMessage::ExpireQuestions => self.expire_questions().await,
+            // It is awake, and so is its run.
+            SessionMessage::Wake => {}
+            SessionMessage::Suspended { stamp, running } => self.suspended(stamp, running),
+            SessionMessage::Sleep => self.sleep(),
             SessionMessage::CompactManually { options, reply } => self.compact_manually(options, reply),
             SessionMessage::CompactAfterRun { options, needs_news } => {
                 if !needs_news || self.compaction.has_message_since() {
@@ -625,6 +651,7 @@ impl SessionState {
 
     /// Ends in order: the run is interrupted, and the log is whole.
     fn stop(&mut self) {
+        self.go_on();
         self.is_stopping = true;
         // The ends of what is cancelled come back as messages, and then it stops.
         self.interrupt_run();
@@ -649,14 +676,77 @@ impl SessionState {
         }
     }
 
-    fn idle_check(&self, activity: u64, again: bool) {
+    fn idle_check(&mut self, activity: u64, again: bool) {
         // This check itself counts as one message.
         let now = self.shared.activity.load(Ordering::Relaxed);
         if self.is_idle() && self.inbox.is_empty(&self.log) && now <= activity + 1 {
             let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
-        } else if again {
+        } else if !again {
+            // The next check is on its way.
+        } else if let Some(stamp) = self.stamp_of_waiting().filter(|_| now <= activity + 1) {
+            // It may sleep if its run waits for tools alone, which the agent knows.
+            self.tell_agent(AgentMessage::Suspend { stamp });
+        } else {
             self.watch_idleness();
         }
+    }
+
+    /// The run that may sleep, as far as the session knows.
+    fn stamp_of_waiting(&self) -> Option<RunAttempt> {
+        let may_sleep = !self.is_stopping && self.compaction.is_idle() && !self.is_closing();
+        self.open_stamp().filter(|_| may_sleep && self.suspended.is_none())
+    }
+
+    /// The agent handed the run over, or has something to do.
+    fn suspended(&mut self, stamp: RunAttempt, running: Option<Box<Running>>) {
+        let Some(running) = running.filter(|_| self.stamp_of_waiting() == Some(stamp)) else {
+            self.watch_idleness();
+            return;
+        };
+        self.suspended = Some(running);
+        let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
+    }
+
+    /// Falls asleep. A run that waits for its tools alone is kept for whoever wakes the session.
+    fn sleep(&mut self) {
+        let Some(running) = self.suspended.take() else {
+            self.stop();
+            return;
+        };
+        let Some(run) = self.take_run() else { return self.stop() };
+        let line = running.line().clone();
+        let definition = self.definition.clone();
+        self.shared.suspend(Box::new(Suspended {
+            running,
+            run,
+            inbox: std::mem::take(&mut self.inbox),
+            repeats: std::mem::take(&mut self.repeats),
+            askers: std::mem::take(&mut self.askers),
+            definition,
+            next_definition: self.next_definition.take(),
+            run_cost: self.run_cost,
+            instructions: self.instructions.take(),
+            attempts: self.attempts,
+        }));
+        // A task may have said something since the agent handed the run over.
+        line.wake_if_awaited();
+        self.is_stopping = true;
+    }
+
+    /// The agent goes on with a run that was handed over. Gives whether there is one.
+    fn go_on(&mut self) -> bool {
+        let Some(running) = self.suspended.take() else { return false };
+        self.tell_agent(AgentMessage::Continue { running, tracker: self.tracker.clone() });
+        // What was answered, withdrawn or set while it slept.
+        self.tell_askers_again();
+        let session = self.shared.id.to_string();
+        tell_all(self.inbox.take_withdrawn(&self.log), || Err(Error::Withdrawn { session: session.clone() }));
+        if let Some(agent) = self.shared.agent().filter(|agent| !Arc::ptr_eq(agent, &self.definition.agent))
+            && let Err(error) = self.configure(agent)
+        {
+            self.warn(format!("the changed agent is not used: {error}"));
+        }
+        true
     }
 }
 
@@ -729,7 +819,7 @@ fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> Stat
         compactions: log.head().compactions,
         total_tokens: bill.usage.total_tokens(),
         cost_microdollars: bill.cost_microdollars,
-        status: Status::Idle,
+        status: if log.asking_calls().is_empty() { Status::Idle } else { Status::Waiting },
         waiting: log.inbox().len(),
         questions: log.head().questions.len(),
         is_unanswered: log.unanswered().is_some(),

@@ -35,12 +35,25 @@ pub(crate) struct SupervisorState {
     actors: HashMap<ActorId, Arc<str>>,
     /// What is shared of sessions that have no actors and that somebody still holds: they are reached by it again.
     asleep: HashMap<Arc<str>, Weak<SessionShared>>,
+    /// What is shared of sessions that sleep in the middle of a run.
+    suspended: SuspendedSessions,
     /// Sessions that ended before all their durable events were broadcast: the first one that was not.
     unpublished: HashMap<Arc<str>, u64>,
     /// The last actors that died before they were known, and of what.
     early_deaths: VecDeque<(ActorId, String)>,
     generations: u64,
     shutdown: Option<oneshot::Sender<()>>,
+}
+
+/// Sessions that sleep in the middle of a run, whose tools go on. They end with the supervisor.
+#[derive(Default)]
+struct SuspendedSessions(BTreeMap<Arc<str>, Arc<SessionShared>>);
+
+impl Drop for SuspendedSessions {
+    fn drop(&mut self) {
+        // The tools hold what is shared, and what is shared holds them.
+        self.0.values().for_each(|shared| drop(shared.take_suspended()));
+    }
 }
 
 struct Supervised {
@@ -107,6 +120,8 @@ impl Wanted {
 enum Closer {
     /// Nobody waits for it.
     Nobody,
+    /// It falls asleep: a run that waits for its tools goes on.
+    Sleeps,
     /// Somebody is told when the actors are gone.
     Told(oneshot::Sender<()>),
     /// The session is deleted when the actors are gone.
@@ -116,7 +131,7 @@ enum Closer {
 impl Wanted {
     fn add(&mut self, closer: Closer) {
         match closer {
-            Closer::Nobody => {}
+            Closer::Nobody | Closer::Sleeps => {}
             Closer::Told(done) => self.closed.push(done),
             Closer::Deletes(reply) => self.deleted.push(reply),
         }
@@ -143,6 +158,7 @@ impl Actor for Supervisor {
             sessions: BTreeMap::new(),
             actors: HashMap::new(),
             asleep: HashMap::new(),
+            suspended: SuspendedSessions::default(),
             early_deaths: VecDeque::new(),
             unpublished: HashMap::new(),
             generations: 0,
@@ -192,7 +208,7 @@ impl SupervisorState {
                     self.start(myself, &id);
                 }
             }
-            SupervisorMessage::Idle { id } => self.close(myself, &id, Closer::Nobody),
+            SupervisorMessage::Idle { id } => self.close(myself, &id, Closer::Sleeps),
             SupervisorMessage::Close { id, done } => self.close(myself, &id, Closer::Told(done)),
             SupervisorMessage::Delete { id, reply } => self.close(myself, &id, Closer::Deletes(reply)),
             SupervisorMessage::Amend(request) => self.amend(myself, request),
@@ -229,6 +245,9 @@ impl SupervisorState {
                 });
                 let _ = reply.send(shared);
             }
+            SupervisorMessage::Suspended(reply) => {
+                let _ = reply.send(self.suspended.0.keys().map(Arc::clone).collect());
+            }
             SupervisorMessage::Live(reply) => {
                 let live =
                     self.sessions.iter().filter(|(_, session)| matches!(session.phase, Phase::Live(_)));
@@ -236,7 +255,9 @@ impl SupervisorState {
             }
             SupervisorMessage::Shutdown(done) => {
                 self.shutdown = Some(done);
-                let ids: Vec<Arc<str>> = self.sessions.keys().cloned().collect();
+                // Those that sleep in the middle of a run are woken, so that it ends in order.
+                let ids: Vec<Arc<str>> =
+                    self.sessions.keys().chain(self.suspended.0.keys()).cloned().collect();
                 for id in ids {
                     self.close(myself, &id, Closer::Nobody);
                 }
@@ -248,6 +269,7 @@ impl SupervisorState {
     /// What is shared of a session that has actors, or that somebody holds.
     fn known(&self, id: &Arc<str>) -> Option<Arc<SessionShared>> {
         let live = self.sessions.get(id).map(|session| Arc::clone(&session.shared));
+        let live = live.or_else(|| self.suspended.0.get(id).map(Arc::clone));
         live.or_else(|| self.asleep.get(id).and_then(Weak::upgrade))
     }
 
@@ -302,6 +324,7 @@ impl SupervisorState {
         let id = &request.id;
         let unpublished = self.unpublished.remove(id);
         let asleep = self.asleep.remove(id).and_then(|shared| shared.upgrade());
+        let asleep = self.suspended.0.remove(id).or(asleep);
         let known = match &request.reason {
             OpenReason::Wake(shared) => asleep.or_else(|| Some(Arc::clone(shared))),
             OpenReason::Open | OpenReason::Finish => asleep,
@@ -394,6 +417,10 @@ impl SupervisorState {
                         || tried.as_ref().is_some_and(|tried| Arc::ptr_eq(&opener.agent, tried))
                 };
                 let Wanted { live, closed, deleted, amended } = wanted;
+                if !closed.is_empty() || !deleted.is_empty() || self.shutdown.is_some() {
+                    // It cannot be ended in order.
+                    drop(session.shared.take_suspended());
+                }
                 let (refused, others): (Vec<_>, Vec<_>) = live.into_iter().partition(is_refused);
                 for opener in refused {
                     let _ = opener.reply.send(Err(error.clone()));
@@ -449,6 +476,14 @@ impl SupervisorState {
     /// A session has no actors: it is deleted, changed or started again, as those want who wait for it.
     fn go_on(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, mut wanted: Wanted) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.shared.is_suspended()
+            && (!wanted.closed.is_empty() || !wanted.deleted.is_empty() || self.shutdown.is_some())
+        {
+            // Its run ends in order: the session is closed when it is up.
+            session.phase = Phase::Starting(wanted);
+            self.start(myself, id);
+            return;
+        }
         tell(std::mem::take(&mut wanted.closed));
         if !wanted.deleted.is_empty() {
             let replies = std::mem::take(&mut wanted.deleted);
@@ -573,6 +608,7 @@ impl SupervisorState {
             None => {
                 let shared = self.known(&id).unwrap_or_else(|| Arc::clone(&request.shared));
                 self.asleep.remove(&id);
+                self.suspended.0.remove(&id);
                 let session = Supervised::new(shared, Phase::Held(Wanted::default()));
                 self.sessions.insert(Arc::clone(&id), session);
                 self.amend_held(myself, &id, request);
@@ -589,7 +625,9 @@ impl SupervisorState {
         if let Some(below) = shared.first_unpublished() {
             self.unpublished.insert(Arc::clone(id), below);
         }
-        if Arc::strong_count(&shared) > 1 {
+        if shared.is_suspended() {
+            self.suspended.0.insert(Arc::clone(id), shared);
+        } else if Arc::strong_count(&shared) > 1 {
             self.fall_asleep(&shared);
         }
     }
@@ -656,15 +694,28 @@ impl SupervisorState {
 
     /// Ends a session's actors in order. A later request wakes it, unless it is deleted.
     fn close(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, closer: Closer) {
+        if let Some(shared) = self.suspended.0.remove(id) {
+            // Its run ends in order: the session is closed when it is up.
+            let mut wanted = Wanted::default();
+            wanted.add(closer);
+            let session = Supervised::new(shared, Phase::Starting(wanted));
+            self.sessions.insert(Arc::clone(id), session);
+            self.start(myself, id);
+            return;
+        }
         let session = self.sessions.get_mut(id);
         match session.map(|session| (&session.shared, &mut session.phase)) {
             Some((shared, phase @ Phase::Live(_))) => {
                 shared.set_actor(None);
+                let message = match closer {
+                    Closer::Sleeps => SessionMessage::Sleep,
+                    Closer::Nobody | Closer::Told(_) | Closer::Deletes(_) => SessionMessage::Stop,
+                };
                 let mut wanted = Wanted::default();
                 wanted.add(closer);
                 if let Phase::Live(actor) = std::mem::replace(phase, Phase::Closing(wanted)) {
                     // A session that is dead already is closed when the report of its death arrives.
-                    let _ = actor.cast(SessionMessage::Stop.into());
+                    let _ = actor.cast(message.into());
                 }
             }
             // One that is being started is closed when it is up.
@@ -677,7 +728,7 @@ impl SupervisorState {
                 self.go_on(myself, id, wanted);
             }
             None => match closer {
-                Closer::Nobody => {}
+                Closer::Nobody | Closer::Sleeps => {}
                 Closer::Told(done) => tell([done]),
                 Closer::Deletes(reply) => {
                     let known = self.known(id);

@@ -12,17 +12,17 @@ use futures_util::{FutureExt, StreamExt};
 use greenroom_kernel::question::{self, Answer, Asker, Question, QuestionEnd};
 use greenroom_kernel::{EntryId, ToolCall, ToolResult};
 use greenroom_tools::{AskError, Pauses, Progress, Questions, Registry, ToolContext};
-use ractor::ActorRef;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::agent::Agent;
+use crate::agent_line::AgentLine;
 use crate::compaction;
 use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::hooks::tool_call::{Decision, ToolHooks};
-use crate::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionMail, SessionMessage};
+use crate::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionMessage};
 use crate::session::SessionHandle;
 use crate::shared::SessionShared;
 use crate::trace;
@@ -30,8 +30,7 @@ use crate::waits::Chain;
 
 /// The calls of one answer, and what they are run with.
 pub(super) struct ToolTask {
-    pub(super) agent: ActorRef<AgentMessage>,
-    pub(super) session: ActorRef<SessionMail>,
+    pub(super) line: AgentLine,
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
     pub(super) stamp: RunAttempt,
@@ -65,7 +64,7 @@ impl ToolTask {
                 now.iter().map(|call| self.in_turn(call, &places[&*call.name])).collect();
             while running.next().await.is_some() {}
         }
-        let _ = self.agent.cast(AgentMessage::ToolsOver { stamp: self.stamp });
+        self.line.send(AgentMessage::ToolsOver { stamp: self.stamp });
     }
 
     /// How many calls of this one's tool may run at the same time; `None`: it runs alone. A call of a tool that is not
@@ -110,7 +109,7 @@ impl ToolTask {
             status: result.status,
             duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
-        let _ = self.agent.cast(AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) });
+        self.line.send(AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) });
     }
 
     /// Whether a restart cut the call off, and its tool must not be run again.
@@ -215,7 +214,7 @@ impl ToolTask {
         let mut context = ToolContext::new(&*self.shared.id, &call.id).with_state(state);
         context.cancel = self.cancel.clone();
         context.progress = self.progress(call);
-        context.compaction = compaction::requests_to(&self.session);
+        context.compaction = compaction::requests_of(&self.deps, &self.shared);
         context.questions = questions;
         if let Some(answer) = self.answer {
             context.key = format!("{}/{answer}/{}", self.shared.id, call.id);

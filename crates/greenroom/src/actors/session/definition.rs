@@ -24,6 +24,7 @@ use crate::message::Summariser;
 mod tests;
 
 /// A resolved definition.
+#[derive(Clone)]
 pub(super) struct Definition {
     pub(super) agent: Arc<Agent>,
     pub(super) lane: Arc<Lane>,

@@ -14,7 +14,7 @@ use super::first_reply::Repeats;
 use super::inbox::Inbox;
 use super::open_compaction::OpenCompaction;
 use super::questions::Askers;
-use super::{LeftModel, PAUSE_AFTER_FAILURES, SessionArguments, SessionState};
+use super::{LeftModel, PAUSE_AFTER_FAILURES, SessionArguments, SessionState, Suspended};
 use crate::actors::agent::{AgentActor, AgentArguments};
 use crate::actors::usage_tracker::{TrackerArguments, TrackerConfig, UsageTracker};
 use crate::deps::{Deps, blocking};
@@ -32,8 +32,10 @@ impl SessionState {
     /// Reads the log and starts the children.
     pub(super) async fn open(myself: ActorRef<SessionMail>, arguments: SessionArguments) -> Result<Self> {
         let SessionArguments { deps, shared, supervisor, finishes } = arguments;
-        // A run that an earlier actor left is closed below, and its token reaches nothing.
-        shared.end_run();
+        if !shared.is_suspended() {
+            // A run that an earlier actor left is closed below, and its token reaches nothing.
+            shared.end_run();
+        }
         shared.set_closing(false);
         let log = read_log(&deps, &shared.id).await?;
         log.check().map_err(|problem| Error::SessionFailed {
@@ -65,7 +67,8 @@ impl SessionState {
         let model_warnings = definition.warnings();
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
-        Ok(Self {
+        let suspended = shared.take_suspended();
+        let state = Self {
             taken_on: deps.admission.held(),
             deps,
             shared,
@@ -93,7 +96,25 @@ impl SessionState {
             model_warnings,
             is_stopping: false,
             finishes,
+            suspended: None,
+        };
+        Ok(match suspended {
+            Some(suspended) => state.with_suspended(*suspended),
+            None => state,
         })
+    }
+
+    /// The session as it fell asleep in the middle of a run.
+    fn with_suspended(mut self, suspended: Suspended) -> Self {
+        let Suspended { running, run, inbox, repeats, askers, instructions, attempts, .. } = suspended;
+        let Suspended { definition, next_definition, run_cost, .. } = suspended;
+        self.suspended = Some(running);
+        self.run = Some(run);
+        (self.inbox, self.repeats, self.askers) = (inbox, repeats, askers);
+        (self.definition, self.next_definition) = (definition, next_definition);
+        (self.instructions, self.attempts, self.run_cost) = (instructions, attempts, run_cost);
+        self.limits_changed();
+        self
     }
 
     /// A child died: another takes its place, and goes on from the log.

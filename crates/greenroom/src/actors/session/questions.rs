@@ -136,6 +136,24 @@ impl SessionState {
         }
     }
 
+    /// Tells who waits for questions that ended while the session slept.
+    pub(super) fn tell_askers_again(&mut self) {
+        let questions = self.log.questions();
+        let has_ended = |asker: &mut Asker| match asker {
+            Asker::Question { id, .. } => questions.find(*id).is_some_and(|known| known.end.is_some()),
+            Asker::Call { .. } => false,
+        };
+        for asker in self.askers.waiting.extract_if(.., has_ended) {
+            if let Asker::Question { id, reply } = asker
+                && let Some(end) = questions.find(id).and_then(|known| known.end.clone())
+            {
+                let _ = reply.send(Ok(Ok(end)));
+            }
+        }
+        self.tell_calls();
+        self.arm_expiry();
+    }
+
     /// Tells the calls that were cut off, and of whose questions none is open.
     fn tell_calls(&mut self) {
         let questions = self.log.questions();

@@ -493,6 +493,8 @@ impl SessionState {
         if run.closing.is_some() {
             return;
         }
+        // A run that was about to sleep goes on like one that was not.
+        self.suspended = None;
         if !self.close_calls(self.log.calls_that_asked_nothing()).await {
             return;
         }
@@ -527,6 +529,16 @@ impl SessionState {
         run.settings = settings;
         run.instructions = instructions;
         self.tell_agent_to_begin();
+    }
+
+    /// The run in progress, and which attempt at it.
+    pub(super) fn open_stamp(&self) -> Option<RunAttempt> {
+        self.run.as_ref().map(|run| run.stamp)
+    }
+
+    /// Lets go of the run, which somebody else goes on with.
+    pub(super) fn take_run(&mut self) -> Option<OpenRun> {
+        self.run.take()
     }
 
     /// The run in progress, as it is traced.
@@ -637,6 +649,7 @@ impl SessionState {
         }
         let Some(run) = self.run.take() else { return };
         self.shared.end_run();
+        self.deps.ledger.release(&self.shared);
         let session = self.shared.id.to_string();
         tell_all(run.reply.into_iter().chain(run.joined).collect(), || {
             Err(Error::Waiting { session: session.clone() })
