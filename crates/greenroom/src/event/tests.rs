@@ -289,6 +289,7 @@ fn states_replies_options_and_summaries_read_back() {
     check(&State {
         id: "s".into(),
         model: "m".into(),
+        agent: Some("refunds".into()),
         entries: 7,
         context: context(),
         context_window: Some(8_000),
