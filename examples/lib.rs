@@ -16,6 +16,8 @@ pub mod guide {
     pub mod service {}
     #[doc = include_str!("../docs/guide/streaming.md")]
     pub mod streaming {}
+    #[doc = include_str!("../docs/guide/teams.md")]
+    pub mod teams {}
     #[doc = include_str!("../docs/guide/testing.md")]
     pub mod testing {}
     #[doc = include_str!("../docs/guide/tools.md")]
