@@ -20,11 +20,6 @@ use mock_server::MockServer;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-/// As in the binary; the baseline has it too.
-#[cfg(not(feature = "system-allocator"))]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 const RUNS: usize = 5;
 /// The pieces of an answer's text.
 const PIECES: usize = 22;

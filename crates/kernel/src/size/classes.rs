@@ -270,6 +270,9 @@ impl Walk<'_> {
 
     /// A word from `at`; `lead` is its cost in Latin letters, which says what stands before it.
     fn word(&mut self, lead: u64) {
+        if self.bytes[self.at].is_ascii() {
+            return self.latin_word(lead);
+        }
         match self.script_at(self.at) {
             None | Some(Script::Latin) => self.latin_word(lead),
             Some(script) => self.other_word(script, lead),
@@ -280,17 +283,13 @@ impl Walk<'_> {
     fn latin_word(&mut self, lead: u64) {
         let start = self.at;
         let (mut letters, mut accents) = (0, 0);
-        while self.bytes.get(self.at).is_some_and(u8::is_ascii_uppercase) {
-            self.letter(start, SEAM_CAPITALS);
-            letters += 1;
-        }
+        letters += self.letters(start, SEAM_CAPITALS, u8::is_ascii_uppercase);
         let capital = self.at > start;
         let capitals_end = self.at;
         loop {
             match self.bytes.get(self.at) {
                 Some(byte) if byte.is_ascii_lowercase() => {
-                    self.letter(start, SEAM);
-                    letters += 1;
+                    letters += self.letters(start, SEAM, u8::is_ascii_lowercase);
                 }
                 Some(byte) if !byte.is_ascii() => match self.char_at(self.at) {
                     Some(c) if Script::of(c) == Script::Latin => {
@@ -316,15 +315,22 @@ impl Walk<'_> {
         }
     }
 
-    /// One ASCII letter of a word from `start`, with the seam before it.
-    fn letter(&mut self, start: usize, weight: u64) {
-        let (at, bytes) = (self.at, self.bytes);
-        if at > start && bytes[at - 1].is_ascii() {
-            let same = at > start + 1 && bytes[at] == bytes[at - 1] && bytes[at] == bytes[at - 2];
-            let pair = usize::from(bytes[at - 1] & 31) * 32 + usize::from(bytes[at] & 31);
-            self.cost += weight * if same { SEAM_SAME } else { u64::from(SEAM_TABLE[pair]) };
+    /// The ASCII letters of one case from `at` on, of a word from `start`, each with the seam before it. Gives how many.
+    fn letters(&mut self, start: usize, weight: u64, is_of_case: impl Fn(&u8) -> bool) -> u64 {
+        let (from, bytes) = (self.at, self.bytes);
+        // Where nothing is before, or no ASCII, that is 0, which has no seams in the table and is no letter.
+        let mut before = if from > start && bytes[from - 1].is_ascii() { bytes[from - 1] } else { 0 };
+        let mut before_that = if from > start + 1 { bytes[from - 2] } else { 0 };
+        let mut tenths = 0;
+        for byte in bytes[from..].iter().take_while(|byte| is_of_case(byte)) {
+            let pair = usize::from(before & 31) * 32 + usize::from(byte & 31);
+            let is_same = *byte == before && before == before_that;
+            tenths += if is_same { SEAM_SAME } else { u64::from(SEAM_TABLE[pair]) };
+            (before_that, before) = (before, *byte);
+            self.at += 1;
         }
-        self.at += 1;
+        self.cost += weight * tenths;
+        (self.at - from) as u64
     }
 
     /// A run of one script other than Latin.
