@@ -253,7 +253,8 @@ impl SupervisorState {
             SupervisorMessage::Shutdown(done) => {
                 self.shutdown = Some(done);
                 // Those that sleep in the middle of a run are woken, so that it ends in order.
-                let ids: Vec<Arc<str>> = self.sessions.keys().chain(self.suspended.0.keys()).cloned().collect();
+                let ids: Vec<Arc<str>> =
+                    self.sessions.keys().chain(self.suspended.0.keys()).cloned().collect();
                 for id in ids {
                     self.close(myself, &id, Closer::Nobody);
                 }
