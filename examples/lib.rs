@@ -12,6 +12,8 @@ pub mod guide {
     pub mod first_agent {}
     #[doc = include_str!("../docs/guide/models.md")]
     pub mod models {}
+    #[doc = include_str!("../docs/guide/person-in-the-loop.md")]
+    pub mod person_in_the_loop {}
     #[doc = include_str!("../docs/guide/service.md")]
     pub mod service {}
     #[doc = include_str!("../docs/guide/streaming.md")]

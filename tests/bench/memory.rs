@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream;
 use greenroom::prelude::*;
+use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator, SimulatorOptions};
 use greenroom_tests::measure::{argument, figure, in_own_process, ratio, rss_mib, scaled, title};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
@@ -31,6 +32,8 @@ async fn main() {
         let (from, held) = match way.as_str() {
             "actors" => (before, actors(count).await),
             "idle" => (before, idle(count).await),
+            "waiting" => waiting(count, true).await,
+            "not-waiting" => waiting(count, false).await,
             _ => sleeping(count).await,
         };
         let [rss, heap] = Memory::now().since(from, count);
@@ -50,6 +53,12 @@ async fn main() {
         let idle = row("live, nothing to do", "idle", count, Some(actors[0]));
         figure(&format!("memory/idle_{count}"), idle[0], "bytes", Some(ratio(idle[0], actors[0])));
     }
+    // A question's tool goes on in memory: what that costs is told beside sessions that sleep and are held the same way.
+    let count = scaled(1_000);
+    let asleep = row("asleep, held", "not-waiting", count, None);
+    let waiting = row("asleep, a question", "waiting", count, Some(asleep[0]));
+    figure("memory/waiting/rss", waiting[0], "bytes", Some(ratio(waiting[0], asleep[0])));
+    figure("memory/waiting/allocated", waiting[1], "bytes", Some(ratio(waiting[1], asleep[1])));
     let count = scaled(100_000);
     let [rss, heap] = row("asleep", "asleep", count, None);
     figure("memory/asleep/rss", rss, "bytes", None);
@@ -151,4 +160,45 @@ async fn sleeping(count: usize) -> (Memory, Held) {
     live_and_sleep(WARM..WARM + count).await;
     assert!(runtime.live().await.expect("it lives").is_empty(), "all sleep");
     (before, Box::new((runtime, dir)))
+}
+
+/// Sessions that sleep and are held by their handles; where they wait, each in the middle of a run whose tool has asked a
+/// person.
+async fn waiting(count: usize, waits: bool) -> (Memory, Held) {
+    let model = Simulator::new(SimulatorOptions {
+        log_capacity: 0,
+        ..SimulatorOptions::new(Function(move |request: &SeenRequest, _: CallInfo| {
+            let has_result = request.messages.last().is_some_and(|message| message.role() == "tool");
+            if waits && !has_result { Said::call("ask", &serde_json::json!({})) } else { Said::text("yes") }
+        }))
+    });
+    let builder = Runtime::builder().provider(model.provider()).in_memory();
+    let runtime = builder.idle_after(Duration::from_millis(200)).start().await.expect("a runtime");
+    let ask = |(): (), cx: ToolContext| async move { Ok(cx.ask("May I?").await?.to_string()) };
+    let agent = Arc::new(Agent::new("bench").context_window(100_000).tool("ask", ask));
+    let live = async |numbers: std::ops::Range<usize>| -> Vec<SessionHandle> {
+        let all = stream::iter(numbers).map(|number| {
+            let (runtime, agent) = (runtime.clone(), Arc::clone(&agent));
+            async move {
+                let session = runtime.open(&format!("session-{number:06}"), agent).await.expect("a session");
+                if waits {
+                    session.prompt("go on").start().await.expect("a run").detach();
+                } else {
+                    session.prompt("go on").await.expect("an answer");
+                }
+                session
+            }
+        });
+        let sessions: Vec<SessionHandle> = all.buffer_unordered(AT_ONCE).collect().await;
+        while !runtime.live().await.expect("it lives").is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        sessions
+    };
+    let warm = live(0..WARM).await;
+    let before = Memory::now();
+    let sessions = live(WARM..WARM + count).await;
+    let asked = runtime.questions().await.expect("they are listed").len();
+    assert_eq!(asked, if waits { WARM + count } else { 0 }, "each waits for an answer");
+    (before, Box::new((runtime, warm, sessions)))
 }

@@ -10,7 +10,9 @@ use greenroom::event::EventKind;
 use greenroom::kernel::entry::Trigger;
 use greenroom::kernel::size::{Estimator, message_tokens};
 use greenroom::kernel::usage::{ContextUsage, WindowSource};
-use greenroom::{CompactOptions, Error, Event, RunItem, RunStream, SessionHandle};
+use greenroom::{
+    Answer, CompactOptions, Error, Event, PendingQuestion, QuestionKind, RunItem, RunStream, SessionHandle,
+};
 use tokio::sync::mpsc;
 
 use self::between::Between;
@@ -121,7 +123,12 @@ impl Chat {
             if line.is_empty() {
                 continue;
             }
-            match self.act(line).await {
+            let done = match self.question(line).await {
+                Ok(Some(question)) => self.answer(&question, line).await.map(|()| true),
+                Ok(None) => self.act(line).await,
+                Err(error) => Err(error),
+            };
+            match done {
                 Ok(true) if self.interrupts.is_ending() => return Ok(()),
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
@@ -171,6 +178,25 @@ impl Chat {
                 .note(Style::Yellow, "Its newest prompt has no complete answer: /resume goes on with it.")?;
         }
         Ok(())
+    }
+
+    /// The question that a line answers: what is asked between prompts, and no command.
+    async fn question(&self, line: &str) -> Result<Option<PendingQuestion>> {
+        if line.starts_with('/') {
+            return Ok(None);
+        }
+        Ok(self.session.questions().await?.into_iter().next())
+    }
+
+    /// The line is the answer to a question; the run goes on.
+    async fn answer(&mut self, question: &PendingQuestion, line: &str) -> Result<()> {
+        let value: serde_json::Value = match question.question.kind {
+            QuestionKind::Text | QuestionKind::Choice { several: false, .. } => line.into(),
+            QuestionKind::Choice { several: true, .. } | QuestionKind::Form { .. } => {
+                serde_json::from_str(line).unwrap_or_else(|_| line.into())
+            }
+        };
+        Ok(self.session.answer(question.id, Answer::from(value)).await?)
     }
 
     /// Does what a line asks for; `false`: leave.

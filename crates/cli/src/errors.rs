@@ -16,6 +16,9 @@ use crate::terminal::harmless;
 /// What to do where a session is not found.
 const LIST: &str = "`greenroom sessions` lists them";
 
+/// What to do where a run waits for an answer.
+const ANSWER: &str = "`greenroom questions` shows it, and `greenroom answer` answers it";
+
 /// The model could not be asked, or gave no usable answer.
 pub(crate) const FAILED: u8 = 1;
 /// The command line, the configuration or the workspace is not usable.
@@ -24,6 +27,8 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const STORE: u8 = 3;
 /// A guard or a budget ended the run.
 pub(crate) const STOPPED: u8 = 4;
+/// A tool asks a person, and the run waits for the answer.
+pub(crate) const WAITING: u8 = 5;
 /// The user interrupted it.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -53,6 +58,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
                 error if error.is_invalid_request() => USAGE,
                 greenroom::Error::Store(store) => store_code(store),
                 greenroom::Error::Stopped { .. } => STOPPED,
+                greenroom::Error::Waiting { .. } => WAITING,
                 greenroom::Error::Aborted => INTERRUPTED,
                 _ => FAILED,
             };
@@ -113,6 +119,7 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
         match cause.downcast_ref() {
             Some(greenroom::Error::Model(failure)) => return advice_for(failure.class),
             Some(greenroom::Error::NoSession { .. }) => return Some(LIST),
+            Some(greenroom::Error::Waiting { .. }) => return Some(ANSWER),
             Some(_) | None => {}
         }
         let store = match cause.downcast_ref::<greenroom::Error>() {

@@ -28,6 +28,7 @@ mod tree;
 mod config;
 mod project;
 mod prompt;
+mod questions;
 mod setup;
 mod simulated;
 mod skills;
@@ -128,6 +129,8 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Completions(args) => completions(global, args),
         Command::Plan(args) => plan::run(global, args).await,
         Command::Import(args) => import::run(global, args).await,
+        Command::Questions(args) => questions::list(global, args).await,
+        Command::Answer(args) => questions::answer(global, args).await,
         Command::Export(args) => export::run(global, args).await,
         Command::Serve(args) => serve::run(global, args).await,
         Command::Rpc(args) => rpc::run(global, args).await,

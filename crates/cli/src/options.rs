@@ -18,6 +18,7 @@ Exit codes:
   3    the store is not usable: in use, full, damaged, or there is no such session
        (what is given of a damaged session lacks what is lost, and standard error says so)
   4    stopped by a guard or a budget
+  5    a tool asks a person, and nobody can answer here; the run waits in its session
   130  interrupted
 
 Start with `greenroom demo`: it needs no key and no server.";
@@ -190,6 +191,10 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Import session files of other systems into the store
     Import(ImportArgs),
+    /// List the questions that tools ask and that wait for an answer
+    Questions(QuestionsArgs),
+    /// Answer a question; its run goes on when its program opens the session
+    Answer(AnswerArgs),
     /// Write a stored session as a file for other systems
     Export(ExportArgs),
     /// Delete a stored session and all its entries, and the sessions of the agents that it called
@@ -213,6 +218,34 @@ pub(crate) enum Command {
     /// Print a script that completes commands and flags in your shell
     #[command(after_help = COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
+}
+
+/// `questions`.
+#[derive(Debug, Args)]
+pub(crate) struct QuestionsArgs {
+    /// Only those of this session: its id, or the beginning of it
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Print JSON: one question a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `answer`.
+#[derive(Debug, Args)]
+pub(crate) struct AnswerArgs {
+    /// The session, or the beginning of its id
+    #[arg(value_name = "SESSION")]
+    pub(crate) session: String,
+    /// The question's number, as `greenroom questions` lists it
+    #[arg(value_name = "QUESTION")]
+    pub(crate) question: u64,
+    /// The answer: a text or a choice; several choices and forms as JSON
+    #[arg(value_name = "VALUE")]
+    pub(crate) value: String,
+    /// Who answers, for the log [default: $USER]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<String>,
 }
 
 /// `completions`.

@@ -11,8 +11,8 @@ use greenroom::event::{Delta, EventKind};
 use greenroom::kernel::{FailureClass, ToolStatus};
 use greenroom::{Event, Role, RunItem};
 
-use crate::picture;
 use crate::terminal::{Line, Screen, Style, one_line};
+use crate::{picture, questions};
 
 /// Tool calls quicker than this are shown without their time, in milliseconds.
 const QUICK_MS: u64 = 500;
@@ -93,6 +93,19 @@ impl View {
                         self.note(Style::Yellow, &format!("  ✗ {call}, interrupted"))?
                     }
                 }
+            }
+            EventKind::QuestionAsked { entry_id, question, .. } => {
+                self.note(Style::Yellow, &format!("  question {entry_id}: {}", question.text))?;
+                let details = question.details.iter().flat_map(|details| details.lines());
+                details
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+                    .iter()
+                    .try_for_each(|line| self.note(Style::Dim, &format!("    {line}")))?;
+                self.note(Style::Dim, &format!("    {}", questions::wanted(&question.kind)))?;
+            }
+            EventKind::QuestionEnded { question, end } => {
+                self.note(Style::Dim, &format!("  question {question} was {}", end.as_str()))?;
             }
             EventKind::CompactionStart { tokens_before, .. } => {
                 let size = picture::short(*tokens_before);

@@ -518,8 +518,15 @@ impl SessionHandle {
 
     /// The caller of a prompt went away.
     pub(crate) fn withdraw(&self, ticket: u64) {
+        let message = SessionMessage::Withdraw { ticket };
         if let Some(actor) = self.shared.actor() {
-            let _ = actor.cast(SessionMessage::Withdraw { ticket }.into());
+            let _ = actor.cast(message.into());
+        } else if self.shared.is_suspended()
+            && let Ok(tokio) = tokio::runtime::Handle::try_current()
+        {
+            // Its run goes on while it sleeps, and is to be cancelled.
+            let (deps, shared) = (Arc::clone(&self.deps), Arc::clone(&self.shared));
+            tokio.spawn(async move { tell(&deps, &shared, message).await });
         }
     }
 

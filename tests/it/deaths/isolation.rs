@@ -33,7 +33,7 @@ const LONG: usize = 10;
 /// The one that is struck.
 const VICTIM: &str = "s0";
 /// No request takes longer than this, whatever was struck.
-const PATIENCE: Duration = Duration::from_secs(3_600);
+const PATIENCE: Duration = Duration::from_secs(6 * 3_600);
 
 /// The code of the library, in which the actors call the probe: every file.
 fn sources() -> Vec<String> {
@@ -226,7 +226,7 @@ async fn victim(runtime: Runtime, definitions: [Arc<Agent>; 2], strike: Strike, 
             }
         }
         let _ = ask("what was asked", asks).await;
-        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        tokio::time::sleep(Duration::from_secs(7_200)).await;
     }
     // Input that begins a run by itself.
     let _ = ask("input", session.follow_up("by the way")).await;
@@ -354,8 +354,8 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
             async move { Ok(format!("noted {}", note.text)) }
         })
     };
-    // Each waits ten minutes for an answer.
-    let patience = Duration::from_secs(600);
+    // Each waits so long for an answer that the session falls asleep.
+    let patience = Duration::from_secs(2_000);
     let asking = move |agent: Agent| {
         let may = move || Question::text("May it?").expires_in(patience);
         agent
@@ -366,7 +366,10 @@ async fn live(point: Option<&'static str>) -> (Vec<Vec<Entry>>, u32, BTreeSet<&'
                 BeforeTool::Continue
             })
             .tool("ask", move |_: Note, cx: ToolContext| async move {
-                Ok(cx.ask(Question::text("What?").expires_in(patience)).await?.to_string())
+                let answer = cx.ask(Question::text("What?").expires_in(patience)).await;
+                // It ends while the session sleeps.
+                tokio::time::sleep(patience).await;
+                Ok(answer?.to_string())
             })
     };
     // What is learned of the victim's model is no other's business.

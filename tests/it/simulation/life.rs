@@ -2,7 +2,7 @@
 //!
 //! A crash is the end of tokio's runtime: every task is dropped where it waits. What is in the store stays.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,6 +32,10 @@ pub(crate) type Runs = Arc<Mutex<Ran>>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Ran {
+    /// The keys of calls that took effect after their answer.
+    pub(crate) effects: BTreeSet<String>,
+    /// How often an effect was recognised that had happened before.
+    pub(crate) recognised: u64,
     /// How often each was run.
     pub(crate) times: BTreeMap<(String, String), u64>,
     /// Those that were run since somebody looked.
@@ -61,6 +65,8 @@ struct World<'a> {
     disk_failures: u64,
     /// What the hooks of agents do.
     hook_dice: hooks::Dice,
+    /// How people answer.
+    ask_dice: Random,
     /// What is done with handles: early aborts, awaited steers, inboxes that are cleared, what a crash left.
     handle_dice: Random,
     outcome: &'a mut Outcome,
@@ -105,6 +111,8 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
     let mut plan = Plan::of(&mut random);
     let mut disk_dice = Random::new(seed ^ 0xd15c);
     plan.disk_fails = once_in(&mut disk_dice, 4);
+    // Half of the lives have tools that ask people.
+    plan.asks = once_in(&mut Random::new(seed ^ 0xa5c5), 2);
     // A quarter of the servers refuse what asks for more output than they give, and half of these give little.
     let mut output_dice = Random::new(seed ^ 0x0a7);
     let refuses_output_above_max = once_in(&mut output_dice, 4);
@@ -155,6 +163,7 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
         disk_dice,
         disk_failures: 0,
         handle_dice: Random::new(seed ^ 0x4a4d1e),
+        ask_dice: Random::new(seed ^ 0xa11),
         store,
         model: Simulator::new(options),
         spare: Simulator::new(spare),
@@ -188,6 +197,8 @@ pub(crate) fn live(seed: u64, outcome: &mut Outcome) {
     for (what, times) in std::mem::take(&mut *world.hook_dice.done.lock().unwrap()) {
         world.outcome.count(what, times);
     }
+    let recognised = world.runs.lock().unwrap().recognised;
+    world.outcome.count("an effect was recognised after a restart", recognised);
     world.outcome.count("actor panics", world.panics.load(Ordering::Relaxed));
     world.outcome.count("tool panics", world.tool_panics.load(Ordering::Relaxed));
 }
@@ -276,6 +287,7 @@ impl World<'_> {
                     self.outcome.count("sessions finished after a crash", 1);
                 }
                 Err(Error::NothingToResume { .. }) => {}
+                Err(Error::Waiting { .. }) => self.outcome.count("sessions that waited over a crash", 1),
                 Err(error) => panic!("{} cannot be finished: {error}", session.id()),
             }
         }
@@ -294,7 +306,8 @@ impl World<'_> {
         if let Some(window) = self.plan.spare_window.filter(|_| !is_calm) {
             agent = agent.fallback(Fallback::new("spare").provider("spare").context_window(window));
         }
-        for kind in ["note", "look", "wait", "fail", "explode"] {
+        let asking: &[&'static str] = if self.plan.asks { &["ask", "confirm"] } else { &[] };
+        for kind in ["note", "look", "wait", "fail", "explode"].iter().chain(asking).copied() {
             agent = agent.add_tool(Recorded {
                 kind,
                 runs: Arc::clone(&self.runs),
@@ -314,6 +327,7 @@ impl World<'_> {
         for step in 0..self.plan.steps {
             self.change_disk();
             self.step(&mut life, step).await;
+            self.answer_some(&life).await;
             self.pause().await;
             self.look(&mut life).await;
         }
@@ -325,6 +339,46 @@ impl World<'_> {
         } else {
             self.outcome.count("crashes", 1);
             self.note(|_| "crash".into());
+        }
+    }
+
+    /// People answer: some questions, with what fits or does not, and now and then once more.
+    async fn answer_some(&mut self, life: &Life) {
+        if !self.plan.asks || !once_in(&mut self.ask_dice, 3) {
+            return;
+        }
+        let questions = life.runtime.questions().await.unwrap();
+        let Some(question) = questions.first().filter(|_| !questions.is_empty()).cloned() else { return };
+        let session = life.runtime.session(&question.session).await.unwrap();
+        let said = pick(&mut self.ask_dice, &["yes", "yes", "no", "perhaps"]);
+        let twice = once_in(&mut self.ask_dice, 3);
+        self.note(|_| format!("{} hears {said} to {}", question.session, question.id));
+        let answered = answer(&session, question.id, said).await;
+        match &answered {
+            Ok(()) => assert_ne!(said, "perhaps", "it is no choice"),
+            Err(Error::AnswerMisfit { .. }) => {
+                assert_eq!(said, "perhaps");
+                self.outcome.count("an answer did not fit", 1);
+            }
+            // It ended, or its session died, or its disk failed, meanwhile.
+            Err(_) => {}
+        }
+        if answered.is_ok() && twice {
+            let again = answer(&session, question.id, "yes").await;
+            assert!(again.is_err(), "{}: {} was answered twice", question.session, question.id);
+            self.outcome.count("an answer came twice", 1);
+        }
+    }
+
+    /// All questions are answered.
+    async fn answer_all(&mut self, life: &Life) {
+        if !self.plan.asks {
+            return;
+        }
+        for question in life.runtime.questions().await.unwrap() {
+            let session = life.runtime.session(&question.session).await.unwrap();
+            let said = pick(&mut self.ask_dice, &["yes", "no"]);
+            let _ = answer(&session, question.id, said).await;
         }
     }
 
@@ -614,6 +668,7 @@ impl World<'_> {
         while !life.pending.is_empty() {
             let waiting: Vec<&str> = life.pending.iter().map(|pending| pending.what).collect();
             assert!(tokio::time::Instant::now() < deadline, "never answered: {waiting:?}");
+            self.answer_all(life).await;
             tokio::time::sleep(Duration::from_secs(5)).await;
             self.look(life).await;
         }
@@ -624,6 +679,7 @@ impl World<'_> {
         for session in life.sessions.clone() {
             let deadline = tokio::time::Instant::now() + PATIENCE;
             while let Ok(state) = session.state().await {
+                self.answer_all(life).await;
                 self.look(life).await;
                 if state.status == Status::Idle && state.waiting == 0 {
                     break;
@@ -646,6 +702,7 @@ impl World<'_> {
             let session = life.sessions[index].clone();
             let deadline = tokio::time::Instant::now() + PATIENCE;
             loop {
+                self.answer_all(&life).await;
                 self.look(&mut life).await;
                 let state = session.state().await.unwrap();
                 if state.status == Status::Idle && state.waiting == 0 {
@@ -707,6 +764,13 @@ impl World<'_> {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
+}
+
+/// Answers, unless whoever takes the answer dies again and again.
+async fn answer(session: &SessionHandle, question: EntryId, said: &str) -> Result<()> {
+    tokio::time::timeout(Duration::from_secs(600), session.answer(question, said))
+        .await
+        .unwrap_or_else(|_| panic!("{}: an answer to {question} was never taken or refused", session.id()))
 }
 
 /// A durable event in one line.
@@ -776,6 +840,9 @@ impl Tool for Recorded {
 
     fn call(&self, arguments: serde_json::Value, context: ToolContext) -> BoxFuture<'static, ToolOutput> {
         let call = (context.session.clone(), context.call_id.clone());
+        if self.kind == "confirm" {
+            return Box::pin(confirm(call, context, Arc::clone(&self.runs)));
+        }
         let mut runs = self.runs.lock().unwrap();
         *runs.times.entry(call.clone()).or_default() += 1;
         runs.fresh.push(call);
@@ -789,6 +856,19 @@ impl Tool for Recorded {
                     () = context.cancel.cancelled() => return ToolOutput::interrupted("cancelled"),
                     () = tokio::time::sleep(Duration::from_millis(size * 40)) => {}
                 },
+                // It is never run again, whatever cuts it off.
+                "ask" => {
+                    let question = Question::choice("May it?", ["yes", "no"]);
+                    // Half of the questions expire.
+                    let question = match size % 2 {
+                        0 => question.expires_in(Duration::from_secs(60 + size)),
+                        _ => question,
+                    };
+                    return match context.ask(question).await {
+                        Ok(answer) => ToolOutput::text(answer.to_string()),
+                        Err(error) => ToolOutput::error(error.to_string()),
+                    };
+                }
                 "fail" => return ToolOutput::error("it failed"),
                 "explode" => {
                     panics.fetch_add(1, Ordering::Relaxed);
@@ -804,4 +884,31 @@ impl Tool for Recorded {
     fn is_read_only(&self) -> bool {
         self.kind == "look"
     }
+
+    fn is_resumable(&self) -> bool {
+        self.kind == "confirm"
+    }
+}
+
+/// Asks twice and then takes effect, once: what happened before a crash is recognised by its key. Then it takes a while,
+/// in which it may be cut off.
+async fn confirm(call: (String, String), context: ToolContext, runs: Runs) -> ToolOutput {
+    for text in ["First?", "Second?"] {
+        match context.ask(Question::choice(text, ["yes", "no"])).await {
+            Ok(answer) if answer.is("yes") => {}
+            Ok(_) => return ToolOutput::text("no"),
+            Err(error) => return ToolOutput::error(error.to_string()),
+        }
+    }
+    {
+        let mut runs = runs.lock().unwrap();
+        if runs.effects.insert(context.call_key().to_owned()) {
+            *runs.times.entry(call.clone()).or_default() += 1;
+            runs.fresh.push(call);
+        } else {
+            runs.recognised += 1;
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    ToolOutput::text("confirmed")
 }

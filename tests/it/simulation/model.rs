@@ -16,10 +16,14 @@ pub(crate) fn words(random: &mut Random, count: u64) -> String {
 
 /// What answers runs.
 pub(crate) fn runs(plan: &Plan) -> impl Script {
-    let words_max = plan.words_max;
-    Function(move |_: &SeenRequest, info: CallInfo| {
+    let (words_max, asks) = (plan.words_max, plan.asks);
+    Function(move |request: &SeenRequest, info: CallInfo| {
         let mut random = Random::new(info.seed);
-        let said = answer(&mut random, words_max);
+        let mut dice = Random::new(info.seed ^ 0xa5c);
+        let said = match dice.below(3) {
+            0 if asks && request.has_tool("ask") => asking(&mut dice),
+            _ => answer(&mut random, words_max),
+        };
         let pace = match random.below(3) {
             0 => Pace { chunks: 1, first_ms: 0, between_ms: 0 },
             1 => Pace { chunks: 6, first_ms: random.below(3_000), between_ms: random.below(900) },
@@ -27,6 +31,17 @@ pub(crate) fn runs(plan: &Plan) -> impl Script {
         };
         said.with_pace(pace)
     })
+}
+
+/// Calls that ask people, some of them beside calls that do not.
+fn asking(dice: &mut Random) -> Answer {
+    let mut said = Answer::text("");
+    for _ in 0..1 + dice.below(3) {
+        let name = pick(dice, &["ask", "confirm", "confirm", "look", "wait"]);
+        let size = dice.below(400);
+        said = said.and_call(name, &json!({ "size": size, "token": dice.number().to_string() }));
+    }
+    said
 }
 
 fn answer(random: &mut Random, words_max: u64) -> Answer {

@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) hooks: bool,
     /// Whether agents have hooks, guards and validators, which refuse, change, answer, hang and panic.
     pub(crate) agent_hooks: bool,
+    /// Whether tools ask people.
+    pub(crate) asks: bool,
     /// The most steps of a run.
     pub(crate) steps_max: u32,
     /// How long an idle session stays awake, in seconds; 0: for ever.
@@ -114,6 +116,7 @@ impl Plan {
             disk_fails: false,
             hooks: once_in(random, 4),
             agent_hooks: false,
+            asks: false,
             steps_max: pick(random, &[250, 250, 12, 4]),
             idle_s: pick(random, &[600, 20, 0]),
             words_max: window / pick(random, &[8, 16, 40]),

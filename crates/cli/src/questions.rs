@@ -1,0 +1,105 @@
+//! `greenroom questions` and `greenroom answer`: what tools ask people.
+//!
+//! Invariants: listing changes nothing; an answer is in the log before this says so. No model is asked: the run that
+//! waits goes on when the program that has its tools opens the session.
+
+use anyhow::Result;
+use greenroom::store::Store;
+use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime};
+use greenroom_simulator::Simulator;
+use serde_json::Value;
+
+use crate::options::{AnswerArgs, Global, QuestionsArgs};
+use crate::terminal::{Line, Screen, Style, variable};
+use crate::{errors, setup};
+
+/// Lists them, oldest first.
+pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
+    let mut screen = Screen::stdout(global.color);
+    let dir = setup::data_dir(global)?;
+    let mut questions = Vec::new();
+    if dir.exists() {
+        let store = setup::look(global).await?.store;
+        let session = match &args.session {
+            Some(given) => Some(setup::resolve_known(&store, given)?),
+            None => None,
+        };
+        let runtime = without_agents(store).await?;
+        questions = runtime.questions().await?;
+        questions.retain(|question| session.as_ref().is_none_or(|session| question.session == *session));
+        runtime.shutdown().await?;
+    }
+    questions.sort_by_key(|question| question.asked_at_ms);
+    for question in &questions {
+        if args.json {
+            screen.json(question)?;
+        } else {
+            show(&mut screen, question)?;
+        }
+    }
+    if questions.is_empty() && !args.json {
+        screen.line("Nothing is asked.")?;
+    }
+    Ok(0)
+}
+
+/// Answers one.
+pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
+    let store = setup::store(global).await?;
+    let id = setup::resolve_known(&store, &args.session)?;
+    let runtime = without_agents(store).await?;
+    let result = give(&runtime, &id, args).await;
+    runtime.shutdown().await?;
+    result?;
+    Screen::stdout(global.color)
+        .line("Answered. The run goes on when the program that has its tools opens the session.")?;
+    Ok(0)
+}
+
+async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<()> {
+    let session = runtime.session(id).await?;
+    let question = EntryId(args.question);
+    let asked = session.questions().await?.into_iter().find(|asked| asked.id == question);
+    // What is no longer open is refused by the session, which knows how it ended.
+    let value = match asked.map(|asked| asked.question.kind) {
+        Some(QuestionKind::Form { .. }) => serde_json::from_str(&args.value)
+            .map_err(|error| errors::usage(format!("the answer to a form must be JSON: {error}")))?,
+        Some(QuestionKind::Choice { several: true, .. }) => {
+            serde_json::from_str(&args.value).unwrap_or_else(|_| Value::from(args.value.as_str()))
+        }
+        Some(QuestionKind::Text | QuestionKind::Choice { several: false, .. }) | None => {
+            Value::from(args.value.as_str())
+        }
+    };
+    let mut answer = Answer::from(value);
+    answer.by = args.by.clone().or_else(|| variable("USER"));
+    Ok(session.answer(question, answer).await?)
+}
+
+/// A runtime over the store, in which no session has an agent. The model is never asked.
+async fn without_agents(store: Store) -> Result<Runtime> {
+    Ok(Runtime::builder().provider(Simulator::echo().provider()).store(store).start().await?)
+}
+
+fn show(screen: &mut Screen, question: &PendingQuestion) -> Result<()> {
+    let head = format!("{} {}  {}", question.session, question.id, question.tool);
+    screen.line(Line::styled(Style::Dim, head))?;
+    screen.line(format!("  {}", question.question.text))?;
+    if let Some(details) = &question.question.details {
+        details.lines().try_for_each(|line| screen.line(format!("  {line}")))?;
+    }
+    screen.line(Line::styled(Style::Dim, format!("  {}", wanted(&question.question.kind))))?;
+    Ok(())
+}
+
+/// What an answer may be, in one line.
+pub(crate) fn wanted(kind: &QuestionKind) -> String {
+    match kind {
+        QuestionKind::Text => "any text".to_owned(),
+        QuestionKind::Choice { choices, several: false } => format!("one of: {}", choices.join(", ")),
+        QuestionKind::Choice { choices, several: true } => {
+            format!("some of, as a JSON list: {}", choices.join(", "))
+        }
+        QuestionKind::Form { schema } => format!("JSON as this schema says: {schema}"),
+    }
+}
