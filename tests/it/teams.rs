@@ -20,6 +20,7 @@ use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simu
 
 mod deaths;
 mod deletes;
+mod seeds;
 
 /// A call of a sub-agent.
 fn call(id: &str, name: &str, arguments: &Value) -> ScriptedCall {

@@ -535,6 +535,13 @@ impl SessionHandle {
         self.answered(answer).await
     }
 
+    /// Says something that needs no answer; a session that sleeps is woken.
+    pub(crate) async fn tell(&self, message: SessionMessage) -> Result<()> {
+        let place = self.place()?;
+        let actor = self.actor().await?;
+        self.send(&actor, place, message)
+    }
+
     /// Puts a request into the mailbox. Requests of one caller are taken up in this order.
     pub(crate) async fn request<T>(
         &self,

@@ -203,3 +203,45 @@ async fn after_the_end_of_the_process_agents_are_told_as_interrupted_and_billed(
     assert_eq!(session.resume().await.unwrap().text, "done");
     model.assert_clean();
 }
+
+/// A caller that is closed while its agents work has their ends and their cost in its log when it is closed.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_is_closed_knows_how_its_agents_ended() {
+    let model = simulator(Function(team_script), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("boss", &team()).await.unwrap();
+    let run = session.prompt("go").start().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    runtime.close("boss").await.unwrap();
+    assert!(run.reply().await.is_err());
+    let ends = children(&runtime, "boss").await;
+    assert!(ends.len() == 3 && ends.iter().all(|(_, end)| *end == Some(RunOutcome::Aborted)), "{ends:?}");
+    model.assert_clean();
+}
+
+/// A caller may sleep while its agents work for hours. It is woken by their ends, and each is in its log.
+#[tokio::test(start_paused = true)]
+async fn a_caller_sleeps_while_its_agents_work_for_hours() {
+    let script = |request: &SeenRequest, info: CallInfo| match is_boss(request) {
+        true => team_script(request, info),
+        false => Said::text("found").after_ms(7_200_000),
+    };
+    let model = simulator(Function(script), 100_000);
+    let runtime = builder(&model)
+        .idle_after(Duration::from_secs(60))
+        .silence_max(Duration::ZERO)
+        .start()
+        .await
+        .unwrap();
+    let session = runtime.open("boss", &team()).await.unwrap();
+    let run = session.prompt("go").start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert!(!session.is_live(), "it only waits");
+    assert_eq!(run.children().len(), 3);
+    run.children()[0].abort();
+    assert_eq!(run.reply().await.unwrap().text, "done");
+    let ends = children(&runtime, "boss").await;
+    let completed = ends.iter().filter(|(_, end)| *end == Some(RunOutcome::Completed)).count();
+    assert_eq!((ends.len(), completed), (3, 2), "{ends:?}");
+    model.assert_clean();
+}

@@ -11,6 +11,7 @@ use std::time::Duration;
 use greenroom_kernel::entry::{ChildRecord, ChildStage, EntryId, RunOutcome};
 use greenroom_kernel::{Failure, FailureClass, Message};
 use greenroom_tools::{ToolContext, ToolOutput};
+use ractor::ActorRef;
 use tokio::sync::oneshot;
 
 use super::SubAgent;
@@ -18,7 +19,7 @@ use super::id::session_id;
 use crate::children::ChildWork;
 use crate::deps::{Deps, blocking};
 use crate::error::{Error, Result};
-use crate::message::{OpenReason, SessionMessage, SupervisorMessage};
+use crate::message::{Bill, OpenReason, SessionMail, SessionMessage, SupervisorMessage};
 use crate::prompt::RunRequest;
 use crate::session::{SessionHandle, open};
 use crate::shared::SessionShared;
@@ -59,6 +60,8 @@ pub(super) async fn work(
 struct Call {
     deps: Arc<Deps>,
     caller: Arc<SessionShared>,
+    /// The caller's actor when the call began: one that is closing is reached by nobody else.
+    actor: Option<ActorRef<SessionMail>>,
     child: Arc<ChildWork>,
     /// The entry of its start.
     started: Option<EntryId>,
@@ -89,7 +92,8 @@ impl Call {
         ));
         caller.add_child(&child);
         let aborted = RunOutcome::Aborted;
-        let mut call = Self { deps: Arc::clone(deps), caller, child, started: None, outcome: aborted };
+        let actor = caller.actor();
+        let mut call = Self { deps: Arc::clone(deps), caller, actor, child, started: None, outcome: aborted };
         let record = ChildRecord {
             call_id: call.child.call_id.clone(),
             name: call.child.name.clone(),
@@ -143,9 +147,8 @@ impl Drop for Call {
     fn drop(&mut self) {
         // It is told before it counts as over: whoever looks in between sees that it still works.
         let spent = self.deps.ledger.unlink(&self.child.shared);
-        if let (Some(actor), Some(started)) = (self.caller.actor(), self.started) {
-            let outcome = self.outcome.clone();
-            let _ = actor.cast(SessionMessage::ChildEnded { started, outcome, spent }.into());
+        if let Some(started) = self.started {
+            self.tell_end(started, spent);
         }
         self.child.end();
         if self.started.is_none() {
@@ -153,6 +156,22 @@ impl Drop for Call {
             if let Some(supervisor) = self.deps.supervisor.get() {
                 let _ = supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.child.shared.id) });
             }
+        }
+    }
+}
+
+impl Call {
+    /// Tells the caller's session. One that has no actor any more reads the end from the child's log when it is opened.
+    fn tell_end(&self, started: EntryId, spent: Bill) {
+        let message = || SessionMessage::ChildEnded { started, outcome: self.outcome.clone(), spent };
+        if self.caller.is_suspended()
+            && let Ok(tasks) = tokio::runtime::Handle::try_current()
+        {
+            let caller = SessionHandle::new(Arc::clone(&self.caller), Arc::clone(&self.deps));
+            let message = message();
+            tasks.spawn(async move { caller.tell(message).await });
+        } else if let Some(actor) = self.caller.actor().as_ref().or(self.actor.as_ref()) {
+            let _ = actor.cast(message().into());
         }
     }
 }

@@ -5,6 +5,8 @@
 
 use greenroom_kernel::entry::{ChildRecord, EntryId, EntryKind, RunOutcome};
 
+use greenroom_store::{Head, Store};
+
 use super::SessionState;
 use crate::deps::blocking;
 use crate::error::{Error, Result};
@@ -67,7 +69,7 @@ impl SessionState {
         blocking(&self.deps, move || {
             let interrupted = RunOutcome::Interrupted;
             let Some(head) = store.head(&session)? else { return Ok((interrupted, Bill::default())) };
-            let spent = Bill { usage: head.total_usage, cost_microdollars: head.cost_microdollars };
+            let spent = spent(&store, &session, &head)?;
             if head.open_run.is_some() || head.interrupted.is_some() {
                 return Ok((interrupted, spent));
             }
@@ -79,4 +81,18 @@ impl SessionState {
         })
         .await
     }
+}
+
+/// What a session spent, with what those below it spent that is not on its bill, since a crash cut them off.
+fn spent(store: &Store, session: &str, head: &Head) -> Result<Bill> {
+    let mut spent = Bill { usage: head.total_usage, cost_microdollars: head.cost_microdollars };
+    for entry in store.get(session, &head.open_children)? {
+        let EntryKind::Child(child) = &entry.kind else { continue };
+        if let Some(below) = store.head(&child.session)? {
+            let more = self::spent(store, &child.session, &below)?;
+            spent.usage.add(&more.usage);
+            spent.cost_microdollars = spent.cost_microdollars.saturating_add(more.cost_microdollars);
+        }
+    }
+    Ok(spent)
 }

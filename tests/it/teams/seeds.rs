@@ -1,0 +1,191 @@
+//! Lives of teams that a seed makes: agents in parallel and below each other, aborts of one and of all, panics, deaths of
+//! the process and deletions. What must hold holds whatever happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom_kernel::entry::Spender;
+use greenroom_store::Store;
+use greenroom_store::faults::Random;
+
+use super::*;
+
+/// What happened in all lives together, so that nobody believes in a test in which nothing did.
+#[derive(Debug, Default)]
+struct Seen {
+    children: u64,
+    ends: BTreeMap<&'static str, u64>,
+    crashes: u64,
+    deletions: u64,
+    resumed: u64,
+}
+
+/// An agent calls up to three others at once where it may, and takes a while.
+fn script(seed: u64) -> impl Fn(&SeenRequest, CallInfo) -> Said + Send + Sync {
+    move |request: &SeenRequest, info: CallInfo| {
+        let session: u64 = request.session.as_deref().unwrap_or_default().bytes().map(u64::from).sum();
+        let mut random = Random::new(seed ^ session.wrapping_mul(31) ^ info.session_call);
+        let wait_ms = random.below(3_000);
+        if request.has_tool("helper") && !has_result(request) {
+            let of =
+                |number: u64| call(&format!("c{number}"), "helper", &json!({ "task": format!("{number}") }));
+            return calls((0..=random.below(3)).map(of).collect()).after_ms(wait_ms);
+        }
+        Said::text("done").after_ms(wait_ms)
+    }
+}
+
+fn tree_of(random: &mut Random) -> Agent {
+    let own = || Agent::new(MODEL).context_window(100_000);
+    let parallel = 1 + usize::try_from(random.below(3)).unwrap();
+    (0..=random.below(3))
+        .fold(own(), |helper, _| own().sub_agent(sub_agent("helper", helper).parallel(parallel)))
+}
+
+/// One process: prompts, aborts, deletions; at its end it is gone in the middle of whatever it does.
+async fn live(runtime: Runtime, agent: Agent, random: &mut Random, seen: &mut Seen) {
+    let mut runs = Vec::new();
+    for _ in 0..6 {
+        let id = format!("s{}", random.below(3));
+        let Ok(session) = runtime.open(&id, &agent).await else { continue };
+        match random.below(8) {
+            0 => session.abort(),
+            1 => {
+                let children = session.children();
+                if let Some(child) = children.get(usize::try_from(random.below(4)).unwrap()) {
+                    child.abort();
+                }
+            }
+            2 => {
+                seen.deletions += u64::from(runtime.delete(&id).await.is_ok());
+            }
+            _ => runs.extend(session.prompt(format!("go {}", random.below(1_000))).start().await.ok()),
+        }
+        tokio::time::sleep(Duration::from_millis(random.below(2_500))).await;
+    }
+    seen.crashes += 1;
+    // Nobody awaits them any more, and nobody withdraws them either.
+    runs.into_iter().for_each(Run::detach);
+}
+
+fn name(outcome: &RunOutcome) -> &'static str {
+    outcome.as_str()
+}
+
+/// What must hold when everything is quiet.
+async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
+    let sessions = runtime.sessions().await.unwrap();
+    let known: BTreeSet<&str> = sessions.iter().map(|session| session.id.as_str()).collect();
+    let mut of_child: BTreeMap<String, u64> = BTreeMap::new();
+    for session in &sessions {
+        let parent = session.parent.as_deref();
+        assert!(
+            parent.is_none_or(|parent| known.contains(parent)),
+            "seed {seed}: {} is an orphan",
+            session.id
+        );
+        let entries = runtime.entries(&session.id, EntryId(0)).await.unwrap();
+        let (mut open, mut spent) = (BTreeMap::new(), BTreeSet::new());
+        for entry in &entries {
+            match &entry.kind {
+                EntryKind::Child(child) => match &child.stage {
+                    ChildStage::Started => {
+                        assert!(open.insert(entry.id, child.session.clone()).is_none(), "seed {seed}");
+                        seen.children += 1;
+                    }
+                    ChildStage::Ended { started, outcome } => {
+                        let begun = open.remove(started);
+                        assert_eq!(
+                            begun.as_ref(),
+                            Some(&child.session),
+                            "seed {seed}: one end for each start"
+                        );
+                        assert!(spent.remove(&child.session), "seed {seed}: an end with its cost");
+                        *seen.ends.entry(name(outcome)).or_default() += 1;
+                    }
+                },
+                EntryKind::Spent(paid) => {
+                    if let Spender::SubAgent { session } = &paid.by {
+                        assert!(spent.insert(session.clone()), "seed {seed}: paid once");
+                        of_child.insert(session.clone(), paid.cost_microdollars.unwrap_or(0));
+                    }
+                }
+                _ => {}
+            }
+        }
+        // A child that a crash cut off stays as it was: nobody goes on with it.
+        assert!(open.is_empty() || session.has_open_run, "seed {seed}: {}: {open:?} have no end", session.id);
+        seen.resumed += u64::from(
+            entries
+                .iter()
+                .any(|entry| matches!(&entry.kind, EntryKind::Note { kind, .. } if kind == "run_resumed")),
+        );
+    }
+    for session in &sessions {
+        if let Some(paid) = of_child.get(&session.id) {
+            assert!(*paid <= session.cost_microdollars, "seed {seed}: {} was paid for twice", session.id);
+        }
+    }
+}
+
+fn life(seed: u64, seen: &mut Seen) {
+    let mut random = Random::new(seed);
+    let store = Store::memory();
+    let model = priced(Function(script(seed)));
+    let agent = tree_of(&mut random);
+    let panics = Arc::new(AtomicU32::new(0));
+    let clock =
+        || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let start = |panics: Arc<AtomicU32>| {
+        builder(&model)
+            .store(store.clone())
+            .probe(move |_, _| {
+                let left =
+                    panics.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+                assert!(left != Ok(1), "injected by the seed");
+            })
+            .start()
+    };
+    for _ in 0..2 {
+        // At most one actor panics in each life.
+        panics.store(u32::try_from(random.below(600)).unwrap(), Ordering::SeqCst);
+        clock().block_on(async {
+            let runtime = start(Arc::clone(&panics)).await.unwrap();
+            live(runtime, agent.clone(), &mut random, seen).await;
+        });
+    }
+    panics.store(0, Ordering::SeqCst);
+    clock().block_on(async {
+        let runtime = start(panics).await.unwrap();
+        let resumed = agent.clone();
+        for done in runtime.resume_all(move |_| Some(resumed.clone())).await.unwrap() {
+            assert!(!matches!(done.result, Err(Error::SessionFailed { .. })), "seed {seed}: {done:?}");
+        }
+        for root in runtime.sessions().roots().await.unwrap() {
+            runtime.open(&root.id, &agent).await.unwrap().prompt("and now?").await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(model.in_flight(), 0, "seed {seed}: something goes on");
+        check(&runtime, seed, seen).await;
+        for root in runtime.sessions().roots().await.unwrap() {
+            runtime.delete(&root.id).await.unwrap();
+        }
+        assert_eq!(runtime.sessions().await.unwrap().len(), 0, "seed {seed}: all are gone");
+    });
+    model.assert_clean();
+}
+
+/// More with `GREENROOM_TEAM_SEEDS`: how many.
+#[test]
+fn lives_of_teams_hold_what_must_hold() {
+    quiet_injected_panics();
+    let seeds = std::env::var("GREENROOM_TEAM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    let mut seen = Seen::default();
+    for seed in 0..seeds {
+        life(seed, &mut seen);
+    }
+    assert!(seen.children >= seeds * 5 && seen.crashes == seeds * 2, "{seen:?}");
+    assert!(seen.deletions >= seeds / 4 && seen.resumed >= seeds / 10, "{seen:?}");
+    for end in ["completed", "aborted", "interrupted"] {
+        assert!(seen.ends.get(end).is_some_and(|ends| *ends >= seeds / 10), "{end}: {seen:?}");
+    }
+}
