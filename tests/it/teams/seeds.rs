@@ -17,6 +17,8 @@ struct Seen {
     crashes: u64,
     deletions: u64,
     resumed: u64,
+    /// Agents whose caller's bill has all that they and those below them cost.
+    paid_whole: u64,
 }
 
 /// An agent calls up to three others at once where it may, and takes a while.
@@ -76,6 +78,7 @@ async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
     let sessions = runtime.sessions().await.unwrap();
     let known: BTreeSet<&str> = sessions.iter().map(|session| session.id.as_str()).collect();
     let mut of_child: BTreeMap<String, u64> = BTreeMap::new();
+    let mut paid_by: BTreeMap<String, u64> = BTreeMap::new();
     for session in &sessions {
         let parent = session.parent.as_deref();
         assert!(
@@ -84,6 +87,7 @@ async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
             session.id
         );
         let entries = runtime.entries(&session.id, EntryId(0)).await.unwrap();
+        let id = &session.id;
         let (mut open, mut spent) = (BTreeMap::new(), BTreeSet::new());
         for entry in &entries {
             match &entry.kind {
@@ -106,7 +110,9 @@ async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
                 EntryKind::Spent(paid) => {
                     if let Spender::SubAgent { session } = &paid.by {
                         assert!(spent.insert(session.clone()), "seed {seed}: paid once");
-                        of_child.insert(session.clone(), paid.cost_microdollars.unwrap_or(0));
+                        let cost = paid.cost_microdollars.unwrap_or(0);
+                        of_child.insert(session.clone(), cost);
+                        *paid_by.entry(id.clone()).or_default() += cost;
                     }
                 }
                 _ => {}
@@ -120,9 +126,20 @@ async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
                 .any(|entry| matches!(&entry.kind, EntryKind::Note { kind, .. } if kind == "run_resumed")),
         );
     }
+    // What the answers of a session and of all below it cost.
+    let parents: BTreeMap<&str, Option<&str>> =
+        sessions.iter().map(|session| (session.id.as_str(), session.parent.as_deref())).collect();
+    let mut of_tree: BTreeMap<&str, u64> = BTreeMap::new();
+    for session in &sessions {
+        let own = session.cost_microdollars - paid_by.get(&session.id).copied().unwrap_or(0);
+        let above = std::iter::successors(Some(session.id.as_str()), |id| parents.get(id).copied().flatten());
+        above.for_each(|id| *of_tree.entry(id).or_default() += own);
+    }
     for session in &sessions {
         if let Some(paid) = of_child.get(&session.id) {
-            assert!(*paid <= session.cost_microdollars, "seed {seed}: {} was paid for twice", session.id);
+            let cost = of_tree[session.id.as_str()];
+            assert!(*paid <= cost, "seed {seed}: {} cost {cost}, and {paid} was paid", session.id);
+            seen.paid_whole += u64::from(*paid == cost);
         }
     }
 }
@@ -178,12 +195,13 @@ fn life(seed: u64, seen: &mut Seen) {
 #[test]
 fn lives_of_teams_hold_what_must_hold() {
     quiet_injected_panics();
-    let seeds = std::env::var("GREENROOM_TEAM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    let seeds = std::env::var("GREENROOM_TEAM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(30);
     let mut seen = Seen::default();
     for seed in 0..seeds {
         life(seed, &mut seen);
     }
     assert!(seen.children >= seeds * 5 && seen.crashes == seeds * 2, "{seen:?}");
+    assert!(seen.paid_whole * 10 >= seen.children * 8, "{seen:?}");
     assert!(seen.deletions >= seeds / 4 && seen.resumed >= seeds / 10, "{seen:?}");
     for end in ["completed", "aborted", "interrupted"] {
         assert!(seen.ends.get(end).is_some_and(|ends| *ends >= seeds / 10), "{end}: {seen:?}");
