@@ -52,7 +52,10 @@ pub fn session(older: usize, live: usize) -> (Vec<Entry>, Head) {
 /// # Panics
 /// If the store cannot be written.
 pub async fn append(store: &Store, id: &str, entries: &[Entry], head: &Head) {
-    for batch in entries.chunks(BATCH) {
+    // The live part lies in records of its own, as in a session that grew by itself: none is read for what is beside it.
+    let live = usize::try_from(head.active_from.0).expect("it is a position").min(entries.len());
+    let (older, live) = entries.split_at(live);
+    for batch in older.chunks(BATCH).chain(live.chunks(BATCH)) {
         let entries = batch.to_vec();
         let next = entries.last().map_or(0, |entry| entry.id.0 + 1);
         let head = if next == head.entries {

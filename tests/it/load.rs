@@ -117,3 +117,48 @@ async fn sessions_at_work_stay_however_many_they_are() {
     assert_eq!(runtime.live().await.unwrap().len(), 2);
     model.assert_clean();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_drains_finishes_what_it_took_on_and_takes_on_no_more() {
+    let model = simulator(Function(slow), 100_000);
+    let runtime = builder(&model).start().await.unwrap();
+    assert_eq!(runtime.drain(Duration::from_secs(1)).await, 0, "there is nothing to do");
+    let runtime = builder(&model).start().await.unwrap();
+    let helper = sub_agent("helper", agent(100_000));
+    let boss = runtime.open("boss", agent(100_000).sub_agent(helper)).await.unwrap();
+    let mut runs = Vec::new();
+    for number in 0..3 {
+        let mut run = boss.prompt(format!("{number}")).start().await.unwrap();
+        run.recorded().await.unwrap();
+        runs.push(run);
+    }
+    let (drain, refused) = {
+        let (runtime, boss) = (runtime.clone(), boss.clone());
+        let drain = tokio::spawn(async move { runtime.drain(Duration::from_secs(3_600)).await });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        (drain, boss.prompt("too late").await)
+    };
+    assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+    assert_eq!(drain.await.unwrap(), 0);
+    for run in runs {
+        assert_eq!(run.reply().await.unwrap().text, "done");
+    }
+    assert!(runtime.unfinished().await.unwrap().is_empty());
+    runtime.shutdown().await.unwrap();
+    model.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_no_longer_than_it_may() {
+    let model =
+        simulator(Function(|_: &SeenRequest, _: CallInfo| Said::text("late").after_ms(60_000)), 100_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let session = runtime.open("s", agent(100_000)).await.unwrap();
+    let mut run = session.prompt("go").start().await.unwrap();
+    run.recorded().await.unwrap();
+    let began = tokio::time::Instant::now();
+    assert_eq!(runtime.drain(Duration::from_secs(5)).await, 1);
+    assert_eq!(began.elapsed().as_secs(), 5);
+    runtime.shutdown().await.unwrap();
+    assert!(run.reply().await.is_err(), "it was interrupted");
+}

@@ -5,9 +5,10 @@
 //! counted and never refused, since the run was taken on.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::error::Error;
 
@@ -17,18 +18,30 @@ pub(crate) struct Admission {
     taken: AtomicUsize,
     /// `None`: no limit.
     inputs_max: Option<usize>,
+    /// Nothing more is taken on.
+    is_draining: AtomicBool,
+    /// Told when nothing is left.
+    emptied: Notify,
 }
 
 impl Admission {
     pub(crate) fn new(inputs_max: Option<usize>) -> Arc<Self> {
-        Arc::new(Self { taken: AtomicUsize::new(0), inputs_max })
+        Arc::new(Self {
+            taken: AtomicUsize::new(0),
+            inputs_max,
+            is_draining: AtomicBool::new(false),
+            emptied: Notify::new(),
+        })
     }
 
     /// Takes on one more.
     ///
     /// # Errors
-    /// [`Error::RuntimeBusy`] where there are as many as there may be.
+    /// [`Error::RuntimeBusy`] where there are as many as there may be; [`Error::Closed`] where no more are taken on.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Admitted, Error> {
+        if self.is_draining.load(Ordering::SeqCst) {
+            return Err(Error::Closed);
+        }
         let more = |taken: usize| {
             let is_full = self.inputs_max.is_some_and(|max| taken >= max);
             (!is_full).then_some(taken + 1)
@@ -37,6 +50,22 @@ impl Admission {
             Ok(_) => Ok(Admitted { admission: Arc::clone(self), count: 1 }),
             Err(waiting) => Err(Error::RuntimeBusy { waiting }),
         }
+    }
+
+    /// Takes on nothing more, and waits until nothing is left, but no longer than `at_most`. Gives how many are left.
+    pub(crate) async fn drain(&self, at_most: Duration) -> usize {
+        self.is_draining.store(true, Ordering::SeqCst);
+        let empty = async {
+            loop {
+                let emptied = self.emptied.notified();
+                if self.taken.load(Ordering::SeqCst) == 0 {
+                    return;
+                }
+                emptied.await;
+            }
+        };
+        let _ = tokio::time::timeout(at_most, empty).await;
+        self.taken.load(Ordering::SeqCst)
     }
 
     /// A number of inputs that were taken on before: none at first.
@@ -59,7 +88,10 @@ impl Admitted {
         if count > before {
             self.admission.taken.fetch_add(count - before, Ordering::SeqCst);
         } else if count < before {
-            self.admission.taken.fetch_sub(before - count, Ordering::SeqCst);
+            let taken = self.admission.taken.fetch_sub(before - count, Ordering::SeqCst);
+            if taken == before - count {
+                self.admission.emptied.notify_waiters();
+            }
         }
     }
 }

@@ -715,6 +715,27 @@ impl Runtime {
         &self.deps.store
     }
 
+    /// Takes on no more input, and waits until all that was taken on is done, what waits in inboxes with it: but no longer
+    /// than `at_most`. Gives how many inputs are left; [`Self::shutdown`] interrupts them, and [`Self::resume_all`] finishes
+    /// them after the next start. What is said from now on is [`Error::Closed`].
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = Simulator::echo();
+    /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+    /// let left = runtime.drain(std::time::Duration::from_secs(30)).await;
+    /// if left > 0 {
+    ///     eprintln!("{left} inputs are finished after the next start");
+    /// }
+    /// runtime.shutdown().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn drain(&self, at_most: Duration) -> usize {
+        self.deps.admission.drain(at_most).await
+    }
+
     /// Ends everything in order: runs are interrupted with what had come, logs are whole, the store is closed.
     ///
     /// # Errors

@@ -112,7 +112,7 @@ pub(crate) struct CachedRow {
 }
 
 /// For so many sessions the row is kept in memory. When there are more, all are read from the index again.
-const CACHED_ROWS_MAX: usize = 65_536;
+const CACHED_ROWS_MAX: usize = 16_384;
 
 /// Changes the index.
 #[derive(Debug)]

@@ -84,7 +84,8 @@ pub struct StoreOptions {
     pub dir: PathBuf,
     /// The size at which a journal segment is sealed, in bytes. The default is 64 MiB.
     pub segment_bytes: u64,
-    /// The size of the index's cache, in bytes. The default is 64 MiB.
+    /// The size of the index's cache, in bytes. In memory it takes two to three times as much. The default is 8 MiB: what
+    /// is not in it is in the system's cache of files.
     pub cache_bytes: u64,
     /// The size of a file that is kept so that sessions can be deleted on a full disk, in bytes; 0 for none. The default
     /// is 1 MiB.
@@ -104,7 +105,7 @@ impl StoreOptions {
         Self {
             dir: dir.into(),
             segment_bytes: 64 << 20,
-            cache_bytes: 64 << 20,
+            cache_bytes: 8 << 20,
             reserve_bytes: 1 << 20,
             is_read_only: false,
             files: Arc::new(RealFiles),
