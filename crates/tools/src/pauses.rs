@@ -29,6 +29,11 @@ impl Pauses {
         PauseGuard(self.clone())
     }
 
+    /// Whether somebody is asked right now.
+    pub fn is_paused(&self) -> bool {
+        *self.0.borrow() > 0
+    }
+
     /// Sleeps this long, pauses apart.
     pub async fn sleep(&self, mut left: Duration) {
         let mut asked = self.0.subscribe();

@@ -91,6 +91,10 @@ fn around_tools(agent: Agent, dice: &Dice, runs: &Runs) -> Agent {
             async move {
                 // It is as if the call was run.
                 let taken = || {
+                    // A resumable call is put before its hooks again after a restart, and may have taken effect.
+                    if call.tool == "confirm" {
+                        return;
+                    }
                     let mut runs = runs.lock().unwrap();
                     let call = (call.session.to_string(), call.call_id.clone());
                     *runs.times.entry(call.clone()).or_default() += 1;

@@ -219,8 +219,23 @@ impl ToolTask {
         if let Some(answer) = self.answer {
             context.key = format!("{}/{answer}/{}", self.shared.id, call.id);
         }
+        let pauses = context.questions.pauses().clone();
         let running = self.tools.run(call, context, self.definition.tool_timeout);
-        self.waiting.clone().scope(running).await
+        tokio::select! {
+            biased;
+            result = self.waiting.clone().scope(running) => result,
+            // Its question stays open, so there is nothing that it could come to an end with.
+            () = self.left_waiting(&pauses) => ToolResult::interrupted(call),
+        }
+    }
+
+    /// Waits until whoever runs the calls goes away while a person is asked, and the run is not aborted.
+    async fn left_waiting(&self, asking: &Pauses) {
+        self.cancel.cancelled().await;
+        let is_aborted = self.run_cancel.is_cancelled() && !self.shared.is_closing();
+        if is_aborted || !asking.is_paused() {
+            std::future::pending().await
+        }
     }
 
     fn progress(&self, call: &ToolCall) -> Progress {

@@ -40,7 +40,7 @@ struct Timer {
 impl SessionState {
     /// A call asks a person.
     pub(super) async fn ask(&mut self, request: AskRequest) {
-        let AskRequest { stamp, call_id, tool, ordinal, asker, question, reply } = request;
+        let AskRequest { stamp, call_id, tool, ordinal, asker, mut question, reply } = request;
         if self.is_stopping || self.current(stamp).is_none() {
             // Its run is over or goes on without it, and whoever asks ends with it.
             let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
@@ -62,7 +62,8 @@ impl SessionState {
         let now_ms = self.deps.now_ms();
         let expires =
             |time: Duration| now_ms.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        let expires_at_ms = question.expires_in.map(expires);
+        // What is recorded is when it expires.
+        let expires_at_ms = question.expires_in.take().map(expires);
         let run = stamp.run;
         let asked = AskedQuestion { run, call_id, tool, ordinal, asker, question, expires_at_ms };
         let mut draft = self.log.draft(now_ms);
