@@ -281,3 +281,73 @@ async fn the_limits_of_a_run_hold_over_sleep() {
     assert!(matches!(stopped, Err(Error::Stopped { .. })), "{stopped:?}");
     assert_eq!(runs.load(Ordering::Relaxed), 2);
 }
+
+/// How a caller leaves a run, or takes it back.
+#[derive(Debug, Clone, Copy)]
+enum Leaves {
+    Abort,
+    Drop,
+    Timeout,
+    AbortsQueued,
+}
+
+/// A run that waits in a session that sleeps is left: it ends as aborted, once, and what waits for it with it.
+async fn check_left(agent: &Agent, waits_for_person: bool, leaves: Leaves) {
+    let what = format!("{leaves:?}, for a person: {waits_for_person}");
+    let model = cashier();
+    let runtime = sleepy(&model).await;
+    let session = runtime.open("s", agent).await.unwrap();
+    let patience = Duration::from_secs(600);
+    match leaves {
+        Leaves::Abort => {
+            let run = session.prompt("go").start().await.unwrap();
+            asleep(&session).await;
+            run.abort();
+            let reply = tokio::time::timeout(patience, run.reply()).await.expect(&what);
+            assert!(matches!(reply, Err(Error::Aborted)), "{what}: {reply:?}");
+        }
+        Leaves::Drop => {
+            let run = session.prompt("go").start().await.unwrap();
+            asleep(&session).await;
+            drop(run);
+        }
+        Leaves::Timeout => {
+            let reply = tokio::time::timeout(patience, session.prompt("go")).await;
+            assert!(reply.is_err(), "{what}: {reply:?}");
+        }
+        Leaves::AbortsQueued => {
+            let run = session.prompt("go").start().await.unwrap();
+            let queued = session.prompt("go on").start().await.unwrap();
+            asleep(&session).await;
+            queued.abort();
+            let reply = tokio::time::timeout(patience, queued.reply()).await.expect(&what);
+            assert!(matches!(reply, Err(Error::Aborted)), "{what}: {reply:?}");
+            asleep(&session).await;
+            run.abort();
+            let reply = tokio::time::timeout(patience, run.reply()).await.expect(&what);
+            assert!(matches!(reply, Err(Error::Aborted)), "{what}: {reply:?}");
+        }
+    }
+    tokio::time::sleep(patience).await;
+    let entries = runtime.entries("s", EntryId(0)).await.unwrap();
+    let outcomes: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| match &entry.kind {
+            EntryKind::RunEnded { outcome, .. } => Some(outcome.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(outcomes, [RunOutcome::Aborted], "{what}");
+    assert!(session.questions().await.unwrap().is_empty(), "{what}");
+    assert_eq!(session.state().await.unwrap().waiting, 0, "{what}");
+    assert_eq!(model.requests().len(), 1, "{what}: the model is not asked again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_a_run_of_a_session_that_sleeps_ends_it() {
+    for leaves in [Leaves::Abort, Leaves::Drop, Leaves::Timeout, Leaves::AbortsQueued] {
+        let effects = Effects::default();
+        check_left(&agent(100_000).add_tool(refunds(&effects)), true, leaves).await;
+        check_left(&long(5, &Arc::default(), &effects), false, leaves).await;
+    }
+}
