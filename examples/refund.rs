@@ -39,8 +39,9 @@ struct Refund {
 }
 
 async fn refund(refund: Refund, cx: ToolContext) -> Result<String, ToolError> {
-    let question = Question::choice(format!("Refund {} EUR for order {}?", refund.euros, refund.order), ["yes", "no"])
-        .expires_in(std::time::Duration::from_secs(7 * 24 * 3600));
+    let question =
+        Question::choice(format!("Refund {} EUR for order {}?", refund.euros, refund.order), ["yes", "no"])
+            .expires_in(std::time::Duration::from_secs(7 * 24 * 3600));
     match cx.ask(question).await {
         Ok(answer) if answer.is("yes") => {
             // After the last question, and with the call's key: that makes it happen once.

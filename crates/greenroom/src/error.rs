@@ -210,7 +210,7 @@ pub enum Error {
         session: String,
         /// The question's id.
         question: EntryId,
-        /// How it ended; `None` where its call ended long ago.
+        /// How it ended; `None` where the log has lost that.
         end: Option<Box<QuestionEnd>>,
     },
     /// The answer does not fit the question, which stays open.

@@ -193,6 +193,7 @@ fn life(seed: u64, seen: &mut Seen) {
 
 /// More with `GREENROOM_TEAM_SEEDS`: how many.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "who runs it says how many")]
 fn lives_of_teams_hold_what_must_hold() {
     quiet_injected_panics();
     let seeds = std::env::var("GREENROOM_TEAM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(30);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use greenroom_kernel::entry::EntryKind;
 use greenroom_kernel::question::{AnswerError, AskedQuestion, KnownQuestion, QuestionEnd};
 use greenroom_kernel::{Entry, EntryId};
+use greenroom_store::Store;
 use greenroom_tools::AskError;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -210,18 +211,37 @@ pub(super) async fn refused(deps: &Deps, session: &Arc<str>, error: AmendError) 
         AnswerError::Misfit(reason) => Error::AnswerMisfit { session: name(), question, reason },
         AnswerError::Unknown => {
             let (store, id) = (deps.store.clone(), Arc::clone(session));
-            let was_asked = blocking(deps, move || {
-                if store.head(&id)?.is_none_or(|head| question.0 >= head.entries) {
-                    return Ok(false);
-                }
-                let entries = store.get(&id, &[question])?;
-                Ok(entries.iter().any(|entry| matches!(entry.kind, EntryKind::Question(_))))
-            });
-            match was_asked.await {
-                Ok(true) => Error::QuestionClosed { session: name(), question, end: None },
-                Ok(false) => Error::NoQuestion { session: name(), question },
+            match blocking(deps, move || ended(&store, &id, question)).await {
+                Ok(Some(end)) => Error::QuestionClosed { session: name(), question, end: end.map(Box::new) },
+                Ok(None) => Error::NoQuestion { session: name(), question },
                 Err(error) => error,
             }
         }
     }
+}
+
+/// How a question of an earlier call ended, by the log; `None` where the entry is no question. The end is near, since a
+/// question ends with its call.
+#[expect(clippy::wildcard_enum_match_arm, reason = "no other record says anything of questions")]
+fn ended(store: &Store, session: &str, question: EntryId) -> Result<Option<Option<QuestionEnd>>> {
+    /// How many entries are read at once.
+    const CHUNK: u64 = 64;
+    let entries = store.head(session)?.map_or(0, |head| head.entries);
+    let mut from = question.0;
+    while from < entries {
+        let to = entries.min(from + CHUNK);
+        let ids: Vec<EntryId> = (from..to).map(EntryId).collect();
+        for entry in store.get(session, &ids)? {
+            match entry.kind {
+                EntryKind::Question(_) => {}
+                EntryKind::QuestionEnded { question: ended, end } if ended == question => {
+                    return Ok(Some(Some(end)));
+                }
+                _ if entry.id == question => return Ok(None),
+                _ => {}
+            }
+        }
+        from = to;
+    }
+    Ok((question.0 < entries).then_some(None))
 }
