@@ -326,3 +326,84 @@ async fn a_death_in_the_middle_leaves_the_conversation_with_one_of_them() {
     }
     assert!(handed >= 16, "{handed}");
 }
+
+/// What the other agent is not to see it cannot read with `recall` either; what came after it can.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_to_be_seen_is_not_recalled() {
+    for sees in [Sees::Last(1), Sees::Summary, Sees::All] {
+        let script = |request: &SeenRequest, _: CallInfo| {
+            let last = request.messages.last().map(|message| message.text()).unwrap_or_default();
+            match request.last_user_text().strip_prefix("read ") {
+                Some(entry) if last.starts_with("read ") => {
+                    Said::call("recall", &json!({ "entry": entry.parse::<u64>().unwrap() }))
+                }
+                Some(_) => Said::text(last),
+                None => Said::text("word ".repeat(4_000)),
+            }
+        };
+        let model = simulator(ByPurpose::new(Function(script), Summariser::Obedient), 40_000);
+        let runtime = runtime(&model).await;
+        let tool = |agent: Agent| agent.tool("look", |(): ()| async { Ok("nothing") });
+        let team = Team::new("triage", tool(agent(40_000).instructions("triage")))
+            .member("refunds", tool(agent(40_000).instructions("refunds")));
+        let session = runtime.open("s", &team).await.unwrap();
+        for word in ["the first secret", "two", "three"] {
+            session.prompt(word).await.unwrap();
+        }
+        assert!(session.prompt("read 0").await.unwrap().text.contains("the first secret"), "it is its own");
+        session.hand_off("refunds", sees).await.unwrap();
+        let told = session.prompt("read 0").await.unwrap().text;
+        assert_eq!(told.contains("the first secret"), sees == Sees::All, "{sees:?}: {told}");
+        let newest = session.state().await.unwrap().entries;
+        session.prompt("the newest").await.unwrap();
+        let told = session.prompt(format!("read {newest}")).await.unwrap().text;
+        assert!(told.contains("the newest"), "{sees:?}: {told}");
+        // It stays so over a restart, and when the context is compacted once more.
+        let _ = session.compact(CompactOptions { force: true, ..CompactOptions::default() }).await.unwrap();
+        let told = session.prompt("read 0").await.unwrap().text;
+        assert_eq!(told.contains("the first secret"), sees == Sees::All, "{sees:?}: {told}");
+        model.assert_clean();
+    }
+}
+
+/// Where no summary can be made, the other agent sees no more than it would have beside one.
+#[tokio::test(start_paused = true)]
+async fn without_a_summary_nothing_more_is_seen() {
+    let broken = |failed: bool| {
+        let runs = Function(|request: &SeenRequest, info: CallInfo| match request.last_user_text() {
+            text if text.starts_with("to ") => script(request, info),
+            text if text == "who?" => script(request, info),
+            _ => Said::text("word ".repeat(4_000)),
+        });
+        let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
+            use greenroom_simulator::Script as _;
+            if failed {
+                Said::fault(greenroom_simulator::Fault::ServerError(500))
+            } else {
+                Summariser::Obedient.reply(request, info)
+            }
+        });
+        simulator(ByPurpose::new(runs, summaries), 40_000)
+    };
+    for by_model in [false, true] {
+        let mut seen = Vec::new();
+        for failed in [false, true] {
+            let model = broken(failed);
+            let runtime = runtime(&model).await;
+            let session = runtime.open("s", &team(Sees::Summary)).await.unwrap();
+            for word in ["one", "two", "three", "four", "five"] {
+                session.prompt(word).await.unwrap();
+            }
+            if by_model {
+                session.prompt("to refunds").await.unwrap();
+            } else {
+                let handed = session.hand_off("refunds", Sees::Summary).await;
+                assert_eq!(matches!(handed, Err(Error::NotSummarised { .. })), failed, "{handed:?}");
+                assert_eq!(session.state().await.unwrap().agent.is_some(), !failed);
+            }
+            let last = model.requests().last().unwrap().request.clone();
+            seen.push(last.messages.iter().any(|message| message.text() == "one"));
+        }
+        assert!(!by_model || seen == [false, false], "{seen:?}");
+    }
+}

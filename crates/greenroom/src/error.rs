@@ -181,6 +181,14 @@ pub enum Error {
         /// The name that was asked for.
         name: String,
     },
+    /// The conversation was not handed on: the summary that the other agent was to see could not be made.
+    #[error("the conversation was not handed to {to:?}, since no summary of it could be made: {reason}")]
+    NotSummarised {
+        /// The agent that was to get it.
+        to: String,
+        /// Why there is no summary.
+        reason: String,
+    },
     /// An agent that was called as a tool has ended its work.
     #[error("the work in session {session} is over")]
     ChildEnded {
@@ -498,6 +506,7 @@ impl Error {
             | Self::TooDeep { .. }
             | Self::TooManySubAgents { .. }
             | Self::NoMember { .. }
+            | Self::NotSummarised { .. }
             | Self::ChildEnded { .. }
             | Self::Deadlock { .. }
             | Self::Output { .. }
@@ -537,6 +546,7 @@ impl Error {
             | Self::Deadlock { .. }
             | Self::Config(_) => true,
             Self::Model(_)
+            | Self::NotSummarised { .. }
             | Self::Aborted
             | Self::Withdrawn { .. }
             | Self::BranchSummary { .. }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use greenroom_kernel::Usage;
 use greenroom_kernel::entry::{
     ChildRecord, ChildStage, CompactionEnded, CompactionOutcome, CompactionStarted, Delivery, Entry, EntryId,
-    EntryKind, Metadata, RunOutcome, Spender, Spent,
+    EntryKind, Metadata, RunOutcome, Sees, Spender, Spent,
 };
 use greenroom_kernel::message::{Block, Message, ToolCall, ToolResult, blocks_text};
 use greenroom_kernel::path::{ActivePath, is_message, open_calls, project};
@@ -758,7 +758,16 @@ impl Draft {
                 ChildStage::Started => head.open_children.push(entry.id),
                 ChildStage::Ended { started, .. } => head.open_children.retain(|id| id != started),
             },
-            EntryKind::HandOff(hand_off) => head.agent = Some(hand_off.to.clone()),
+            EntryKind::HandOff(hand_off) => {
+                head.agent = Some(hand_off.to.clone());
+                match hand_off.sees {
+                    Sees::All => {}
+                    // It sees what the context holds now, and what comes.
+                    Sees::Summary | Sees::Last(_) => {
+                        head.hidden_before = head.hidden_before.max(head.active_from);
+                    }
+                }
+            }
             EntryKind::WholeResult { .. }
             | EntryKind::CallStarted { .. }
             | EntryKind::Shell(_)

@@ -1,7 +1,8 @@
 //! The tool `recall`: it reads an entry of the session's own log, from any place in it, so that what was left out of the
 //! context stays within reach.
 //!
-//! Invariants: it reads the session of the call and no other; one call gives a bounded part.
+//! Invariants: it reads the session of the call and no other, and nothing that is not for the agent that answers now; one
+//! call gives a bounded part.
 
 use std::sync::{Arc, Weak};
 
@@ -67,20 +68,26 @@ impl Tool for Recall {
             let Some(deps) = deps else { return ToolOutput::error("the runtime is shut down") };
             let (store, session, id) = (deps.store.clone(), context.session, EntryId(wanted.entry));
             let read = move || {
-                let entries = store.head(&session)?.map_or(0, |head| head.entries);
-                let found = if id.0 < entries { store.get(&session, &[id])?.pop() } else { None };
-                let before = id.0.checked_sub(1).map(EntryId).filter(|_| found.is_some());
+                let head = store.head(&session)?.unwrap_or_default();
+                let (entries, hidden_before) = (head.entries, head.hidden_before);
+                let is_there = id.0 < entries && id >= hidden_before;
+                let found = if is_there { store.get(&session, &[id])?.pop() } else { None };
+                let is_shown = |id: &EntryId| found.is_some() && *id >= hidden_before;
+                let before = id.0.checked_sub(1).map(EntryId).filter(is_shown);
                 let before = before
                     .map(|id| store.get(&session, &[id]))
                     .transpose()?
                     .and_then(|mut entries| entries.pop());
-                Ok((found.map(|found| whole_of(found, before)), entries))
+                Ok((found.map(|found| whole_of(found, before)), entries, hidden_before))
             };
             match blocking(&deps, read).await {
-                Ok((Some(entry), _)) => part(&entry, &wanted),
-                Ok((None, entries)) => ToolOutput::error(format!(
-                    "there is no entry {id}: this conversation has {entries} of them"
-                )),
+                Ok((Some(entry), ..)) => part(&entry, &wanted),
+                Ok((None, entries, hidden_before)) => ToolOutput::error(match hidden_before {
+                    EntryId(0) => format!("there is no entry {id}: this conversation has {entries} of them"),
+                    first => {
+                        format!("there is no entry {id} to read: they begin with {first}, before {entries}")
+                    }
+                }),
                 Err(error) => ToolOutput::error(format!("entry {id} could not be read: {error}")),
             }
         }

@@ -284,7 +284,8 @@ impl SessionHandle {
     /// and then the conversation stays where it is.
     ///
     /// # Errors
-    /// [`Error::NotIdle`]; [`Error::NoMember`] where the team has no such agent; [`Error::Aborted`]; [`Error::Store`].
+    /// [`Error::NotIdle`]; [`Error::NoMember`] where the team has no such agent; [`Error::NotSummarised`] where the summary
+    /// could not be made, so that the conversation stays where it is; [`Error::Aborted`]; [`Error::Store`].
     pub async fn hand_off(&self, to: impl Into<String>, sees: Sees) -> Result<()> {
         let to = to.into();
         if sees == Sees::Summary {
@@ -296,8 +297,19 @@ impl SessionHandle {
             let options =
                 CompactOptions { focus: Some(team::focus(&to)), force: true, ..CompactOptions::default() };
             let summarised = self.compact(options).await?;
-            if matches!(summarised.outcome, CompactionOutcome::Cancelled { .. }) {
-                return Err(Error::Aborted);
+            match summarised.outcome {
+                CompactionOutcome::Completed
+                | CompactionOutcome::Truncated { .. }
+                | CompactionOutcome::Pruned { .. }
+                | CompactionOutcome::Nothing { .. } => {}
+                CompactionOutcome::Cancelled { .. } => return Err(Error::Aborted),
+                // Without a summary the other one would see all of it.
+                outcome @ (CompactionOutcome::Failed { .. }
+                | CompactionOutcome::Superseded
+                | CompactionOutcome::Interrupted) => {
+                    let reason = outcome.reason().unwrap_or(outcome.as_str()).to_owned();
+                    return Err(Error::NotSummarised { to, reason });
+                }
             }
         }
         self.ask(|reply| SessionMessage::HandOff { to, sees, reply }).await

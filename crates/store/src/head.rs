@@ -64,6 +64,9 @@ pub struct Head {
     pub open_children: Vec<EntryId>,
     /// The name of the agent to which the conversation was handed last; `None` where it never was.
     pub agent: Option<String>,
+    /// The entries before this one are not for the agent that answers now, which took the conversation over with a part
+    /// of it.
+    pub hidden_before: EntryId,
     /// What the session is doing.
     pub state: SessionState,
     /// The first entry that was lost with a damaged disk. The session is then quarantined. Only the store sets and
@@ -100,6 +103,7 @@ impl Head {
             provider: self.provider.clone(),
             model: self.model.clone(),
             agent: self.agent.clone(),
+            hidden_before: self.hidden_before,
             ..Self::default()
         }
     }
@@ -136,6 +140,7 @@ impl Default for Head {
             parent_session: None,
             open_children: Vec::new(),
             agent: None,
+            hidden_before: EntryId(0),
             state: SessionState::Idle,
             lost_from: None,
         }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Access, Answer, Asked, Nothing, Operation, Performed};
+use super::{Answer, Asked, Nothing, Operation, Performed};
 
 /// The questions that wait for a person.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -42,7 +42,8 @@ impl Operation for ListQuestions {
     }
 }
 
-/// Answers a question, once. The run that waits goes on.
+/// Answers a question, once. The run that waits goes on: at once where the session is live, else when it is started. It is
+/// not started here, since its tools may be those of another program.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerQuestion {
@@ -68,8 +69,6 @@ pub struct Answered {
 
 impl Operation for AnswerQuestion {
     const METHOD: &'static str = "session/answer";
-    // The run that waits goes on with this client's agent.
-    const ACCESS: Access = Access::Opens;
     type Output = Answered;
     type Outcome = Nothing;
 
@@ -80,7 +79,7 @@ impl Operation for AnswerQuestion {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let mut answer = GivenAnswer::from(self.value);
         answer.by = self.by;
-        asked.session()?.answer(self.question_id, answer).await?;
+        asked.runtime.session(&self.session_id).await?.answer(self.question_id, answer).await?;
         Ok(Answer::Now(Answered { session_id: self.session_id, question_id: self.question_id }))
     }
 }

@@ -70,6 +70,7 @@ stored_struct!(V1: Head {
     open_children: Vec<EntryId>,
     agent: Option<String>,
     questions: Vec<EntryId>,
+    hidden_before: EntryId,
 });
 
 stored_enum!(V1: SessionState { 0 = Idle, 1 = Working, 2 = Failed { reason: String } });

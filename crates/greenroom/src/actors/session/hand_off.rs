@@ -12,6 +12,7 @@ use greenroom_kernel::entry::{Compaction, EntryKind, HandOff, RunOutcome, Sees, 
 use greenroom_kernel::message::Message;
 use greenroom_kernel::path::{ActivePath, is_message, open_calls};
 use greenroom_kernel::run::Boundary;
+use greenroom_kernel::settings::Occasion;
 use greenroom_kernel::{Entry, FileOps, Usage};
 
 use super::SessionState;
@@ -32,13 +33,16 @@ pub(super) struct PendingHandOff {
     sees: Sees,
     /// How much input joined at the boundary, for the agent that goes on where nothing comes of it.
     delivered: u32,
+    /// Where the log ended when the summary was asked for.
+    asked_at: u64,
 }
 
 impl SessionState {
     /// From outside, between runs.
     pub(super) async fn hand_off(&mut self, to: &str, sees: Sees) -> Result<()> {
         self.check_idle("hand it over")?;
-        self.record_hand_off(to, sees).await
+        // A summary was made before.
+        self.record_hand_off(to, sees, true).await
     }
 
     /// To whom these messages of the run hand the conversation: the first one counts.
@@ -58,9 +62,10 @@ impl SessionState {
         delivered: u32,
     ) -> bool {
         let is_between_steps = boundary != Boundary::None && open_calls(self.log.path()).is_empty();
+        let asked_at = self.log.head().entries;
         let Some(run) = self.open_run_mut() else { return false };
         if let Some((to, sees)) = handed {
-            run.hand_off_mut().get_or_insert(PendingHandOff { to, sees, delivered: 0 });
+            run.hand_off_mut().get_or_insert(PendingHandOff { to, sees, delivered: 0, asked_at });
         }
         let Some(pending) = run.hand_off_mut().as_mut().filter(|_| is_between_steps) else { return false };
         pending.delivered = delivered;
@@ -83,7 +88,8 @@ impl SessionState {
             let reason = format!("its agents handed the conversation on {HAND_OFFS_MAX} times");
             return self.end(stamp, Vec::new(), RunOutcome::Stopped { reason }, None).await;
         }
-        match self.record_hand_off(&pending.to, pending.sees).await {
+        let is_summarised = self.log.head().active_compaction.is_some_and(|id| id.0 >= pending.asked_at);
+        match self.record_hand_off(&pending.to, pending.sees, is_summarised).await {
             Ok(()) => self.go_on_with_other_agent(),
             Err(Error::Store(error)) => self.run_broken(&Error::Store(error)),
             Err(error) => {
@@ -95,7 +101,7 @@ impl SessionState {
     }
 
     /// Records a hand-off, and works with the other agent's definition from now on.
-    async fn record_hand_off(&mut self, to: &str, sees: Sees) -> Result<()> {
+    async fn record_hand_off(&mut self, to: &str, sees: Sees, is_summarised: bool) -> Result<()> {
         let agent = &self.definition.agent;
         let from = agent.member_name().unwrap_or_default().to_owned();
         // Who opened the session with another team meanwhile gets a member of that one.
@@ -104,8 +110,11 @@ impl SessionState {
             newest.or_else(|| agent.member(to)).ok_or_else(|| Error::NoMember { name: to.to_owned() })?;
         let new = Definition::resolve(&self.deps, Arc::new(member), self.log.pinned_tokens())?;
         let mut draft = self.log.draft(self.deps.now_ms());
-        if let Sees::Last(messages) = sees {
-            self.narrow(&mut draft, to, messages);
+        match sees {
+            Sees::Last(messages) => self.narrow(&mut draft, to, messages),
+            // Without a summary, what it would have stood for is not seen either.
+            Sees::Summary if !is_summarised => self.narrow(&mut draft, to, self.recent_messages()),
+            Sees::Summary | Sees::All => {}
         }
         let is_narrowed = !draft.entries.is_empty();
         draft.push(EntryKind::HandOff(HandOff { from, to: to.to_owned(), sees }));
@@ -121,6 +130,20 @@ impl SessionState {
         self.next_definition = None;
         self.take_definition(new);
         Ok(())
+    }
+
+    /// How many of the newest messages a summary would have left as they are.
+    fn recent_messages(&self) -> u32 {
+        let window = self.definition.window.tokens.unwrap_or(0);
+        let keep = self.definition.settings.keep_recent(window, Occasion::Manual);
+        let active = ActivePath::of(self.log.path());
+        let messages = active.entries().iter().rev().filter(|entry| is_message(&entry.kind));
+        let mut tokens = 0;
+        let kept = messages.take_while(|entry| {
+            tokens += entry.tokens;
+            tokens <= keep
+        });
+        u32::try_from(kept.count()).unwrap_or(u32::MAX)
     }
 
     /// Leaves the context with so many of the newest messages, and with the request in progress.
