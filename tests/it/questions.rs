@@ -134,7 +134,7 @@ async fn a_tool_asks_and_goes_on_with_the_answer() {
     let state = session.state().await.unwrap();
     assert_eq!((state.status, state.questions), (Status::Waiting, 1));
     let listed = runtime.questions().await.unwrap();
-    assert_eq!(listed, [question.clone()]);
+    assert_eq!(listed, std::slice::from_ref(&question));
     let sessions = runtime.sessions().with_questions().await.unwrap();
     assert_eq!(sessions.iter().map(|session| session.id.as_str()).collect::<Vec<_>>(), ["s"]);
 
