@@ -18,6 +18,7 @@ use crate::bus::Bus;
 use crate::children::ChildWork;
 use crate::error::Error;
 use crate::event::{Event, EventKind};
+use crate::log::Log;
 use crate::message::{SessionMail, SessionMessage};
 use crate::pairs::Pairs;
 use crate::spending::tree::{Account, Ledger};
@@ -263,6 +264,13 @@ impl SessionShared {
     /// The session falls asleep in the middle of a run.
     pub(crate) fn suspend(&self, run: Box<Suspended>) {
         *self.suspended() = Some(run);
+    }
+
+    /// Input was withdrawn from the log of a session that sleeps: who waits for it hears so.
+    pub(crate) fn tell_withdrawn(&self, log: &Log) {
+        if let Some(suspended) = self.suspended().as_mut() {
+            suspended.tell_withdrawn(&self.id, log);
+        }
     }
 
     /// The run that went on while the session slept.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use greenroom_kernel::question::{Answer, Asker, Question};
+use greenroom_kernel::question::{Answer, Asker, Question, QuestionKind};
 use serde_json::Value;
 
 use crate::Pauses;
@@ -114,6 +114,9 @@ impl Questions {
     /// Why there is none.
     pub async fn ask(&self, question: Question) -> Result<Answer, AskError> {
         question.check().map_err(AskError::Invalid)?;
+        if let QuestionKind::Form { schema } = &question.kind {
+            check_form(schema).map_err(AskError::Invalid)?;
+        }
         let sink = self.sink.as_ref().ok_or(AskError::Nobody)?;
         let ordinal = self.next.fetch_add(1, Ordering::Relaxed);
         let _pause = self.pauses.pause();
@@ -127,17 +130,47 @@ impl fmt::Debug for Questions {
     }
 }
 
+/// The name under which a form's schema is compiled. It leads nowhere.
+const FORM: &str = "form:///schema.json";
+
+/// Loads nothing: a form refers to what is in it.
+struct NoLoader;
+
+impl boon::UrlLoader for NoLoader {
+    fn load(&self, _url: &str) -> Result<Value, Box<dyn std::error::Error>> {
+        Err("a form's schema can refer only to what is in it".into())
+    }
+}
+
+fn compiled(schema: &Value) -> Result<(boon::Schemas, boon::SchemaIndex), String> {
+    if !schema.is_object() {
+        return Err("it must be an object".to_owned());
+    }
+    let mut schemas = boon::Schemas::new();
+    let mut compiler = boon::Compiler::new();
+    compiler.set_default_draft(boon::Draft::V2020_12);
+    compiler.use_loader(Box::new(NoLoader));
+    let broken = |error: boon::CompileError| error.to_string().replace(FORM, "");
+    compiler.add_resource(FORM, schema.clone()).map_err(broken)?;
+    let form = compiler.compile(FORM, &mut schemas).map_err(broken)?;
+    Ok((schemas, form))
+}
+
+/// Whether a form's schema can be asked with: it is a JSON schema that refers to nothing outside of it.
+///
+/// # Errors
+/// Why it cannot, in one line.
+pub(crate) fn check_form(schema: &Value) -> Result<(), String> {
+    compiled(schema).map(drop).map_err(|error| format!("the form's schema is broken: {error}"))
+}
+
 /// Whether a value fits a JSON schema.
 ///
 /// # Errors
 /// Why it does not, in one line for a person.
 pub fn fits(schema: &Value, value: &Value) -> Result<(), String> {
-    let mut schemas = boon::Schemas::new();
-    let mut compiler = boon::Compiler::new();
-    compiler.set_default_draft(boon::Draft::V2020_12);
-    let broken = |error: boon::CompileError| format!("the form's schema is broken: {error}");
-    compiler.add_resource("form.json", schema.clone()).map_err(broken)?;
-    let form = compiler.compile("form.json", &mut schemas).map_err(broken)?;
+    let (schemas, form) =
+        compiled(schema).map_err(|error| format!("the form's schema is broken: {error}"))?;
     schemas.validate(value, form).map_err(|error| {
         let mut causes = Vec::new();
         leaves(&error, &mut causes);

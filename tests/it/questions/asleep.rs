@@ -282,6 +282,24 @@ async fn the_limits_of_a_run_hold_over_sleep() {
     assert_eq!(runs.load(Ordering::Relaxed), 2);
 }
 
+/// Who waits for input of a session that sleeps hears at once that it was withdrawn.
+#[tokio::test(start_paused = true)]
+async fn who_waits_hears_that_the_inbox_of_a_sleeping_session_was_cleared() {
+    let (model, effects) = (cashier(), Effects::default());
+    let runtime = sleepy(&model).await;
+    let session = runtime.open("s", &agent(100_000).add_tool(refunds(&effects))).await.unwrap();
+    let first = started(&session, "refund it");
+    let question = asked(&session).await;
+    let queued = started(&session, "and then");
+    asleep(&session).await;
+    assert_eq!(session.clear_inbox().await.unwrap(), 1);
+    let heard = tokio::time::timeout(Duration::from_secs(1), queued).await.expect("it hears").unwrap();
+    assert!(matches!(heard, Err(Error::Withdrawn { .. })), "{heard:?}");
+    assert!(!session.is_live(), "nothing is woken for that");
+    session.answer(question.id, "yes").await.unwrap();
+    assert_eq!(first.await.unwrap().unwrap().text, "It says: refunded");
+}
+
 /// How a caller leaves a run, or takes it back.
 #[derive(Debug, Clone, Copy)]
 enum Leaves {

@@ -89,6 +89,13 @@ pub(crate) struct Suspended {
     attempts: u32,
 }
 
+impl Suspended {
+    /// Tells those whose input no longer waits in the log.
+    pub(crate) fn tell_withdrawn(&mut self, session: &str, log: &Log) {
+        tell_all(self.inbox.take_withdrawn(log), || Err(Error::Withdrawn { session: session.to_owned() }));
+    }
+}
+
 /// What the session owns.
 pub(crate) struct SessionState {
     deps: Arc<Deps>,

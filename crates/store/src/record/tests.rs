@@ -369,6 +369,7 @@ fn head() -> Head {
         questions: vec![EntryId(7)],
         parent_session: Some("s".to_owned()),
         open_children: vec![EntryId(3)],
+        hidden_before: EntryId(2),
         agent: Some("a".to_owned()),
         state: SessionState::Failed { reason: "why".to_owned() },
         lost_from: Some(EntryId(4)),

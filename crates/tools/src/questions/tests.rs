@@ -67,3 +67,26 @@ async fn a_test_of_a_tool_answers_its_questions() {
     assert_eq!(ToolContext::default().ask("Anybody?").await, Err(AskError::Nobody));
     assert!(matches!(context.ask(" ").await, Err(AskError::Invalid(_))));
 }
+
+/// A schema that nobody could meet, or that reaches beyond itself, is refused before anybody is asked.
+#[test]
+fn a_form_that_is_broken_or_reaches_out_is_refused() {
+    let dir = std::env::current_dir().unwrap_or_default();
+    let outside = format!("file://{}/Cargo.toml", dir.display());
+    for schema in [
+        json!({ "type": "nonsense" }),
+        json!(5),
+        json!(false),
+        json!({ "$ref": "#/nope" }),
+        json!({ "properties": { "a": { "$ref": outside } } }),
+        json!({ "$ref": "https://example.com/schema.json" }),
+        json!({ "properties": { "a": { "pattern": "(" } } }),
+    ] {
+        let refused = check_form(&schema).expect_err("it is broken");
+        let reaches_out = schema.to_string().contains("://");
+        assert_eq!(refused.contains("error loading"), reaches_out, "{schema}: {refused}");
+        assert!(!refused.contains("form:/"), "{schema}: {refused}");
+        assert!(fits(&schema, &json!({})).is_err(), "{schema}");
+    }
+    assert_eq!(check_form(&schemars::schema_for!(Booking).to_value()), Ok(()));
+}

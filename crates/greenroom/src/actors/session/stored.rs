@@ -85,6 +85,9 @@ pub(crate) async fn amend(deps: &Arc<Deps>, shared: &SessionShared, amendment: A
     let events: Vec<_> = events.map(Arc::new).collect();
     let batch = Batch { entries, head: draft.head, key: None };
     deps.store.append(&shared.id, batch).await?;
+    if withdrawn > 0 && shared.is_suspended() {
+        shared.tell_withdrawn(&read_log(deps, &shared.id).await?);
+    }
     // Where earlier events are due, the next opening broadcasts them all in order.
     if shared.start_broadcast(log.head().entries).is_none() {
         events.iter().for_each(|event| shared.publish_durable(&deps.bus, event));
