@@ -20,6 +20,7 @@ use crate::support::{agent, builder, drain, quiet_injected_panics, runtime, simu
 
 mod deaths;
 mod deletes;
+mod questions;
 mod seeds;
 
 /// A call of a sub-agent.

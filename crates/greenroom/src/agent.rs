@@ -21,6 +21,7 @@ use crate::hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
 use crate::hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
 use crate::hooks::{AgentHooks, hook};
 use crate::instructions::{Instructions, InstructionsContext};
+use crate::output::OutputForm;
 use crate::spending::microdollars;
 use crate::sub_agent::SubAgent;
 use crate::team::{HandOffTo, Members};
@@ -57,6 +58,8 @@ pub struct Agent {
     pub(crate) run_cost_limit: Option<u64>,
     pub(crate) tool_timeout: Option<Duration>,
     pub(crate) run_timeout: Option<Duration>,
+    /// The form of the answer that its caller waits for, where a run goes on after a restart.
+    pub(crate) awaited_form: Option<OutputForm>,
     /// What is wrong with the definition; told when a session is opened with it.
     pub(crate) problems: Vec<ConfigError>,
 }
@@ -96,6 +99,7 @@ impl Agent {
             run_cost_limit: None,
             tool_timeout: None,
             run_timeout: Some(Self::RUN_TIMEOUT),
+            awaited_form: None,
             problems: Vec::new(),
         }
     }

@@ -26,7 +26,9 @@ pub(crate) struct ChildWork {
     pub(crate) shared: Arc<SessionShared>,
     /// Aborts this work alone.
     pub(crate) cancel: CancellationToken,
-    is_over: AtomicBool,
+    /// Whether it waits for a person while its caller is gone: whoever takes the caller's place goes on with it.
+    is_left: AtomicBool,
+    over: CancellationToken,
 }
 
 impl ChildWork {
@@ -37,15 +39,41 @@ impl ChildWork {
         shared: Arc<SessionShared>,
         cancel: CancellationToken,
     ) -> Self {
-        Self { name, call_id, run, shared, cancel, is_over: AtomicBool::new(false) }
+        Self {
+            name,
+            call_id,
+            run,
+            shared,
+            cancel,
+            is_left: AtomicBool::new(false),
+            over: CancellationToken::new(),
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
+        self.over.is_cancelled()
+    }
+
+    /// Waits until nobody works on it here.
+    pub(crate) async fn over(&self) {
+        self.over.cancelled().await;
+    }
+
+    pub(crate) fn is_left(&self) -> bool {
+        self.is_left.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn leave(&self) {
+        self.is_left.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether its call has no end as long as a person is asked.
+    pub(crate) fn waits(&self) -> bool {
+        self.is_left() || !self.is_over() && self.shared.pauses().is_paused()
     }
 
     pub(crate) fn end(&self) {
-        self.is_over.store(true, Ordering::SeqCst);
+        self.over.cancel();
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Log {
     compaction: Option<CompactionStarted>,
     /// The agents that were called as tools and have not ended: their starts.
     children: Vec<(EntryId, ChildRecord)>,
+    /// The calls without a result whose agents wait for people.
+    waiting_below: Vec<String>,
     /// The compactions that the next reply tells.
     untold: UntoldCompactions,
 }
@@ -140,7 +142,7 @@ impl Log {
             untold.follow(&entry.kind);
             questions.follow(entry);
         }
-        Self { head, path, inbox, pinned, questions, compaction, children, untold }
+        Self { head, path, inbox, pinned, questions, compaction, children, waiting_below: Vec::new(), untold }
     }
 
     /// Whether the head and the entries that were read agree.
@@ -203,14 +205,30 @@ impl Log {
         &self.questions
     }
 
-    /// The calls without a result that have asked a person something, in their order: they outlive whoever works on them.
+    /// The calls without a result that have asked a person something, or whose agents have, in their order: they outlive
+    /// whoever works on them.
     pub(crate) fn asking_calls(&self) -> Vec<ToolCall> {
         if self.head.open_run.is_none() {
             return Vec::new();
         }
         let mut calls = open_calls(&self.path);
-        calls.retain(|call| self.questions.has_asked(&call.id));
+        calls.retain(|call| self.goes_on(&call.id));
         calls
+    }
+
+    /// Whether a call without a result outlives whoever works on it: it has asked a person, or its agent waits for one.
+    fn goes_on(&self, call_id: &str) -> bool {
+        self.questions.has_asked(call_id) || self.waits_below(call_id)
+    }
+
+    /// Whether the agent that works on this call waits for a person.
+    pub(crate) fn waits_below(&self, call_id: &str) -> bool {
+        self.waiting_below.iter().any(|call| call == call_id)
+    }
+
+    /// The agents that work on these calls wait for people.
+    pub(crate) fn set_waiting_below(&mut self, calls: Vec<String>) {
+        self.waiting_below = calls;
     }
 
     /// The newest answer of the model.
@@ -312,6 +330,11 @@ impl Log {
         assert_eq!(draft.head.entries, entries, "a draft is committed to the log that it was made of");
         for entry in &draft.entries {
             self.untold.follow(&entry.kind);
+            if let Some(message) = entry.kind.as_message()
+                && let Message::ToolResult(result) = &**message
+            {
+                self.waiting_below.retain(|call| *call != result.call_id);
+            }
             match &entry.kind {
                 EntryKind::Inbox { delivery, content, .. } => self.inbox.push_back(InboxItem {
                     id: entry.id,
@@ -405,10 +428,10 @@ impl Log {
         draft
     }
 
-    /// The calls without a result that have asked nobody anything.
+    /// The calls without a result that have asked nobody anything, nor have their agents.
     pub(crate) fn calls_that_asked_nothing(&self) -> Vec<ToolCall> {
         let mut calls = open_calls(&self.path);
-        calls.retain(|call| !self.questions.has_asked(&call.id));
+        calls.retain(|call| !self.goes_on(&call.id));
         calls
     }
 
@@ -509,6 +532,10 @@ impl Draft {
                 let end = self.questions.answer(question, answer, now_ms, fits);
                 let end = end.map_err(|error| AmendError::Answer(question, error))?;
                 self.end_question(question, end);
+                0
+            }
+            Amendment::WithdrawQuestions => {
+                self.withdraw_questions();
                 0
             }
             Amendment::Set(metadata) => {

@@ -125,6 +125,8 @@ pub(crate) enum Amendment {
     ClearInbox,
     /// Its title or its labels.
     Set(Metadata),
+    /// Nobody waits for its work any more: what it asks people is withdrawn.
+    WithdrawQuestions,
     /// A person answers one of its questions. Its run goes on when the session is opened.
     Answer { question: EntryId, answer: PersonsAnswer },
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::prompt::Reply;
+use crate::validate::{ProposedAnswer, Validators};
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,7 @@ mod tests;
 const VALUE: &str = "value";
 
 /// The form of a typed answer, for code that does not know the type.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct OutputForm {
     pub(crate) schema: Arc<OutputSchema>,
     /// Whether the value is wrapped in an object.
@@ -39,6 +40,17 @@ impl OutputForm {
             is_wrapped,
             read: |text, is_wrapped| read::<T>(text, is_wrapped).map(drop),
         }
+    }
+
+    /// Has answers that lack the form sent back.
+    pub(crate) fn demand(&self, validators: &mut Validators) {
+        let judge = self.clone();
+        validators.push(move |answer: ProposedAnswer| {
+            let wrong = judge
+                .check(&answer.text)
+                .map_err(|error| format!("it is not the {} that was asked for: {error}", judge.schema.name));
+            std::future::ready(wrong)
+        });
     }
 
     /// Whether an answer has the form.

@@ -417,13 +417,7 @@ impl RunRequest<AsText> {
 
     /// Asks for an answer of this form; it stays a text.
     pub(crate) fn with_form(mut self, form: &OutputForm) -> Self {
-        let judge = form.clone();
-        self.validators.push(move |answer: ProposedAnswer| {
-            let wrong = judge
-                .check(&answer.text)
-                .map_err(|error| format!("it is not the {} that was asked for: {error}", judge.schema.name));
-            std::future::ready(wrong)
-        });
+        form.demand(&mut self.validators);
         self.form = Some(form.clone());
         self
     }

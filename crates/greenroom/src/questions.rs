@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use greenroom_kernel::question::{Asker, Question};
 use greenroom_kernel::{EntryId, EntryKind, RunId};
+use greenroom_store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::deps::{Deps, blocking};
@@ -64,4 +65,48 @@ pub(crate) async fn of_session(deps: &Deps, session: &str) -> Result<Vec<Pending
         Ok(pending.filter(|pending| pending.expires_at_ms.is_none_or(|at_ms| at_ms > now_ms)).collect())
     };
     blocking(deps, read).await
+}
+
+/// How many questions are open in the sessions of the agents that work for this one, on all levels.
+pub(crate) async fn below(deps: &Deps, session: &str) -> Result<usize> {
+    let (store, session) = (deps.store.clone(), session.to_owned());
+    blocking(deps, move || {
+        let asking = asking_below(&store, &session)?;
+        Ok(asking.iter().map(|(_, questions)| questions).sum())
+    })
+    .await
+}
+
+/// The sessions of the agents that work for this one, on all levels, in which questions are open, and how many. Only heads
+/// and the starts of agents without an end are read. This blocks on the disk.
+fn asking_below(store: &Store, session: &str) -> Result<Vec<(String, usize)>, StoreError> {
+    let mut asking = asking_in_tree(store, session)?;
+    asking.retain(|(asking, _)| asking != session);
+    Ok(asking)
+}
+
+/// As [`asking_below`], with the session itself.
+pub(crate) fn asking_in_tree(store: &Store, session: &str) -> Result<Vec<(String, usize)>, StoreError> {
+    let mut sessions = vec![session.to_owned()];
+    let mut asking = Vec::new();
+    let mut next = 0;
+    while let Some(session) = sessions.get(next).cloned() {
+        next += 1;
+        let Some(head) = store.head(&session)? else { continue };
+        if !head.questions.is_empty() {
+            asking.push((session.clone(), head.questions.len()));
+        }
+        if head.open_children.is_empty() {
+            continue;
+        }
+        for entry in store.get(&session, &head.open_children)? {
+            // A damaged log must not make a circle.
+            if let EntryKind::Child(child) = entry.kind
+                && !sessions.contains(&child.session)
+            {
+                sessions.push(child.session);
+            }
+        }
+    }
+    Ok(asking)
 }

@@ -88,7 +88,7 @@ impl ResumeAll {
 
 async fn finish(runtime: &Runtime, session: &SessionHandle, agent: Arc<Agent>) -> Result<Reply> {
     // Nobody is waited for: a program that starts must not hang on a person.
-    let mut asked = runtime.subscribe(Filter::session(session.id()).kinds([EventType::QuestionAsked]));
+    let mut asked = runtime.subscribe(Filter::tree(session.id()).kinds([EventType::QuestionAsked]));
     open(runtime.deps(), Arc::from(session.id()), agent, None, OpenReason::Finish).await?;
     let waiting = || Err(Error::Waiting { session: session.id().to_owned() });
     if session.state().await?.status == Status::Waiting {

@@ -80,7 +80,7 @@ names! {
         Idle = "idle",
         /// It works on a run.
         Working = "working",
-        /// A call of its run waits for a person's answer.
+        /// A call of its run waits for a person's answer, or an agent that it called as a tool does.
         Waiting = "waiting",
         /// It compacts its context, for a run or between runs.
         Compacting = "compacting",
@@ -117,6 +117,10 @@ pub struct State {
     /// How many questions wait for a person's answer: [`SessionHandle::questions`] lists them.
     #[serde(default)]
     pub questions: usize,
+    /// How many questions wait in the sessions of agents that its run called as tools, on all levels:
+    /// [`Runtime::questions`](crate::Runtime::questions) lists them with those of all sessions.
+    #[serde(default)]
+    pub questions_below: usize,
     /// Whether the newest prompt has no complete answer: `resume` goes on with it.
     pub is_unanswered: bool,
     /// The first entry that the store has lost, where it is damaged: until that is accepted (`Store::accept_loss`), the
@@ -469,19 +473,26 @@ impl SessionHandle {
     /// [`Error::Deleted`], [`Error::Store`], [`Error::Config`] when its agent cannot work.
     pub async fn state(&self) -> Result<State> {
         self.check_deleted()?;
-        match self.look(SessionMessage::State).await {
-            Some(state) => Ok(state),
+        let mut state = match self.look(SessionMessage::State).await {
+            Some(state) => state,
             None => {
                 let agent = self.shared.agent();
                 let state = stored::state(&self.deps, Arc::clone(&self.shared.id), agent).await?;
                 // Its run goes on while it sleeps.
-                Ok(match (self.shared.is_suspended(), state.questions) {
+                match (self.shared.is_suspended(), state.questions) {
                     (false, _) => state,
                     (true, 0) => State { status: Status::Working, is_unanswered: false, ..state },
                     (true, _) => State { status: Status::Waiting, is_unanswered: false, ..state },
-                })
+                }
+            }
+        };
+        if state.status == Status::Working || state.status == Status::Waiting {
+            state.questions_below = questions::below(&self.deps, &self.shared.id).await?;
+            if state.questions_below > 0 {
+                state.status = Status::Waiting;
             }
         }
+        Ok(state)
     }
 
     /// What the model would be sent, the system prompt apart. Nothing is started by looking.
@@ -578,6 +589,11 @@ impl SessionHandle {
         let (reply, answer) = oneshot::channel();
         self.send(&actor, place, message(reply)).ok()?;
         answer.await.ok()
+    }
+
+    /// Withdraws what the session asks people.
+    pub(crate) async fn withdraw_questions(&self) -> Result<()> {
+        self.amend(Amendment::WithdrawQuestions).await.map(drop)
     }
 
     async fn amend(&self, amendment: Amendment) -> Result<usize> {

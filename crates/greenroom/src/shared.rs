@@ -6,8 +6,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use greenroom_kernel::RunId;
+use greenroom_kernel::entry::ChildRecord;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
+use greenroom_kernel::{EntryId, RunId};
+use greenroom_tools::Pauses;
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +48,8 @@ pub(crate) struct SessionShared {
     is_deleted: AtomicBool,
     context: Mutex<ContextUsage>,
     account: Mutex<Account>,
+    /// Whether a person is asked, in its run or below: then the limits of those who wait for it stand still.
+    pauses: Pauses,
     broadcast: Mutex<Broadcast>,
     /// Whether an actor had this shared before: then the events before its log's end were broadcast, or are due.
     was_opened: AtomicBool,
@@ -70,6 +74,8 @@ struct Children {
     works: Vec<Arc<ChildWork>>,
     /// The ids that were chosen for their sessions.
     ids: Vec<Arc<str>>,
+    /// Those that an earlier attempt at the run, or an earlier process, left waiting for a person: their starts.
+    left: Vec<(EntryId, ChildRecord)>,
     /// How many were called, those below included.
     count: u32,
 }
@@ -132,6 +138,7 @@ impl SessionShared {
                 Window { tokens: None, source: WindowSource::Unknown },
             )),
             account: Mutex::default(),
+            pauses: Pauses::default(),
             broadcast: Mutex::new(Broadcast { next: unpublished.unwrap_or(0), ..Broadcast::default() }),
             was_opened: AtomicBool::new(unpublished.is_some()),
             is_closing: AtomicBool::new(false),
@@ -164,6 +171,30 @@ impl SessionShared {
 
     pub(crate) fn add_child(&self, child: &Arc<ChildWork>) {
         self.children_slot().works.push(Arc::clone(child));
+    }
+
+    /// The calls whose agents wait for people, and which therefore outlive whoever works on them.
+    pub(crate) fn calls_that_wait(&self) -> Vec<String> {
+        let slot = self.children_slot();
+        slot.works.iter().filter(|child| child.waits()).map(|child| child.call_id.clone()).collect()
+    }
+
+    /// These agents were left, and wait for people.
+    pub(crate) fn set_left_children(&self, left: Vec<(EntryId, ChildRecord)>) {
+        self.children_slot().left = left;
+    }
+
+    /// The agent that was left with this call, for the one who goes on with the call; and the work on it here, if it was
+    /// left here.
+    pub(crate) fn take_left_child(
+        &self,
+        call_id: &str,
+    ) -> Option<(EntryId, ChildRecord, Option<Arc<ChildWork>>)> {
+        let mut slot = self.children_slot();
+        let place = slot.left.iter().position(|(_, child)| child.call_id == call_id)?;
+        let (started, child) = slot.left.remove(place);
+        let work = slot.works.iter().rev().find(|work| *work.shared.id == *child.session).map(Arc::clone);
+        Some((started, child, work))
     }
 
     /// Whether this agent still works on a call of this session.
@@ -200,6 +231,11 @@ impl SessionShared {
     /// What it costs and may cost. Several accounts are changed by the [`Ledger`] alone.
     pub(crate) fn account(&self) -> MutexGuard<'_, Account> {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Paused while a person is asked, by its run or by an agent that works for it.
+    pub(crate) fn pauses(&self) -> &Pauses {
+        &self.pauses
     }
 
     /// The session above all that it is a sub-agent of, or itself: the sessions of one family take turns with others as one.
@@ -322,6 +358,11 @@ impl SessionShared {
         if let Some(cancel) = &self.run().open {
             cancel.cancel();
         }
+    }
+
+    /// Whether the run in progress is cancelled.
+    pub(crate) fn is_run_cancelled(&self) -> bool {
+        self.run().open.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
 
     /// How many aborts found no run open so far.

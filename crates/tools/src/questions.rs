@@ -98,6 +98,12 @@ impl Questions {
         Self { asker: Asker::Hook, ..self.clone() }
     }
 
+    /// The same, with time limits that pause `outer` too while somebody is asked.
+    #[must_use]
+    pub fn pausing(self, outer: &Pauses) -> Self {
+        Self { pauses: Pauses::within(outer), ..self }
+    }
+
     /// What stands still while somebody is asked.
     pub fn pauses(&self) -> &Pauses {
         &self.pauses

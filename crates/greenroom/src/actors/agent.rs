@@ -209,7 +209,7 @@ impl AgentState {
     fn begin(&mut self, myself: &ActorRef<AgentMessage>, begin: BeginRun) {
         let stamp = begin.stamp;
         let over = CancellationToken::new();
-        let pauses = Pauses::default();
+        let pauses = Pauses::within(self.shared.pauses());
         let line = AgentLine::new(&self.deps, &self.shared, myself.clone());
         let watch = Watch {
             line: line.clone(),

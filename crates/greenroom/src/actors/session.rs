@@ -829,6 +829,7 @@ fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> Stat
         status: if log.asking_calls().is_empty() { Status::Idle } else { Status::Waiting },
         waiting: log.inbox().len(),
         questions: log.head().questions.len(),
+        questions_below: 0,
         is_unanswered: log.unanswered().is_some(),
         lost_from: log.head().lost_from,
     }

@@ -299,6 +299,7 @@ fn states_replies_options_and_summaries_read_back() {
         status: Status::Compacting,
         waiting: 0,
         questions: 1,
+        questions_below: 2,
         is_unanswered: true,
         lost_from: Some(EntryId(3)),
     });

@@ -62,6 +62,12 @@ impl Ledger {
         account.caller = Some((Arc::clone(caller), account.bill));
     }
 
+    /// An agent goes on with a call of `caller`, which has nothing of what it cost on its bill.
+    pub(crate) fn link_again(&self, shared: &SessionShared, caller: &Arc<SessionShared>) {
+        let _lock = self.lock();
+        shared.account().caller = Some((Arc::clone(caller), Bill::default()));
+    }
+
     /// The work on a call is over. Gives what it cost.
     pub(crate) fn unlink(&self, shared: &SessionShared) -> Bill {
         self.release(shared);

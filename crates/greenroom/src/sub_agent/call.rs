@@ -1,28 +1,33 @@
 //! One call of an agent by another: a session of its own, made for it, and a run in it.
 //!
-//! Invariants: the run is over before the call is, however that ends; the caller's log has its start before the session
+//! Invariants: the run is over before the call is, however that ends, unless the agent waits for a person and its caller
+//! goes away: then the call is left open, and whoever runs it again finds the agent where it was left; the caller's log has its start before the session
 //! says anything, and its end with what it cost; no session is deeper than the runtime allows, and no run starts more
 //! agents than its own allows, those below counted; a session that dies in the middle goes on, and when it was given up
 //! the call says so.
 
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_kernel::entry::{ChildRecord, ChildStage, EntryId, RunOutcome};
 use greenroom_kernel::{Failure, FailureClass, Message};
-use greenroom_tools::{ToolContext, ToolOutput};
+use greenroom_tools::{Pauses, ToolContext, ToolOutput};
 use ractor::ActorRef;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::SubAgent;
 use super::id::session_id;
+use crate::agent::Agent;
 use crate::children::ChildWork;
 use crate::deps::{Deps, blocking};
 use crate::error::{Error, Result};
 use crate::message::{Bill, OpenReason, SessionMail, SessionMessage, SupervisorMessage};
-use crate::prompt::RunRequest;
+use crate::prompt::{Reply, RunRequest};
 use crate::session::{SessionHandle, open};
 use crate::shared::SessionShared;
+use crate::waits::Chain;
 
 /// How often the run of one call is resumed after its session died. One that dies often within a minute is given up
 /// before.
@@ -43,7 +48,11 @@ pub(super) async fn work(
     let ended = match Call::begin(deps, definition, context).await {
         Ok(mut call) => {
             let ended = call.run(definition, task).await;
+            if let Err(Error::Waiting { .. }) = &ended {
+                call.child.leave();
+            }
             call.outcome = outcome(&ended);
+            call.is_over = true;
             ended
         }
         Err(error) => Err(error),
@@ -51,12 +60,14 @@ pub(super) async fn work(
     match ended {
         Ok(text) => ToolOutput::text(text),
         Err(Error::Aborted) => ToolOutput::interrupted("the agent was cancelled"),
+        Err(Error::Waiting { .. }) => ToolOutput::interrupted("the agent waits for a person"),
         Err(Error::Closed) => ToolOutput::interrupted("the runtime is shut down"),
         Err(error) => ToolOutput::error(format!("the agent failed: {error}")),
     }
 }
 
-/// A call that has begun. Its end is recorded when this is dropped, however the call ends.
+/// A call that has begun. Its end is recorded when this is dropped, however the call ends: unless it is left, since the
+/// agent waits for a person and its caller's run goes on later.
 struct Call {
     deps: Arc<Deps>,
     caller: Arc<SessionShared>,
@@ -65,24 +76,41 @@ struct Call {
     child: Arc<ChildWork>,
     /// The entry of its start.
     started: Option<EntryId>,
+    /// Whether the agent was left by an earlier attempt, or an earlier process.
+    is_taken_up: bool,
+    /// Cancelled when the call is to end.
+    cancel: CancellationToken,
+    /// Cancels the agent's run.
+    stop: CancellationToken,
+    /// What the time limits of the call stand still for.
+    pauses: Pauses,
+    is_over: bool,
     /// How it ended; aborted while it has not.
     outcome: RunOutcome,
 }
 
 impl Call {
-    /// Opens a session for the call, and has its start recorded.
+    /// Opens a session for the call, and has its start recorded; or the session in which an agent was left with this call.
     async fn begin(deps: &Arc<Deps>, definition: &SubAgent, context: &ToolContext) -> Result<Self> {
         let caller = find(deps, context.session.as_str().into()).await?.ok_or(Error::Aborted)?;
-        let depth_max = deps.sub_agent_depth_max;
-        if caller.ancestors().len() >= depth_max {
-            return Err(Error::TooDeep { depth_max });
-        }
-        caller.count_child(&deps.ledger)?;
-        let id = new_session_id(deps, &caller, &context.call_id).await?;
+        let left = left_child(&caller, &context.call_id).await;
+        let id = match &left {
+            Some((_, record)) => Arc::from(record.session.as_str()),
+            None => {
+                let depth_max = deps.sub_agent_depth_max;
+                if caller.ancestors().len() >= depth_max {
+                    return Err(Error::TooDeep { depth_max });
+                }
+                caller.count_child(&deps.ledger)?;
+                new_session_id(deps, &caller, &context.call_id).await?
+            }
+        };
         let parent = Some(Arc::clone(&caller.id));
-        let agent = Arc::clone(&definition.agent);
-        let shared = open(deps, id, agent, parent, OpenReason::Open).await?;
-        deps.ledger.link(&shared, &caller);
+        let shared = open(deps, id, awaited(definition), parent, OpenReason::Open).await?;
+        match &left {
+            Some(_) => deps.ledger.link_again(&shared, &caller),
+            None => deps.ledger.link(&shared, &caller),
+        }
         let child = Arc::new(ChildWork::new(
             definition.name.clone(),
             context.call_id.clone(),
@@ -91,28 +119,56 @@ impl Call {
             context.cancel.child_token(),
         ));
         caller.add_child(&child);
-        let aborted = RunOutcome::Aborted;
         let actor = caller.actor();
-        let mut call = Self { deps: Arc::clone(deps), caller, actor, child, started: None, outcome: aborted };
-        let record = ChildRecord {
-            call_id: call.child.call_id.clone(),
-            name: call.child.name.clone(),
-            session: call.child.shared.id.to_string(),
-            stage: ChildStage::Started,
+        let mut call = Self {
+            deps: Arc::clone(deps),
+            caller,
+            actor,
+            child,
+            started: left.as_ref().map(|(started, _)| *started),
+            is_taken_up: left.is_some(),
+            cancel: context.cancel.clone(),
+            stop: CancellationToken::new(),
+            pauses: context.questions.pauses().clone(),
+            is_over: false,
+            outcome: RunOutcome::Aborted,
         };
-        let caller = SessionHandle::new(Arc::clone(&call.caller), Arc::clone(deps));
-        call.started = Some(caller.ask(|reply| SessionMessage::ChildStarted { record, reply }).await?);
+        if call.started.is_none() {
+            let record = ChildRecord {
+                call_id: call.child.call_id.clone(),
+                name: call.child.name.clone(),
+                session: call.child.shared.id.to_string(),
+                stage: ChildStage::Started,
+            };
+            let caller = SessionHandle::new(Arc::clone(&call.caller), Arc::clone(deps));
+            call.started = Some(caller.ask(|reply| SessionMessage::ChildStarted { record, reply }).await?);
+        }
         Ok(call)
     }
 
-    /// Lets the agent work. A session that dies is resumed.
+    /// Lets the agent work. While it asks a person, the time limits of the call stand still.
     async fn run(&self, definition: &SubAgent, task: String) -> Result<String> {
+        tokio::select! {
+            biased;
+            ended = self.attempts(definition, task) => ended,
+            never = self.child.shared.pauses().pause_with(&self.pauses) => match never {},
+        }
+    }
+
+    /// Lets the agent work. A session that dies is resumed, and one that is closed while it waits for a person is opened.
+    async fn attempts(&self, definition: &SubAgent, task: String) -> Result<String> {
         let session = SessionHandle::new(Arc::clone(&self.child.shared), Arc::clone(&self.deps));
-        let mut request = session.prompt(task.clone());
+        let mut begins = !self.is_taken_up;
+        let mut was_closed = false;
         for attempt in 0..=RESUMES_MAX {
-            let ended = self.ask(definition, request).await;
+            let ended = match begins {
+                true => self.ask(definition, session.prompt(task.clone())).await,
+                false => self.go_on(definition, &session).await,
+            };
             match ended {
+                Err(Error::Waiting { .. }) if !self.cancel.is_cancelled() => was_closed = true,
                 Err(Error::Interrupted { .. }) if !self.child.cancel.is_cancelled() => {}
+                Err(Error::Closed) if was_closed => return Err(waiting(&session)),
                 // It died after its answer was recorded, before it could say so.
                 Err(Error::NothingToResume { .. }) => return last_answer(&session, definition).await,
                 ended => return ended,
@@ -120,26 +176,73 @@ impl Call {
             // That it died may not have been heard everywhere.
             tokio::select! {
                 biased;
-                () = self.child.cancel.cancelled() => return Err(Error::Aborted),
+                () = self.child.cancel.cancelled() => {
+                    return Err(if was_closed { waiting(&session) } else { Error::Aborted });
+                }
                 () = tokio::time::sleep(AGAIN_AFTER * 2_u32.pow(attempt)) => {}
             }
             // It may have died before it took the task on.
-            let has_task = !session.context().await?.is_empty();
-            request = if has_task { session.resume() } else { session.prompt(task.clone()) };
+            begins = session.context().await?.is_empty();
         }
         Err(Error::Interrupted { session: session.id().to_owned() })
     }
 
-    async fn ask(&self, definition: &SubAgent, request: RunRequest) -> Result<String> {
-        // A cancelled run ends in order, and the call ends after it.
-        let request = request.until(self.child.cancel.clone());
-        match &definition.output {
-            None => Ok(request.await?.text),
-            Some(form) => {
-                let reply = form.checked(request.with_form(form).await)?;
-                Ok(form.value(reply.text)?.to_string())
-            }
+    /// The agent goes on with what it was at: a run that waits goes on by itself.
+    async fn go_on(&self, definition: &SubAgent, session: &SessionHandle) -> Result<String> {
+        match self.ask(definition, session.resume()).await {
+            Err(Error::NotIdle { .. }) => {}
+            ended => return ended,
         }
+        let (session, stop) = (session.clone(), self.stop.clone());
+        let joined = async move {
+            let mut reply = std::pin::pin!(session.ask(SessionMessage::Finish));
+            tokio::select! {
+                biased;
+                reply = &mut reply => return reply,
+                () = stop.cancelled() => session.abort(),
+            }
+            reply.await
+        };
+        answer(definition, self.until_stopped(joined).await)
+    }
+
+    async fn ask(&self, definition: &SubAgent, request: RunRequest) -> Result<String> {
+        // Its session cancels what it is given when it is closed.
+        let request = request.until(self.stop.child_token());
+        let request = match &definition.output {
+            None => request,
+            Some(form) => request.with_form(form),
+        };
+        answer(definition, self.until_stopped(request.into_future()).await)
+    }
+
+    /// The agent's run, until it has ended. A call that is cancelled ends after its run, which ends in order; unless the
+    /// agent is left.
+    async fn until_stopped(
+        &self,
+        run: impl Future<Output = Result<Reply>> + Send + 'static,
+    ) -> Result<Reply> {
+        // It must not end with this call, which may be left.
+        let mut run = tokio::spawn(Chain::current().scope(run));
+        let ended = tokio::select! {
+            biased;
+            ended = &mut run => ended,
+            () = self.child.cancel.cancelled() => {
+                if self.is_to_be_left() {
+                    return Err(Error::Waiting { session: self.child.shared.id.to_string() });
+                }
+                self.stop.cancel();
+                run.await
+            }
+        };
+        ended.unwrap_or_else(|_| Err(Error::Interrupted { session: self.child.shared.id.to_string() }))
+    }
+
+    /// Whether the agent waits for a person while its caller goes away, and its caller's run is not aborted.
+    fn is_to_be_left(&self) -> bool {
+        let is_gone =
+            self.cancel.is_cancelled() && (self.caller.is_closing() || !self.caller.is_run_cancelled());
+        is_gone && self.child.shared.pauses().is_paused()
     }
 }
 
@@ -147,6 +250,19 @@ impl Drop for Call {
     fn drop(&mut self) {
         // It is told before it counts as over: whoever looks in between sees that it still works.
         let spent = self.deps.ledger.unlink(&self.child.shared);
+        if self.child.is_left() || !self.is_over && self.is_to_be_left() {
+            self.child.leave();
+            if self.caller.is_closing()
+                && let Some(supervisor) = self.deps.supervisor.get()
+            {
+                let (done, _) = oneshot::channel();
+                let _ =
+                    supervisor.cast(SupervisorMessage::Close { id: Arc::clone(&self.child.shared.id), done });
+            }
+            self.child.end();
+            return;
+        }
+        self.stop.cancel();
         if let Some(started) = self.started {
             self.tell_end(started, spent);
         }
@@ -186,6 +302,39 @@ fn outcome(ended: &Result<String>) -> RunOutcome {
         Err(Error::Stopped { reason }) => RunOutcome::Stopped { reason: reason.clone() },
         Err(error) => RunOutcome::Failed(Failure::new(FailureClass::Other, error.to_string())),
     }
+}
+
+/// The agent's answer, as the caller's model reads it.
+fn answer(definition: &SubAgent, ended: Result<Reply>) -> Result<String> {
+    match &definition.output {
+        None => Ok(ended?.text),
+        Some(form) => Ok(form.value(form.checked(ended)?.text)?.to_string()),
+    }
+}
+
+fn waiting(session: &SessionHandle) -> Error {
+    Error::Waiting { session: session.id().to_owned() }
+}
+
+/// The agent as it works on a call: it knows what form its answer is to have, also after a restart.
+fn awaited(definition: &SubAgent) -> Arc<Agent> {
+    match &definition.output {
+        None => Arc::clone(&definition.agent),
+        Some(form) => Arc::new(Agent { awaited_form: Some(form.clone()), ..Agent::clone(&definition.agent) }),
+    }
+}
+
+/// The agent that was left with this call while it waited for a person, once nobody works on it any more.
+async fn left_child(caller: &SessionShared, call_id: &str) -> Option<(EntryId, ChildRecord)> {
+    let (started, child, work) = caller.take_left_child(call_id)?;
+    if let Some(work) = work {
+        work.over().await;
+        if !work.is_left() {
+            // It has ended meanwhile.
+            return None;
+        }
+    }
+    Some((started, child))
 }
 
 async fn last_answer(session: &SessionHandle, definition: &SubAgent) -> Result<String> {

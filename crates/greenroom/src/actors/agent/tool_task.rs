@@ -201,12 +201,12 @@ impl ToolTask {
             call_id: call.id.clone(),
             tool: call.name.clone(),
             run_cancel: self.run_cancel.clone(),
-            pauses: self.pauses.clone(),
         };
         let asking = Arc::new(asking);
         Questions::new(move |asker, ordinal, question| {
             Arc::clone(&asking).ask(asker, ordinal, question).boxed()
         })
+        .pausing(&self.pauses)
     }
 
     async fn run_one(&self, call: &ToolCall, questions: Questions) -> ToolResult {
@@ -256,7 +256,6 @@ struct Asking {
     call_id: String,
     tool: String,
     run_cancel: CancellationToken,
-    pauses: Pauses,
 }
 
 impl Asking {
@@ -266,7 +265,6 @@ impl Asking {
         ordinal: u32,
         question: Question,
     ) -> Result<Answer, AskError> {
-        let _pause = self.pauses.pause();
         let request = |reply| {
             SessionMessage::Ask(Box::new(AskRequest {
                 stamp: self.stamp,

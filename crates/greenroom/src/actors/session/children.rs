@@ -3,6 +3,8 @@
 //! Invariants: each start that is recorded has one end, with what the agent spent; what nobody works on any more is ended
 //! as its own log says, as soon as nothing else is under way.
 
+use std::sync::Arc;
+
 use greenroom_kernel::entry::{ChildRecord, EntryId, EntryKind, RunOutcome};
 
 use greenroom_store::{Head, Store};
@@ -11,6 +13,9 @@ use super::SessionState;
 use crate::deps::blocking;
 use crate::error::{Error, Result};
 use crate::message::{Bill, ReplyTo};
+use crate::questions;
+use crate::session::SessionHandle;
+use crate::shared::SessionShared;
 
 /// Within how many of a session's newest entries its last run has its end.
 const LAST_ENTRIES: u64 = 8;
@@ -42,13 +47,16 @@ impl SessionState {
 
     /// Ends what a crash left: agents whose start is recorded, and that nobody waits for any more.
     pub(super) async fn close_children(&mut self) {
-        let is_left = |child: &&(EntryId, ChildRecord)| !self.shared.has_child_at_work(&child.1.session);
+        let is_left = |(_, child): &&(EntryId, ChildRecord)| {
+            !self.shared.has_child_at_work(&child.session) && !self.log.waits_below(&child.call_id)
+        };
         let left: Vec<(EntryId, ChildRecord)> = self.log.children().iter().filter(is_left).cloned().collect();
         if left.is_empty() || !self.is_idle() {
             return;
         }
         let mut draft = self.log.draft(self.deps.now_ms());
         for (started, child) in left {
+            self.withdraw_questions_of(&child.session);
             match self.read_child(child.session.clone()).await {
                 Ok((outcome, spent)) => draft.end_child(started, &child, outcome, spent),
                 // It is tried again after the next message.
@@ -61,6 +69,34 @@ impl SessionState {
         if let Err(error) = self.append(draft, None).await {
             self.warn(format!("the end of an agent that was called could not be recorded: {error}"));
         }
+    }
+
+    /// Withdraws what an agent that nobody waits for has asked people, and what those below it have.
+    fn withdraw_questions_of(&self, session: &str) {
+        let (deps, session) = (Arc::clone(&self.deps), session.to_owned());
+        tokio::spawn(async move {
+            let store = deps.store.clone();
+            let asking = blocking(&deps, move || Ok(questions::asking_in_tree(&store, &session)?)).await;
+            for (session, _) in asking.unwrap_or_default() {
+                let parent = None;
+                let shared = SessionShared::new(session.into(), parent, None, None);
+                let handle = SessionHandle::new(Arc::new(shared), Arc::clone(&deps));
+                if let Err(error) = handle.withdraw_questions().await {
+                    tracing::warn!(session = handle.id(), "what it asked could not be withdrawn: {error}");
+                }
+            }
+        });
+    }
+
+    /// The agents that wait for people, and that whoever goes on with their calls takes up.
+    pub(super) fn left_children(&self) -> Vec<(EntryId, ChildRecord)> {
+        let waits = |(_, child): &&(EntryId, ChildRecord)| self.log.waits_below(&child.call_id);
+        self.log.children().iter().filter(waits).cloned().collect()
+    }
+
+    /// Takes note of the calls whose agents wait for people.
+    pub(super) fn note_waiting_children(&mut self) {
+        self.log.set_waiting_below(self.shared.calls_that_wait());
     }
 
     /// How an agent's session ended, by its own log, and what it spent. One that was deleted spent nothing that is known.

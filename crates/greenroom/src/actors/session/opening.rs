@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use greenroom_kernel::{Entry, EntryId, RunId};
+use greenroom_store::Store;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
 use super::definition::{Definition, SessionLimits};
@@ -27,6 +28,9 @@ use crate::shared::SessionShared;
 use crate::sub_agent;
 use crate::team;
 use crate::trace;
+
+/// A damaged log must not make a circle of sessions.
+const DEPTH_MAX: usize = 64;
 
 impl SessionState {
     /// Reads the log and starts the children.
@@ -182,18 +186,33 @@ pub(super) fn session_limits(log: &Log, is_sub_agent: bool) -> SessionLimits {
 
 pub(super) async fn read_log(deps: &Deps, id: &Arc<str>) -> Result<Log> {
     let (store, id) = (deps.store.clone(), Arc::clone(id));
-    let read = move || -> Result<Log> {
-        let Some(head) = store.head(&id)? else { return Ok(Log::default()) };
-        let entries = shared(store.load(&id, head.active_from)?);
-        let mut others: Vec<EntryId> =
-            head.inbox.iter().chain(&head.pins).chain(&head.open_children).copied().collect();
-        others.extend(head.active_compaction);
-        others.extend(head.open_compaction);
-        others.retain(|entry| *entry < head.active_from);
-        let extra = shared(store.get(&id, &others)?);
-        Ok(Log::open(head, &entries, &extra))
-    };
-    blocking(deps, read).await
+    blocking(deps, move || read(&store, &id, 0)).await
+}
+
+/// Reads a log, and those of the agents that work for it, of which there are `depth` levels above: a call whose agent waits
+/// for a person outlives whoever works on it. This blocks on the disk.
+fn read(store: &Store, id: &str, depth: usize) -> Result<Log> {
+    let Some(head) = store.head(id)? else { return Ok(Log::default()) };
+    let entries = shared(store.load(id, head.active_from)?);
+    let mut others: Vec<EntryId> =
+        head.inbox.iter().chain(&head.pins).chain(&head.open_children).copied().collect();
+    others.extend(head.active_compaction);
+    others.extend(head.open_compaction);
+    others.retain(|entry| *entry < head.active_from);
+    let extra = shared(store.get(id, &others)?);
+    let has_run = head.open_run.is_some();
+    let mut log = Log::open(head, &entries, &extra);
+    if has_run && depth < DEPTH_MAX {
+        // One whose log cannot be read cannot go on.
+        let waits = |session: &str| {
+            read(store, session, depth + 1)
+                .is_ok_and(|log| log.check().is_ok() && !log.asking_calls().is_empty())
+        };
+        let waiting = log.children().iter().filter(|(_, child)| waits(&child.session));
+        let waiting = waiting.map(|(_, child)| child.call_id.clone()).collect();
+        log.set_waiting_below(waiting);
+    }
+    Ok(log)
 }
 
 pub(super) fn shared(entries: Vec<Entry>) -> Vec<Arc<Entry>> {

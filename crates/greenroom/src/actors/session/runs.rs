@@ -482,8 +482,11 @@ impl SessionState {
     /// The calls that go on where a run is taken up again. Before a run begins, all calls have results.
     fn pending_calls(&self) -> Vec<PendingCall> {
         let questions = self.log.questions();
-        let pending =
-            |call: ToolCall| PendingCall { may_have_begun: questions.may_have_begun(&call.id), call };
+        let pending = |call: ToolCall| {
+            // A sub-agent is found where it was left.
+            let may_have_begun = questions.may_have_begun(&call.id) && !self.log.waits_below(&call.id);
+            PendingCall { may_have_begun, call }
+        };
         self.log.asking_calls().into_iter().map(pending).collect()
     }
 
@@ -495,6 +498,7 @@ impl SessionState {
         }
         // A run that was about to sleep goes on like one that was not.
         self.suspended = None;
+        self.note_waiting_children();
         if !self.close_calls(self.log.calls_that_asked_nothing()).await {
             return;
         }
@@ -507,6 +511,7 @@ impl SessionState {
             // That they changed was said.
             run.instructions.changed = None;
         }
+        self.shared.set_left_children(self.left_children());
         self.tell_agent_to_begin();
     }
 
@@ -658,14 +663,16 @@ impl SessionState {
 
     /// What is recorded of these messages. Where the session is closed, a call that waits for a person has no result: it
     /// goes on when the session is opened again.
-    fn without_waiting(&self, mut messages: Vec<Message>) -> Vec<Message> {
+    fn without_waiting(&mut self, mut messages: Vec<Message>) -> Vec<Message> {
         if !self.run.as_ref().is_some_and(|run| run.is_interrupted) {
             return messages;
         }
+        self.note_waiting_children();
         let questions = self.log.questions();
         let goes_on = |result: &ToolResult| {
             let is_waiting = questions.of_call(&result.call_id).any(|known| known.end.is_none());
-            is_waiting || result.status == ToolStatus::Interrupted && questions.has_asked(&result.call_id)
+            let has_asked = questions.has_asked(&result.call_id) || self.log.waits_below(&result.call_id);
+            is_waiting || result.status == ToolStatus::Interrupted && has_asked
         };
         messages.retain(|message| !matches!(message, Message::ToolResult(result) if goes_on(result)));
         messages
@@ -682,12 +689,19 @@ impl SessionState {
         if !draft.entries.is_empty() {
             self.append(draft, None).await?;
         }
-        let options = PromptOptions { early_aborts: self.shared.early_aborts(), ..PromptOptions::default() };
+        self.close_children().await;
+        let mut options =
+            PromptOptions { early_aborts: self.shared.early_aborts(), ..PromptOptions::default() };
+        if let Some(form) = self.shared.agent().and_then(|agent| agent.awaited_form.clone()) {
+            form.demand(&mut options.validators);
+            options.schema = Some(form.schema);
+        }
         self.start_run(run, options, Waiting::default(), instructions);
         if let Some(open) = &mut self.run {
             let of_run = self.log.path().iter().filter(|entry| entry.id > run);
             of_run.filter_map(|entry| entry.kind.as_message()).for_each(|message| open.told.note(message));
         }
+        self.shared.set_left_children(self.left_children());
         self.tell_agent_to_begin();
         Ok(true)
     }
