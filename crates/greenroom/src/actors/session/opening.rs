@@ -96,6 +96,7 @@ impl SessionState {
             model_warnings,
             is_stopping: false,
             finishes,
+            finished: None,
             suspended: None,
         };
         Ok(match suspended {
