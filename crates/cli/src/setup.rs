@@ -523,7 +523,7 @@ impl Setup {
         if list_stored(self.runtime.store(), id, moment::now_ms())?.is_empty() {
             return Ok(());
         }
-        self.runtime.shutdown().await?;
+        self.runtime.clone().shutdown().await?;
         Err(greenroom::Error::Waiting { session: id.to_owned() }.into())
     }
 

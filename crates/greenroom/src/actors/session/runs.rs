@@ -659,9 +659,13 @@ impl SessionState {
         let Some(run) = self.run.take() else { return };
         self.shared.end_run();
         self.deps.ledger.release(&self.shared);
-        let session = self.shared.id.to_string();
+        let shared = &self.shared;
         tell_all(run.reply.into_iter().chain(run.joined).collect(), || {
-            Err(Error::Waiting { session: session.clone() })
+            let session = shared.id.to_string();
+            Err(match shared.is_being_deleted() {
+                true => Error::Deleted { session },
+                false => Error::Waiting { session },
+            })
         });
     }
 
@@ -762,6 +766,9 @@ impl SessionState {
                 Some(reason) => Error::Rejected { reason, text: std::mem::take(&mut run.told.text) },
                 None => Error::Stopped { reason: reason.clone() },
             }),
+            RunOutcome::Interrupted if self.shared.is_being_deleted() => {
+                Err(Error::Deleted { session: self.shared.id.to_string() })
+            }
             RunOutcome::Interrupted => Err(Error::Interrupted { session: self.shared.id.to_string() }),
         };
         let to: Vec<_> = run.reply.take().into_iter().chain(run.joined).collect();
