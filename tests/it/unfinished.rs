@@ -258,37 +258,6 @@ async fn what_was_closed_within_a_tool_call_is_resumed_with_its_reply() {
     assert_eq!(cases, 4);
 }
 
-#[tokio::test(start_paused = true)]
-async fn whoever_waits_for_a_run_of_a_session_that_is_deleted_is_told_so() {
-    let mut cases = 0;
-    for (asks, is_asleep) in [(false, false), (false, true), (true, false), (true, true)] {
-        let model =
-            simulator(Function(|_: &SeenRequest, _| Said::call("slow", &serde_json::json!({}))), WINDOW);
-        let slow = move |_: Slow, cx: ToolContext| async move {
-            match asks {
-                true => Ok(cx.ask("Go on?").await?.to_string()),
-                false => Ok(std::future::pending::<String>().await),
-            }
-        };
-        let runtime = runtime(&model).await;
-        let agent = agent(WINDOW).run_timeout(None).add_tool(tool("slow", slow));
-        let session = runtime.open("one", &agent).await.unwrap();
-        let run = session.prompt("go").start().await.unwrap();
-        let queued = session.prompt("and then").start().await.unwrap();
-        tokio::time::sleep(Duration::from_secs(if is_asleep { 3_600 } else { 1 })).await;
-        assert_eq!(session.is_live(), !is_asleep, "asks {asks}");
-        runtime.delete("one").await.unwrap();
-        for reply in [run.reply().await, queued.reply().await] {
-            assert!(
-                matches!(&reply, Err(Error::Deleted { session }) if session == "one"),
-                "asks {asks}, asleep {is_asleep}: {reply:?}"
-            );
-        }
-        cases += 1;
-    }
-    assert_eq!(cases, 4);
-}
-
 /// Where the child of [`two_hundred_sessions_are_killed_and_all_answered_once`] works; only set for the child.
 const DIR: &str = "GREENROOM_RESUME_DIR";
 const SESSIONS: usize = 200;

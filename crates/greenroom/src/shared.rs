@@ -43,8 +43,6 @@ pub(crate) struct SessionShared {
     /// The run that goes on while the session sleeps.
     suspended: Mutex<Option<Box<Suspended>>>,
     /// Whether the session was deleted. Another one of the same id has another shared.
-    /// Somebody deletes it.
-    is_being_deleted: AtomicBool,
     is_deleted: AtomicBool,
     context: Mutex<ContextUsage>,
     account: Mutex<Account>,
@@ -128,7 +126,6 @@ impl SessionShared {
             agent: Mutex::new(agent),
             run: Mutex::default(),
             suspended: Mutex::default(),
-            is_being_deleted: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
             context: Mutex::new(ContextUsage::new(
                 Measured::default(),
@@ -249,14 +246,6 @@ impl SessionShared {
 
     pub(crate) fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn set_being_deleted(&self, is_being_deleted: bool) {
-        self.is_being_deleted.store(is_being_deleted, Ordering::SeqCst);
-    }
-
-    pub(crate) fn is_being_deleted(&self) -> bool {
-        self.is_being_deleted.load(Ordering::SeqCst)
     }
 
     pub(crate) fn mark_deleted(&self) {

@@ -579,7 +579,6 @@ impl SupervisorState {
                 self.stop_when_empty(myself);
             }
             HeldWork::Delete { result: Err(error), replies } => {
-                shared.set_being_deleted(false);
                 tell_all(replies, || Err(error.clone()));
                 self.go_on(myself, id, wanted);
             }
@@ -695,9 +694,6 @@ impl SupervisorState {
 
     /// Ends a session's actors in order. A later request wakes it, unless it is deleted.
     fn close(&mut self, myself: &ActorRef<SupervisorMessage>, id: &Arc<str>, closer: Closer) {
-        if let (Closer::Deletes(_), Some(shared)) = (&closer, self.known(id)) {
-            shared.set_being_deleted(true);
-        }
         if let Some(shared) = self.suspended.0.remove(id) {
             // Its run ends in order: the session is closed when it is up.
             let mut wanted = Wanted::default();

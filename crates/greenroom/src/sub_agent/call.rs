@@ -181,7 +181,7 @@ fn outcome(ended: &Result<String>) -> RunOutcome {
     match ended {
         Ok(_) => RunOutcome::Completed,
         Err(Error::Aborted) => RunOutcome::Aborted,
-        Err(Error::Interrupted { .. } | Error::Deleted { .. } | Error::Closed) => RunOutcome::Interrupted,
+        Err(Error::Interrupted { .. } | Error::Closed) => RunOutcome::Interrupted,
         Err(Error::Model(failure)) => RunOutcome::Failed(failure.clone()),
         Err(Error::Stopped { reason }) => RunOutcome::Stopped { reason: reason.clone() },
         Err(error) => RunOutcome::Failed(Failure::new(FailureClass::Other, error.to_string())),

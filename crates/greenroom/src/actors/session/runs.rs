@@ -659,13 +659,9 @@ impl SessionState {
         let Some(run) = self.run.take() else { return };
         self.shared.end_run();
         self.deps.ledger.release(&self.shared);
-        let shared = &self.shared;
+        let session = self.shared.id.to_string();
         tell_all(run.reply.into_iter().chain(run.joined).collect(), || {
-            let session = shared.id.to_string();
-            Err(match shared.is_being_deleted() {
-                true => Error::Deleted { session },
-                false => Error::Waiting { session },
-            })
+            Err(Error::Waiting { session: session.clone() })
         });
     }
 
@@ -766,9 +762,6 @@ impl SessionState {
                 Some(reason) => Error::Rejected { reason, text: std::mem::take(&mut run.told.text) },
                 None => Error::Stopped { reason: reason.clone() },
             }),
-            RunOutcome::Interrupted if self.shared.is_being_deleted() => {
-                Err(Error::Deleted { session: self.shared.id.to_string() })
-            }
             RunOutcome::Interrupted => Err(Error::Interrupted { session: self.shared.id.to_string() }),
         };
         let to: Vec<_> = run.reply.take().into_iter().chain(run.joined).collect();
