@@ -16,6 +16,7 @@ use crate::support::{agent, builder, drain, runtime, simulator};
 
 mod asleep;
 mod hooks;
+mod killed;
 mod restarts;
 
 /// Pays an order back.

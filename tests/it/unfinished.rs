@@ -213,6 +213,51 @@ async fn a_resumed_run_is_another_run_with_one_end_also_where_it_is_cut_off_agai
     assert!(!runtime.summary("one").await.unwrap().unwrap().is_unfinished);
 }
 
+/// Takes its time.
+#[derive(Deserialize, JsonSchema)]
+struct Slow {}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_closed_within_a_tool_call_is_resumed_with_its_reply() {
+    let mut cases = 0;
+    for (is_restart, queued) in [(false, false), (true, false), (false, true), (true, true)] {
+        let answer = |request: &SeenRequest, _: CallInfo| match request.messages.last() {
+            Some(last) if last.role() == "tool" => Said::text("done"),
+            _ if request.last_user_text() == "go" => Said::call("slow", &serde_json::json!({})),
+            _ => Said::text(format!("to {}", request.last_user_text())),
+        };
+        let (model, store) = (simulator(Function(answer), WINDOW), Store::memory());
+        let slow = async |_: Slow| {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok("slept")
+        };
+        let agent = Arc::new(agent(WINDOW).tool("slow", slow));
+        let runtime = builder(&model).store(store.clone()).start().await.unwrap();
+        let session = runtime.open("one", Arc::clone(&agent)).await.unwrap();
+        for text in ["go", "and then"].into_iter().take(1 + usize::from(queued)) {
+            let mut run = session.prompt(text).start().await.unwrap();
+            run.recorded().await.unwrap();
+            run.detach();
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        runtime.close("one").await.unwrap();
+        let runtime = match is_restart {
+            true => builder(&model).store(store).start().await.unwrap(),
+            false => runtime,
+        };
+        let resumed = runtime.resume_all(move |_| Some(Arc::clone(&agent))).await.unwrap();
+        let replies: Vec<_> =
+            resumed.into_iter().map(|resumed| resumed.result.map(|reply| reply.text)).collect();
+        let wanted = if queued { "to and then" } else { "done" };
+        assert!(
+            matches!(&replies[..], [Ok(text)] if text == wanted),
+            "restart {is_restart}, queued {queued}: {replies:?}"
+        );
+        cases += 1;
+    }
+    assert_eq!(cases, 4);
+}
+
 /// Where the child of [`two_hundred_sessions_are_killed_and_all_answered_once`] works; only set for the child.
 const DIR: &str = "GREENROOM_RESUME_DIR";
 const SESSIONS: usize = 200;

@@ -10,9 +10,7 @@ use greenroom::event::EventKind;
 use greenroom::kernel::entry::Trigger;
 use greenroom::kernel::size::{Estimator, message_tokens};
 use greenroom::kernel::usage::{ContextUsage, WindowSource};
-use greenroom::{
-    Answer, CompactOptions, Error, Event, PendingQuestion, QuestionKind, RunItem, RunStream, SessionHandle,
-};
+use greenroom::{CompactOptions, Error, Event, RunItem, RunStream, SessionHandle};
 use tokio::sync::mpsc;
 
 use self::between::Between;
@@ -60,6 +58,7 @@ pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
 }
 
 async fn talk(global: &Global, setup: Setup, interrupts: Interrupts, id: String) -> Result<u8> {
+    setup.check_not_waiting(&id).await?;
     let between = Between::new(&setup.runtime, &id);
     let session = setup.runtime.open(&id, &setup.agent).await?;
     let view = View::new(Screen::stdout(global.color), Some(Screen::stdout(global.color)));
@@ -123,12 +122,7 @@ impl Chat {
             if line.is_empty() {
                 continue;
             }
-            let done = match self.question(line).await {
-                Ok(Some(question)) => self.answer(&question, line).await.map(|()| true),
-                Ok(None) => self.act(line).await,
-                Err(error) => Err(error),
-            };
-            match done {
+            match self.act(line).await {
                 Ok(true) if self.interrupts.is_ending() => return Ok(()),
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
@@ -178,25 +172,6 @@ impl Chat {
                 .note(Style::Yellow, "Its newest prompt has no complete answer: /resume goes on with it.")?;
         }
         Ok(())
-    }
-
-    /// The question that a line answers: what is asked between prompts, and no command.
-    async fn question(&self, line: &str) -> Result<Option<PendingQuestion>> {
-        if line.starts_with('/') {
-            return Ok(None);
-        }
-        Ok(self.session.questions().await?.into_iter().next())
-    }
-
-    /// The line is the answer to a question; the run goes on.
-    async fn answer(&mut self, question: &PendingQuestion, line: &str) -> Result<()> {
-        let value: serde_json::Value = match question.question.kind {
-            QuestionKind::Text | QuestionKind::Choice { several: false, .. } => line.into(),
-            QuestionKind::Choice { several: true, .. } | QuestionKind::Form { .. } => {
-                serde_json::from_str(line).unwrap_or_else(|_| line.into())
-            }
-        };
-        Ok(self.session.answer(question.id, Answer::from(value)).await?)
     }
 
     /// Does what a line asks for; `false`: leave.

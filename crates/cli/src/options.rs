@@ -18,7 +18,7 @@ Exit codes:
   3    the store is not usable: in use, full, damaged, or there is no such session
        (what is given of a damaged session lacks what is lost, and standard error says so)
   4    stopped by a guard or a budget
-  5    a tool asks a person, and nobody can answer here; the run waits in its session
+  5    the session waits for the answer to a question, and is left to the program whose tool asks
   130  interrupted
 
 Start with `greenroom demo`: it needs no key and no server.";

@@ -1,33 +1,41 @@
 //! `greenroom questions` and `greenroom answer`: what tools ask people.
 //!
-//! Invariants: listing changes nothing; an answer is in the log before this says so. No model is asked: the run that
+//! Invariants: listing changes nothing, and works beside a program that uses the store; an answer is in the log before this says so. No model is asked: the run that
 //! waits goes on when the program that has its tools opens the session.
 
 use anyhow::Result;
-use greenroom::store::Store;
+use greenroom::questions::list_stored;
+use greenroom::store::{Store, StoreError};
 use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime};
 use greenroom_simulator::Simulator;
 use serde_json::Value;
 
 use crate::options::{AnswerArgs, Global, QuestionsArgs};
 use crate::terminal::{Line, Screen, Style, variable};
-use crate::{errors, setup};
+use crate::{errors, moment, setup};
 
 /// Lists them, oldest first.
 pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let dir = setup::data_dir(global)?;
-    let mut questions = Vec::new();
+    let (mut questions, mut code) = (Vec::new(), 0);
     if dir.exists() {
         let store = setup::look(global).await?.store;
-        let session = match &args.session {
-            Some(given) => Some(setup::resolve_known(&store, given)?),
-            None => None,
+        let sessions = match &args.session {
+            Some(given) => vec![setup::resolve_known(&store, given)?],
+            None => {
+                code = setup::completeness(&store);
+                let asks = store.list()?.into_iter().filter(|(_, head)| !head.questions.is_empty());
+                asks.map(|(id, _)| id).collect()
+            }
         };
-        let runtime = without_agents(store).await?;
-        questions = runtime.questions().await?;
-        questions.retain(|question| session.as_ref().is_none_or(|session| question.session == *session));
-        runtime.shutdown().await?;
+        let now_ms = moment::now_ms();
+        for session in sessions {
+            questions.extend(list_stored(&store, &session, now_ms)?);
+        }
+        store.close().await?;
+    } else if let Some(given) = &args.session {
+        return Err(StoreError::NotFound { session: given.clone() }.into());
     }
     questions.sort_by_key(|question| question.asked_at_ms);
     for question in &questions {
@@ -40,12 +48,18 @@ pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
     if questions.is_empty() && !args.json {
         screen.line("Nothing is asked.")?;
     }
-    Ok(0)
+    Ok(code)
 }
 
 /// Answers one.
 pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
-    let store = setup::store(global).await?;
+    if !setup::data_dir(global)?.exists() {
+        return Err(StoreError::NotFound { session: args.session.clone() }.into());
+    }
+    let store = setup::store(global).await.map_err(|error| match errors::is_store_in_use(&error) {
+        true => error.context("the program that uses the store must be given the answer"),
+        false => error,
+    })?;
     let id = setup::resolve_known(&store, &args.session)?;
     let runtime = without_agents(store).await?;
     let result = give(&runtime, &id, args).await;

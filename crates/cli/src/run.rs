@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::kernel::StopReason;
-use greenroom::{Error, Event, EventType, Filter, Image, Prompt, RunItem, Runtime, Status};
+use greenroom::{Error, Event, EventType, Image, Prompt, RunItem, Runtime};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -51,23 +51,11 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let setup = Setup::new(global, &args.model, Stay::UntilReply).await?;
     setup.check_reachable().await?;
     let id = setup.session_id(args.session.as_deref(), args.goes_on, "run").await?;
-    let session = setup.runtime.open(&id, &setup.agent).await?;
     if let Some(events) = events.as_deref_mut() {
         events.session = Some(id.clone());
     }
-    if session.state().await?.status == Status::Waiting {
-        // What is said now would wait behind the question.
-        setup.runtime.shutdown().await?;
-        return Err(Error::Waiting { session: id }.into());
-    }
-    // Nobody can answer here. The run is left as it is, and goes on when its question is answered.
-    let mut asked = setup.runtime.subscribe(Filter::session(id.as_str()).kinds([EventType::QuestionAsked]));
-    let runtime = setup.runtime.clone();
-    let leaving = tokio::spawn(async move {
-        if asked.next().await.is_some() {
-            let _ = runtime.shutdown().await;
-        }
-    });
+    setup.check_not_waiting(&id).await?;
+    let session = setup.runtime.open(&id, &setup.agent).await?;
     let notes = Screen::stderr(global.color);
     let is_watched = notes.is_terminal() || global.verbose > 0;
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
@@ -92,12 +80,6 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         }
     };
     view.end()?;
-    if matches!(played.reply, Err(Error::Waiting { .. })) {
-        leaving.await?;
-        played.reply?;
-        return Ok(errors::WAITING);
-    }
-    leaving.abort();
     setup.note_folder(&session).await?;
     if let Some(events) = events {
         let stop = played.reply.as_ref().ok().map(|reply| reply.stop);

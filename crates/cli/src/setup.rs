@@ -14,6 +14,7 @@ use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::catalog::Prices;
 use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Provider, Proxies};
+use greenroom::questions::list_stored;
 use greenroom::store::{Notice, Store, StoreError, StoreOptions};
 use greenroom::tools::builtin::bash::{self, Containment, Helper};
 use greenroom::tools::privacy::Hidden;
@@ -514,6 +515,16 @@ impl Setup {
             let _ = session.set_label(FOLDER, self.folder.display().to_string()).await;
         }
         Ok(())
+    }
+
+    /// Says that this session waits for an answer, before it is opened. The tool that asked is another program's, since none
+    /// of ours asks: with our agent the call could not go on, and the answer would be lost to it.
+    pub(crate) async fn check_not_waiting(&self, id: &str) -> Result<()> {
+        if list_stored(self.runtime.store(), id, moment::now_ms())?.is_empty() {
+            return Ok(());
+        }
+        self.runtime.clone().shutdown().await?;
+        Err(greenroom::Error::Waiting { session: id.to_owned() }.into())
     }
 
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the

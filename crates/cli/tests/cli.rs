@@ -12,6 +12,7 @@
 //! - `models`: limits, prices and where they come from
 //! - `process`: asked to end; no file descriptors left
 //! - `prompts`: system prompts, a project's instructions, skills
+//! - `questions`: listed beside a program that works, answered once, and left to the program that asked
 //! - `refusals`: every way a provider refuses ends with its class
 //! - `run`: text, events, failures, interruptions
 //! - `serve`: clients that hold something open, tokens that others may know, a wide bind
@@ -36,6 +37,7 @@ mod cli {
     pub(crate) mod models;
     pub(crate) mod process;
     pub(crate) mod prompts;
+    pub(crate) mod questions;
     pub(crate) mod refusals;
     pub(crate) mod run;
     pub(crate) mod serve;

@@ -248,6 +248,25 @@ impl Log {
         project(&self.path, &self.pinned)
     }
 
+    /// What the model would be sent, for people and programs: a call that waits for a person has no result yet.
+    pub(crate) fn shown_context(&self) -> Vec<Arc<Message>> {
+        let mut messages = self.context();
+        let waiting = self.asking_calls();
+        if waiting.is_empty() {
+            return messages;
+        }
+        let is_answer = |message: &Arc<Message>| matches!(&**message, Message::Assistant(_));
+        // Calls of earlier answers may have had the same ids.
+        let results = messages.iter().rposition(is_answer).map_or(messages.len(), |answer| answer + 1);
+        let has_none = |message: &Message| match message {
+            Message::ToolResult(result) => waiting.iter().any(|call| call.id == result.call_id),
+            Message::User(_) | Message::Assistant(_) => false,
+        };
+        let shown = messages.split_off(results).into_iter().filter(|message| !has_none(message));
+        messages.extend(shown);
+        messages
+    }
+
     /// The size of what is pinned before the live part, in estimated tokens.
     pub(crate) fn pinned_tokens(&self) -> u64 {
         self.pinned_tokens_before(&self.path)

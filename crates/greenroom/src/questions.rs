@@ -44,27 +44,37 @@ pub struct PendingQuestion {
 /// The open questions of one session, oldest first.
 pub(crate) async fn of_session(deps: &Deps, session: &str) -> Result<Vec<PendingQuestion>> {
     let (store, session, now_ms) = (deps.store.clone(), session.to_owned(), deps.now_ms());
-    let read = move || {
-        let Some(head) = store.head(&session)? else { return Ok(Vec::new()) };
-        let entries = store.get(&session, &head.questions)?;
-        let pending = entries.into_iter().filter_map(|entry| {
-            let EntryKind::Question(asked) = &entry.kind else { return None };
-            let asked = Arc::clone(asked);
-            Some(PendingQuestion {
-                session: session.clone(),
-                id: entry.id,
-                run: asked.run,
-                call_id: asked.call_id.clone(),
-                tool: asked.tool.clone(),
-                asker: asked.asker,
-                question: asked.question.clone(),
-                asked_at_ms: entry.at_ms,
-                expires_at_ms: asked.expires_at_ms,
-            })
-        });
-        Ok(pending.filter(|pending| pending.expires_at_ms.is_none_or(|at_ms| at_ms > now_ms)).collect())
-    };
-    blocking(deps, read).await
+    blocking(deps, move || Ok(list_stored(&store, &session, now_ms)?)).await
+}
+
+/// The open questions of a stored session at this time, in unix milliseconds, oldest first: for programs that look into a
+/// store without a runtime. None where there is no such session.
+///
+/// # Errors
+/// What the store says.
+pub fn list_stored(
+    store: &Store,
+    session: &str,
+    now_ms: u64,
+) -> std::result::Result<Vec<PendingQuestion>, StoreError> {
+    let Some(head) = store.head(session)? else { return Ok(Vec::new()) };
+    let entries = store.get(session, &head.questions)?;
+    let pending = entries.into_iter().filter_map(|entry| {
+        let EntryKind::Question(asked) = &entry.kind else { return None };
+        let asked = Arc::clone(asked);
+        Some(PendingQuestion {
+            session: session.to_owned(),
+            id: entry.id,
+            run: asked.run,
+            call_id: asked.call_id.clone(),
+            tool: asked.tool.clone(),
+            asker: asked.asker,
+            question: asked.question.clone(),
+            asked_at_ms: entry.at_ms,
+            expires_at_ms: asked.expires_at_ms,
+        })
+    });
+    Ok(pending.filter(|pending| pending.expires_at_ms.is_none_or(|at_ms| at_ms > now_ms)).collect())
 }
 
 /// How many questions are open in the sessions of the agents that work for this one, on all levels.

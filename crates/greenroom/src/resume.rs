@@ -47,7 +47,9 @@ pub struct Resumed {
     pub session: SessionHandle,
     /// The reply of the last run that it took: of the one that was interrupted, or of the last prompt that waited behind
     /// it. [`Error::NothingToResume`] where the answer was there already, and only the word that the run had ended was
-    /// missing. [`Error::Waiting`] where the run waits for a person's answer: the session is open, and goes on with it.
+    /// missing. [`Error::Waiting`] where the run waits for a person's answer: the session is open, and goes on with it. How
+    /// that ended is told by `run_end` in its events, or by the prompt said again with its key
+    /// ([`once`](crate::RunRequest::once)).
     pub result: Result<Reply>,
 }
 

@@ -495,7 +495,8 @@ impl SessionHandle {
         Ok(state)
     }
 
-    /// What the model would be sent, the system prompt apart. Nothing is started by looking.
+    /// What the model would be sent, the system prompt apart. A call that waits for a person's answer has no result in it
+    /// yet. Nothing is started by looking.
     ///
     /// # Errors
     /// [`Error::Deleted`], [`Error::Store`].

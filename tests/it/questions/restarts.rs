@@ -153,6 +153,12 @@ async fn the_answer_comes_after_the_cut_and_the_effect_happens_once() {
                     std::slice::from_ref(&question),
                     "{cut:?}"
                 );
+                let context = world.session.context().await.unwrap();
+                let shown: Vec<String> = context.iter().map(|message| message.text()).collect();
+                assert!(
+                    matches!(context.last().map(|last| &**last), Some(Message::Assistant(_))),
+                    "{shown:?}"
+                );
             }
             world.session.answer(question.id, "yes").await.unwrap();
             assert_eq!(world.until_idle().await, "It says: refunded", "{cut:?}");

@@ -19,6 +19,7 @@ use greenroom_kernel::message::Message;
 use greenroom_kernel::usage::{ContextUsage, Measured};
 use greenroom_store::{Appended, Batch};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span};
 
 use crate::actors::agent::Running;
@@ -34,6 +35,7 @@ use crate::message::{
     AgentMessage, Amendment, CompactorMessage, MeasureFor, RunAttempt, RunCompletion, SessionMail,
     SessionMessage, SupervisorMessage, TrackerMessage, tell_all,
 };
+use crate::prompt::Reply;
 use crate::restarts::Restarts;
 use crate::session::{State, Status};
 use crate::shared::SessionShared;
@@ -139,6 +141,8 @@ pub(crate) struct SessionState {
     is_stopping: bool,
     /// What was interrupted is to be finished before anything that waits.
     finishes: bool,
+    /// The reply of what was finished as the session was opened, for whoever asks for it afterwards.
+    finished: Option<oneshot::Receiver<Result<Reply>>>,
     /// The run as the agent handed it over, before the session sleeps, or after.
     suspended: Option<Box<Running>>,
 }
@@ -169,7 +173,10 @@ impl Actor for Session {
             state.recover().await;
         }
         if std::mem::take(&mut state.finishes) {
-            state.finish_interrupted().await;
+            // It may be done before anybody asks for its reply.
+            let (reply, finished) = oneshot::channel();
+            state.finish(reply).await;
+            state.finished = Some(finished);
         }
         state.settle().await;
         state.watch_idleness();
@@ -296,7 +303,7 @@ impl SessionState {
                 let _ = reply.send(self.state());
             }
             SessionMessage::Context(reply) => {
-                let _ = reply.send(self.log.context());
+                let _ = reply.send(self.log.shown_context());
             }
             SessionMessage::Configure { agent, reply } => {
                 let result = self.configure(agent);

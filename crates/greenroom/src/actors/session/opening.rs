@@ -100,6 +100,7 @@ impl SessionState {
             model_warnings,
             is_stopping: false,
             finishes,
+            finished: None,
             suspended: None,
         };
         Ok(match suspended {

@@ -332,9 +332,18 @@ impl SessionState {
         match (last, &mut self.run) {
             (Some(item), _) => self.inbox.follow(item, reply),
             (None, Some(run)) => run.joined.push(reply),
-            (None, None) => {
-                let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
-            }
+            (None, None) => match self.finished.take() {
+                Some(finished) => {
+                    tokio::spawn(async move {
+                        if let Ok(result) = finished.await {
+                            let _ = reply.send(result);
+                        }
+                    });
+                }
+                None => {
+                    let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
+                }
+            },
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn check_agent(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<()> {
 
 /// What the model would be sent by a session that has no actors, the system prompt apart.
 pub(crate) async fn context(deps: &Arc<Deps>, id: &Arc<str>) -> Result<Vec<Arc<Message>>> {
-    Ok(read_log(deps, id).await?.context())
+    Ok(read_log(deps, id).await?.shown_context())
 }
 
 /// Deletes a session that has no actors.

@@ -1,0 +1,165 @@
+//! A real process is killed while a question is open, and right after its answer: the effect happens once.
+//!
+//! The process is this test binary itself, started anew with [`child`] as its only test.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use greenroom::prelude::*;
+use greenroom::{EntryId, EntryKind, Message, QuestionEnd, RunOutcome, ToolStatus};
+
+use super::{Refund, asked, cashier, ends};
+use crate::support::agent;
+
+/// Where the child works; only set for the child.
+const DIR: &str = "GREENROOM_QUESTIONS_DIR";
+/// The child's session.
+const SESSION: &str = "GREENROOM_QUESTIONS_SESSION";
+/// What the child does: `prompt`, `look` or `answer`.
+const DOES: &str = "GREENROOM_QUESTIONS_DOES";
+/// How many sessions are asked in. Each lives in four processes, of which three are killed.
+const SESSIONS: usize = 24;
+
+#[expect(clippy::disallowed_methods, reason = "a child of a test has no other way to be told")]
+fn told(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The lines in the file of effects that this session's calls wrote.
+fn paid(dir: &Path, session: &str) -> usize {
+    let effects = std::fs::read_to_string(dir.join("effects")).unwrap_or_default();
+    effects.lines().filter(|line| line.split_once(' ').is_some_and(|(of, _)| of == session)).count()
+}
+
+/// Asks, and then appends a line with the call's key, unless it is there: as a table with a primary key would.
+#[expect(clippy::print_stdout, reason = "the parent reads it")]
+async fn refund(_: Refund, cx: ToolContext, dir: PathBuf) -> Result<String, ToolError> {
+    if !cx.ask(Question::choice("Refund it?", ["yes", "no"])).await?.is("yes") {
+        return Ok("not approved".to_owned());
+    }
+    // Time to be killed in, before the effect and after it.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let line = format!("{} {}", cx.session, cx.call_key());
+    let path = dir.join("effects");
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    if !known.lines().any(|known| known == line) {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        // One write of a short line: it is there entirely or not at all.
+        file.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+    println!("@paid");
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    Ok("refunded".to_owned())
+}
+
+fn refunds(dir: &Path) -> Agent {
+    let dir = dir.to_owned();
+    let refund = move |args: Refund, cx: ToolContext| refund(args, cx, dir.clone());
+    agent(100_000).add_tool(tool("refund", refund).resumable())
+}
+
+fn on_tokio<T>(work: impl Future<Output = T>) -> T {
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    tokio.block_on(work)
+}
+
+/// The process that is killed.
+#[test]
+#[ignore = "started by the test below"]
+#[expect(clippy::print_stdout, reason = "the parent reads it")]
+fn child() {
+    let Some(dir) = told(DIR).map(PathBuf::from) else { return };
+    let (id, does) = (told(SESSION).unwrap(), told(DOES).unwrap());
+    on_tokio(async move {
+        let model = cashier();
+        let runtime =
+            Runtime::builder().provider(model.provider()).data_dir(dir.join("store")).start().await.unwrap();
+        let session = runtime.open(&id, &refunds(&dir)).await.unwrap();
+        if does == "prompt" {
+            session.prompt("refund it").once("order").start().await.unwrap().detach();
+        }
+        let question = asked(&session).await;
+        println!("@asked");
+        if does == "answer" {
+            session.answer(question.id, "yes").await.unwrap();
+            println!("@answered");
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
+/// Starts the child, and kills it as soon as it says this.
+fn live_until(said: &str, does: &str, dir: &Path, session: &str) {
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["questions::killed::child", "--exact", "--ignored", "--nocapture"])
+        .env(DIR, dir)
+        .env(SESSION, session)
+        .env(DOES, does)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let is_said = lines.map_while(Result::ok).any(|line| line.contains(said));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert!(is_said, "{session}: the child ended before it said {said}");
+}
+
+#[test]
+fn a_question_outlives_kills_and_its_effect_happens_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (mut before_effect, mut after_effect) = (0, 0);
+    for number in 0..SESSIONS {
+        let id = format!("s{number}");
+        live_until("@asked", "prompt", dir, &id);
+        live_until("@asked", "look", dir, &id);
+        assert_eq!(paid(dir, &id), 0, "{id}: nobody has approved it");
+        live_until(["@answered", "@paid"][number % 2], "answer", dir, &id);
+        match paid(dir, &id) {
+            0 => before_effect += 1,
+            _ => after_effect += 1,
+        }
+        on_tokio(async {
+            let model = cashier();
+            let runtime = Runtime::builder()
+                .provider(model.provider())
+                .data_dir(dir.join("store"))
+                .start()
+                .await
+                .unwrap();
+            let session = runtime.open(&id, &refunds(dir)).await.unwrap();
+            // Said again under its key, the prompt is the same run, and waits for its end.
+            let (reply, ends_before) = match session.prompt("refund it").once("order").await {
+                // The kill came late: the call had its result, and the model was asked what to say of it.
+                Err(Error::DuplicateKey { outcome: Some(RunOutcome::Interrupted), .. }) => {
+                    (session.resume().await.unwrap(), vec![RunOutcome::Interrupted])
+                }
+                reply => (reply.unwrap(), Vec::new()),
+            };
+            assert_eq!(reply.text, "It says: refunded", "{id}");
+            let (mut outcomes, mut statuses) = (Vec::new(), Vec::new());
+            for entry in runtime.entries(&id, EntryId(0)).await.unwrap() {
+                match &entry.kind {
+                    EntryKind::RunEnded { outcome, .. } => outcomes.push(outcome.clone()),
+                    EntryKind::Message { message, .. } => {
+                        if let Message::ToolResult(result) = &**message {
+                            statuses.push(result.status);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            let wanted = [ends_before, vec![RunOutcome::Completed]].concat();
+            assert_eq!((outcomes, statuses), (wanted, vec![ToolStatus::Ok]), "{id}");
+            assert_eq!(ends(&runtime, &id).await, [QuestionEnd::Answered("yes".into())], "{id}");
+            runtime.shutdown().await.unwrap();
+        });
+        assert_eq!(paid(dir, &id), 1, "{id}: the effect happens once");
+    }
+    assert!(before_effect >= 3, "only {before_effect} kills came between the answer and the effect");
+    assert!(after_effect >= SESSIONS / 2, "only {after_effect} kills came after the effect");
+}
