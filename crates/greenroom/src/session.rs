@@ -665,12 +665,33 @@ impl SessionHandle {
     }
 }
 
-/// Sends a session a message that nobody outside waits for. One that sleeps is woken.
+/// How often a session is woken that cannot be started.
+const TELL_ATTEMPTS: u32 = 8;
+
+/// Sends a session a message that nobody outside waits for. One that sleeps is woken. Nobody else would try again: where it
+/// cannot be started, those who wait for its run hear so in the end.
 pub(crate) async fn tell(deps: &Arc<Deps>, shared: &Arc<SessionShared>, message: SessionMessage) {
     let handle = SessionHandle::new(Arc::clone(shared), Arc::clone(deps));
-    // A session that is gone needs it no more, and one that is opened again looks for itself.
-    if let Ok(actor) = handle.actor().await {
-        let _ = actor.cast(message.into());
+    let mut wait = OPEN_AGAIN_AFTER;
+    for attempt in 1..=TELL_ATTEMPTS {
+        match handle.actor().await {
+            Ok(actor) => {
+                let _ = actor.cast(message.into());
+                return;
+            }
+            Err(Error::SessionFailed { .. } | Error::Store(_)) if attempt < TELL_ATTEMPTS => {
+                tokio::time::sleep(wait).await;
+                wait *= 2;
+            }
+            // A session that is gone needs it no more.
+            Err(error) => {
+                if let Some(suspended) = shared.take_suspended() {
+                    tracing::error!(session = %shared.id, %error, "a session that slept in its run cannot be woken");
+                    suspended.give_up(&error);
+                }
+                return;
+            }
+        }
     }
 }
 

@@ -368,3 +368,33 @@ async fn who_leaves_a_run_of_a_session_that_sleeps_ends_it() {
         check_left(&long(5, &Arc::default(), &effects), false, leaves).await;
     }
 }
+
+/// A session that dies as it is woken is woken again; where it never starts, who waits hears so.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_cannot_be_woken_is_tried_again_and_then_said() {
+    crate::support::quiet_injected_panics();
+    for (deaths, is_woken) in [(3, true), (u32::MAX, false)] {
+        let (model, ended, runs) = (cashier(), Effects::default(), Arc::default());
+        let left = Arc::new(AtomicU32::new(0));
+        let dying = Arc::clone(&left);
+        let probe = move |_: &str, point: &'static str| {
+            let is_due = |left: u32| left.checked_sub(1);
+            if point == "session/starts"
+                && dying.fetch_update(Ordering::SeqCst, Ordering::SeqCst, is_due).is_ok()
+            {
+                panic!("injected at {point}");
+            }
+        };
+        let runtime = builder(&model).idle_after(Duration::from_secs(60)).probe(probe).start().await.unwrap();
+        let session = runtime.open("s", &long(1, &runs, &ended)).await.unwrap();
+        let reply = started(&session, "work");
+        asleep(&session).await;
+        left.store(deaths, Ordering::SeqCst);
+        let heard = tokio::time::timeout(2 * HOUR, reply).await.expect("it hears").unwrap();
+        match heard {
+            Ok(reply) => assert!(is_woken, "{reply:?}"),
+            Err(error) => assert!(matches!(error, Error::SessionFailed { .. }) && !is_woken, "{error:?}"),
+        }
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+    }
+}

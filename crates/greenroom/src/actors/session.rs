@@ -92,6 +92,12 @@ pub(crate) struct Suspended {
 }
 
 impl Suspended {
+    /// The session cannot be woken: who waits for its run, or for input that waits, hears why.
+    pub(crate) fn give_up(mut self, error: &Error) {
+        tell_all(self.run.take_callers(), || Err(error.clone()));
+        tell_all(self.inbox.refuse_all_callers(), || Err(error.clone()));
+    }
+
     /// Tells those whose input no longer waits in the log.
     pub(crate) fn tell_withdrawn(&mut self, session: &str, log: &Log) {
         tell_all(self.inbox.take_withdrawn(log), || Err(Error::Withdrawn { session: session.to_owned() }));
@@ -713,11 +719,20 @@ impl SessionState {
 
     /// The agent handed the run over, or has something to do.
     fn suspended(&mut self, stamp: RunAttempt, running: Option<Box<Running>>) {
-        let Some(running) = running.filter(|_| self.stamp_of_waiting() == Some(stamp)) else {
+        let may_sleep = self.stamp_of_waiting() == Some(stamp);
+        let is_of_run = self.open_stamp() == Some(stamp);
+        // One of another attempt is over.
+        let Some(running) = running.filter(|_| is_of_run) else {
             self.watch_idleness();
             return;
         };
         self.suspended = Some(running);
+        if !may_sleep {
+            // Something came up meanwhile, and the run goes on at once.
+            self.go_on();
+            self.watch_idleness();
+            return;
+        }
         let _ = self.supervisor.cast(SupervisorMessage::Idle { id: Arc::clone(&self.shared.id) });
     }
 

@@ -63,6 +63,13 @@ pub(super) struct OpenRun {
     closing: Option<RunOutcome>,
 }
 
+impl OpenRun {
+    /// Those who wait for its reply.
+    pub(super) fn take_callers(&mut self) -> Vec<ReplyTo<Reply>> {
+        self.reply.take().into_iter().chain(std::mem::take(&mut self.joined)).collect()
+    }
+}
+
 /// Who waits for a run that begins.
 #[derive(Default)]
 pub(super) struct Waiting {
