@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 over two byte streams, one message a line: the methods are the [operations](crate::operations).
+//! JSON-RPC 2.0 over two byte streams, one message a line: the methods are the [`operations`].
 //!
 //! A request for work is answered when the work is taken on (a prompt: when it is durable); what comes of it arrives as
 //! notifications: `event` for every event of the started sessions, and the outcome, which names its request.
