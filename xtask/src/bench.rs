@@ -37,7 +37,7 @@ const BENCHES: &[(&str, &str)] = &[
 /// Those that run only when they are named.
 const LONG: &[(&str, &str)] = &[
     ("growth", "whether anything grows under load; 30 minutes unless --minutes says otherwise"),
-    ("peers", "the same fleet in other libraries, and tiktoken-rs; builds tests/peers"),
+    ("peers", "tiktoken-rs; builds tests/peers. The fleets of rig and autoagents are not written yet"),
 ];
 
 /// Runs the named benchmarks, or all that are not long.
