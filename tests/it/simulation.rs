@@ -15,6 +15,8 @@ mod stream;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use greenroom_tools::panic_text;
 
@@ -156,10 +158,41 @@ fn the_same_seed_lives_the_same_life() {
     }
 }
 
+/// How often a long run says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+/// A seed that takes longer than this is named, so that one life that hangs or crawls can be looked at.
+const SLOW: Duration = Duration::from_secs(10);
+
+/// Lives seeds, one after another, until `end`. What happened is counted; what failed, named.
+#[expect(clippy::print_stdout, reason = "it is a command's output")]
+fn work(next: &AtomicU64, end: u64) -> (BTreeMap<String, u64>, Vec<String>) {
+    let mut fired = BTreeMap::<String, u64>::new();
+    let mut failures = Vec::new();
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= end {
+            return (fired, failures);
+        }
+        let began = Instant::now();
+        match run(seed) {
+            Ok(outcome) => {
+                outcome.fired.into_iter().for_each(|(what, times)| *fired.entry(what).or_default() += times);
+            }
+            Err(failure) => {
+                println!("seed {seed}: {failure}");
+                failures.push(format!("seed {seed}"));
+            }
+        }
+        if began.elapsed() > SLOW {
+            println!("seed {seed} took {:.0} s", began.elapsed().as_secs_f64());
+        }
+    }
+}
+
 /// What `cargo xtask simulate` runs: the seeds that the environment names.
 #[test]
 #[ignore = "run by `cargo xtask simulate`"]
-#[expect(clippy::print_stdout, reason = "it is a command's output")]
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a command's output")]
 fn manual() {
     let number = |name: &str| -> Option<u64> {
         #[expect(clippy::disallowed_methods, reason = "a test binary has no other way to be told")]
@@ -181,30 +214,16 @@ fn manual() {
     }
     let first = number("GREENROOM_FIRST_SEED").unwrap_or(0);
     let runs = number("GREENROOM_RUNS").unwrap_or(1_000);
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
+    let next = AtomicU64::new(first);
     let results: Vec<(BTreeMap<String, u64>, Vec<String>)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|worker| {
-                scope.spawn(move || {
-                    let mut fired = BTreeMap::<String, u64>::new();
-                    let mut failures = Vec::new();
-                    for seed in (first..first + runs).filter(|seed| seed % threads == worker) {
-                        match run(seed) {
-                            Ok(outcome) => outcome
-                                .fired
-                                .into_iter()
-                                .for_each(|(what, times)| *fired.entry(what).or_default() += times),
-                            Err(failure) => {
-                                println!("seed {seed}: {failure}");
-                                failures.push(format!("seed {seed}"));
-                            }
-                        }
-                    }
-                    (fired, failures)
-                })
-            })
-            .collect();
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| work(&next, first + runs))).collect();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            std::thread::park_timeout(PROGRESS_EVERY);
+            let begun = next.load(Ordering::Relaxed).min(first + runs) - first;
+            eprintln!("{begun} of {runs} seeds begun after {:.0} s", began.elapsed().as_secs_f64());
+        }
         workers.into_iter().map(|worker| worker.join().expect("a worker catches panics")).collect()
     });
     let mut fired = BTreeMap::<String, u64>::new();

@@ -1,9 +1,10 @@
-//! Lives of teams that a seed makes: agents in parallel and below each other, aborts of one and of all, panics, deaths of
-//! the process and deletions. What must hold holds whatever happens.
+//! Lives of teams that a seed makes: agents in parallel and below each other, hand-offs by the model and by the program,
+//! aborts of one and of all, panics, deaths of the process and deletions. What must hold holds whatever happens.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_kernel::entry::Spender;
+use greenroom_provider::Purpose;
 use greenroom_store::Store;
 use greenroom_store::faults::Random;
 
@@ -19,20 +20,44 @@ struct Seen {
     resumed: u64,
     /// Agents whose caller's bill has all that they and those below them cost.
     paid_whole: u64,
+    /// Conversations that another agent took over, by how much it saw.
+    hand_offs: BTreeMap<String, u64>,
 }
 
-/// An agent calls up to three others at once where it may, and takes a while.
+/// An agent hands over at times, calls up to three others at once where it may, and takes a while. Its answer is its name.
 fn script(seed: u64) -> impl Fn(&SeenRequest, CallInfo) -> Said + Send + Sync {
     move |request: &SeenRequest, info: CallInfo| {
         let session: u64 = request.session.as_deref().unwrap_or_default().bytes().map(u64::from).sum();
         let mut random = Random::new(seed ^ session.wrapping_mul(31) ^ info.session_call);
         let wait_ms = random.below(3_000);
+        if request.purpose == Purpose::Summary {
+            // Some cannot be made: then nobody takes over.
+            let text = if random.below(4) == 0 { "" } else { "## Goal\nWhat the team is for, so far." };
+            return Said::text(text).after_ms(wait_ms);
+        }
+        let transfer = MEMBERS_OF_TEAM.iter().map(|name| format!("transfer_to_{name}"));
+        if let Some(transfer) = transfer.into_iter().find(|name| request.has_tool(name))
+            && random.below(3) == 0
+        {
+            return Said::call(&transfer, &json!({ "reason": "it is theirs" })).after_ms(wait_ms);
+        }
         if request.has_tool("helper") && !has_result(request) {
             let of =
                 |number: u64| call(&format!("c{number}"), "helper", &json!({ "task": format!("{number}") }));
             return calls((0..=random.below(3)).map(of).collect()).after_ms(wait_ms);
         }
-        Said::text("done").after_ms(wait_ms)
+        Said::text(request.system.clone().unwrap_or_else(|| "done".to_owned())).after_ms(wait_ms)
+    }
+}
+
+/// Who may answer in the sessions that programs open.
+const MEMBERS_OF_TEAM: [&str; 2] = ["front", "back"];
+
+fn sees_of(random: &mut Random) -> Sees {
+    match random.below(3) {
+        0 => Sees::All,
+        1 => Sees::Summary,
+        _ => Sees::Last(u32::try_from(1 + random.below(5)).unwrap()),
     }
 }
 
@@ -43,13 +68,26 @@ fn tree_of(random: &mut Random) -> Agent {
         .fold(own(), |helper, _| own().sub_agent(sub_agent("helper", helper).parallel(parallel)))
 }
 
+/// Two agents with the same agents below them. In half of the teams, each may hand the conversation to the other.
+fn team_of(random: &mut Random) -> Team {
+    let [front, back] = MEMBERS_OF_TEAM;
+    let tree = tree_of(random);
+    let may_hand_off = random.below(2) == 0;
+    let mut member = |name: &str, other: &str| {
+        let agent = tree.clone().instructions(name);
+        let sees = sees_of(random);
+        if may_hand_off { agent.hand_off_to(other, "The other half.", sees) } else { agent }
+    };
+    Team::new(front, member(front, back)).member(back, member(back, front))
+}
+
 /// One process: prompts, aborts, deletions; at its end it is gone in the middle of whatever it does.
-async fn live(runtime: Runtime, agent: Agent, random: &mut Random, seen: &mut Seen) {
+async fn live(runtime: Runtime, team: Team, random: &mut Random, seen: &mut Seen) {
     let mut runs = Vec::new();
     for _ in 0..6 {
         let id = format!("s{}", random.below(3));
-        let Ok(session) = runtime.open(&id, &agent).await else { continue };
-        match random.below(8) {
+        let Ok(session) = runtime.open(&id, &team).await else { continue };
+        match random.below(9) {
             0 => session.abort(),
             1 => {
                 let children = session.children();
@@ -59,6 +97,11 @@ async fn live(runtime: Runtime, agent: Agent, random: &mut Random, seen: &mut Se
             }
             2 => {
                 seen.deletions += u64::from(runtime.delete(&id).await.is_ok());
+            }
+            3 => {
+                let to = MEMBERS_OF_TEAM[usize::from(random.below(2) == 0)];
+                // A session at work refuses it.
+                let _ = session.hand_off(to, sees_of(random)).await;
             }
             _ => runs.extend(session.prompt(format!("go {}", random.below(1_000))).start().await.ok()),
         }
@@ -89,6 +132,7 @@ async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
         let entries = runtime.entries(&session.id, EntryId(0)).await.unwrap();
         let id = &session.id;
         let (mut open, mut spent) = (BTreeMap::new(), BTreeSet::new());
+        let mut answers: Option<&str> = None;
         for entry in &entries {
             match &entry.kind {
                 EntryKind::Child(child) => match &child.stage {
@@ -115,8 +159,17 @@ async fn check(runtime: &Runtime, seed: u64, seen: &mut Seen) {
                         *paid_by.entry(id.clone()).or_default() += cost;
                     }
                 }
+                EntryKind::HandOff(handed) => {
+                    let before = answers.replace(&handed.to).unwrap_or(MEMBERS_OF_TEAM[0]);
+                    assert_eq!(before, handed.from, "seed {seed}: {id}: who hands over is who answered");
+                    let sees = format!("{:?}", handed.sees);
+                    *seen.hand_offs.entry(sees.split('(').next().unwrap().to_owned()).or_default() += 1;
+                }
                 _ => {}
             }
+        }
+        if answers.is_some() {
+            assert_eq!(session.agent.as_deref(), answers, "seed {seed}: {id}: who answers is in the log");
         }
         // A child that a crash cut off stays as it was: nobody goes on with it.
         assert!(open.is_empty() || session.has_open_run, "seed {seed}: {}: {open:?} have no end", session.id);
@@ -148,7 +201,7 @@ fn life(seed: u64, seen: &mut Seen) {
     let mut random = Random::new(seed);
     let store = Store::memory();
     let model = priced(Function(script(seed)));
-    let agent = tree_of(&mut random);
+    let team = team_of(&mut random);
     let panics = Arc::new(AtomicU32::new(0));
     let clock =
         || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -167,18 +220,23 @@ fn life(seed: u64, seen: &mut Seen) {
         panics.store(u32::try_from(random.below(600)).unwrap(), Ordering::SeqCst);
         clock().block_on(async {
             let runtime = start(Arc::clone(&panics)).await.unwrap();
-            live(runtime, agent.clone(), &mut random, seen).await;
+            live(runtime, team.clone(), &mut random, seen).await;
         });
     }
     panics.store(0, Ordering::SeqCst);
     clock().block_on(async {
         let runtime = start(panics).await.unwrap();
-        let resumed = agent.clone();
+        let resumed = team.clone();
         for done in runtime.resume_all(move |_| Some(resumed.clone())).await.unwrap() {
             assert!(!matches!(done.result, Err(Error::SessionFailed { .. })), "seed {seed}: {done:?}");
         }
         for root in runtime.sessions().roots().await.unwrap() {
-            runtime.open(&root.id, &agent).await.unwrap().prompt("and now?").await.unwrap();
+            let session = runtime.open(&root.id, &team).await.unwrap();
+            let reply = session.prompt("and now?").await.unwrap();
+            // Who never handed over has no name there.
+            let answers =
+                session.state().await.unwrap().agent.unwrap_or_else(|| MEMBERS_OF_TEAM[0].to_owned());
+            assert_eq!(reply.text, answers, "seed {seed}: {}: who answers is who it says", root.id);
         }
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(model.in_flight(), 0, "seed {seed}: something goes on");
@@ -204,6 +262,12 @@ fn lives_of_teams_hold_what_must_hold() {
     assert!(seen.children >= seeds * 5 && seen.crashes == seeds * 2, "{seen:?}");
     assert!(seen.paid_whole * 10 >= seen.children * 8, "{seen:?}");
     assert!(seen.deletions >= seeds / 4 && seen.resumed >= seeds / 10, "{seen:?}");
+    for sees in ["All", "Summary", "Last"] {
+        assert!(
+            seen.hand_offs.get(sees).is_some_and(|hand_offs| *hand_offs >= seeds / 10),
+            "{sees}: {seen:?}"
+        );
+    }
     for end in ["completed", "aborted", "interrupted"] {
         assert!(seen.ends.get(end).is_some_and(|ends| *ends >= seeds / 10), "{end}: {seen:?}");
     }
