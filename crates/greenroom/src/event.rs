@@ -102,6 +102,9 @@ pub enum EventKind {
         entry_id: EntryId,
         /// The message.
         message: MessageView,
+        /// The entry of its `input_queued`, where it had waited.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queued: Option<EntryId>,
     },
     /// A tool call begins.
     ToolStart {
@@ -742,24 +745,19 @@ fn runs_of<E: Borrow<Entry>>(entries: &[E], open_run: Option<RunId>) -> Vec<Opti
 fn of_entry(session: &Arc<str>, parent: Option<&Arc<str>>, run: Option<RunId>, entry: &Entry) -> Event {
     let entry_id = entry.id;
     let recorded = |record: Record| EventKind::Recorded { entry_id, record };
+    let message_end = |role, text| {
+        let message = MessageView::plain(role, text);
+        EventKind::MessageEnd { entry_id, message, queued: None }
+    };
     let kind = match &entry.kind {
-        EntryKind::Message { message, .. } => {
-            EventKind::MessageEnd { entry_id, message: MessageView::of(message) }
+        EntryKind::Message { message, inbox, .. } => {
+            EventKind::MessageEnd { entry_id, message: MessageView::of(message), queued: *inbox }
         }
-        EntryKind::Shell(shell) => {
-            EventKind::MessageEnd { entry_id, message: MessageView::plain(Role::Shell, shell.output.clone()) }
+        EntryKind::Shell(shell) => message_end(Role::Shell, shell.output.clone()),
+        EntryKind::Custom(custom) => {
+            message_end(Role::Custom, greenroom_kernel::message::blocks_text(&custom.content))
         }
-        EntryKind::Custom(custom) => EventKind::MessageEnd {
-            entry_id,
-            message: MessageView::plain(
-                Role::Custom,
-                greenroom_kernel::message::blocks_text(&custom.content),
-            ),
-        },
-        EntryKind::BranchSummary { summary, .. } => EventKind::MessageEnd {
-            entry_id,
-            message: MessageView::plain(Role::BranchSummary, summary.clone()),
-        },
+        EntryKind::BranchSummary { summary, .. } => message_end(Role::BranchSummary, summary.clone()),
         EntryKind::Compaction(compaction) => EventKind::SessionCompacted {
             entry_id,
             tokens_saved: compaction.tokens_before.saturating_sub(compaction.tokens_after),

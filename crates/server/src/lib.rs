@@ -1,4 +1,4 @@
-//! The runtime for other programs: JSON-RPC 2.0 over two byte streams, and a small HTTP interface.
+//! The runtime for other programs: JSON-RPC 2.0 over two byte streams with a typed client, and a small HTTP interface.
 //!
 //! The one key decision: **this crate owns the wire's types.** What programs in other languages see is written
 //! here, and changes with a version, whatever the actors' messages do. What is absent: files and the terminal; the
@@ -6,9 +6,13 @@
 
 #[cfg(test)]
 mod asking;
+pub mod client;
 pub mod http;
 pub mod operations;
+pub mod problem;
 pub mod rpc;
 
+pub use client::{Client, ClientError, Events, Received, Working};
 pub use http::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, TokenError, check_token};
+pub use problem::{Problem, ProblemKind};
 pub use rpc::serve;

@@ -26,8 +26,8 @@ pub use self::session::{
     SetLabel, SetTitle, StartSession, Withdrawn,
 };
 pub use self::work::{
-    Accepted, CompactOutcome, CompactSession, FollowUp, PlanSession, Planned, PromptOutcome, PromptSession,
-    ResumeSession, Sent, Steer, UndoCompaction, Undone,
+    Accepted, CompactOutcome, CompactSession, FollowUp, ImageData, PlanSession, Planned, PromptOutcome,
+    PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
 };
 
 mod conversation;

@@ -19,13 +19,14 @@ use tokio::task::JoinSet;
 
 use self::teller::{Teller, Telling};
 pub use self::wire::LINE_BYTES_MAX;
-use self::wire::{Call, Incoming, Line, Message, Refusal, error_data};
+use self::wire::{Call, Incoming, Line, Message, Refusal};
 use crate::operations::{self, Access, Answer, Asked, Ended, Task, Work};
+use crate::problem::Problem;
 
 mod teller;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub(crate) mod wire;
 
 /// How many lines may wait for a slow reader.
 const OUT_LINES_MAX: usize = 1_024;
@@ -61,7 +62,7 @@ pub async fn serve(
     let mut input = BufReader::new(input);
     let mut line = Vec::new();
     loop {
-        match wire::next_line(&mut input, &mut line).await? {
+        match wire::next_line(&mut input, &mut line, LINE_BYTES_MAX).await? {
             Line::End => break,
             Line::Read if line.trim_ascii().is_empty() => {}
             Line::Read => server.line(&line).await,
@@ -86,7 +87,8 @@ pub async fn serve(
     writer.await.unwrap_or(Ok(()))
 }
 
-async fn write_lines(
+/// Writes what comes, a line each, until no more can come.
+pub(crate) async fn write_lines(
     mut output: impl AsyncWrite + Unpin,
     mut lines: mpsc::Receiver<String>,
 ) -> std::io::Result<()> {
@@ -217,7 +219,7 @@ impl Server {
                         let Ended { result, compaction } = ended.await;
                         let mut params = match result {
                             Ok(outcome) => outcome,
-                            Err(error) => json!({ "error": error_data(&error), "session_id": session_id }),
+                            Err(error) => json!({ "error": Problem::from(&error), "session_id": session_id }),
                         };
                         if let Some(entry_id) = entry_id {
                             params["entry_id"] = entry_id;

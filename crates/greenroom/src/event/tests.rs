@@ -56,7 +56,7 @@ pub(crate) fn all() -> Vec<EventKind> {
             delta: Delta::ToolArguments { index: 0, name: Some("read".into()), text: "{".into() },
         },
         EventKind::MessageDiscarded,
-        EventKind::MessageEnd { entry_id, message: said },
+        EventKind::MessageEnd { entry_id, message: said, queued: Some(EntryId(1)) },
         EventKind::ToolStart { call_id: "c".into(), name: "read".into(), arguments: "{}".into() },
         EventKind::ToolUpdate { call_id: "c".into(), name: "read".into(), line: "half".into() },
         EventKind::ToolEnd {

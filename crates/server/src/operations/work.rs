@@ -1,12 +1,14 @@
 //! Operations that set something going: runs, input for them, compactions.
 
+use std::time::Duration;
+
 use greenroom::kernel::EntryId;
 use greenroom::kernel::usage::ContextUsage;
-use greenroom::{CompactOptions, Compacted, Error, ModelSettings, Prompt, Reply, RunRequest, Status};
+use greenroom::{CompactOptions, Compacted, Error, Image, ModelSettings, Prompt, Reply, RunRequest, Status};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Answer, Asked, Ended, Nothing, Operation, Performed, Task, Work};
+use super::{Access, Answer, Asked, Ended, Nothing, Operation, Performed, Refused, Task, Work};
 
 /// That work was taken on.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -41,9 +43,60 @@ pub struct PromptSession {
     /// A second prompt with the same key is not said again: it gets the first one's entry and reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Images, which follow the text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<ImageData>,
     /// How the model is to answer this one.
     #[serde(default)]
     pub settings: ModelSettings,
+    /// The most that the run may cost, in US dollars, where that is less than the agent allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_limit_usd: Option<f64>,
+    /// How long the reply may take, in seconds, waiting included; then the run is aborted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u64>,
+}
+
+/// An image in a prompt.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImageData {
+    /// The media type, such as `image/png`.
+    pub media_type: String,
+    /// The bytes, base64 encoded.
+    pub data: String,
+}
+
+impl From<&Image> for ImageData {
+    fn from(image: &Image) -> Self {
+        Self { media_type: image.media_type.clone(), data: image.data.clone() }
+    }
+}
+
+impl PromptSession {
+    /// A prompt with nothing but a text.
+    pub fn new(session_id: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            session_id: session_id.into(),
+            text: text.into(),
+            key: None,
+            images: Vec::new(),
+            settings: ModelSettings::default(),
+            cost_limit_usd: None,
+            timeout_s: None,
+        }
+    }
+
+    /// What is said.
+    fn prompt(&self) -> Result<Prompt, Refused> {
+        let mut prompt = Prompt::from(self.text.clone());
+        for (number, image) in self.images.iter().enumerate() {
+            let image = Image::from_base64(&image.media_type, &image.data)
+                .map_err(|error| Refused::Parameters(format!("images[{number}]: {error}")))?;
+            prompt = prompt.image(image);
+        }
+        Ok(prompt)
+    }
 }
 
 impl Operation for PromptSession {
@@ -58,13 +111,20 @@ impl Operation for PromptSession {
     }
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        let Self { session_id, text, key, settings } = self;
+        let prompt = self.prompt()?;
+        let Self { session_id, key, settings, cost_limit_usd, timeout_s, .. } = self;
         settings.check().map_err(Error::from)?;
-        let mut prompt = asked.session()?.prompt(Prompt::from(text)).settings(settings);
+        let mut request = asked.session()?.prompt(prompt).settings(settings);
         if let Some(key) = key {
-            prompt = prompt.once(key);
+            request = request.once(key);
         }
-        run(session_id, prompt).await
+        if let Some(usd) = cost_limit_usd {
+            request = request.cost_limit_usd(usd);
+        }
+        if let Some(seconds) = timeout_s {
+            request = request.timeout(Duration::from_secs(seconds));
+        }
+        run(session_id, request).await
     }
 }
 
@@ -98,10 +158,7 @@ impl Operation for ResumeSession {
 }
 
 /// Hands a request over, in its order. It is accepted when it is durable.
-async fn run(
-    session_id: String,
-    request: RunRequest,
-) -> Result<Answer<Accepted, PromptOutcome>, super::Refused> {
+async fn run(session_id: String, request: RunRequest) -> Result<Answer<Accepted, PromptOutcome>, Refused> {
     let mut run = request.start().await?;
     let (tell, told) = tokio::sync::oneshot::channel();
     let accepted = Box::pin(async move {

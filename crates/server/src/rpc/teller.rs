@@ -109,8 +109,11 @@ impl Teller {
                 send(&self.out, wire::notification("event", &json!(*event))).await;
                 self.note(&event).await;
             }
-            Delivery::Gap { from, to, .. } => {
-                let params = json!({ "type": "gap", "session_id": self.session, "from": from, "to": to });
+            Delivery::Gap { from, to, sessions } => {
+                let mut params = json!({ "type": "gap", "session_id": self.session, "from": from, "to": to });
+                if let Some((_, from_seq)) = sessions.first() {
+                    params["from_seq"] = json!(from_seq);
+                }
                 send(&self.out, wire::notification("event", &params)).await;
                 self.is_gapped = true;
                 self.release(None).await;

@@ -5,6 +5,7 @@
 //! not been there; what is not a request says what is wrong with it and which id it is answered with.
 
 use crate::operations::Refused;
+use crate::problem::Problem;
 use greenroom::Error;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
@@ -19,19 +20,19 @@ pub(super) const BATCH_MAX: usize = 1_024;
 
 /// A refused request: code, text, and what a program may want to know.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     pub(super) code: i64,
     message: String,
     data: Option<Value>,
 }
 
 impl Refusal {
-    pub(super) const PARSE_ERROR: i64 = -32_700;
-    pub(super) const INVALID_REQUEST: i64 = -32_600;
-    pub(super) const METHOD_NOT_FOUND: i64 = -32_601;
-    pub(super) const INVALID_PARAMS: i64 = -32_602;
-    pub(super) const SERVER_ERROR: i64 = -32_000;
-    pub(super) const NO_SESSION: i64 = -32_001;
+    pub(crate) const PARSE_ERROR: i64 = -32_700;
+    pub(crate) const INVALID_REQUEST: i64 = -32_600;
+    pub(crate) const METHOD_NOT_FOUND: i64 = -32_601;
+    pub(crate) const INVALID_PARAMS: i64 = -32_602;
+    pub(crate) const SERVER_ERROR: i64 = -32_000;
+    pub(crate) const NO_SESSION: i64 = -32_001;
 
     pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
@@ -56,20 +57,14 @@ impl From<Error> for Refusal {
         Self {
             code: if is_unknown { Self::NO_SESSION } else { Self::SERVER_ERROR },
             message: error.to_string(),
-            data: Some(error_data(&error)),
+            data: Some(json!(Problem::from(&error))),
         }
     }
 }
 
-/// What a program may want to know of an error.
-pub(super) fn error_data(error: &Error) -> Value {
-    let class = if let Error::Model(failure) = error { failure.class.as_str() } else { "other" };
-    json!({ "class": class, "message": error.to_string(), "retryable": error.is_retryable() })
-}
-
 /// What the input gives next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(crate) enum Line {
     /// A line is in the buffer.
     Read,
     /// There was one that was too long; it is gone.
@@ -78,22 +73,23 @@ pub(super) enum Line {
     End,
 }
 
-/// Reads the next line into `line`.
-pub(super) async fn next_line(
+/// Reads the next line into `line`, if it has at most so many bytes.
+pub(crate) async fn next_line(
     input: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,
+    bytes_max: u64,
 ) -> std::io::Result<Line> {
     line.clear();
-    (&mut *input).take(LINE_BYTES_MAX + 1).read_until(b'\n', line).await?;
+    (&mut *input).take(bytes_max + 1).read_until(b'\n', line).await?;
     if line.is_empty() {
         return Ok(Line::End);
     }
-    if line.len() as u64 <= LINE_BYTES_MAX {
+    if line.len() as u64 <= bytes_max {
         return Ok(Line::Read);
     }
     while !line.ends_with(b"\n") {
         line.clear();
-        if (&mut *input).take(LINE_BYTES_MAX).read_until(b'\n', line).await? == 0 {
+        if (&mut *input).take(LINE_BYTES_MAX.min(bytes_max)).read_until(b'\n', line).await? == 0 {
             break;
         }
     }

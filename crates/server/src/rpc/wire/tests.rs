@@ -84,7 +84,7 @@ async fn a_line_that_is_too_long_is_skipped_and_takes_no_memory() {
     let mut line = Vec::new();
     let mut seen = Vec::new();
     loop {
-        let read = next_line(&mut input, &mut line).await.unwrap();
+        let read = next_line(&mut input, &mut line, LINE_BYTES_MAX).await.unwrap();
         assert!(line.capacity() <= 3 * max, "{}", line.capacity());
         match read {
             Line::End => break,
@@ -95,6 +95,6 @@ async fn a_line_that_is_too_long_is_skipped_and_takes_no_memory() {
     assert_eq!(seen, ["a", "xxx", "too long", "b", "too long", "", "c"]);
     // One that never ends ends with the input.
     let mut input = BufReader::new(very_long.as_bytes());
-    assert_eq!(next_line(&mut input, &mut line).await.unwrap(), Line::TooLong);
-    assert_eq!(next_line(&mut input, &mut line).await.unwrap(), Line::End);
+    assert_eq!(next_line(&mut input, &mut line, LINE_BYTES_MAX).await.unwrap(), Line::TooLong);
+    assert_eq!(next_line(&mut input, &mut line, LINE_BYTES_MAX).await.unwrap(), Line::End);
 }

@@ -1,0 +1,378 @@
+//! A client of the JSON-RPC: calls the operations with their types, and hears the sessions' events.
+//!
+//! Invariants: every call ends, with its answer or because the connection did; requests go out in the order in which they
+//! were made; a reader of events that is slow holds up nothing else, and is told where it missed some; an outcome is given
+//! after the events that the server told before it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greenroom::{Agent, Event, Runtime};
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::operations::{Nothing, Operation};
+use crate::problem::{Problem, ProblemKind};
+use crate::rpc;
+use crate::rpc::wire::{Line, Refusal, next_line};
+
+pub use self::events::{Events, Received};
+
+mod events;
+#[cfg(test)]
+mod tests;
+
+/// How many requests may wait to be sent.
+const REQUESTS_MAX: usize = 64;
+/// The longest line that is read, in bytes. Whoever answers is trusted; a session that is shown or exported is one line.
+const LINE_BYTES_MAX: u64 = 1 << 30;
+/// How many bytes may be under way between a client and a server in one process.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// Why a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The runtime refused it, or its work failed.
+    #[error("{0}")]
+    Refused(Box<Problem>),
+    /// The parameters cannot be understood, or contradict one another.
+    #[error("{0}")]
+    Parameters(String),
+    /// The server does not have this operation.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The connection ended before the answer came. What was asked for may have been done.
+    #[error("the connection to the host ended before it answered")]
+    Disconnected,
+    /// The answer cannot be understood.
+    #[error("the host's answer cannot be understood: {0}")]
+    Malformed(String),
+}
+
+impl ClientError {
+    /// The kind of the problem, where the runtime refused it.
+    pub fn kind(&self) -> Option<ProblemKind> {
+        if let Self::Refused(problem) = self { Some(problem.kind) } else { None }
+    }
+}
+
+/// A connection to a server of the JSON-RPC. Clones share it; it ends with the last of them.
+///
+/// ```
+/// use greenroom::prelude::*;
+/// use greenroom_server::Client;
+/// use greenroom_server::operations::{ListSessions, PromptSession};
+/// # use greenroom_simulator::Simulator;
+/// # #[tokio::main] async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+/// # let model = Simulator::echo();
+/// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+/// let client = Client::in_process(&runtime, Agent::new("gpt-5.5"));
+/// let mut events = client.events_of("umbrella");
+/// let work = client.work(PromptSession::new("umbrella", "Umbrella in Oslo?")).await?;
+/// println!("durable as entry {:?}", work.accepted.entry_id);
+/// println!("{}", work.outcome().await?.reply.text);
+/// while let Some(received) = events.try_next() {
+///     println!("{received:?}");
+/// }
+/// assert_eq!(client.call(ListSessions::default()).await?.sessions.len(), 1);
+/// client.close().await;
+/// # runtime.shutdown().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+    /// Whether the connection has ended.
+    ended: watch::Receiver<bool>,
+}
+
+/// What the clones of a client share.
+struct Shared {
+    /// To the writer, until the client closes the connection.
+    out: Mutex<Option<mpsc::Sender<String>>>,
+    /// What the reader answers.
+    pending: Arc<Mutex<Pending>>,
+}
+
+/// What is waited for.
+#[derive(Default)]
+struct Pending {
+    /// The newest request's id.
+    newest: u64,
+    is_over: bool,
+    /// The answers.
+    answers: HashMap<u64, Waiter>,
+    /// The outcomes of work.
+    outcomes: HashMap<u64, Waiter>,
+    listeners: events::Listeners,
+}
+
+type Waiter = oneshot::Sender<Result<Value, ClientError>>;
+type Waiting = oneshot::Receiver<Result<Value, ClientError>>;
+
+/// Work that the server has taken on.
+#[must_use = "`outcome` gives what comes of it"]
+pub struct Working<O: Operation> {
+    /// The answer: that it was taken on.
+    pub accepted: O::Output,
+    outcome: Waiting,
+    /// The connection stays while the outcome is waited for.
+    _client: Client,
+}
+
+impl<O: Operation> Working<O> {
+    /// Waits for what comes of it.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with why the work failed; [`ClientError::Disconnected`].
+    pub async fn outcome(self) -> Result<O::Outcome, ClientError> {
+        let Self { outcome, _client: client, .. } = self;
+        let result = waited(outcome).await;
+        drop(client);
+        typed(result?)
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("is_closed", &self.is_closed()).finish_non_exhaustive()
+    }
+}
+
+impl<O: Operation> std::fmt::Debug for Working<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Working").field("method", &O::METHOD).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client that speaks over these streams. It needs a tokio runtime.
+    pub fn new(
+        input: impl AsyncRead + Send + Unpin + 'static,
+        output: impl AsyncWrite + Send + Unpin + 'static,
+    ) -> Self {
+        let (out, lines) = mpsc::channel(REQUESTS_MAX);
+        let (end, ended) = watch::channel(false);
+        let pending: Arc<Mutex<Pending>> = Arc::default();
+        tokio::spawn(async move {
+            let mut output = output;
+            // Where it fails the reader finds the end too.
+            let _ = rpc::write_lines(&mut output, lines).await;
+            let _ = output.shutdown().await;
+        });
+        let reading = Arc::clone(&pending);
+        tokio::spawn(async move {
+            read(input, &reading).await;
+            lock(&reading).end();
+            let _ = end.send(true);
+        });
+        Self { shared: Arc::new(Shared { out: Mutex::new(Some(out)), pending }), ended }
+    }
+
+    /// A client of a runtime in this process, which it asks as another process would. `agent` is what its sessions are
+    /// started with.
+    pub fn in_process(runtime: &Runtime, agent: impl Into<Arc<Agent>>) -> Self {
+        let (near, far) = tokio::io::duplex(PIPE_BYTES);
+        let (runtime, agent) = (runtime.clone(), agent.into());
+        tokio::spawn(async move {
+            let (input, output) = tokio::io::split(far);
+            if let Err(error) = rpc::serve(&runtime, agent, input, output).await {
+                tracing::debug!("the client in this process is gone: {error}");
+            }
+        });
+        let (input, output) = tokio::io::split(near);
+        Self::new(input, output)
+    }
+
+    /// Asks for something, and waits for its answer.
+    ///
+    /// # Errors
+    /// The runtime refused it; the connection ended.
+    pub async fn call<O: Operation<Outcome = Nothing>>(
+        &self,
+        operation: O,
+    ) -> Result<O::Output, ClientError> {
+        let (answer, _) = self.send(&operation, false).await?;
+        typed(waited(answer).await?)
+    }
+
+    /// Hands work over. It is answered when the server has taken it on: a prompt when it is durable.
+    ///
+    /// # Errors
+    /// The runtime refused it; the connection ended.
+    pub async fn work<O: Operation>(&self, operation: O) -> Result<Working<O>, ClientError> {
+        let (answer, outcome) = self.send(&operation, true).await?;
+        let accepted = typed(waited(answer).await?)?;
+        Ok(Working { accepted, outcome, _client: self.clone() })
+    }
+
+    /// The events of all sessions that are started here, from now on.
+    pub fn events(&self) -> Events {
+        self.listen(None)
+    }
+
+    /// The events of one session, from now on. They come from the moment that the session is started here.
+    pub fn events_of(&self, session_id: impl Into<String>) -> Events {
+        self.listen(Some(session_id.into()))
+    }
+
+    /// Waits until the connection has ended.
+    pub async fn closed(&self) {
+        // Without a sender it has ended too.
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    /// Whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// Ends the connection, for all clones of this client, and waits until the server has ended it too.
+    pub async fn close(self) {
+        drop(self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.closed().await;
+    }
+
+    fn listen(&self, session_id: Option<String>) -> Events {
+        let mut pending = lock(&self.shared.pending);
+        let is_over = pending.is_over;
+        pending.listeners.add(session_id, is_over)
+    }
+
+    /// Sends a request. Gives where its answer comes, and the outcome of its work.
+    async fn send<O: Operation>(
+        &self,
+        operation: &O,
+        has_outcome: bool,
+    ) -> Result<(Waiting, Waiting), ClientError> {
+        let out = self.shared.out.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Taken before the id is: requests have their ids in the order in which they go out.
+        let out = out.ok_or(ClientError::Disconnected)?;
+        let place = out.reserve().await.map_err(|_| ClientError::Disconnected)?;
+        let ((answer, answered), (outcome, ended)) = (oneshot::channel(), oneshot::channel());
+        let mut pending = lock(&self.shared.pending);
+        if pending.is_over {
+            return Err(ClientError::Disconnected);
+        }
+        pending.newest += 1;
+        let id = pending.newest;
+        pending.answers.insert(id, answer);
+        if has_outcome {
+            pending.outcomes.insert(id, outcome);
+        }
+        place.send(
+            json!({ "jsonrpc": "2.0", "id": id, "method": O::METHOD, "params": operation }).to_string(),
+        );
+        Ok((answered, ended))
+    }
+}
+
+impl Pending {
+    /// Nothing more comes.
+    fn end(&mut self) {
+        self.is_over = true;
+        // Those who wait find that nobody answers them.
+        self.answers.clear();
+        self.outcomes.clear();
+        self.listeners.end();
+    }
+
+    /// Takes in one message.
+    fn take(&mut self, mut message: Value) {
+        let Some(method) = message.get("method").and_then(Value::as_str).map(str::to_owned) else {
+            let Some(id) = message.get("id").and_then(Value::as_u64) else {
+                return tracing::debug!("an answer to nothing: {message}");
+            };
+            let result = match message.get_mut("error") {
+                Some(error) => Err(refused(error.take())),
+                None => Ok(message.get_mut("result").map(Value::take).unwrap_or_default()),
+            };
+            if result.is_err() {
+                self.outcomes.remove(&id);
+            }
+            if let Some(waiter) = self.answers.remove(&id) {
+                // Who no longer waits needs no answer.
+                let _ = waiter.send(result);
+            }
+            return;
+        };
+        let mut params = message.get_mut("params").map(Value::take).unwrap_or_default();
+        if method == "event" {
+            return self.heard(params);
+        }
+        let id = params.get("request_id").and_then(Value::as_u64);
+        if let Some(waiter) = id.and_then(|id| self.outcomes.remove(&id)) {
+            let result = match params.get_mut("error") {
+                Some(error) => Err(problem(error.take())),
+                None => Ok(params),
+            };
+            let _ = waiter.send(result);
+        }
+    }
+
+    fn heard(&mut self, params: Value) {
+        if params.get("type").and_then(Value::as_str) == Some("gap") {
+            let session = params.get("session_id").and_then(Value::as_str).unwrap_or_default();
+            return self.listeners.gap(session, params.get("from_seq").and_then(Value::as_u64));
+        }
+        match serde_json::from_value::<Event>(params) {
+            Ok(event) => self.listeners.event(&Arc::new(event)),
+            Err(error) => tracing::warn!("an event cannot be understood: {error}"),
+        }
+    }
+}
+
+/// Reads until the input ends or cannot be read.
+async fn read(input: impl AsyncRead + Unpin, pending: &Mutex<Pending>) {
+    let mut input = BufReader::new(input);
+    let mut line = Vec::new();
+    loop {
+        match next_line(&mut input, &mut line, LINE_BYTES_MAX).await {
+            Ok(Line::Read) => match serde_json::from_slice(&line) {
+                Ok(Value::Array(messages)) => {
+                    messages.into_iter().for_each(|message| lock(pending).take(message))
+                }
+                Ok(message) => lock(pending).take(message),
+                Err(error) => tracing::warn!("a message cannot be understood: {error}"),
+            },
+            // Which request it answers is not known: who waits for it would wait for ever.
+            Ok(Line::TooLong) => return tracing::warn!("a message has more than {LINE_BYTES_MAX} bytes"),
+            Ok(Line::End) => return,
+            Err(error) => return tracing::debug!("the connection ended: {error}"),
+        }
+    }
+}
+
+/// What a refused request is told.
+fn refused(mut error: Value) -> ClientError {
+    let text = error.get("message").and_then(Value::as_str).unwrap_or("no reason was given").to_owned();
+    match error.get("code").and_then(Value::as_i64) {
+        Some(Refusal::INVALID_PARAMS) => ClientError::Parameters(text),
+        Some(Refusal::METHOD_NOT_FOUND) => ClientError::Unsupported(text),
+        Some(Refusal::SERVER_ERROR | Refusal::NO_SESSION) => {
+            problem(error.get_mut("data").map(Value::take).unwrap_or_default())
+        }
+        _ => ClientError::Malformed(text),
+    }
+}
+
+fn problem(error: Value) -> ClientError {
+    match serde_json::from_value(error) {
+        Ok(problem) => ClientError::Refused(Box::new(problem)),
+        Err(error) => ClientError::Malformed(error.to_string()),
+    }
+}
+
+async fn waited(waiting: Waiting) -> Result<Value, ClientError> {
+    waiting.await.unwrap_or(Err(ClientError::Disconnected))
+}
+
+fn typed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, ClientError> {
+    serde_json::from_value(value).map_err(|error| ClientError::Malformed(error.to_string()))
+}
+
+fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,204 @@
+//! The client, against a server in this process and against one that a test plays.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::sync::Arc;
+
+use greenroom::event::EventKind;
+use greenroom::provider::Provider;
+use greenroom::{Agent, Event, Runtime};
+use greenroom_simulator::{Answer, Function, Pace, SeenRequest, Simulator, SimulatorOptions};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
+
+use super::{Client, ClientError, Received};
+use crate::operations::{
+    Abort, ExportSession, ImageData, ImportSession, ListSessions, PlanSession, PromptSession, SessionState,
+    ShowSession, StartSession,
+};
+use crate::problem::ProblemKind;
+
+/// A runtime whose model says so many words, at this pace.
+async fn runtime(words: usize, pace: Pace) -> (Simulator, Runtime) {
+    let script = Function(move |_: &SeenRequest, _: _| Answer::text("word ".repeat(words)).with_pace(pace));
+    let simulator = Simulator::new(SimulatorOptions::new(script));
+    let provider: Arc<dyn Provider> = simulator.provider();
+    let runtime = Runtime::builder().provider(provider).in_memory().start().await.unwrap();
+    (simulator, runtime)
+}
+
+fn agent() -> Agent {
+    Agent::new("simulated").context_window(100_000)
+}
+
+fn named(id: &str) -> StartSession {
+    StartSession { session_id: id.to_owned() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_are_typed_and_events_come_before_the_outcome() {
+    let (simulator, runtime) = runtime(20, Pace::default()).await;
+    let client = Client::in_process(&runtime, agent());
+    let (mut all, mut of_b) = (client.events(), client.events_of("b"));
+    let work = client.work(PromptSession::new("a", "one")).await.unwrap();
+    let entry = work.accepted.entry_id.unwrap();
+    let outcome = work.outcome().await.unwrap();
+    assert_eq!((outcome.session_id.as_str(), outcome.entry_id), ("a", entry));
+    assert!(outcome.reply.text.starts_with("word"));
+    let mut ends = 0;
+    while let Some(Received::Event(event)) = all.try_next() {
+        ends += u32::from(matches!(event.kind, EventKind::RunEnd { .. }));
+    }
+    assert_eq!(ends, 1, "the end of the run was told before its outcome");
+    assert_eq!(of_b.try_next(), None);
+    let shown = client.call(ShowSession { session_id: "a".into(), after: None }).await.unwrap();
+    assert_eq!(shown.conversation.len(), 2);
+    assert_eq!(client.call(ListSessions::default()).await.unwrap().sessions.len(), 1);
+    client.close().await;
+    assert_eq!(all.next().await, None);
+    simulator.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_says_which_kind_it_is() {
+    let (_simulator, runtime) = runtime(1, Pace::default()).await;
+    let client = Client::in_process(&runtime, agent());
+    let missing = client.call(SessionState { session_id: "no".into() }).await.unwrap_err();
+    assert_eq!(missing.kind(), Some(ProblemKind::NoSession));
+    assert!(missing.to_string().contains("no session"), "{missing}");
+    let empty = client.work(PromptSession::new("a", "")).await.map(|_| ()).unwrap_err();
+    assert_eq!(empty.kind(), Some(ProblemKind::Invalid));
+    let unnamed = client.call(named("a\u{7}")).await.unwrap_err();
+    assert_eq!(unnamed.kind(), Some(ProblemKind::SessionId));
+    let image = ImageData { media_type: "image/png".into(), data: "R0lGODlh".into() };
+    let wrong = PromptSession { images: vec![image], ..PromptSession::new("a", "see") };
+    let wrong = client.work(wrong).await.map(|_| ()).unwrap_err();
+    assert!(matches!(&wrong, ClientError::Parameters(text) if text.starts_with("images[0]")), "{wrong}");
+    client.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_aborted_fails_as_such() {
+    let (simulator, runtime) = runtime(20, Pace { between_ms: 1_000, ..Pace::default() }).await;
+    let client = Client::in_process(&runtime, agent());
+    let work = client.work(PromptSession::new("a", "one")).await.unwrap();
+    client.call(Abort { session_id: "a".into() }).await.unwrap();
+    assert_eq!(work.outcome().await.unwrap_err().kind(), Some(ProblemKind::Aborted));
+    client.close().await;
+    simulator.assert_clean();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_time_ends_the_run() {
+    let (_simulator, runtime) = runtime(20, Pace { between_ms: 60_000, ..Pace::default() }).await;
+    let client = Client::in_process(&runtime, agent());
+    let prompt = PromptSession { timeout_s: Some(2), ..PromptSession::new("a", "one") };
+    let error = client.work(prompt).await.unwrap().outcome().await.unwrap_err();
+    assert!(error.to_string().contains("no reply came within 2s"), "{error}");
+    client.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_of_many_mebibytes_comes_whole() {
+    let (_simulator, runtime) = runtime(1, Pace::default()).await;
+    let client = Client::in_process(&runtime, agent());
+    for run in 0..3 {
+        let text = "long ".repeat(600_000);
+        let work = client.work(PromptSession { timeout_s: None, ..PromptSession::new("a", text) });
+        // The window is too small for it: what was said is kept all the same.
+        let _ = work.await.unwrap().outcome().await;
+        let plan = client.call(PlanSession { session_id: "a".into(), keep_recent: None }).await;
+        assert!(plan.is_ok(), "{run}: {plan:?}");
+    }
+    let exported = client.call(ExportSession { session_id: "a".into() }).await.unwrap();
+    assert!(exported.text.len() > 8 << 20, "{}", exported.text.len());
+    let import = ImportSession { session_id: "b".into(), text: "no such format".into() };
+    assert!(matches!(client.call(import).await, Err(ClientError::Parameters(_))));
+    client.close().await;
+}
+
+/// A server that a test plays.
+struct Played {
+    client: Client,
+    lines: tokio::io::Lines<BufReader<tokio::io::ReadHalf<DuplexStream>>>,
+    output: tokio::io::WriteHalf<DuplexStream>,
+}
+
+impl Played {
+    fn new() -> Self {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let ((input, output), (read, write)) = (tokio::io::split(near), tokio::io::split(far));
+        Self { client: Client::new(input, output), lines: BufReader::new(read).lines(), output: write }
+    }
+
+    async fn say(&mut self, message: &serde_json::Value) {
+        self.output.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_hears_of_the_end_of_the_connection() {
+    let mut server = Played::new();
+    let client = server.client.clone();
+    let call = tokio::spawn(async move { client.call(ListSessions::default()).await });
+    assert!(server.lines.next_line().await.unwrap().unwrap().contains("session/list"));
+    let client = server.client.clone();
+    let work =
+        tokio::spawn(async move { client.work(PromptSession::new("a", "one")).await?.outcome().await });
+    server.lines.next_line().await.unwrap();
+    server.say(&json!({ "jsonrpc": "2.0", "id": 2, "result": { "accepted": true, "entry_id": 0 } })).await;
+    let Played { client, lines, output } = server;
+    drop((lines, output));
+    client.closed().await;
+    assert_eq!(call.await.unwrap().unwrap_err(), ClientError::Disconnected);
+    assert_eq!(work.await.unwrap().unwrap_err(), ClientError::Disconnected);
+    assert_eq!(client.call(ListSessions::default()).await.unwrap_err(), ClientError::Disconnected);
+    assert_eq!(client.events().next().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_listener_is_told_of_the_gap_and_nobody_waits_for_it() {
+    let mut server = Played::new();
+    let mut events = server.client.events_of("a");
+    let total = super::events::EVENTS_MAX as u64 + 500;
+    for seq in 0..total {
+        let event = Event {
+            session: Arc::from("a"),
+            seq,
+            n: None,
+            at_ms: 0,
+            run: None,
+            parent: None,
+            kind: EventKind::RunStart,
+        };
+        server.say(&json!({ "jsonrpc": "2.0", "method": "event", "params": event })).await;
+    }
+    let client = server.client.clone();
+    let call = tokio::spawn(async move { client.call(ListSessions::default()).await });
+    server.lines.next_line().await.unwrap();
+    server.say(&json!({ "jsonrpc": "2.0", "id": 1, "result": { "sessions": [] } })).await;
+    assert!(call.await.unwrap().is_ok(), "an answer comes past the events that wait");
+    let mut next = 0;
+    loop {
+        match events.next().await.unwrap() {
+            Received::Event(event) => {
+                assert_eq!(event.seq, next);
+                next += 1;
+            }
+            Received::Gap { session_id, from_seq } => {
+                assert_eq!((session_id.as_str(), from_seq), ("a", Some(next)));
+                break;
+            }
+        }
+    }
+    assert_eq!(next, super::events::EVENTS_MAX as u64);
+    assert_eq!(events.try_next(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gap_of_the_server_is_handed_on() {
+    let mut server = Played::new();
+    let mut events = server.client.events();
+    let gap = json!({ "type": "gap", "session_id": "a", "from": 4, "to": 9, "from_seq": 3 });
+    server.say(&json!({ "jsonrpc": "2.0", "method": "event", "params": gap })).await;
+    assert_eq!(events.next().await, Some(Received::Gap { session_id: "a".into(), from_seq: Some(3) }));
+}
