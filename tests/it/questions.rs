@@ -1,5 +1,7 @@
 //! Questions that tools and hooks ask people: asked, answered, expired, withdrawn, and what waits meanwhile.
 
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use greenroom::{
     Answer, AskError, EntryId, EntryKind, PendingQuestion, QuestionEnd, RuntimeBuilder, Subscription,
 };
 use greenroom_simulator::{Answer as Said, CallInfo, Function, SeenRequest, Simulator};
+use greenroom_store::faults::{ENOSPC, Fault, FaultyFiles, MemoryFiles};
+use greenroom_store::files::{Files, OpenMode};
 use serde_json::{Value, json};
 
 use crate::support::{agent, builder, drain, runtime, simulator};
@@ -282,6 +286,38 @@ async fn what_cannot_be_asked_is_told_to_the_tool_and_nobody_else() {
     assert_eq!(told.len(), count);
     assert!(told.iter().all(|error| matches!(error, AskError::Invalid(_))), "{told:?}");
     assert_eq!(ends(&runtime, "s").await, []);
+}
+
+/// A question's time passes while nothing can be recorded: it is tried again now and then, and not all the time.
+#[tokio::test(start_paused = true)]
+async fn a_question_expires_when_the_disk_works_again() {
+    const TRIES_MAX: u32 = 4;
+    let model = cashier();
+    let disk = FaultyFiles::new(Arc::new(MemoryFiles::new()));
+    let store = Store::memory_on(disk.open(Path::new("disk"), OpenMode::Create).unwrap());
+    let tries = Arc::new(AtomicU32::new(0));
+    let tried = Arc::clone(&tries);
+    let probe = move |_: &str, step: &'static str| {
+        let is_try = step == "session/expire_questions";
+        assert!(!is_try || tried.fetch_add(1, Ordering::SeqCst) < TRIES_MAX, "it is tried without a pause");
+    };
+    let runtime = builder(&model).store(store).probe(probe).start().await.unwrap();
+    let agent = agent(100_000).tool("refund", |_: Refund, cx: ToolContext| async move {
+        let question = Question::text("Why?").expires_in(Duration::from_secs(3600));
+        match cx.ask(question).await {
+            Err(AskError::Expired) => Ok("nobody was there".to_owned()),
+            other => Ok(format!("{other:?}")),
+        }
+    });
+    let session = runtime.open("s", &agent).await.unwrap();
+    let run = session.prompt("ask").start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3000)).await;
+    disk.set(Fault::FailFrom { at: 0, errno: ENOSPC });
+    tokio::time::sleep(Duration::from_secs(680)).await;
+    disk.set(Fault::None);
+    assert_eq!(run.reply().await.unwrap().text, "It says: nobody was there");
+    assert_eq!(ends(&runtime, "s").await, [QuestionEnd::Expired]);
+    assert_eq!(tries.load(Ordering::SeqCst), TRIES_MAX);
 }
 
 #[tokio::test(start_paused = true)]

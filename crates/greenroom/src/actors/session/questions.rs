@@ -33,6 +33,9 @@ enum Asker {
     Call { call_id: String, reply: ReplyTo<Vec<KnownQuestion>> },
 }
 
+/// When it is tried again to record that a question has expired. The store may refuse for long, when its disk is full.
+const RECORD_AGAIN_AFTER: Duration = Duration::from_secs(30);
+
 struct Timer {
     at_ms: u64,
     _cancels: DropGuard,
@@ -115,6 +118,7 @@ impl SessionState {
             && let Err(error) = self.append(draft, None).await
         {
             self.warn(format!("that a question has expired could not be recorded: {error}"));
+            return self.arm_expiry_after(RECORD_AGAIN_AFTER);
         }
         self.arm_expiry();
     }
@@ -172,6 +176,11 @@ impl SessionState {
 
     /// Sets the timer for the question that expires next. It wakes the session where that sleeps.
     pub(super) fn arm_expiry(&mut self) {
+        self.arm_expiry_after(Duration::ZERO);
+    }
+
+    /// As [`Self::arm_expiry`], and not before this time has passed.
+    fn arm_expiry_after(&mut self, at_least: Duration) {
         let Some(at_ms) = self.log.questions().next_expiry_ms() else {
             self.askers.timer = None;
             return;
@@ -180,7 +189,7 @@ impl SessionState {
             return;
         }
         let cancel = CancellationToken::new();
-        let wait = Duration::from_millis(at_ms.saturating_sub(self.deps.now_ms()));
+        let wait = Duration::from_millis(at_ms.saturating_sub(self.deps.now_ms())).max(at_least);
         let shared = Arc::downgrade(&self.shared);
         let (cancelled, deps): (_, Weak<Deps>) = (cancel.clone(), Arc::downgrade(&self.deps));
         tokio::spawn(async move {
