@@ -126,6 +126,63 @@ async fn a_typed_answer_that_cannot_be_read_is_sent_back_with_what_is_wrong_with
     model.assert_clean();
 }
 
+/// A schema that is known at run time: what does not fit goes back with the place, and the value comes as JSON.
+#[tokio::test(start_paused = true)]
+async fn an_answer_fits_a_schema_or_is_sent_back_with_the_place() {
+    let script = vec![
+        Said::text("It is Bergen."),
+        Said::text(r#"{"value":[{"name":"Bergen","rain":-1}]}"#),
+        Said::text(r#"{"value":[{"name":"Bergen","rain":2250}]}"#),
+        Said::text(r#"[{"name":"Oslo","rain":763}]"#),
+        Said::text("no"),
+        Said::text("no"),
+        Said::text("never"),
+    ];
+    let model = simulator(Sequence(script), 100_000);
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &agent(100_000)).await.unwrap();
+    let schema = json!({ "title": "cities", "type": "array", "items": {
+        "type": "object",
+        "properties": { "name": { "type": "string" }, "rain": { "type": "integer", "minimum": 0 } },
+        "required": ["name", "rain"],
+    } });
+    let typed = session.prompt("where?").output_schema(schema.clone()).await.unwrap();
+    assert_eq!(typed.value, json!([{ "name": "Bergen", "rain": 2250 }]));
+    assert_eq!(typed.reply.steps, 3);
+    let told: Vec<String> = session.context().await.unwrap().iter().map(|message| message.text()).collect();
+    assert!(told[2].contains("it is not the cities that was asked for: it is no JSON"), "{told:?}");
+    assert!(told[4].contains("at `/0/rain`"), "{told:?}");
+    let sent = model.requests()[0].request.output_schema.clone().unwrap();
+    assert!(sent.is_strict() && sent.schema["required"] == json!(["value"]), "{sent:?}");
+
+    let mut stream = session.prompt("and?").output_schema(schema.clone()).stream();
+    let mut partial = Vec::new();
+    while let Some(item) = stream.next().await {
+        if let RunItem::Partial(value) = item.unwrap() {
+            partial.push(value);
+        }
+    }
+    assert_eq!(partial.last(), Some(&json!([{ "name": "Oslo", "rain": 763 }])));
+
+    let error = session.prompt("again").output_schema(schema).await.unwrap_err();
+    let Error::Output { wanted, text, .. } = &error else { panic!("{error:?}") };
+    assert_eq!((wanted.as_str(), text.as_str()), ("cities", "never"));
+    // A schema that is wrong is refused before anything is said, however the request is sent.
+    let (said, wrong) = (model.requests().len(), json!({ "properties": { "a": { "type": "text" } } }));
+    let request = || session.prompt("x").output_schema(wrong.clone());
+    let refused = [
+        request().await.unwrap_err(),
+        request().start().await.unwrap_err(),
+        request().stream().reply().await.unwrap_err(),
+    ];
+    for error in refused {
+        assert!(matches!(error, Error::Config(ConfigError::OutputSchema { .. })), "{error:?}");
+        assert!(error.to_string().contains("/properties/a/type"), "{error}");
+    }
+    assert_eq!(model.requests().len(), said);
+    model.assert_clean();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_validator_that_panics_ends_its_run_and_no_session() {
     quiet_injected_panics();

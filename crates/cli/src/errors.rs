@@ -25,7 +25,7 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// The store is not usable.
 pub(crate) const STORE: u8 = 3;
-/// A guard or a budget ended the run.
+/// A guard, a budget or a time limit ended the run.
 pub(crate) const STOPPED: u8 = 4;
 /// A tool asks a person, and the run waits for the answer.
 pub(crate) const WAITING: u8 = 5;
@@ -57,7 +57,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
             return match error {
                 error if error.is_invalid_request() => USAGE,
                 greenroom::Error::Store(store) => store_code(store),
-                greenroom::Error::Stopped { .. } => STOPPED,
+                greenroom::Error::Stopped { .. } | greenroom::Error::TimedOut { .. } => STOPPED,
                 greenroom::Error::Waiting { .. } => WAITING,
                 greenroom::Error::Aborted => INTERRUPTED,
                 _ => FAILED,

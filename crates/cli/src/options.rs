@@ -17,7 +17,7 @@ Exit codes:
   2    the command line, the configuration or the workspace is not usable
   3    the store is not usable: in use, full, damaged, or there is no such session
        (what is given of a damaged session lacks what is lost, and standard error says so)
-  4    stopped by a guard or a budget
+  4    stopped by a guard, a budget or a time limit
   5    the session waits for the answer to a question, and is left to the program whose tool asks
   130  interrupted
 
@@ -41,15 +41,18 @@ Examples:
   greenroom run -p \"Go on.\" -c                    the newest session of this folder
   greenroom run -p \"Go on.\" --session fix-the-test
   greenroom run -p \"What is wrong here?\" --image screen.png --max-cost 0.10 --timeout 60
+  greenroom run -p \"Which files look dead?\" --output-schema '{\"type\":\"array\",\"items\":{\"type\":\"string\"}}' | jq
   greenroom run -p \"Look around.\" --simulate --json | jq .type
 
 The answer goes to standard output, as it comes at a terminal and whole to a pipe; progress goes to standard error,
 only where that is a terminal.
 With --json each line is one event with `type`, `seq` and `session_id`; the last line is `run_end`, or
-`error` with `class`, `status`, `message`, `limit`, `requested` and `retryable`.
+`error` with `class`, `status`, `message`, `limit`, `requested` and `retryable`. With --output-schema `run_end` has the
+answer's `value`.
 The first Ctrl-C ends the run and keeps what had come; the second ends the process at once.
 
-Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 store, 4 stopped by a guard or a budget, 130 interrupted";
+Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 store, 4 stopped by a guard, a budget or a time limit,
+5 waiting for an answer, 130 interrupted";
 
 const CHAT_EXAMPLES: &str = "\
 Examples:
@@ -460,6 +463,10 @@ pub(crate) struct RunArgs {
     /// An image that goes with the prompt: PNG, JPEG, GIF or WebP; may be given several times
     #[arg(long = "image", value_name = "FILE")]
     pub(crate) images: Vec<PathBuf>,
+    /// A JSON schema that the answer must fit: a file, or the schema itself. One that does not is sent back to the model
+    /// with what is wrong; the value is printed as JSON, and nothing else
+    #[arg(long, value_name = "FILE|JSON")]
+    pub(crate) output_schema: Option<String>,
     /// The most that this run may cost, in US dollars, as far as prices are known
     #[arg(long, value_name = "USD", value_parser = dollars)]
     pub(crate) max_cost: Option<f64>,

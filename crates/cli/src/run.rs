@@ -11,14 +11,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::kernel::StopReason;
-use greenroom::{Error, Event, EventType, Image, Prompt, RunItem, Runtime};
+use greenroom::tools::ValueSchema;
+use greenroom::{Error, Event, EventKind, EventType, Image, Prompt, RunItem, Runtime};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
 use crate::options::{Color, Global, RunArgs};
+use crate::run_view::Played;
 use crate::setup::{Setup, Stay};
 use crate::terminal::{Screen, Style};
 use crate::view::View;
@@ -28,6 +30,8 @@ use crate::{errors, picture, run_view};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The most that is read from standard input, in bytes: about what the store takes as one entry.
 const INPUT_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// The most that the file of an answer's schema may have, in bytes.
+const SCHEMA_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
@@ -47,6 +51,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     for path in &args.images {
         prompt = prompt.image(image(path)?);
     }
+    let schema = args.output_schema.as_deref().map(output_schema).transpose()?;
     let interrupts = Interrupts::new()?;
     let setup = Setup::new(global, &args.model, Stay::UntilReply).await?;
     setup.check_reachable().await?;
@@ -66,11 +71,30 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     if let Some(seconds) = args.timeout {
         request = request.timeout(Duration::from_secs(seconds));
     }
-    let stream = request.stream();
-    let played = run_view::play(stream, &interrupts, |item| match events.as_deref_mut() {
-        Some(events) => events.item(item),
-        None => view.item(item),
-    });
+    let played = async {
+        Ok(match schema {
+            None => {
+                let played =
+                    run_view::play(request.stream(), &interrupts, |item| match events.as_deref_mut() {
+                        Some(events) => events.item(item),
+                        None => view.item(item),
+                    });
+                let Played { reply, is_interrupted } = played.await?;
+                Played { reply: reply.map(|reply| (reply, None)), is_interrupted }
+            }
+            Some(schema) => {
+                let stream = request.output_schema(schema).stream();
+                let played = run_view::play(stream, &interrupts, |item| match events.as_deref_mut() {
+                    Some(events) => events.item(item),
+                    // The value alone is printed, when it is whole.
+                    None if is_text(item) => Ok(()),
+                    None => view.item(item),
+                });
+                let Played { reply, is_interrupted } = played.await?;
+                Played { reply: reply.map(|typed| (typed.reply, Some(typed.value))), is_interrupted }
+            }
+        })
+    };
     let played = match played.await {
         Ok(played) => played,
         Err(error) => {
@@ -81,11 +105,15 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     };
     view.end()?;
     setup.note_folder(&session).await?;
-    if let Some(events) = events {
-        let stop = played.reply.as_ref().ok().map(|reply| reply.stop);
-        events.finish(&setup.runtime, stop).await?;
+    match (events, &played.reply) {
+        (Some(events), Ok((reply, value))) => {
+            events.finish(&setup.runtime, Some(reply.stop), value.as_ref()).await?;
+        }
+        (Some(events), Err(_)) => events.finish(&setup.runtime, None, None).await?,
+        (None, Ok((_, Some(value)))) => view.text.json(value)?,
+        (None, Ok((_, None)) | Err(_)) => {}
     }
-    if let Ok(reply) = &played.reply {
+    if let Ok((reply, _)) = &played.reply {
         // A person at a terminal has seen the warning; a script would take what came for the whole answer.
         if let Some(cut_off) = reply.stop.cut_off().filter(|_| view.notes.is_none() || args.json) {
             Screen::stderr(global.color).line(format!("greenroom: {cut_off}"))?;
@@ -99,6 +127,31 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     }
     played.reply?;
     Ok(0)
+}
+
+/// Whether it is something that the agent says.
+fn is_text<R>(item: &RunItem<R>) -> bool {
+    let RunItem::Event(event) = item else { return false };
+    matches!(
+        event.kind,
+        EventKind::MessageStart | EventKind::MessageDelta { .. } | EventKind::MessageEnd { .. }
+    )
+}
+
+/// The schema of the answer: from a file, or as it was given.
+fn output_schema(given: &str) -> Result<Value> {
+    let (text, what) = if given.trim_start().starts_with('{') {
+        (given.to_owned(), "--output-schema".to_owned())
+    } else {
+        let bytes = files::read(Path::new(given), SCHEMA_BYTES_MAX).map_err(|error| {
+            errors::usage(format!("--output-schema: read {given}: {error}; give a file, or a schema such as {{\"type\": \"object\"}}"))
+        })?;
+        (String::from_utf8_lossy(&bytes).into_owned(), format!("--output-schema {given}"))
+    };
+    let schema: Value = serde_json::from_str(&text)
+        .map_err(|error| errors::usage(format!("{what}: it is no JSON: {error}")))?;
+    ValueSchema::new(&schema).map_err(|reason| errors::usage(format!("{what}: {reason}")))?;
+    Ok(schema)
 }
 
 /// An image from a file.
@@ -170,6 +223,9 @@ struct RunEnd<'a> {
     /// Why the last answer ended, where the run was completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     stop: Option<StopReason>,
+    /// The answer's value, where a schema was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a Value>,
 }
 
 impl Events {
@@ -179,7 +235,7 @@ impl Events {
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "texts and the reply are in the events too")]
-    fn item(&mut self, item: &RunItem) -> Result<()> {
+    fn item<R>(&mut self, item: &RunItem<R>) -> Result<()> {
         match item {
             RunItem::Event(event) => {
                 if event.is_durable() {
@@ -200,8 +256,13 @@ impl Events {
         }
     }
 
-    /// Prints what was missed, from the log, and then the end of the run with its last answer's stop reason.
-    async fn finish(&mut self, runtime: &Runtime, stop: Option<StopReason>) -> Result<()> {
+    /// Prints what was missed, from the log, and then the end of the run with what its result says.
+    async fn finish(
+        &mut self,
+        runtime: &Runtime,
+        stop: Option<StopReason>,
+        value: Option<&Value>,
+    ) -> Result<()> {
         let Some(session) = self.session.clone() else { return Ok(()) };
         // Even the end may be among them.
         self.missed.extend(self.missed_from.take().map(|from| from..u64::MAX));
@@ -217,7 +278,7 @@ impl Events {
             }
         }
         if let Some(event) = &self.end {
-            self.screen.json(&RunEnd { event, stop })?;
+            self.screen.json(&RunEnd { event, stop, value })?;
         }
         Ok(())
     }

@@ -9,19 +9,19 @@ use crate::interrupt::Interrupts;
 
 /// How a run ended.
 #[derive(Debug)]
-pub(crate) struct Played {
+pub(crate) struct Played<R = Reply> {
     /// The reply, or why there is none.
-    pub(crate) reply: greenroom::Result<Reply>,
+    pub(crate) reply: greenroom::Result<R>,
     /// Whether the user interrupted it.
     pub(crate) is_interrupted: bool,
 }
 
 /// Plays a run to its end, and hands on what comes. If `on` fails the run is cancelled.
-pub(crate) async fn play(
-    mut stream: RunStream,
+pub(crate) async fn play<R>(
+    mut stream: RunStream<R>,
     interrupts: &Interrupts,
-    mut on: impl FnMut(&RunItem) -> Result<()>,
-) -> Result<Played> {
+    mut on: impl FnMut(&RunItem<R>) -> Result<()>,
+) -> Result<Played<R>> {
     let mut is_interrupted = false;
     let reply = loop {
         tokio::select! {

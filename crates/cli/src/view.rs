@@ -40,7 +40,7 @@ impl View {
     }
 
     /// Shows what came.
-    pub(crate) fn item(&mut self, item: &RunItem) -> Result<()> {
+    pub(crate) fn item<R>(&mut self, item: &RunItem<R>) -> Result<()> {
         // The text comes with its events, and a whole message makes up for what was missed of it.
         if let RunItem::Event(event) = item { self.event(event) } else { Ok(()) }
     }

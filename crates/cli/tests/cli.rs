@@ -15,6 +15,7 @@
 //! - `questions`: listed beside a program that works, answered once, and left to the program that asked
 //! - `refusals`: every way a provider refuses ends with its class
 //! - `run`: text, events, failures, interruptions
+//! - `run_options`: an answer of a form, images, limits, together
 //! - `serve`: clients that hold something open, tokens that others may know, a wide bind
 //! - `simulate`: a scripted model for clients in any language
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
@@ -40,6 +41,7 @@ mod cli {
     pub(crate) mod questions;
     pub(crate) mod refusals;
     pub(crate) mod run;
+    pub(crate) mod run_options;
     pub(crate) mod serve;
     pub(crate) mod simulate;
     pub(crate) mod stored;

@@ -392,6 +392,12 @@ pub enum ConfigError {
         /// Why not.
         reason: String,
     },
+    /// A schema of an answer that is no JSON schema, or refers to something outside of it.
+    #[error("the output schema: {reason}")]
+    OutputSchema {
+        /// What is wrong with it and where.
+        reason: String,
+    },
     /// A limit of costs that is no sum.
     #[error("a cost limit of {usd} dollars: it must be a number of at least 0")]
     CostLimit {

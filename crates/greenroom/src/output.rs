@@ -1,18 +1,20 @@
-//! Answers of a type: the schema that a model is given, and how its answer is read.
+//! Answers of a type or a schema: the schema that a model is given, and how its answer is read.
 //!
-//! Invariants: the schema's root is an object, as servers demand: a type that is none is wrapped as `{"value": …}`, and
-//! unwrapped when it is read. What satisfies the schema can be read into the type. Where the type allows it, the schema is
-//! one that servers enforce strictly: objects are closed, and all their properties are required.
+//! Invariants: the schema's root is an object, as servers demand: what is none is wrapped as `{"value": …}`, and
+//! unwrapped when it is read. What satisfies a type's schema can be read into the type. Where it can be, the schema is one
+//! that servers enforce strictly: objects are closed, and all their properties are required. An answer is judged by the
+//! program's own schema, whatever the server was sent.
 
 use std::sync::Arc;
 
 use greenroom_provider::OutputSchema;
+use greenroom_tools::ValueSchema;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::error::{Error, Result};
+use crate::error::{ConfigError, Error, Result};
 use crate::prompt::Reply;
 use crate::validate::{ProposedAnswer, Validators};
 
@@ -22,13 +24,25 @@ mod tests;
 /// The property that holds a value which is no object.
 const VALUE: &str = "value";
 
+/// The most characters that servers take of a schema's name.
+const NAME_MAX: usize = 64;
+
 /// The form of a typed answer, for code that does not know the type.
 #[derive(Clone, Debug)]
 pub(crate) struct OutputForm {
     pub(crate) schema: Arc<OutputSchema>,
     /// Whether the value is wrapped in an object.
     pub(crate) is_wrapped: bool,
-    read: fn(&str, bool) -> serde_json::Result<()>,
+    judge: Judge,
+}
+
+/// What says whether an answer has the form.
+#[derive(Clone, Debug)]
+enum Judge {
+    /// It can be read into the type.
+    Type(fn(&str, bool) -> serde_json::Result<()>),
+    /// It fits the program's schema.
+    Schema(Arc<ValueSchema>),
 }
 
 impl OutputForm {
@@ -36,10 +50,35 @@ impl OutputForm {
     pub(crate) fn of<T: JsonSchema + DeserializeOwned>() -> Self {
         let AnswerForm { schema, is_wrapped } = form_of::<T>();
         Self {
-            schema: Arc::new(OutputSchema { name: type_name::<T>(), schema }),
+            schema: Arc::new(OutputSchema { name: name_of(type_name::<T>()), schema }),
             is_wrapped,
-            read: |text, is_wrapped| read::<T>(text, is_wrapped).map(drop),
+            judge: Judge::Type(|text, is_wrapped| read::<T>(text, is_wrapped).map(drop)),
         }
+    }
+
+    /// The form of a value that fits a JSON schema.
+    ///
+    /// # Errors
+    /// What is wrong with the schema and where.
+    pub(crate) fn of_schema(schema: &Value) -> Result<Self, ConfigError> {
+        let judge = ValueSchema::new(schema).map_err(|reason| ConfigError::OutputSchema { reason })?;
+        let name = name_of(schema.get("title").and_then(Value::as_str).unwrap_or_default());
+        let mut plain = schema.clone();
+        if let Value::Object(map) = &mut plain {
+            // They name the schema as it stands alone; servers take neither.
+            map.remove("$schema");
+            map.remove("$id");
+        }
+        let mut tidied = plain.clone();
+        tidy(&mut tidied);
+        let rooted = |schema| {
+            let AnswerForm { schema, is_wrapped } = rooted(schema);
+            (OutputSchema { name: name.clone(), schema }, is_wrapped)
+        };
+        // Closing objects may make a schema one that nothing fits, where it takes them together. No such schema is strict.
+        let (schema, is_wrapped) =
+            Some(rooted(tidied)).filter(|(schema, _)| schema.is_strict()).unwrap_or_else(|| rooted(plain));
+        Ok(Self { schema: Arc::new(schema), is_wrapped, judge: Judge::Schema(Arc::new(judge)) })
     }
 
     /// Has answers that lack the form sent back.
@@ -57,8 +96,15 @@ impl OutputForm {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn check(&self, text: &str) -> serde_json::Result<()> {
-        (self.read)(text, self.is_wrapped)
+    pub(crate) fn check(&self, text: &str) -> Result<(), String> {
+        match &self.judge {
+            Judge::Type(read) => read(text, self.is_wrapped).map_err(|error| error.to_string()),
+            Judge::Schema(schema) => {
+                let value = read::<Value>(text, self.is_wrapped)
+                    .map_err(|error| format!("it is no JSON: {error}"))?;
+                schema.check(&value)
+            }
+        }
     }
 
     /// The value of an answer, as JSON.
@@ -66,9 +112,10 @@ impl OutputForm {
     /// # Errors
     /// [`Error::Output`].
     pub(crate) fn value(&self, text: String) -> Result<Value> {
-        match self.check(&text).and_then(|()| read::<Value>(&text, self.is_wrapped)) {
+        let read = || read::<Value>(&text, self.is_wrapped).map_err(|error| error.to_string());
+        match self.check(&text).and_then(|()| read()) {
             Ok(value) => Ok(value),
-            Err(error) => Err(self.unreadable(text, &error)),
+            Err(reason) => Err(self.unreadable(text, reason)),
         }
     }
 
@@ -81,31 +128,31 @@ impl OutputForm {
         match ended {
             Ok(reply) => match self.check(&reply.text) {
                 Ok(()) => Ok(reply),
-                Err(error) => Err(self.unreadable(reply.text, &error)),
+                Err(reason) => Err(self.unreadable(reply.text, reason)),
             },
             Err(Error::Rejected { text, reason }) => match self.check(&text) {
                 Ok(()) => Err(Error::Rejected { text, reason }),
-                Err(error) => Err(self.unreadable(text, &error)),
+                Err(misfit) => Err(self.unreadable(text, misfit)),
             },
             Err(error) => Err(error),
         }
     }
 
-    pub(crate) fn unreadable(&self, text: String, error: &serde_json::Error) -> Error {
-        Error::Output { wanted: self.schema.name.clone(), reason: error.to_string(), text }
+    pub(crate) fn unreadable(&self, text: String, reason: String) -> Error {
+        Error::Output { wanted: self.schema.name.clone(), reason, text }
     }
 }
 
-fn type_name<T>() -> String {
+fn type_name<T>() -> &'static str {
     let full = std::any::type_name::<T>();
-    let short: String = full
-        .rsplit("::")
-        .next()
-        .unwrap_or(full)
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
-        .collect();
-    if short.is_empty() { "answer".to_owned() } else { short }
+    full.rsplit("::").next().unwrap_or(full)
+}
+
+/// What servers take of a name.
+fn name_of(name: &str) -> String {
+    let taken = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+    let name: String = name.chars().filter(taken).take(NAME_MAX).collect();
+    if name.is_empty() { "answer".to_owned() } else { name }
 }
 
 /// The schema of a typed answer.
@@ -124,6 +171,11 @@ pub(crate) fn form_of<T: JsonSchema>() -> AnswerForm {
     settings.meta_schema = None;
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     tidy(&mut schema);
+    rooted(schema)
+}
+
+/// The form whose root is an object.
+fn rooted(schema: Value) -> AnswerForm {
     let is_object = schema.get("type").is_some_and(|kind| kind == "object")
         && ["anyOf", "oneOf", "allOf", "$ref", "enum"].iter().all(|key| schema.get(key).is_none());
     if is_object {
@@ -161,28 +213,36 @@ pub(crate) fn json_text(text: &str) -> &str {
     inner.strip_suffix("```").unwrap_or(inner).trim()
 }
 
+/// Where schemas keep what they refer to, by their draft.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
 fn wrapped(mut schema: Value) -> Value {
-    let definitions = schema.as_object_mut().and_then(|schema| schema.remove("$defs"));
     refer_to_value(&mut schema);
+    let definitions = DEFINITIONS.map(|key| schema.as_object_mut().and_then(|schema| schema.remove(key)));
     let mut object = json!({
         "type": "object",
         "properties": { VALUE: schema },
         "required": [VALUE],
         "additionalProperties": false,
     });
-    if let Some(mut definitions) = definitions {
-        refer_to_value(&mut definitions);
-        object["$defs"] = definitions;
+    for (key, definitions) in DEFINITIONS.into_iter().zip(definitions) {
+        if let Some(definitions) = definitions {
+            object[key] = definitions;
+        }
     }
     object
 }
 
-/// What referred to the root refers to the wrapped value.
+/// What referred to the root, or to a part of it that is wrapped with it, refers to the wrapped value.
 fn refer_to_value(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
-            if let Some(reference) = map.get_mut("$ref").filter(|reference| **reference == "#") {
-                *reference = format!("#/properties/{VALUE}").into();
+            if let Some(Value::String(reference)) = map.get_mut("$ref")
+                && let Some(place) = reference.strip_prefix('#')
+                && (place.is_empty() || place.starts_with('/'))
+                && !DEFINITIONS.iter().any(|key| place.starts_with(&format!("/{key}/")))
+            {
+                *reference = format!("#/properties/{VALUE}{place}");
             }
             map.values_mut().for_each(refer_to_value);
         }
@@ -218,7 +278,7 @@ fn tidy(schema: &mut Value) {
             inner.iter_mut().for_each(tidy);
         }
     }
-    for key in ["properties", "$defs", "patternProperties"] {
+    for key in ["properties", "$defs", "definitions", "patternProperties"] {
         if let Some(Value::Object(inner)) = map.get_mut(key) {
             inner.values_mut().for_each(tidy);
         }

@@ -19,6 +19,7 @@ use greenroom_kernel::{StopReason, Usage};
 use greenroom_provider::ModelSettings;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
@@ -195,8 +196,8 @@ pub struct RunRequest<O = AsText> {
     settings: ModelSettings,
     timeout: Option<Duration>,
     cost_limit_usd: Option<f64>,
-    /// The form of its answer, where it has one.
-    form: Option<OutputForm>,
+    /// The form of its answer, where it has one, or why it cannot have that.
+    form: Option<Result<OutputForm>>,
     validators: Validators,
     /// Aborts the run.
     cancel: CancellationToken,
@@ -322,6 +323,7 @@ impl<O> RunRequest<O> {
             return Err(Error::EmptyPrompt);
         }
         settings.check()?;
+        let form = form.transpose()?;
         let cost_limit = cost_limit_usd.map(microdollars).transpose()?;
         let mut timer = timeout.map(|timeout| (timeout, Box::pin(tokio::time::sleep(timeout))));
         // An abort that comes while the guards judge is meant for this, too.
@@ -387,6 +389,40 @@ impl RunRequest<AsText> {
     /// cannot be read is sent back with the reason, as by [`Self::validate`]. Awaits to a [`Typed`];
     /// [`Error::Output`] when no answer had that form.
     pub fn output<T: DeserializeOwned + schemars::JsonSchema>(self) -> RunRequest<AsType<T>> {
+        self.with_form(&OutputForm::of::<T>()).typed()
+    }
+
+    /// Asks for an answer that fits a JSON schema which is known only at run time: draft 2020-12, unless its `$schema`
+    /// names another. As [`Self::output`] otherwise; the value is JSON. A schema that refers to something outside of it, or
+    /// is none, is [`ConfigError::OutputSchema`](crate::ConfigError::OutputSchema) when the request is sent.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom::serde_json::json;
+    /// # use greenroom_simulator::ScriptedModel;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = ScriptedModel::new().text(r#"{"name": "Bergen", "rain_mm": 2250}"#);
+    /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+    /// # let session = runtime.open("umbrella", &Agent::new("gpt-5.5")).await?;
+    /// let schema = json!({
+    ///     "type": "object",
+    ///     "properties": { "name": { "type": "string" }, "rain_mm": { "type": "integer", "minimum": 0 } },
+    ///     "required": ["name", "rain_mm"],
+    /// });
+    /// let city = session.prompt("Which city has the most rain?").output_schema(schema).await?;
+    /// println!("{}: {} mm", city.value["name"], city.value["rain_mm"]);
+    /// # assert_eq!(city.value["name"], "Bergen");
+    /// # Ok(()) }
+    /// ```
+    pub fn output_schema(mut self, schema: impl Into<Value>) -> RunRequest<AsType<Value>> {
+        match OutputForm::of_schema(&schema.into()) {
+            Ok(form) => self = self.with_form(&form),
+            Err(error) => self.form = Some(Err(error.into())),
+        }
+        self.typed()
+    }
+
+    fn typed<T>(self) -> RunRequest<AsType<T>> {
         let Self {
             session,
             ticket,
@@ -399,7 +435,7 @@ impl RunRequest<AsText> {
             validators,
             cancel,
             ..
-        } = self.with_form(&OutputForm::of::<T>());
+        } = self;
         RunRequest {
             session,
             ticket,
@@ -418,7 +454,7 @@ impl RunRequest<AsText> {
     /// Asks for an answer of this form; it stays a text.
     pub(crate) fn with_form(mut self, form: &OutputForm) -> Self {
         form.demand(&mut self.validators);
-        self.form = Some(form.clone());
+        self.form = Some(Ok(form.clone()));
         self
     }
 
@@ -445,7 +481,7 @@ impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
     /// # Errors
     /// As there.
     pub async fn start(self) -> Result<Run<Typed<T>>> {
-        let form = self.typed_form();
+        let form = self.typed_form()?;
         let is_wrapped = form.is_wrapped;
         let read = move |reply: BoxFuture<'static, Result<Reply>>| {
             async move { read_output(reply.await, &form) }.boxed()
@@ -456,12 +492,12 @@ impl<T: DeserializeOwned + 'static> RunRequest<AsType<T>> {
     /// As the stream of an untyped request, with the answer's value as far as it has come.
     pub fn stream(self) -> RunStream<Typed<T>> {
         let (session, abort, form) = (self.session.clone(), self.abort_handle(), self.typed_form());
-        let is_wrapped = form.is_wrapped;
-        let send = |link| async move { read_output(self.send(link).await, &form) }.boxed();
+        let is_wrapped = form.as_ref().is_ok_and(|form| form.is_wrapped);
+        let send = |link| async move { read_output(self.send(link).await, &form?) }.boxed();
         RunStream::new(&session, Some(is_wrapped), abort, send)
     }
 
-    fn typed_form(&self) -> OutputForm {
+    fn typed_form(&self) -> Result<OutputForm> {
         self.form.clone().expect("a typed request has a form")
     }
 }
@@ -481,7 +517,7 @@ impl<T: DeserializeOwned + 'static> IntoFuture for RunRequest<AsType<T>> {
 
     fn into_future(self) -> Self::IntoFuture {
         let form = self.typed_form();
-        async move { read_output(self.send(Arc::default()).await, &form) }.boxed()
+        async move { read_output(self.send(Arc::default()).await, &form?) }.boxed()
     }
 }
 
@@ -704,6 +740,6 @@ fn read_output<T: DeserializeOwned>(ended: Result<Reply>, form: &OutputForm) -> 
     let reply = form.checked(ended)?;
     match output::read(&reply.text, form.is_wrapped) {
         Ok(value) => Ok(Typed { value, reply }),
-        Err(error) => Err(form.unreadable(reply.text, &error)),
+        Err(error) => Err(form.unreadable(reply.text, error.to_string())),
     }
 }

@@ -14,6 +14,7 @@ mod base_url;
 pub mod catalog;
 pub mod classify;
 pub mod openai;
+mod output_schema;
 pub mod retry_after;
 pub mod served;
 pub mod settings;
@@ -27,6 +28,7 @@ pub use self::classify::classify;
 pub use self::openai::{
     ApiKey, MaxTokensField, OpenAi, OpenAiOptions, OptionsError, Proxies, ResendReasoning,
 };
+pub use self::output_schema::OutputSchema;
 pub use self::served::{Served, ServedModel};
 pub use self::settings::{ModelSettings, ReasoningEffort, SettingError, ToolChoice};
 use futures_util::future::{BoxFuture, FutureExt};
@@ -53,15 +55,6 @@ pub struct Request {
     pub purpose: Purpose,
     /// The session it belongs to: cache routing, and the key by which scripted models tell callers apart.
     pub session: String,
-}
-
-/// A JSON schema for an answer's text.
-#[derive(Debug, Clone)]
-pub struct OutputSchema {
-    /// The schema's name, of letters, digits, `_` and `-`.
-    pub name: String,
-    /// The JSON schema itself.
-    pub schema: serde_json::Value,
 }
 
 /// What a model call is for.

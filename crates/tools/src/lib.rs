@@ -18,6 +18,7 @@ mod registry;
 mod schema;
 mod similar;
 mod state;
+mod value_schema;
 mod workspace;
 
 pub use context::{CompactionRequests, Progress, ToolContext};
@@ -29,6 +30,7 @@ pub use pauses::{PauseGuard, Pauses};
 pub use questions::{AskError, Questions, fits};
 pub use registry::{Registry, panic_text, parse_arguments};
 pub use state::{AppState, MissingState};
+pub use value_schema::ValueSchema;
 pub use workspace::Workspace;
 
 /// The JSON schema of a type, in the form that models are sent.

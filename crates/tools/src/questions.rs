@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use greenroom_kernel::question::{Answer, Asker, Question, QuestionKind};
 use serde_json::Value;
 
-use crate::Pauses;
+use crate::{Pauses, ValueSchema};
 
 #[cfg(test)]
 mod tests;
@@ -136,60 +136,22 @@ impl fmt::Debug for Questions {
     }
 }
 
-/// The name under which a form's schema is compiled. It leads nowhere.
-const FORM: &str = "form:///schema.json";
-
-/// Loads nothing: a form refers to what is in it.
-struct NoLoader;
-
-impl boon::UrlLoader for NoLoader {
-    fn load(&self, _url: &str) -> Result<Value, Box<dyn std::error::Error>> {
-        Err("a form's schema can refer only to what is in it".into())
-    }
-}
-
-fn compiled(schema: &Value) -> Result<(boon::Schemas, boon::SchemaIndex), String> {
-    if !schema.is_object() {
-        return Err("it must be an object".to_owned());
-    }
-    let mut schemas = boon::Schemas::new();
-    let mut compiler = boon::Compiler::new();
-    compiler.set_default_draft(boon::Draft::V2020_12);
-    compiler.use_loader(Box::new(NoLoader));
-    let broken = |error: boon::CompileError| error.to_string().replace(FORM, "");
-    compiler.add_resource(FORM, schema.clone()).map_err(broken)?;
-    let form = compiler.compile(FORM, &mut schemas).map_err(broken)?;
-    Ok((schemas, form))
-}
-
 /// Whether a form's schema can be asked with: it is a JSON schema that refers to nothing outside of it.
 ///
 /// # Errors
 /// Why it cannot, in one line.
 pub(crate) fn check_form(schema: &Value) -> Result<(), String> {
-    compiled(schema).map(drop).map_err(|error| format!("the form's schema is broken: {error}"))
+    form(schema).map(drop)
 }
 
-/// Whether a value fits a JSON schema.
+/// Whether a value fits the schema of a form.
 ///
 /// # Errors
 /// Why it does not, in one line for a person.
 pub fn fits(schema: &Value, value: &Value) -> Result<(), String> {
-    let (schemas, form) =
-        compiled(schema).map_err(|error| format!("the form's schema is broken: {error}"))?;
-    schemas.validate(value, form).map_err(|error| {
-        let mut causes = Vec::new();
-        leaves(&error, &mut causes);
-        causes.join("; ")
-    })
+    form(schema)?.check(value)
 }
 
-/// What is wrong, in the innermost places.
-fn leaves(error: &boon::ValidationError<'_, '_>, causes: &mut Vec<String>) {
-    if error.causes.is_empty() {
-        let place = error.instance_location.to_string();
-        let place = if place.is_empty() { String::new() } else { format!("at `{place}`: ") };
-        causes.push(format!("{place}{}", error.kind));
-    }
-    error.causes.iter().for_each(|cause| leaves(cause, causes));
+fn form(schema: &Value) -> Result<ValueSchema, String> {
+    ValueSchema::new(schema).map_err(|error| format!("the form's schema is broken: {error}"))
 }

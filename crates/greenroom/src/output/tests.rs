@@ -163,3 +163,53 @@ fn what_cannot_be_read_says_why() {
     assert!(read::<bool>("yes", true).is_err());
     assert_eq!(unwrapped(json!({}), true), None, "nothing has come yet");
 }
+
+fn sent(schema: &Value) -> OutputForm {
+    OutputForm::of_schema(schema).unwrap()
+}
+
+#[test]
+fn a_schema_is_sent_strict_where_that_means_the_same() {
+    let open = json!({ "title": "The city!", "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": { "name": { "type": "string" }, "rain": { "type": ["integer", "null"] } },
+        "required": ["name"] });
+    let form = sent(&open);
+    assert_eq!(
+        (form.schema.name.as_str(), form.is_wrapped, form.schema.is_strict()),
+        ("Thecity", false, true)
+    );
+    assert_eq!(form.schema.schema["required"], json!(["name", "rain"]));
+    assert_eq!(form.schema.schema["additionalProperties"], json!(false));
+    // It is judged by what the program said.
+    assert!(form.check(r#"{"name": "Oslo", "country": "Norway"}"#).is_ok());
+    assert!(form.check(r#"{"rain": 3}"#).is_err_and(|reason| reason.contains("name")));
+    assert!(form.check("Oslo").is_err_and(|reason| reason.contains("no JSON")));
+
+    // What strict mode cannot say is sent as it is: closed, the two would exclude one another.
+    let part = |name: &str| json!({ "type": "object", "properties": { name: { "type": "string" } }, "required": [name] });
+    let both = json!({ "type": "object", "properties": { "c": { "allOf": [part("a"), part("b")] } }, "required": ["c"] });
+    let form = sent(&both);
+    assert_eq!((&form.schema.schema, form.schema.is_strict()), (&both, false));
+    assert!(form.check(r#"{"c": {"a": "1", "b": "2"}}"#).is_ok());
+    let optional = json!({ "type": "object", "properties": { "a": { "type": "string" } } });
+    assert_eq!(sent(&optional).schema.schema, optional);
+}
+
+#[test]
+fn a_schema_that_is_no_object_is_wrapped_and_its_references_lead_where_they_did() {
+    let tree = json!({ "definitions": { "leaf": { "type": "string" } }, "type": "array",
+        "items": { "anyOf": [{ "$ref": "#" }, { "$ref": "#/definitions/leaf" }, { "$ref": "#/items/anyOf/1" }] } });
+    let form = sent(&tree);
+    assert!(form.is_wrapped);
+    let schema = ValueSchema::new(&form.schema.schema).unwrap();
+    for (value, fits) in [(json!([["a"], "b"]), true), (json!([[["a"]], 1]), false), (json!("a"), false)] {
+        assert_eq!(schema.check(&json!({ "value": value })).is_ok(), fits, "{value}");
+        assert_eq!(form.check(&json!({ "value": value }).to_string()).is_ok(), fits, "{value}");
+        assert_eq!(form.check(&value.to_string()).is_ok(), fits, "{value}");
+    }
+    let one = sent(&json!({ "oneOf": [{ "type": "integer" }, { "type": "number", "minimum": 3 }] }));
+    assert!(one.is_wrapped && one.schema.is_strict(), "{}", one.schema.schema);
+    assert!(one.check("5").is_err() && one.check("2").is_ok(), "what fits both forms fits not one");
+    assert_eq!(one.schema.name, "answer");
+}

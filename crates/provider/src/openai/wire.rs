@@ -206,7 +206,7 @@ pub(super) fn wire_request<'a>(request: &'a Request, style: &WireStyle<'_>) -> W
             json_schema: JsonSchema {
                 name: &output.name,
                 schema: &output.schema,
-                strict: is_strict_schema(&output.schema).then_some(true),
+                strict: output.is_strict().then_some(true),
             },
         }),
         temperature: settings.temperature,
@@ -405,41 +405,6 @@ fn wire_call_id(id: &str) -> Cow<'_, str> {
     });
     let head: String = id.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
     Cow::Owned(format!("{head}_{hash:016x}"))
-}
-
-/// The formats of texts that strict mode knows.
-const STRICT_FORMATS: [&str; 9] =
-    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
-
-/// Whether OpenAI's strict mode accepts the schema: every object closed, all its properties required, and no keyword that
-/// is not listed for it (https://platform.openai.com/docs/guides/structured-outputs, as of November 2026).
-fn is_strict_schema(schema: &Value) -> bool {
-    // `true` and `{}` allow anything, which no server enforces.
-    let Value::Object(map) = schema else { return false };
-    let says_what =
-        ["type", "$ref", "anyOf", "enum", "const"].iter().any(|keyword| map.contains_key(*keyword));
-    let is_object = map.get("type").is_some_and(|kind| kind == "object") || map.contains_key("properties");
-    let closed = map.get("additionalProperties") == Some(&Value::Bool(false));
-    let required = map.get("required").and_then(Value::as_array);
-    let is_required = |key: &String| required.is_some_and(|names| names.iter().any(|name| name == key));
-    let properties = map.get("properties").and_then(Value::as_object);
-    let all_required = properties.is_none_or(|properties| properties.keys().all(is_required));
-    let is_string = map.get("type").is_some_and(|kind| kind == "string");
-    says_what
-        && (!is_object || (closed && all_required))
-        && map.iter().all(|(keyword, rule)| match keyword.as_str() {
-            "$schema" | "title" | "description" | "type" | "enum" | "const" | "$ref" | "required"
-            | "pattern" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf"
-            | "minItems" | "maxItems" => true,
-            "format" => !is_string || rule.as_str().is_some_and(|format| STRICT_FORMATS.contains(&format)),
-            "additionalProperties" => rule == &Value::Bool(false),
-            "items" => is_strict_schema(rule),
-            "anyOf" => rule.as_array().is_some_and(|all| all.iter().all(is_strict_schema)),
-            "properties" | "$defs" | "definitions" => {
-                rule.as_object().is_some_and(|all| all.values().all(is_strict_schema))
-            }
-            _ => false,
-        })
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use greenroom::{Agent, Runtime};
-use greenroom_simulator::{Answer as Said, ByPurpose, Function, Simulator, SimulatorOptions, Summariser};
+use greenroom_simulator::{
+    Answer as Said, ByPurpose, Function, SeenRequest, Simulator, SimulatorOptions, Summariser,
+};
 use serde_json::{Value, json};
 
 use super::{Access, Answer, Asked, Refused, call, methods, schema};
@@ -17,7 +19,10 @@ struct Client {
 
 impl Client {
     async fn new() -> Self {
-        let runs = Function(|_: &_, _| Said::text("word ".repeat(300)));
+        let runs = Function(|seen: &SeenRequest, _| match seen.last_user_text().as_str() {
+            "[7]" => Said::text("[7]"),
+            _ => Said::text("word ".repeat(300)),
+        });
         let script = ByPurpose::new(runs, Summariser::Obedient);
         let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(script) });
         let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
@@ -80,6 +85,12 @@ async fn every_operation_does_what_it_says() {
         ("session/show", json!({ "session_id": "c" }), "/conversation/0/text", json!("one")),
         ("models/list", json!({}), "/origin", json!("simulator")),
         ("agent/abort", a.clone(), "/session_id", json!("a")),
+        (
+            "session/prompt",
+            with(json!({ "text": "[7]", "output_schema": { "items": { "type": "integer" } } })),
+            "outcome/value",
+            json!([7]),
+        ),
         ("session/delete", a.clone(), "/session_id", json!("a")),
     ] {
         let mut params = params;
@@ -131,19 +142,32 @@ async fn what_is_not_understood_is_refused_before_anything_is_done() {
     }
     assert!(matches!(client.ask("no/such", json!({})).await, Err(Refused::UnknownMethod(_))));
     assert_eq!(client.runtime.sessions().await.unwrap().len(), 0);
-    // Of a session that must be there, and of one that is only looked at, nothing is begun.
+    // Of a session that must be there, and of one that is only looked at, nothing is begun. Each method is given those of
+    // these parameters that it takes.
+    let all = json!({
+        "session_id": "none", "text": "x", "title": "x", "name": "x", "to": "y", "entry_id": 1, "question_id": 0,
+        "value": "x",
+    });
+    let schema = schema();
+    let mut refused = Vec::new();
     for method in methods().iter().filter(|method| method.name != "session/import") {
-        for params in [
-            json!({ "session_id": "none" }),
-            json!({ "session_id": "none", "text": "x", "title": "x", "name": "x", "to": "y", "entry_id": 1 }),
-        ] {
-            let Ok(call) = call(method.name, params.clone()) else { continue };
-            if call.access() != Access::Begins && call.session_id().is_some() {
-                let refused = client.ask(method.name, params).await;
-                assert!(matches!(refused, Err(Refused::Failed(_))), "{}: {refused:?}", method.name);
-            }
+        let params = &schema["methods"][method.name]["params"];
+        let params = match params["$ref"].as_str() {
+            Some(place) => schema.pointer(place.trim_start_matches('#')).unwrap(),
+            None => params,
+        };
+        let takes = |name: &str| params["properties"].get(name).is_some();
+        let given: serde_json::Map<String, Value> =
+            all.as_object().unwrap().clone().into_iter().filter(|(name, _)| takes(name)).collect();
+        let given = Value::Object(given);
+        let call = call(method.name, given.clone()).unwrap_or_else(|_| panic!("{} {given}", method.name));
+        if call.access() != Access::Begins && call.session_id().is_some() {
+            let answer = client.ask(method.name, given).await;
+            assert!(matches!(answer, Err(Refused::Failed(_))), "{}: {answer:?}", method.name);
+            refused.push(method.name);
         }
     }
+    assert!(refused.len() >= 15 && refused.contains(&"session/set_title"), "{refused:?}");
     assert_eq!(client.runtime.sessions().await.unwrap().len(), 0);
 }
 

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use greenroom::kernel::EntryId;
 use greenroom::kernel::usage::ContextUsage;
-use greenroom::{CompactOptions, Compacted, Error, Image, ModelSettings, Prompt, Reply, RunRequest, Status};
+use greenroom::{
+    CompactOptions, Compacted, Error, Image, ModelSettings, Prompt, Reply, Run, RunRequest, Status,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Access, Answer, Asked, Ended, Nothing, Operation, Performed, Refused, Task, Work};
 
@@ -30,6 +33,9 @@ pub struct PromptOutcome {
     /// The reply.
     #[serde(flatten)]
     pub reply: Reply,
+    /// The answer's value, where `output_schema` was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Value>,
 }
 
 /// Says something, and begins a run, or waits for the one in progress.
@@ -49,6 +55,9 @@ pub struct PromptSession {
     /// How the model is to answer this one.
     #[serde(default)]
     pub settings: ModelSettings,
+    /// A JSON schema that the answer must fit: one that does not is sent back to the model with the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
     /// The most that the run may cost, in US dollars, where that is less than the agent allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_limit_usd: Option<f64>,
@@ -82,6 +91,7 @@ impl PromptSession {
             key: None,
             images: Vec::new(),
             settings: ModelSettings::default(),
+            output_schema: None,
             cost_limit_usd: None,
             timeout_s: None,
         }
@@ -112,7 +122,7 @@ impl Operation for PromptSession {
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let prompt = self.prompt()?;
-        let Self { session_id, key, settings, cost_limit_usd, timeout_s, .. } = self;
+        let Self { session_id, key, settings, output_schema, cost_limit_usd, timeout_s, .. } = self;
         settings.check().map_err(Error::from)?;
         let mut request = asked.session()?.prompt(prompt).settings(settings);
         if let Some(key) = key {
@@ -124,7 +134,7 @@ impl Operation for PromptSession {
         if let Some(seconds) = timeout_s {
             request = request.timeout(Duration::from_secs(seconds));
         }
-        run(session_id, request).await
+        run(session_id, request, output_schema).await
     }
 }
 
@@ -137,6 +147,9 @@ pub struct ResumeSession {
     /// How the model is to answer.
     #[serde(default)]
     pub settings: ModelSettings,
+    /// A JSON schema that the answer must fit, as in `session/prompt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
 }
 
 impl Operation for ResumeSession {
@@ -153,13 +166,29 @@ impl Operation for ResumeSession {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         self.settings.check().map_err(Error::from)?;
         let request = asked.session()?.resume().settings(self.settings);
-        run(self.session_id, request).await
+        run(self.session_id, request, self.output_schema).await
     }
 }
 
 /// Hands a request over, in its order. It is accepted when it is durable.
-async fn run(session_id: String, request: RunRequest) -> Result<Answer<Accepted, PromptOutcome>, Refused> {
-    let mut run = request.start().await?;
+async fn run(
+    session_id: String,
+    request: RunRequest,
+    output_schema: Option<Value>,
+) -> Result<Answer<Accepted, PromptOutcome>, Refused> {
+    Ok(match output_schema {
+        None => work(session_id, request.start().await?, |reply| (reply, None)),
+        Some(schema) => work(session_id, request.output_schema(schema).start().await?, |typed| {
+            (typed.reply, Some(typed.value))
+        }),
+    })
+}
+
+fn work<R: Send + 'static>(
+    session_id: String,
+    mut run: Run<R>,
+    ended: impl FnOnce(R) -> (Reply, Option<Value>) + Send + 'static,
+) -> Answer<Accepted, PromptOutcome> {
     let (tell, told) = tokio::sync::oneshot::channel();
     let accepted = Box::pin(async move {
         let entry = run.recorded().await?;
@@ -168,14 +197,15 @@ async fn run(session_id: String, request: RunRequest) -> Result<Answer<Accepted,
     });
     let outcome: Task<Ended<PromptOutcome>> = Box::pin(async move {
         let result = match told.await {
-            Ok((run, entry_id)) => {
-                run.reply().await.map(|reply| PromptOutcome { session_id, entry_id, reply })
-            }
+            Ok((run, entry_id)) => run.reply().await.map(|reply| {
+                let (reply, value) = ended(reply);
+                PromptOutcome { session_id, entry_id, reply, value }
+            }),
             Err(_) => Err(Error::Interrupted { session: session_id }),
         };
         Ended { result, compaction: None }
     });
-    Ok(Answer::Work(Work { accepted, outcome }))
+    Answer::Work(Work { accepted, outcome })
 }
 
 /// Input that was taken on.
