@@ -33,7 +33,7 @@ use crate::message::{OpenReason, SupervisorMessage};
 use crate::models::{Models, models};
 use crate::questions::{self, PendingQuestion};
 use crate::resume::ResumeAll;
-use crate::session::{SessionHandle, open};
+use crate::session::{SessionHandle, Status, open};
 use crate::sessions::{self, Order, SessionQuery, SessionSummary};
 use crate::shared::REQUESTS_MAX;
 use crate::spending::tree::Ledger;
@@ -690,6 +690,30 @@ impl Runtime {
         let suspended = self.ask(SupervisorMessage::Suspended).await?;
         let live = self.ask(SupervisorMessage::Live).await?;
         Ok(suspended.iter().chain(&live).map(ToString::to_string).collect())
+    }
+
+    /// The ids of the sessions in which a run or a compaction goes on. One that waits for a person's answer is not among
+    /// them: its questions are in its log.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::Store`].
+    pub async fn working(&self) -> Result<Vec<String>> {
+        let mut working = Vec::new();
+        for id in self.at_work().await? {
+            let status = match self.session(&id).await {
+                Ok(session) => session.state().await.map(|state| state.status),
+                Err(error) => Err(error),
+            };
+            match status {
+                Ok(Status::Working | Status::Compacting) => working.push(id),
+                Ok(Status::Idle | Status::Waiting) => {}
+                // It was deleted meanwhile, or cannot be read, and then nothing goes on in it.
+                Err(Error::Closed) => return Err(Error::Closed),
+                Err(_) => {}
+            }
+        }
+        working.sort_unstable();
+        Ok(working)
     }
 
     /// Changes how sessions are compacted, where their agent does not say; at the next check of each.
