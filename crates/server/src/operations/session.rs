@@ -67,8 +67,9 @@ impl Operation for Abort {
     of_session!("agent/abort", Looks, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
+        let session = asked.runtime.session(&self.session_id).await?;
         match self.entry_id {
-            None => asked.runtime.session(&self.session_id).await?.abort(),
+            None => session.abort(),
             // One that has ended needs no abort.
             Some(entry) => asked.runs.abort(&self.session_id, entry),
         }
