@@ -25,8 +25,8 @@ use greenroom::{
 use greenroom_simulator::Pace;
 
 use crate::config::{
-    Change, Config, FILE_NAME, LiveConfig, Loaded, OPENAI, OPENAI_KEY, Overrides, ProviderConfig,
-    ServeConfig, check_variable, load, users_places,
+    Change, Config, FILE_NAME, LimitsConfig, LiveConfig, Loaded, OPENAI, OPENAI_KEY, Overrides,
+    ProviderConfig, ServeConfig, check_variable, load, users_places,
 };
 use crate::errors::{self, usage};
 use crate::moment;
@@ -352,8 +352,16 @@ fn builder(
         .provider(provider)
         .data_dir(data_dir(global)?)
         .in_flight_max(settings.max_in_flight)
+        .tokens_per_minute(settings.tokens_per_minute.unwrap_or(0))
         .silence_max(Duration::from_secs(silence_s))
         .compact_between_runs(stay != Stay::UntilReply))
+}
+
+/// With the limits of all sessions together.
+fn limited(builder: RuntimeBuilder, limits: &LimitsConfig) -> RuntimeBuilder {
+    builder
+        .inputs_max(limits.inputs_max.unwrap_or(0))
+        .live_sessions_max(limits.live_sessions_max.unwrap_or(0))
 }
 
 async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
@@ -489,6 +497,7 @@ impl Setup {
         });
         let source = Arc::clone(&settings).source(stay, global.color);
         let builder = builder(global, provider, &server.settings, stay)?.live_settings(source);
+        let builder = limited(builder, &config.limits);
         let runtime = start(global, builder).await?;
         let folder = match root {
             Some(root) => root,
@@ -726,3 +735,6 @@ async fn shell(global: &Global) -> Result<bash::Options> {
     }
     Ok(bash::Options { containment: Some(containment), helper: helper.ok(), ..bash::Options::default() })
 }
+
+#[cfg(test)]
+mod tests;
