@@ -77,12 +77,12 @@ impl Program {
     }
 }
 
-fn yes_or_no() -> Question {
+pub(super) fn yes_or_no() -> Question {
     Question::choice("Refund 120 EUR?", ["yes", "no"]).details("Order 7;\nthe parcel came back.")
 }
 
 /// A session of a program that has ended, with an open question.
-fn asked_in(place: &Place, id: &str, question: Question) -> String {
+pub(super) fn asked_in(place: &Place, id: &str, question: Question) -> String {
     let program = Program::new(place, question);
     let asked = program.ask(id);
     program.end();
