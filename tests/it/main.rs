@@ -7,6 +7,8 @@ mod bill;
 mod compaction_fixtures;
 /// Compactions through the actors.
 mod compactions;
+/// Several agents in one session, each for whoever brought it.
+mod companions;
 /// Something dies: an actor, a handler, a session, the process.
 mod costs;
 mod deaths;

@@ -10,8 +10,9 @@ use serde_json::json;
 use crate::errors;
 use crate::interrupt::Interrupts;
 use crate::options::{CompactArgs, Global};
+use crate::progress::Progress;
 use crate::setup::{self, Setup, Stay};
-use crate::terminal::{Line, Screen, Style};
+use crate::terminal::Screen;
 use crate::text;
 
 /// Runs it.
@@ -27,11 +28,8 @@ async fn compact(global: &Global, args: &CompactArgs, setup: &Setup, interrupts:
     let id = setup::resolve_known(setup.runtime.store(), &args.id)?;
     setup.check_reachable().await?;
     let session = setup.runtime.open(&id, &setup.agent).await?;
-    let notes = Screen::stderr(global.color);
-    if notes.is_terminal() {
-        let mut notes = notes;
-        notes.line(Line::styled(Style::Dim, format!("compacting {id} …")))?;
-    }
+    let what = format!("compacting {id}");
+    let progress = Progress::start(global.color, move || what.clone());
     let options =
         CompactOptions { focus: args.focus.clone(), keep_recent: args.keep_recent, force: args.force };
     let compacting = session.compact(options);
@@ -43,6 +41,7 @@ async fn compact(global: &Global, args: &CompactArgs, setup: &Setup, interrupts:
             compacted = &mut compacting => break compacted,
         }
     };
+    progress.end().await;
     let mut screen = Screen::stdout(global.color);
     let compacted = match compacted {
         Ok(compacted) => compacted,

@@ -14,6 +14,7 @@ use crate::errors;
 use crate::files;
 use crate::options::{Global, ImportArgs};
 use crate::plan::last_answer;
+use crate::progress::Progress;
 use crate::setup::{self, Stay};
 use crate::terminal::Screen;
 
@@ -30,8 +31,13 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
         setup::runtime(global, model.provider(), settings, &config.compaction, Stay::UntilReply).await?;
     let mut screen = Screen::stdout(global.color);
     let mut failed = None;
-    for file in &args.files {
-        let (id, imported) = match one(&runtime, file).await {
+    let files = args.files.len();
+    for (number, file) in args.files.iter().enumerate() {
+        let what = format!("importing {} of {files}: {}", number + 1, file.display());
+        let progress = Progress::start(global.color, move || what.clone());
+        let taken = one(&runtime, file).await;
+        progress.end().await;
+        let (id, imported) = match taken {
             Ok(one) => one,
             // The other files are taken all the same; the last failure is the command's.
             Err(error) => {

@@ -8,7 +8,7 @@ use greenroom::questions::list_stored;
 use greenroom::store::{Store, StoreError};
 use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime};
 use greenroom_simulator::Simulator;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::options::{AnswerArgs, Global, QuestionsArgs};
 use crate::terminal::{Line, Screen, Style, variable};
@@ -65,8 +65,12 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     let result = give(&runtime, &id, args).await;
     runtime.shutdown().await?;
     result?;
-    Screen::stdout(global.color)
-        .line("Answered. The run goes on when the program that has its tools opens the session.")?;
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        screen.pretty_json(&json!({ "session_id": id, "question_id": args.question }))?;
+    } else {
+        screen.line("Answered. The run goes on when the program that has its tools opens the session.")?;
+    }
     Ok(0)
 }
 

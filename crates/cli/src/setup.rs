@@ -14,7 +14,7 @@ use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::catalog::Prices;
 use greenroom::provider::{BaseUrl, Catalog, OpenAi, OpenAiOptions, Provider, Proxies};
-use greenroom::questions::list_stored;
+use greenroom::questions::{is_waiting_stored, list_stored};
 use greenroom::store::{Notice, Store, StoreError, StoreOptions};
 use greenroom::tools::builtin::bash::{self, Containment, Helper};
 use greenroom::tools::privacy::Hidden;
@@ -28,7 +28,7 @@ use crate::config::{
     Change, Config, FILE_NAME, LimitsConfig, LiveConfig, Loaded, OPENAI, OPENAI_KEY, Overrides,
     ProviderConfig, ServeConfig, check_variable, load, users_places,
 };
-use crate::errors::{self, usage};
+use crate::errors::{self, Answered, usage};
 use crate::moment;
 use crate::options::{Color, Global, ModelArgs, ModelsArgs, ServerArgs};
 use crate::prompt::SystemPrompt;
@@ -526,14 +526,17 @@ impl Setup {
         Ok(())
     }
 
-    /// Says that this session waits for an answer, before it is opened. The tool that asked is another program's, since none
+    /// Says that this session waits for an answer, or was answered and waits for its program, before it is opened. The tool that asked is another program's, since none
     /// of ours asks: with our agent the call could not go on, and the answer would be lost to it.
     pub(crate) async fn check_not_waiting(&self, id: &str) -> Result<()> {
-        if list_stored(self.runtime.store(), id, moment::now_ms())?.is_empty() {
+        let store = self.runtime.store();
+        let is_open = !list_stored(store, id, moment::now_ms())?.is_empty();
+        if !is_open && !is_waiting_stored(store, id)? {
             return Ok(());
         }
         self.runtime.clone().shutdown().await?;
-        Err(greenroom::Error::Waiting { session: id.to_owned() }.into())
+        let session = id.to_owned();
+        Err(if is_open { greenroom::Error::Waiting { session }.into() } else { Answered { session }.into() })
     }
 
     /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the

@@ -3,9 +3,11 @@
 //! - `closed`: the store, the token and the user's configuration are out of the file tools' reach
 //! - `commands`: what a model's commands can read of us, and that none outlives us
 //! - `compactions`: each is told where the user is
+//! - `command_line`: every help, every id, `--json`, progress, exit codes
+//! - `completions`: in the real shells
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
-//! - `going_on`: sessions are found again, gone on with, compacted; branches; shells complete
+//! - `going_on`: sessions are found again, gone on with, compacted; branches
 //! - `layers`: files, variables and flags over one another; single settings
 //! - `live`: settings are edited while a command runs
 //! - `log`: what `-v` and `-vv` tell
@@ -27,8 +29,10 @@
 
 mod cli {
     pub(crate) mod closed;
+    pub(crate) mod command_line;
     pub(crate) mod commands;
     pub(crate) mod compactions;
+    pub(crate) mod completions;
     pub(crate) mod configuration;
     pub(crate) mod demo;
     pub(crate) mod going_on;

@@ -21,7 +21,9 @@ use crate::hooks::model_call::{BeforeModel, ModelCallProposal, ModelCallReport};
 use crate::hooks::tool_call::{AfterTool, BeforeTool, ToolCallProposal, ToolCallReport};
 use crate::hooks::{AgentHooks, hook};
 use crate::instructions::{Instructions, InstructionsContext};
+use crate::live::{Live, SettingsChange};
 use crate::output::OutputForm;
+use crate::shared_provider::SharedProvider;
 use crate::spending::microdollars;
 use crate::sub_agent::SubAgent;
 use crate::team::{HandOffTo, Members};
@@ -35,6 +37,10 @@ const SUB_AGENTS_MAX: u32 = 64;
 pub struct Agent {
     pub(crate) model: String,
     pub(crate) provider: Option<String>,
+    /// The provider that it brings with it, in place of one of the runtime's.
+    pub(crate) own_provider: Option<SharedProvider>,
+    /// Where its settings come from that change while sessions are open, in place of the runtime's.
+    pub(crate) live: Option<Arc<Live>>,
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) fallback_on: Arc<[FailureClass]>,
     pub(crate) instructions: Instructions,
@@ -79,6 +85,8 @@ impl Agent {
         Self {
             model: model.into(),
             provider: None,
+            own_provider: None,
+            live: None,
             fallbacks: Vec::new(),
             fallback_on: FALLBACK_ON.into(),
             instructions: Instructions::default(),
@@ -297,7 +305,39 @@ impl Agent {
     /// The provider that serves its model, by name, where the runtime has several.
     #[must_use]
     pub fn provider(mut self, name: impl Into<String>) -> Self {
-        self.provider = Some(name.into());
+        (self.provider, self.own_provider) = (Some(name.into()), None);
+        self
+    }
+
+    /// A provider that the agent brings with it, whatever the runtime has: for programs whose users each have a server or
+    /// a key of their own. The agents that it calls as tools have their own, too, or one of the runtime's.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let (ours, theirs) = (Simulator::echo(), Simulator::echo());
+    /// # let runtime = Runtime::builder().provider(ours.provider()).in_memory().start().await?;
+    /// use greenroom::SharedProvider;
+    /// let provider = SharedProvider::new(theirs.provider()).in_flight_max(4);
+    /// let agent = Agent::new("gpt-5.5").own_provider(&provider);
+    /// println!("{}", runtime.open("umbrella", agent).await?.prompt("Umbrella in Oslo?").await?);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn own_provider(mut self, provider: &SharedProvider) -> Self {
+        self.own_provider = Some(provider.clone());
+        self
+    }
+
+    /// Settings of this agent that change while sessions are open, in place of the runtime's: see
+    /// [`RuntimeBuilder::live_settings`](crate::RuntimeBuilder::live_settings). Copies of the agent share the source.
+    #[must_use]
+    pub fn live_settings(
+        mut self,
+        source: impl Fn() -> Option<SettingsChange> + Send + Sync + 'static,
+    ) -> Self {
+        self.live = Some(Arc::new(Live::new(Arc::new(source))));
         self
     }
 

@@ -70,7 +70,10 @@ pub(crate) type Probe = Arc<dyn Fn(&str, &'static str) + Send + Sync>;
 
 impl Deps {
     /// The lane of the provider that serves this agent.
-    pub(crate) fn lane(&self, agent: &Agent) -> Option<&Arc<Lane>> {
+    pub(crate) fn lane<'a>(&'a self, agent: &'a Agent) -> Option<&'a Arc<Lane>> {
+        if let Some(own) = &agent.own_provider {
+            return Some(own.lane());
+        }
         self.lanes.get(agent.provider.as_deref().unwrap_or(&self.default_provider))
     }
 
@@ -86,12 +89,30 @@ impl Deps {
     pub(crate) fn settings(&self, agent: &Agent) -> Arc<CompactionSettings> {
         match &agent.compaction {
             Some(own) => Arc::new(own.clone()),
-            None => Arc::clone(&self.compaction.read().unwrap_or_else(PoisonError::into_inner)),
+            None => agent.live.as_ref().and_then(|live| live.compaction()).unwrap_or_else(|| {
+                Arc::clone(&self.compaction.read().unwrap_or_else(PoisonError::into_inner))
+            }),
         }
     }
 
-    /// Takes over settings that changed. Gives which hold: another number after each change.
-    pub(crate) fn refresh_settings(&self) -> u64 {
+    /// Where this agent's settings come from that change while sessions are open.
+    pub(crate) fn live_of<'a>(&'a self, agent: &'a Agent) -> Option<&'a Live> {
+        agent.live.as_deref().or(self.live.as_ref())
+    }
+
+    /// Takes over settings of this agent that changed. Gives which hold: another number after each change.
+    pub(crate) fn refresh_settings(&self, agent: &Agent) -> u64 {
+        match &agent.live {
+            Some(live) => {
+                live.refresh();
+                live.version()
+            }
+            None => self.refresh_runtime_settings(),
+        }
+    }
+
+    /// As [`Self::refresh_settings`], for all agents that have no settings of their own.
+    pub(crate) fn refresh_runtime_settings(&self) -> u64 {
         let Some(live) = &self.live else { return 0 };
         if let Some(compaction) = live.ask() {
             *self.compaction.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(compaction);

@@ -75,6 +75,7 @@ impl Fallback {
         Agent {
             model: self.model.clone(),
             provider: self.provider.clone().or_else(|| agent.provider.clone()),
+            own_provider: agent.own_provider.clone().filter(|_| self.provider.is_none()),
             settings: settings.merged(self.settings.clone()),
             context_window: self.context_window,
             fallbacks: Vec::new(),

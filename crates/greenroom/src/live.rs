@@ -76,10 +76,18 @@ impl SettingsChange {
 /// Says what changed since it was asked last.
 pub(crate) type Source = Arc<dyn Fn() -> Option<SettingsChange> + Send + Sync>;
 
-/// The source of a runtime's settings, and what it said last.
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("version", &self.version()).finish_non_exhaustive()
+    }
+}
+
+/// The source of a runtime's settings or an agent's, and what it said last.
 pub(crate) struct Live {
     source: Source,
     adjust: RwLock<Option<Arc<Adjust>>>,
+    /// How sessions of the agent are compacted that has this source; not used for a runtime's.
+    compaction: RwLock<Option<Arc<CompactionSettings>>>,
     /// How often the settings changed.
     version: AtomicU64,
     /// What is still to be said.
@@ -88,7 +96,13 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) fn new(source: Source) -> Self {
-        Self { source, adjust: RwLock::new(None), version: AtomicU64::new(0), warnings: Mutex::default() }
+        Self {
+            source,
+            adjust: RwLock::new(None),
+            compaction: RwLock::new(None),
+            version: AtomicU64::new(0),
+            warnings: Mutex::default(),
+        }
     }
 
     /// Asks the source. Gives the compaction settings, where they are new.
@@ -105,6 +119,19 @@ impl Live {
         }
         *self.adjust.write().unwrap_or_else(PoisonError::into_inner) = Some(adjust);
         Some(compaction)
+    }
+
+    /// Asks the source of an agent's settings.
+    pub(crate) fn refresh(&self) {
+        if let Some(compaction) = self.ask() {
+            *self.compaction.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(compaction));
+            self.took_effect();
+        }
+    }
+
+    /// How sessions of the agent that has this source are compacted, where it said so.
+    pub(crate) fn compaction(&self) -> Option<Arc<CompactionSettings>> {
+        self.compaction.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What the source said last is known to all from now on.
@@ -125,6 +152,8 @@ impl Live {
         // Another model or provider is the session's to choose, by opening it with another agent.
         adjusted.model.clone_from(&agent.model);
         adjusted.provider.clone_from(&agent.provider);
+        adjusted.own_provider.clone_from(&agent.own_provider);
+        adjusted.live.clone_from(&agent.live);
         Arc::new(adjusted)
     }
 

@@ -104,6 +104,8 @@ pub(crate) struct OpenRequest {
 pub(crate) enum OpenReason {
     /// A program opens it, with this agent. One that was given up is resumed.
     Open,
+    /// A program opens it beside others, who may be at work in it: those keep their agents.
+    Join,
     /// A program opens it to finish what was interrupted, before anything that waits.
     Finish,
     /// A request reached a handle of a session that sleeps.
@@ -161,7 +163,14 @@ pub(crate) enum SessionMessage {
     /// From outside: finish what was interrupted and what waits. Gives the reply of the last run that this takes.
     Finish(ReplyTo<Reply>),
     /// From outside: input for the current run.
-    Input { content: Vec<Block>, delivery: Delivery, early_aborts: u64, reply: ReplyTo<QueuedInput> },
+    Input {
+        content: Vec<Block>,
+        delivery: Delivery,
+        early_aborts: u64,
+        /// The agent of whoever says it, if they brought one.
+        agent: Option<Arc<Agent>>,
+        reply: ReplyTo<QueuedInput>,
+    },
     /// From outside: the caller of a prompt went away, or takes it back: its run is cancelled, or it leaves the inbox.
     Withdraw { ticket: u64 },
     /// From outside: change it, and begin nothing.
@@ -183,14 +192,15 @@ pub(crate) enum SessionMessage {
     Sleep,
     /// From the questions' timer: the time of a question has passed.
     ExpireQuestions,
-    /// From outside: compact now.
-    CompactManually { options: CompactOptions, reply: ReplyTo<Compacted> },
+    /// From outside: compact now, with the agent of whoever asks, if they brought one.
+    CompactManually { options: CompactOptions, agent: Option<Arc<Agent>>, reply: ReplyTo<Compacted> },
     /// From outside, a tool or a hook: compact when the current run is over, or now. What asks out of a compaction's own
     /// hook needs news: one that always asks would never come to an end.
     CompactAfterRun { options: CompactOptions, needs_news: bool },
     /// From outside: what a compaction would do.
     PlanManually {
         options: CompactOptions,
+        agent: Option<Arc<Agent>>,
         reply: ReplyTo<Result<Box<Plan>, greenroom_kernel::plan::NothingToCompact>>,
     },
     /// From outside: the newest compaction no longer counts.
@@ -200,7 +210,7 @@ pub(crate) enum SessionMessage {
     /// From outside: go on with another agent of the team.
     HandOff { to: String, sees: Sees, reply: ReplyTo<()> },
     /// From outside: go on from another entry, with a summary of the branch that is left.
-    BranchWithSummary { to: Option<EntryId>, reply: ReplyTo<Compacted> },
+    BranchWithSummary { to: Option<EntryId>, agent: Option<Arc<Agent>>, reply: ReplyTo<Compacted> },
     /// From outside: pin an entry, or release it.
     Pin { entry: EntryId, pinned: bool, reply: ReplyTo<()> },
     /// From outside: append the records of an import or a fork, to an empty session.
@@ -210,8 +220,8 @@ pub(crate) enum SessionMessage {
     /// From outside: what the model would be sent.
     Context(oneshot::Sender<Vec<Arc<Message>>>),
     /// From the supervisor: go on with this definition, or with changed settings. Whoever opened the session with it
-    /// waits for the reply; one that cannot work changes nothing.
-    Configure { agent: Arc<Agent>, reply: Option<ReplyTo<Arc<SessionShared>>> },
+    /// waits for the reply; one that cannot work changes nothing. Who joins others waits for it to be idle to change it.
+    Configure { agent: Arc<Agent>, only_if_idle: bool, reply: Option<ReplyTo<Arc<SessionShared>>> },
     /// From the supervisor: could it work with these settings of the runtime?
     CheckSettings { settings: Arc<CompactionSettings>, reply: ReplyTo<()> },
     /// From outside: leave the compaction that no run waits for.
@@ -350,6 +360,8 @@ pub(crate) struct PendingCall {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PromptOptions {
     pub(crate) ticket: u64,
+    /// The agent of whoever prompts, if they brought one: it answers. `None`: the session's.
+    pub(crate) agent: Option<Arc<Agent>>,
     pub(crate) key: Option<String>,
     pub(crate) schema: Option<Arc<OutputSchema>>,
     pub(crate) validators: Validators,

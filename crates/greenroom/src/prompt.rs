@@ -334,6 +334,7 @@ impl<O> RunRequest<O> {
         };
         let options = PromptOptions {
             ticket,
+            agent: session.own_agent(),
             key,
             schema: form.map(|form| form.schema),
             validators,

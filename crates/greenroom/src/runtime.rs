@@ -33,18 +33,18 @@ use crate::message::{OpenReason, SupervisorMessage};
 use crate::models::{Models, models};
 use crate::questions::{self, PendingQuestion};
 use crate::resume::ResumeAll;
-use crate::session::{SessionHandle, open};
+use crate::session::{SessionHandle, Status, open};
 use crate::sessions::{self, Order, SessionQuery, SessionSummary};
 use crate::shared::REQUESTS_MAX;
 use crate::spending::tree::Ledger;
 use crate::spending::{Period, Purse, microdollars};
 
 /// How many model calls one provider gets at a time, by default.
-const IN_FLIGHT_MAX: usize = 16;
+pub(crate) const IN_FLIGHT_MAX: usize = 16;
 /// How long a session may be idle before it gives its actors back, by default.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
 /// How long a model may say nothing before its call is given up, by default.
-const SILENCE_MAX: Duration = Duration::from_secs(300);
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// How deep agents may call agents, by default.
 const SUB_AGENT_DEPTH_MAX: usize = 4;
 /// How long a shutdown waits for sessions to end in order.
@@ -392,7 +392,7 @@ impl RuntimeBuilder {
             probe: self.probe,
             deletions: tokio::sync::Mutex::default(),
         });
-        deps.refresh_settings();
+        deps.refresh_runtime_settings();
         let (supervisor, _) = Actor::spawn(None, Supervisor, Arc::clone(&deps))
             .await
             .map_err(|error| Error::internal("starting the supervisor", &error))?;
@@ -426,6 +426,31 @@ impl Runtime {
     pub async fn open(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
         let shared = open(&self.deps, Arc::from(id), agent.into(), None, OpenReason::Open).await?;
         Ok(SessionHandle::new(shared, Arc::clone(&self.deps)))
+    }
+
+    /// As [`Self::open`], where others may be at work in the session: a run in progress and what waits keep their agents,
+    /// and this agent is taken at once only where the session does nothing. What is asked of the handle is done with this
+    /// agent, as with [`SessionHandle::with_agent`].
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = Simulator::echo();
+    /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+    /// let hers = runtime.join("plan", Agent::new("gpt-5.5").instructions("You help Ada.")).await?;
+    /// let his = runtime.join("plan", Agent::new("gpt-5.5").instructions("You help Bob.")).await?;
+    /// println!("{}", hers.prompt("What is first?").await?);
+    /// println!("{}", his.prompt("And then?").await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn join(&self, id: &str, agent: impl Into<Arc<Agent>>) -> Result<SessionHandle> {
+        let agent = agent.into();
+        let shared = open(&self.deps, Arc::from(id), Arc::clone(&agent), None, OpenReason::Join).await?;
+        Ok(SessionHandle::new(shared, Arc::clone(&self.deps)).with_agent(agent))
     }
 
     /// A session that is there already, live or stored. Nothing is started, and no agent is replaced.
@@ -666,6 +691,30 @@ impl Runtime {
         let suspended = self.ask(SupervisorMessage::Suspended).await?;
         let live = self.ask(SupervisorMessage::Live).await?;
         Ok(suspended.iter().chain(&live).map(ToString::to_string).collect())
+    }
+
+    /// The ids of the sessions in which a run or a compaction goes on. One that waits for a person's answer is not among
+    /// them: its questions are in its log.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::Store`].
+    pub async fn working(&self) -> Result<Vec<String>> {
+        let mut working = Vec::new();
+        for id in self.at_work().await? {
+            let status = match self.session(&id).await {
+                Ok(session) => session.state().await.map(|state| state.status),
+                Err(error) => Err(error),
+            };
+            match status {
+                Ok(Status::Working | Status::Compacting) => working.push(id),
+                Ok(Status::Idle | Status::Waiting) => {}
+                // It was deleted meanwhile, or cannot be read, and then nothing goes on in it.
+                Err(Error::Closed) => return Err(Error::Closed),
+                Err(_) => {}
+            }
+        }
+        working.sort_unstable();
+        Ok(working)
     }
 
     /// Changes how sessions are compacted, where their agent does not say; at the next check of each.

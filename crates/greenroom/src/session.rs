@@ -65,6 +65,8 @@ const WAKES_MAX: u32 = 3;
 pub struct SessionHandle {
     shared: Arc<SessionShared>,
     pub(crate) deps: Arc<Deps>,
+    /// The agent that works for whoever asks by this handle; `None`: the session's.
+    agent: Option<Arc<Agent>>,
 }
 
 impl fmt::Debug for SessionHandle {
@@ -131,7 +133,31 @@ pub struct State {
 
 impl SessionHandle {
     pub(crate) fn new(shared: Arc<SessionShared>, deps: Arc<Deps>) -> Self {
-        Self { shared, deps }
+        Self { shared, deps, agent: None }
+    }
+
+    /// The same session, in which this agent does what is asked by this handle: prompts, resumed ones, steers, follow-ups
+    /// and compactions. What others asked goes on with theirs, one after the other, so that several people with different
+    /// models, keys and tools can share a conversation. A steer or a follow-up joins a run of the same agent (the same
+    /// `Arc`); else it waits, and begins a run of its own. After a restart, what still waits begins with the agent of
+    /// whoever opens the session.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # async fn example(runtime: Runtime) -> Result<()> {
+    /// let careful = runtime.session("plan").await?.with_agent(&Agent::new("gpt-5.5"));
+    /// println!("{}", careful.prompt("What could go wrong?").await?);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_agent(mut self, agent: impl Into<Arc<Agent>>) -> Self {
+        self.agent = Some(agent.into());
+        self
+    }
+
+    /// The agent that works for whoever asks by this handle, if it is not the session's.
+    pub(crate) fn own_agent(&self) -> Option<Arc<Agent>> {
+        self.agent.clone()
     }
 
     /// The session's id.
@@ -270,7 +296,11 @@ impl SessionHandle {
         }
         if let Some(actor) = self.shared.actor() {
             let (reply, answer) = oneshot::channel();
-            let message = SessionMessage::Configure { agent: Arc::clone(&agent), reply: Some(reply) };
+            let message = SessionMessage::Configure {
+                agent: Arc::clone(&agent),
+                only_if_idle: false,
+                reply: Some(reply),
+            };
             if actor.cast(message.into()).is_ok()
                 && let Ok(configured) = answer.await
             {
@@ -347,7 +377,7 @@ impl SessionHandle {
 
     /// Asks the guards of the session's agent; gives what is to be recorded.
     pub(crate) async fn judge(&self, kind: InputKind, prompt: Prompt) -> Result<Prompt> {
-        match self.shared.agent() {
+        match self.own_agent().or_else(|| self.shared.agent()) {
             Some(agent) => input::judge(&agent, &self.shared.id, kind, prompt).await,
             // Whoever takes the input up refuses it.
             None => Ok(prompt),
@@ -367,7 +397,13 @@ impl SessionHandle {
         };
         let prompt = self.judge(kind, prompt).await?;
         let taken = self
-            .ask(|reply| SessionMessage::Input { content: prompt.0, delivery, early_aborts, reply })
+            .ask(|reply| SessionMessage::Input {
+                content: prompt.0,
+                delivery,
+                early_aborts,
+                agent: self.own_agent(),
+                reply,
+            })
             .await?;
         Ok(SentInput::new(self.clone(), taken))
     }
@@ -378,7 +414,7 @@ impl SessionHandle {
     /// [`Error::NotIdle`]. A compaction that finds nothing to do or fails is not an error: see
     /// [`Compacted::outcome`].
     pub async fn compact(&self, options: CompactOptions) -> Result<Compacted> {
-        self.ask(|reply| SessionMessage::CompactManually { options, reply }).await
+        self.ask(|reply| SessionMessage::CompactManually { options, agent: self.own_agent(), reply }).await
     }
 
     /// What [`Self::compact`] would do.
@@ -386,8 +422,9 @@ impl SessionHandle {
     /// # Errors
     /// [`Error::NothingToCompact`] with the reason.
     pub async fn plan(&self, options: CompactOptions) -> Result<Plan> {
-        let plan: Result<Box<Plan>, NothingToCompact> =
-            self.ask(|reply| SessionMessage::PlanManually { options, reply }).await?;
+        let plan: Result<Box<Plan>, NothingToCompact> = self
+            .ask(|reply| SessionMessage::PlanManually { options, agent: self.own_agent(), reply })
+            .await?;
         plan.map(|plan| *plan).map_err(Error::NothingToCompact)
     }
 
@@ -415,7 +452,9 @@ impl SessionHandle {
     /// # Errors
     /// As [`Self::branch`]; [`Error::BranchSummary`] when no summary could be had or it was aborted: then nothing is changed.
     pub async fn branch_with_summary(&self, to: Option<EntryId>) -> Result<()> {
-        let done = self.ask(|reply| SessionMessage::BranchWithSummary { to, reply }).await?;
+        let done = self
+            .ask(|reply| SessionMessage::BranchWithSummary { to, agent: self.own_agent(), reply })
+            .await?;
         match &done.outcome {
             // Nothing: nothing was said on the branch.
             CompactionOutcome::Completed | CompactionOutcome::Nothing { .. } => Ok(()),
@@ -657,8 +696,11 @@ impl SessionHandle {
                 return Ok(actor);
             }
             let (id, parent) = (Arc::clone(&self.shared.id), self.shared.parent.clone());
-            let agent =
-                self.shared.agent().ok_or_else(|| Error::NoAgent { session: self.shared.id.to_string() })?;
+            let agent = self
+                .shared
+                .agent()
+                .or_else(|| self.own_agent())
+                .ok_or_else(|| Error::NoAgent { session: self.shared.id.to_string() })?;
             open(&self.deps, id, agent, parent, OpenReason::Wake(Arc::clone(&self.shared))).await?;
         }
         self.shared.actor().ok_or_else(|| self.gone())

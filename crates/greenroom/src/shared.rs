@@ -3,6 +3,7 @@
 //! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
 //! event is published once, in the order of the log.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,6 +42,8 @@ pub(crate) struct SessionShared {
     actor: Mutex<Option<ActorRef<SessionMail>>>,
     /// The definition that it works with; `None` until a program gives one.
     agent: Mutex<Option<Arc<Agent>>>,
+    /// The agents of those who said what waits in the inbox, where they brought one: they outlive the session's actor.
+    inbox_agents: Mutex<HashMap<EntryId, Arc<Agent>>>,
     run: Mutex<RunSlot>,
     /// The run that goes on while the session sleeps.
     suspended: Mutex<Option<Box<Suspended>>>,
@@ -130,6 +133,7 @@ impl SessionShared {
             is_awaited: AtomicBool::new(false),
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
+            inbox_agents: Mutex::default(),
             run: Mutex::default(),
             suspended: Mutex::default(),
             is_deleted: AtomicBool::new(false),
@@ -278,6 +282,21 @@ impl SessionShared {
 
     pub(crate) fn set_agent(&self, agent: Option<Arc<Agent>>) {
         *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent;
+    }
+
+    /// Whoever said what waits as this item brought this agent.
+    pub(crate) fn set_inbox_agent(&self, item: EntryId, agent: Arc<Agent>) {
+        self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).insert(item, agent);
+    }
+
+    /// The agent of whoever said what waits as this item, if they brought one.
+    pub(crate) fn inbox_agent(&self, item: EntryId) -> Option<Arc<Agent>> {
+        self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).get(&item).cloned()
+    }
+
+    /// Forgets the agents of those who said what no longer waits.
+    pub(crate) fn keep_inbox_agents(&self, waits: impl Fn(EntryId) -> bool) {
+        self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).retain(|item, _| waits(*item));
     }
 
     pub(crate) fn is_deleted(&self) -> bool {

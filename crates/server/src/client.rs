@@ -302,6 +302,10 @@ impl Pending {
         if method == "event" {
             return self.heard(params);
         }
+        if method == "client/warning" {
+            let message = params.get("message").and_then(Value::as_str).unwrap_or_default();
+            return self.listeners.warning(message);
+        }
         let id = params.get("request_id").and_then(Value::as_u64);
         if let Some(waiter) = id.and_then(|id| self.outcomes.remove(&id)) {
             let result = match params.get_mut("error") {

@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::operations::{
     Abort, Answer, AnswerQuestion, Asked, CompactOutcome, CompactSession, DeleteSession, ListQuestions,
-    ListSessions, Operation, PromptSession, Refused, SessionState, StartSession, Work,
+    ListSessions, Operation, PromptSession, Refused, Runs, SessionState, StartSession, Work,
 };
 
 use self::connections::{Connection, Connections};
@@ -265,7 +265,7 @@ async fn delete(State(shared): State<Arc<Shared>>, SessionId(session_id): Sessio
 }
 
 async fn abort(State(shared): State<Arc<Shared>>, SessionId(session_id): SessionId) -> Reply {
-    shared.ask(Abort { session_id }).await
+    shared.ask(Abort::current(session_id)).await
 }
 
 async fn prompt(
@@ -339,7 +339,7 @@ impl Shared {
         let _place = place(self)?;
         let session = operation.session_id().unwrap_or_default().to_owned();
         let interrupted = || Error::Interrupted { session };
-        let Answer::Work(Work { accepted, outcome }) = self.perform(operation).await? else {
+        let Answer::Work(Work { accepted, outcome, .. }) = self.perform(operation).await? else {
             return Err(refused(interrupted()));
         };
         // In a task of its own: a client that goes away does not cancel it.
@@ -351,8 +351,12 @@ impl Shared {
     }
 
     async fn perform<O: Operation>(&self, operation: O) -> Result<Answer<O::Output, O::Outcome>, Refusal> {
-        let mut asked =
-            Asked { runtime: self.runtime.clone(), agent: Arc::clone(&self.agent), session: None };
+        let mut asked = Asked {
+            runtime: self.runtime.clone(),
+            agent: Arc::clone(&self.agent),
+            session: None,
+            runs: Runs::default(),
+        };
         if let Some(id) = operation.session_id() {
             asked.open(O::ACCESS, id).await.map_err(refused)?;
         }
@@ -365,6 +369,8 @@ fn refusal(refused: Refused) -> Refusal {
         Refused::UnknownMethod(reason) | Refused::Parameters(reason) => {
             Refusal::new(StatusCode::BAD_REQUEST, &reason)
         }
+        // Only a host says so.
+        Refused::Problem(problem) => Refusal::new(StatusCode::BAD_REQUEST, &problem.message),
         Refused::Failed(error) => self::refused(error),
     }
 }

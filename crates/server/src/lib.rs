@@ -7,12 +7,14 @@
 #[cfg(test)]
 mod asking;
 pub mod client;
+pub mod host;
 pub mod http;
 pub mod operations;
 pub mod problem;
 pub mod rpc;
 
 pub use client::{Client, ClientError, Events, Received, Working};
+pub use host::{Defined, Definer, Host};
 pub use http::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, TokenError, check_token};
 pub use problem::{Problem, ProblemKind};
 pub use rpc::serve;

@@ -8,19 +8,26 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use greenroom::kernel::EntryId;
-use greenroom::{Agent, Error, Runtime, SessionHandle};
+use greenroom::{AbortHandle, Agent, Error, Runtime, SessionHandle};
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::problem::Problem;
+
+pub(crate) use self::connection::is_first;
+pub use self::connection::{
+    ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, PROTOCOL, StopHost, Stopping,
+};
 pub use self::conversation::{Said, Speech};
 pub use self::look::{
     ExportSession, Exported, ListModels, ListSessions, ModelSummary, ModelsListed, Replay, Replayed,
     SessionPage, SessionState, ShowSession, Shown,
 };
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
+pub use self::runs::Runs;
 pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, ForkSession, ImportSession, Imported, SessionNamed,
     SetLabel, SetTitle, StartSession, Withdrawn,
@@ -30,9 +37,11 @@ pub use self::work::{
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
 };
 
+mod connection;
 mod conversation;
 mod look;
 mod questions;
+mod runs;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -61,6 +70,8 @@ pub enum Refused {
     Parameters(String),
     /// The runtime refused it.
     Failed(Error),
+    /// The host refused it.
+    Problem(Box<Problem>),
 }
 
 impl From<Error> for Refused {
@@ -78,6 +89,8 @@ pub struct Asked {
     pub agent: Arc<Agent>,
     /// The operation's session, as [`Operation::ACCESS`] wants it.
     pub session: Option<SessionHandle>,
+    /// The runs that this client began.
+    pub runs: Runs,
 }
 
 impl Asked {
@@ -95,7 +108,7 @@ impl Asked {
             self.runtime.session(id).await?;
         }
         if access != Access::Looks {
-            self.session = Some(self.runtime.open(id, Arc::clone(&self.agent)).await?);
+            self.session = Some(self.runtime.join(id, Arc::clone(&self.agent)).await?);
         }
         Ok(())
     }
@@ -117,6 +130,8 @@ pub struct Work<O, R> {
     pub accepted: Task<Result<O, Refused>>,
     /// How it ended. It is to be polled after `accepted`, where that was no refusal.
     pub outcome: Task<Ended<R>>,
+    /// What aborts it alone, where it is a run.
+    pub abort: Option<AbortHandle>,
 }
 
 /// The end of some work.
@@ -196,7 +211,8 @@ impl<O: Operation> Call for CallOf<O> {
             Ok(match self.0.perform(asked).await? {
                 Answer::Now(output) => Answer::Now(json!(output)),
                 Answer::Later(task) => Answer::Later(Box::pin(async move { Ok(json!(task.await?)) })),
-                Answer::Work(Work { accepted, outcome }) => Answer::Work(Work {
+                Answer::Work(Work { accepted, outcome, abort }) => Answer::Work(Work {
+                    abort,
                     accepted: Box::pin(async move { Ok(json!(accepted.await?)) }),
                     outcome: Box::pin(async move {
                         let Ended { result, compaction } = outcome.await;
@@ -237,6 +253,9 @@ fn method<O: Operation>() -> Method {
 /// All operations.
 pub fn methods() -> Vec<Method> {
     vec![
+        method::<Hello>(),
+        method::<HostStatus>(),
+        method::<StopHost>(),
         method::<StartSession>(),
         method::<PromptSession>(),
         method::<ResumeSession>(),

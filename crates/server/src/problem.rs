@@ -57,6 +57,8 @@ pub enum ProblemKind {
     StoreInUse,
     /// Reading or writing the store failed.
     Store,
+    /// The host speaks another protocol.
+    Version,
     /// The runtime is shut down.
     Closed,
     /// Anything else.
@@ -73,6 +75,13 @@ impl From<&Error> for Problem {
             retryable: error.is_retryable(),
             failure,
         }
+    }
+}
+
+impl Problem {
+    /// A problem of this kind that is no error of the runtime.
+    pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
+        Self { kind, class: "other".to_owned(), message: message.into(), retryable: false, failure: None }
     }
 }
 

@@ -3,14 +3,18 @@
 //! A request for work is answered when the work is taken on (a prompt: when it is durable); what comes of it arrives as
 //! notifications: `event` for every event of the started sessions, and the outcome, which names its request.
 //!
+//! A connection is one of a program that has the runtime for itself, or one of several to a host (`host`).
+//!
 //! Invariants: every request has exactly one answer, and a notification none; what cannot be understood gets an error,
 //! ends nothing and harms no other; a result follows the answer to its request, and the events of its run or compaction
 //! (`teller`); requests for one session are taken on in the order in which they came; looking at a
-//! session starts nothing; when the input ends, runs and compactions are interrupted in order.
+//! session starts nothing; when the input of a program ends that has the runtime for itself, runs and compactions are
+//! interrupted in order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use greenroom::kernel::EntryId;
 use greenroom::{Agent, Filter, Runtime, SessionHandle};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -20,7 +24,8 @@ use tokio::task::JoinSet;
 use self::teller::{Teller, Telling};
 pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal};
-use crate::operations::{self, Access, Answer, Asked, Ended, Task, Work};
+use crate::host::Seat;
+use crate::operations::{self, Access, Answer, Asked, ClientKind, Ended, Runs, Task, Work, is_first};
 use crate::problem::Problem;
 
 mod teller;
@@ -29,10 +34,13 @@ mod tests;
 pub(crate) mod wire;
 
 /// How many lines may wait for a slow reader.
-const OUT_LINES_MAX: usize = 1_024;
+pub(crate) const OUT_LINES_MAX: usize = 1_024;
+/// What a client is told that may only look.
+const NO_DEFINITION: &str =
+    "this client said with `client/hello` no definition of an agent, so it can only look";
 
 /// What a request is answered with.
-enum Reply {
+pub(crate) enum Reply {
     /// It is known now.
     Now(Value),
     /// It is known later: other requests do not wait for it.
@@ -40,7 +48,7 @@ enum Reply {
 }
 
 /// The answer to a request for work, and what is told after it.
-struct Outcome {
+pub(crate) struct Outcome {
     result: Result<Value, Refusal>,
     then: Option<Task<()>>,
 }
@@ -55,36 +63,89 @@ pub async fn serve(
     input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
 ) -> std::io::Result<()> {
+    serve_connection(runtime, Side::Alone(agent), LINE_BYTES_MAX, input, output).await
+}
+
+/// Whose connection it is.
+pub(crate) enum Side {
+    /// A program's that has the runtime for itself, with what its sessions are started with.
+    Alone(Arc<Agent>),
+    /// One of a host's clients.
+    Host(Seat),
+}
+
+/// Serves requests until the input ends.
+///
+/// # Errors
+/// When reading or writing the streams fails.
+pub(crate) async fn serve_connection(
+    runtime: &Runtime,
+    side: Side,
+    line_bytes_max: u64,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+) -> std::io::Result<()> {
     let (out, lines) = mpsc::channel(OUT_LINES_MAX);
     let writer = tokio::spawn(write_lines(output, lines));
-    let mut server =
-        Server { runtime: runtime.clone(), agent, sessions: HashMap::new(), tellers: JoinSet::new(), out };
-    let mut input = BufReader::new(input);
-    let mut line = Vec::new();
-    loop {
-        match wire::next_line(&mut input, &mut line, LINE_BYTES_MAX).await? {
-            Line::End => break,
-            Line::Read if line.trim_ascii().is_empty() => {}
-            Line::Read => server.line(&line).await,
-            Line::TooLong => {
-                let reason = format!("the line has more than {LINE_BYTES_MAX} bytes");
-                server.refuse(Refusal::new(Refusal::INVALID_REQUEST, reason)).await;
+    let mut server = Server {
+        runtime: runtime.clone(),
+        side,
+        runs: Runs::default(),
+        sessions: HashMap::new(),
+        tellers: JoinSet::new(),
+        out,
+    };
+    let read = server.read(input, line_bytes_max).await;
+    server.end().await;
+    let written = writer.await.unwrap_or(Ok(()));
+    read.and(written)
+}
+
+impl Server {
+    async fn read(&mut self, input: impl AsyncRead + Unpin, line_bytes_max: u64) -> std::io::Result<()> {
+        let server = self;
+        let mut input = BufReader::new(input);
+        let mut line = Vec::new();
+        loop {
+            match wire::next_line(&mut input, &mut line, line_bytes_max).await? {
+                Line::End => break,
+                Line::Read if line.trim_ascii().is_empty() => {}
+                Line::Read => server.line(&line).await,
+                Line::TooLong => {
+                    let reason = format!("the line has more than {line_bytes_max} bytes");
+                    server.refuse(Refusal::new(Refusal::INVALID_REQUEST, reason)).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The client is gone.
+    async fn end(self) {
+        let Self { runtime, side, runs, sessions, tellers, out } = self;
+        match side {
+            // All at once: each interrupts its run or its compaction, and begins nothing that waits.
+            Side::Alone(_) => {
+                let mut closing = JoinSet::new();
+                for id in sessions.keys() {
+                    let (runtime, id) = (runtime.clone(), id.clone());
+                    // A session that is gone already needs no closing.
+                    closing.spawn(async move { drop(runtime.close(&id).await) });
+                }
+                closing.join_all().await;
+                // They end when the results are told that were promised.
+                drop((sessions, out));
+                tellers.join_all().await;
+            }
+            Side::Host(seat) => {
+                if seat.kind() == Some(ClientKind::Run) {
+                    runs.abort_all();
+                }
+                // Nobody hears the rest. What goes on needs no teller.
+                drop(tellers);
             }
         }
     }
-    // All at once: each interrupts its run or its compaction, and begins nothing that waits.
-    let mut closing = JoinSet::new();
-    for id in server.sessions.keys() {
-        let (runtime, id) = (runtime.clone(), id.clone());
-        // A session that is gone already needs no closing.
-        closing.spawn(async move { drop(runtime.close(&id).await) });
-    }
-    closing.join_all().await;
-    // They end when the results are told that were promised.
-    let Server { sessions, tellers, out, .. } = server;
-    drop((sessions, out));
-    tellers.join_all().await;
-    writer.await.unwrap_or(Ok(()))
 }
 
 /// Writes what comes, a line each, until no more can come.
@@ -104,7 +165,9 @@ pub(crate) async fn write_lines(
 
 struct Server {
     runtime: Runtime,
-    agent: Arc<Agent>,
+    side: Side,
+    /// What the client began.
+    runs: Runs,
     /// Those that were started here.
     sessions: HashMap<String, Started>,
     /// One a session: tells its events and results.
@@ -183,18 +246,34 @@ impl Server {
 
     /// `id` is the request's; a notification has none.
     async fn call(&mut self, id: Option<&Value>, call: Call) -> Result<Reply, Refusal> {
+        let agent = match &mut self.side {
+            Side::Alone(agent) => Some(Arc::clone(agent)),
+            Side::Host(seat) => {
+                if is_first(&call.method) {
+                    return seat.call(&call.method, call.params()?, &self.out).await;
+                }
+                seat.agent()?
+            }
+        };
         let call = operations::call(&call.method, call.params()?)?;
+        let agent = match agent {
+            Some(agent) => agent,
+            // What only looks has no use for it.
+            None if call.access() == Access::Looks => Arc::new(Agent::new("")),
+            None => return Err(Refusal::new(Refusal::INVALID_PARAMS, NO_DEFINITION)),
+        };
         let (outcome, access) = (call.outcome(), call.access());
         let session_id = call.session_id().map(str::to_owned);
         let started = match &session_id {
-            Some(id) if access == Access::Begins => Some(self.session(id).await?),
-            Some(id) if access == Access::Opens => Some(self.known(id).await?),
+            Some(id) if access == Access::Begins => Some(self.session(id, &agent).await?),
+            Some(id) if access == Access::Opens => Some(self.known(id, &agent).await?),
             Some(_) | None => None,
         };
         let asked = Asked {
             runtime: self.runtime.clone(),
-            agent: Arc::clone(&self.agent),
+            agent,
             session: started.as_ref().map(|started| started.handle.clone()),
+            runs: self.runs.clone(),
         };
         let is_deletion = call.deletes();
         let answer = call.perform(asked).await?;
@@ -207,16 +286,25 @@ impl Server {
             Answer::Later(task) => Reply::Later(Box::pin(async move {
                 Outcome { result: task.await.map_err(Refusal::from), then: None }
             })),
-            Answer::Work(Work { accepted, outcome: ended }) => {
+            Answer::Work(Work { accepted, outcome: ended, abort }) => {
                 let id = id.cloned();
+                let runs = self.runs.clone();
+                let run = abort.map(|abort| runs.begin(session_id.as_deref().unwrap_or_default(), abort));
                 Reply::Later(Box::pin(async move {
                     let accepted = match accepted.await {
                         Ok(accepted) => accepted,
-                        Err(refused) => return Outcome { result: Err(refused.into()), then: None },
+                        Err(refused) => {
+                            run.into_iter().for_each(|run| runs.ended(run));
+                            return Outcome { result: Err(refused.into()), then: None };
+                        }
                     };
                     let entry_id = accepted.get("entry_id").cloned();
+                    if let Some(run) = run {
+                        runs.accepted(run, entry_id.as_ref().and_then(Value::as_u64).map(EntryId));
+                    }
                     let then = async move {
                         let Ended { result, compaction } = ended.await;
+                        run.into_iter().for_each(|run| runs.ended(run));
                         let mut params = match result {
                             Ok(outcome) => outcome,
                             Err(error) => json!({ "error": Problem::from(&error), "session_id": session_id }),
@@ -237,22 +325,25 @@ impl Server {
     }
 
     /// As [`Self::session`], of a session that is there.
-    async fn known(&mut self, id: &str) -> Result<Started, Refusal> {
+    async fn known(&mut self, id: &str, agent: &Arc<Agent>) -> Result<Started, Refusal> {
         self.runtime.session(id).await?;
-        self.session(id).await
+        self.session(id, agent).await
     }
 
     /// The session, opened when it is first named; from then on its events are told.
-    async fn session(&mut self, id: &str) -> Result<Started, Refusal> {
+    async fn session(&mut self, id: &str, agent: &Arc<Agent>) -> Result<Started, Refusal> {
         if let Some(session) = self.sessions.get(id) {
             return Ok(session.clone());
         }
         let events = self.runtime.subscribe(Filter::session(id));
-        let handle = self.runtime.open(id, Arc::clone(&self.agent)).await?;
+        let handle = self.runtime.join(id, Arc::clone(agent)).await?;
         let (telling, told) = mpsc::channel(OUT_LINES_MAX);
         self.tellers.spawn(Teller::new(id, events, told, self.out.clone()).run());
         let started = Started { handle, telling };
         self.sessions.insert(id.to_owned(), started.clone());
+        if let Side::Host(seat) = &self.side {
+            seat.started(id);
+        }
         Ok(started)
     }
 
@@ -283,7 +374,7 @@ async fn answer_batch(out: mpsc::Sender<String>, replies: Vec<(Option<Value>, Re
     tasks.into_iter().collect::<JoinSet<()>>().join_all().await;
 }
 
-async fn send(out: &mpsc::Sender<String>, line: String) {
+pub(crate) async fn send(out: &mpsc::Sender<String>, line: String) {
     // A reader that is gone ends the input too.
     let _ = out.send(line).await;
 }

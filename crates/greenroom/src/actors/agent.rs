@@ -429,7 +429,7 @@ impl AgentState {
         if failure.retry_after_ms.is_some() {
             // The wait is meant for all who use this provider with this key.
             let agent = self.current(stamp).map(|running| Arc::clone(&running.begin.agent));
-            if let Some(lane) = agent.and_then(|agent| self.deps.lane(&agent)) {
+            if let Some(lane) = agent.as_ref().and_then(|agent| self.deps.lane(agent)) {
                 lane.pause_ms(delay_ms);
             }
         }

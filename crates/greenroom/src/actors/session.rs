@@ -252,8 +252,8 @@ impl SessionState {
             SessionMessage::Prompt { content, options, reply } => self.prompt(content, options, reply).await,
             SessionMessage::Resume { options, reply } => self.resume(options, reply).await,
             SessionMessage::Finish(reply) => self.finish(reply).await,
-            SessionMessage::Input { content, delivery, early_aborts, reply } => {
-                self.input(content, delivery, early_aborts, reply).await;
+            SessionMessage::Input { content, delivery, early_aborts, agent, reply } => {
+                self.input(content, delivery, early_aborts, agent, reply).await;
             }
             SessionMessage::Amend { amendment, reply } => {
                 let _ = reply.send(self.amend(amendment).await);
@@ -275,15 +275,19 @@ impl SessionState {
             SessionMessage::Wake => {}
             SessionMessage::Suspended { stamp, running } => self.suspended(stamp, running),
             SessionMessage::Sleep => self.sleep(),
-            SessionMessage::CompactManually { options, reply } => self.compact_manually(options, reply),
+            SessionMessage::CompactManually { options, agent, reply } => {
+                self.compact_manually(options, agent.as_ref(), reply);
+            }
             SessionMessage::CompactAfterRun { options, needs_news } => {
                 if !needs_news || self.compaction.has_message_since() {
                     self.compaction.request_later(options);
                 }
             }
-            SessionMessage::PlanManually { options, reply } => {
+            SessionMessage::PlanManually { options, agent, reply } => {
+                // What is under way goes on with its own agent, and is what a plan is about then.
+                let adopted = if self.is_idle() { self.adopt(agent.as_ref()) } else { Ok(()) };
                 self.refresh_settings();
-                let _ = reply.send(Ok(self.plan_manually(&options).map(Box::new)));
+                let _ = reply.send(adopted.map(|()| self.plan_manually(&options).map(Box::new)));
             }
             SessionMessage::Undo { reply } => {
                 let _ = reply.send(self.undo().await);
@@ -294,7 +298,9 @@ impl SessionState {
             SessionMessage::HandOff { to, sees, reply } => {
                 let _ = reply.send(self.hand_off(&to, sees).await);
             }
-            SessionMessage::BranchWithSummary { to, reply } => self.branch_with_summary(to, reply).await,
+            SessionMessage::BranchWithSummary { to, agent, reply } => {
+                self.branch_with_summary(to, agent.as_ref(), reply).await;
+            }
             SessionMessage::ChildStarted { record, reply } => self.child_started(record, reply).await,
             SessionMessage::ChildEnded { started, outcome, spent } => {
                 self.child_ended(started, outcome, spent).await;
@@ -311,8 +317,9 @@ impl SessionState {
             SessionMessage::Context(reply) => {
                 let _ = reply.send(self.log.shown_context());
             }
-            SessionMessage::Configure { agent, reply } => {
-                let result = self.configure(agent);
+            SessionMessage::Configure { agent, only_if_idle, reply } => {
+                let is_taken = !only_if_idle || self.is_idle() && self.inbox.is_empty(&self.log);
+                let result = if is_taken { self.configure(agent) } else { Ok(()) };
                 match reply {
                     Some(reply) => {
                         let _ = reply.send(result.map(|()| Arc::clone(&self.shared)));
@@ -455,6 +462,7 @@ impl SessionState {
             }
         }
         self.inbox.committed(&self.log);
+        self.shared.keep_inbox_agents(|item| self.log.inbox().iter().any(|waiting| waiting.id == item));
         self.tell_askers(&entries);
         let parent = self.shared.parent.as_ref();
         let events: Vec<Arc<Event>> =
@@ -515,8 +523,8 @@ impl SessionState {
 
     /// Takes over settings that changed since this session looked last. Those that cannot work here are not used.
     fn refresh_settings(&mut self) {
-        let version = self.deps.refresh_settings();
-        let warnings = self.deps.live.as_ref().map(Live::take_warnings).unwrap_or_default();
+        let version = self.deps.refresh_settings(&self.definition.agent);
+        let warnings = self.deps.live_of(&self.definition.agent).map(Live::take_warnings).unwrap_or_default();
         for warning in warnings {
             self.warn(warning);
         }
@@ -551,6 +559,18 @@ impl SessionState {
         }
         self.next_definition = Some(new);
         Ok(())
+    }
+
+    /// From now on the session works with the agent of whoever asks, if they brought one. Only while nothing is under way.
+    ///
+    /// # Errors
+    /// It cannot work. Nothing is changed then.
+    fn adopt(&mut self, agent: Option<&Arc<Agent>>) -> Result<()> {
+        let known = self.shared.agent();
+        match agent.filter(|agent| known.is_none_or(|known| !Arc::ptr_eq(&known, agent))) {
+            Some(agent) => self.configure(Arc::clone(agent)),
+            None => Ok(()),
+        }
     }
 
     /// Takes over what was to hold from the end of the run on. Gives whether there was anything.
@@ -666,6 +686,7 @@ impl SessionState {
         if self.shared.set_awaited(is_awaited) && !self.compaction.is_idle() {
             let family = self.shared.family();
             self.deps.lanes.values().for_each(|lane| lane.promote(&family));
+            self.definition.lane.promote(&family);
         }
     }
 

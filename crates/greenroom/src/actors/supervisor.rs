@@ -218,7 +218,9 @@ impl SupervisorState {
             SupervisorMessage::Reconfigure(done) => {
                 for session in self.sessions.values() {
                     if let (Phase::Live(actor), Some(agent)) = (&session.phase, session.shared.agent()) {
-                        let _ = actor.cast(SessionMessage::Configure { agent, reply: None }.into());
+                        let _ = actor.cast(
+                            SessionMessage::Configure { agent, only_if_idle: false, reply: None }.into(),
+                        );
                     }
                 }
                 let _ = done.send(());
@@ -285,7 +287,7 @@ impl SupervisorState {
                 return;
             }
             OpenReason::Wake(_) => true,
-            OpenReason::Open | OpenReason::Finish => false,
+            OpenReason::Open | OpenReason::Join | OpenReason::Finish => false,
         };
         if let Some(session) = self.sessions.get_mut(&id) {
             match &mut session.phase {
@@ -311,7 +313,11 @@ impl SupervisorState {
             return;
         }
         let (shared, agent_before) = self.shared_for(&request);
-        shared.set_agent(Some(Arc::clone(&request.agent)));
+        // A run that goes on while the session sleeps keeps its agent.
+        let keeps = matches!(request.reason, OpenReason::Join) && shared.is_suspended();
+        if !keeps || shared.agent().is_none() {
+            shared.set_agent(Some(Arc::clone(&request.agent)));
+        }
         let finishes = matches!(request.reason, OpenReason::Finish);
         let phase = Phase::Starting(Wanted::live(request));
         let session = Supervised { agent_before, finishes, ..Supervised::new(shared, phase) };
@@ -327,7 +333,7 @@ impl SupervisorState {
         let asleep = self.suspended.0.remove(id).or(asleep);
         let known = match &request.reason {
             OpenReason::Wake(shared) => asleep.or_else(|| Some(Arc::clone(shared))),
-            OpenReason::Open | OpenReason::Finish => asleep,
+            OpenReason::Open | OpenReason::Join | OpenReason::Finish => asleep,
         };
         match known.filter(|shared| request.parent.is_none() || shared.parent == request.parent) {
             Some(shared) => {
@@ -754,12 +760,13 @@ impl SupervisorState {
 
 /// Gives a live session to who opens it, as soon as it goes on with the opener's definition.
 fn hand_over(shared: &Arc<SessionShared>, actor: &ActorRef<SessionMail>, opener: OpenRequest) {
-    let OpenRequest { agent, reply, .. } = opener;
+    let OpenRequest { agent, reply, reason, .. } = opener;
+    let only_if_idle = matches!(reason, OpenReason::Join);
     if shared.agent().is_some_and(|current| Arc::ptr_eq(&current, &agent)) {
         let _ = reply.send(Ok(Arc::clone(shared)));
     } else {
         // One that is dead drops the reply, and then the session is opened again.
-        let _ = actor.cast(SessionMessage::Configure { agent, reply: Some(reply) }.into());
+        let _ = actor.cast(SessionMessage::Configure { agent, only_if_idle, reply: Some(reply) }.into());
     }
 }
 

@@ -24,6 +24,9 @@ pub enum Received {
         /// there on.
         from_seq: Option<u64>,
     },
+    /// Something that the user of this client should know, such as why an edit of the configuration is not used. It
+    /// belongs to no session.
+    Warning(String),
 }
 
 /// The events of the sessions that a client has started. Dropping it ends the listening.
@@ -89,6 +92,8 @@ impl Queue {
                 (event.session.to_string(), Some(event.seq).filter(|_| event.is_durable()))
             }
             Received::Gap { session_id, from_seq } => (session_id, from_seq),
+            // There are few of them, and they are short.
+            warning @ Received::Warning(_) => return self.waiting.push_back(warning),
         };
         let known = self.missing.entry(session_id).or_default();
         // Events come in their order: the first one that is missing stays the first.
@@ -118,11 +123,16 @@ impl Listeners {
     }
 
     pub(super) fn event(&mut self, event: &Arc<Event>) {
-        self.tell(&event.session, || Received::Event(Arc::clone(event)));
+        self.tell(Some(&event.session), || Received::Event(Arc::clone(event)));
     }
 
     pub(super) fn gap(&mut self, session_id: &str, from_seq: Option<u64>) {
-        self.tell(session_id, || Received::Gap { session_id: session_id.to_owned(), from_seq });
+        self.tell(Some(session_id), || Received::Gap { session_id: session_id.to_owned(), from_seq });
+    }
+
+    /// What the user should know.
+    pub(super) fn warning(&mut self, message: &str) {
+        self.tell(None, || Received::Warning(message.to_owned()));
     }
 
     /// Nothing more comes.
@@ -133,10 +143,14 @@ impl Listeners {
         }
     }
 
-    fn tell(&mut self, session_id: &str, received: impl Fn() -> Received) {
+    fn tell(&mut self, session_id: Option<&str>, received: impl Fn() -> Received) {
         self.0.retain(|listener| {
             let Some(listener) = listener.upgrade() else { return false };
-            if listener.session_id.as_ref().is_none_or(|wanted| wanted == session_id) {
+            if listener
+                .session_id
+                .as_deref()
+                .is_none_or(|wanted| session_id.is_none_or(|session| session == wanted))
+            {
                 listener.queue().push(received());
                 listener.news.notify_waiters();
             }

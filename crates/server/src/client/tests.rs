@@ -81,7 +81,7 @@ async fn a_run_that_is_aborted_fails_as_such() {
     let (simulator, runtime) = runtime(20, Pace { between_ms: 1_000, ..Pace::default() }).await;
     let client = Client::in_process(&runtime, agent());
     let work = client.work(PromptSession::new("a", "one")).await.unwrap();
-    client.call(Abort { session_id: "a".into() }).await.unwrap();
+    client.call(Abort::current("a")).await.unwrap();
     assert_eq!(work.outcome().await.unwrap_err().kind(), Some(ProblemKind::Aborted));
     client.close().await;
     simulator.assert_clean();
@@ -188,6 +188,7 @@ async fn a_slow_listener_is_told_of_the_gap_and_nobody_waits_for_it() {
                 assert_eq!((session_id.as_str(), from_seq), ("a", Some(next)));
                 break;
             }
+            Received::Warning(warning) => panic!("{warning}"),
         }
     }
     assert_eq!(next, super::events::EVENTS_MAX as u64);

@@ -51,13 +51,28 @@ impl Operation for StartSession {
 pub struct Abort {
     /// The session.
     pub session_id: String,
+    /// The entry of a prompt that was given over this connection: only its run is interrupted, or it leaves the inbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry_id: Option<EntryId>,
+}
+
+impl Abort {
+    /// Interrupts whatever runs in the session.
+    pub fn current(session_id: impl Into<String>) -> Self {
+        Self { session_id: session_id.into(), entry_id: None }
+    }
 }
 
 impl Operation for Abort {
     of_session!("agent/abort", Looks, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        asked.runtime.session(&self.session_id).await?.abort();
+        let session = asked.runtime.session(&self.session_id).await?;
+        match self.entry_id {
+            None => session.abort(),
+            // One that has ended needs no abort.
+            Some(entry) => asked.runs.abort(&self.session_id, entry),
+        }
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
     }
 }

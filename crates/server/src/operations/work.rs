@@ -189,6 +189,7 @@ fn work<R: Send + 'static>(
     mut run: Run<R>,
     ended: impl FnOnce(R) -> (Reply, Option<Value>) + Send + 'static,
 ) -> Answer<Accepted, PromptOutcome> {
+    let abort = run.abort_handle();
     let (tell, told) = tokio::sync::oneshot::channel();
     let accepted = Box::pin(async move {
         let entry = run.recorded().await?;
@@ -205,7 +206,7 @@ fn work<R: Send + 'static>(
         };
         Ended { result, compaction: None }
     });
-    Answer::Work(Work { accepted, outcome })
+    Answer::Work(Work { accepted, outcome, abort: Some(abort) })
 }
 
 /// Input that was taken on.
@@ -332,7 +333,7 @@ impl Operation for CompactSession {
             Ended { result, compaction }
         });
         let accepted = Box::pin(std::future::ready(Ok(Accepted { accepted: true, entry_id: None })));
-        Ok(Answer::Work(Work { accepted, outcome }))
+        Ok(Answer::Work(Work { accepted, outcome, abort: None }))
     }
 }
 

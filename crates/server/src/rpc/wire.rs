@@ -34,7 +34,7 @@ impl Refusal {
     pub(crate) const SERVER_ERROR: i64 = -32_000;
     pub(crate) const NO_SESSION: i64 = -32_001;
 
-    pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: i64, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
 }
@@ -47,6 +47,11 @@ impl From<Refused> for Refusal {
             }
             Refused::Parameters(reason) => Self::new(Self::INVALID_PARAMS, reason),
             Refused::Failed(error) => error.into(),
+            Refused::Problem(problem) => Self {
+                code: Self::SERVER_ERROR,
+                message: problem.message.clone(),
+                data: Some(json!(problem)),
+            },
         }
     }
 }
@@ -204,6 +209,6 @@ pub(super) fn result(method: &str, request: Option<Value>, mut params: Value) ->
 }
 
 /// A notification, as it is sent.
-pub(super) fn notification(method: &str, params: &Value) -> String {
+pub(crate) fn notification(method: &str, params: &Value) -> String {
     json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()
 }

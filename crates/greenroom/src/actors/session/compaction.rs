@@ -219,7 +219,9 @@ impl SessionState {
     /// follows has not answered yet: it can still read the whole context.
     fn left_model(&self, window: u64) -> Option<(Summariser, u64)> {
         let left = self.left.as_ref()?;
-        let lane = self.deps.lanes.get(&left.provider)?;
+        let own = &self.definition.lane;
+        let lane =
+            if left.provider == own.provider.name() { own } else { self.deps.lanes.get(&left.provider)? };
         let known = left.window.or_else(|| self.window_of(lane, &left.model))?;
         let settings = self.deps.summary_settings(&self.definition.agent, &left.model);
         let agent = Arc::clone(&self.definition.agent);

@@ -90,11 +90,9 @@ impl Definition {
     /// # Errors
     /// As [`Self::resolve`], the room apart.
     pub(super) fn resolve_to_read(deps: &Arc<Deps>, agent: Arc<Agent>) -> Result<Self> {
-        let settings_version = deps.refresh_settings();
-        let agent = match &deps.live {
-            Some(live) => live.adjusted(agent),
-            None => agent,
-        };
+        let settings_version = deps.refresh_settings(&agent);
+        let live = deps.live_of(&agent);
+        let agent = live.map(|live| live.adjusted(Arc::clone(&agent))).unwrap_or(agent);
         let lane = deps.lane(&agent).cloned().ok_or_else(|| deps.unknown_provider(&agent))?;
         let tools = crate::sub_agent::tools_of(deps, &agent)?;
         let settings = deps.settings(&agent);
@@ -145,7 +143,9 @@ impl Definition {
         settings: &CompactionSettings,
         pinned_tokens: u64,
     ) -> Result<()> {
-        if self.agent.compaction.is_some() {
+        if self.agent.compaction.is_some()
+            || self.agent.live.as_ref().is_some_and(|live| live.compaction().is_some())
+        {
             return Ok(());
         }
         let overhead = self.overhead(pinned_tokens);

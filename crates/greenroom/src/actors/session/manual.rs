@@ -25,6 +25,7 @@ use super::SessionState;
 use super::compaction::Spending;
 use super::open_compaction::CompactionRequest;
 use super::opening::shared;
+use crate::agent::Agent;
 use crate::compaction::{CompactOptions, Compacted};
 use crate::deps::blocking;
 use crate::error::{BranchPointError, Error, PinError, Result};
@@ -38,8 +39,14 @@ const WINDOW_ASSUMED: u64 = 128_000;
 const PIN_SHARE: u64 = 8;
 
 impl SessionState {
-    pub(super) fn compact_manually(&mut self, options: CompactOptions, reply: ReplyTo<Compacted>) {
-        if let Err(error) = self.check_idle("compact it") {
+    pub(super) fn compact_manually(
+        &mut self,
+        options: CompactOptions,
+        agent: Option<&Arc<Agent>>,
+        reply: ReplyTo<Compacted>,
+    ) {
+        let may_begin = self.check_idle("compact it").and_then(|()| self.adopt(agent));
+        if let Err(error) = may_begin {
             let _ = reply.send(Err(error));
             return;
         }
@@ -120,7 +127,18 @@ impl SessionState {
     }
 
     /// Has the branch summarised that is left, and branches when the summary comes.
-    pub(super) async fn branch_with_summary(&mut self, to: Option<EntryId>, reply: ReplyTo<Compacted>) {
+    pub(super) async fn branch_with_summary(
+        &mut self,
+        to: Option<EntryId>,
+        agent: Option<&Arc<Agent>>,
+        reply: ReplyTo<Compacted>,
+    ) {
+        if self.is_idle()
+            && let Err(error) = self.adopt(agent)
+        {
+            let _ = reply.send(Err(error));
+            return;
+        }
         let begun = self.begin_branch_summary(to).await;
         let mut request = CompactionRequest::new(Trigger::Branch);
         let (work, effects, summarisers) = match begun {

@@ -14,7 +14,7 @@ use greenroom_kernel::{EntryId, RunId, RunOutcome, ToolCall, ToolResult, ToolSta
 use greenroom_store::SessionState as StoredState;
 
 use super::SessionState;
-use super::definition::instructions_tokens;
+use super::definition::{Definition, instructions_tokens};
 use super::hand_off::PendingHandOff;
 use super::inbox::Caller;
 use super::questions;
@@ -116,7 +116,7 @@ impl SessionState {
             let _ = reply.send(Err(Error::Interrupted { session: self.shared.id.to_string() }));
             return;
         }
-        if let Err(error) = self.definition.model_settings(&self.deps, &options.settings) {
+        if let Err(error) = self.check_prompt(&options) {
             let _ = reply.send(Err(error));
             return;
         }
@@ -131,7 +131,8 @@ impl SessionState {
             let _ = reply.send(Err(Error::Aborted));
             return;
         }
-        match self.queue(content, Delivery::Prompt, options.key.clone()).await {
+        let agent = options.agent.clone();
+        match self.queue(content, Delivery::Prompt, options.key.clone(), agent).await {
             Ok(id) => {
                 let _ = options.recorded.set(id);
                 self.inbox.wait_for(id, Caller { options, reply });
@@ -145,6 +146,7 @@ impl SessionState {
         content: Vec<Block>,
         delivery: Delivery,
         early_aborts: u64,
+        agent: Option<Arc<Agent>>,
         reply: ReplyTo<QueuedInput>,
     ) {
         if self.is_stopping {
@@ -154,10 +156,10 @@ impl SessionState {
         self.inbox.release();
         let (follower, answer) = tokio::sync::oneshot::channel();
         let taken = if self.is_idle() && self.inbox.is_empty(&self.log) {
-            let options = PromptOptions { early_aborts, ..PromptOptions::default() };
+            let options = PromptOptions { early_aborts, agent, ..PromptOptions::default() };
             self.begin(content, options, Waiting { caller: None, joined: vec![follower] }).await
         } else {
-            let queued = self.queue(content, delivery, None).await;
+            let queued = self.queue(content, delivery, None, agent).await;
             queued.inspect(|id| self.inbox.follow(*id, follower))
         };
         let _ = reply.send(taken.map(|entry| QueuedInput { entry, reply: answer }));
@@ -180,12 +182,34 @@ impl SessionState {
         Ok(withdrawn)
     }
 
+    /// Checks that the prompt can be answered with the agent that it is for.
+    fn check_prompt(&self, options: &PromptOptions) -> Result<()> {
+        let current = self.shared.agent();
+        let other =
+            options.agent.as_ref().filter(|agent| current.is_none_or(|known| !Arc::ptr_eq(&known, agent)));
+        match other {
+            None => self.definition.model_settings(&self.deps, &options.settings).map(drop),
+            Some(agent) => Definition::resolve(&self.deps, Arc::clone(agent), self.log.pinned_tokens())?
+                .model_settings(&self.deps, &options.settings)
+                .map(drop),
+        }
+    }
+
+    /// Whether what waits as this item may join the run: nobody's words are worked on with another's agent.
+    fn is_of_run(&self, item: EntryId) -> bool {
+        let Some(agent) = self.shared.inbox_agent(item) else { return true };
+        let of_run =
+            self.run.as_ref().and_then(|run| run.options.agent.clone()).or_else(|| self.shared.agent());
+        of_run.is_some_and(|of_run| Arc::ptr_eq(&of_run, &agent))
+    }
+
     /// Puts input into the durable inbox.
     async fn queue(
         &mut self,
         content: Vec<Block>,
         delivery: Delivery,
         key: Option<String>,
+        agent: Option<Arc<Agent>>,
     ) -> Result<EntryId> {
         let waiting = self.inbox.waiting(&self.log).count();
         if waiting >= INBOX_MAX {
@@ -195,6 +219,9 @@ impl SessionState {
         self.inbox.clear_refused(&mut draft);
         let id = draft.push(EntryKind::Inbox { delivery, content, key: key.clone() });
         self.append(draft, key).await?;
+        if let Some(agent) = agent {
+            self.shared.set_inbox_agent(id, agent);
+        }
         Ok(id)
     }
 
@@ -250,6 +277,12 @@ impl SessionState {
         options: PromptOptions,
         waiting: Waiting,
     ) -> Result<EntryId> {
+        if let Err(error) = self.adopt(options.agent.as_ref()) {
+            if let Some(reply) = waiting.caller {
+                self.refuse_prompt(reply, &options, error.clone()).await;
+            }
+            return Err(error);
+        }
         self.refresh_settings();
         let mut draft = self.opening_draft();
         let run = draft.message(Message::User(content));
@@ -260,11 +293,21 @@ impl SessionState {
     /// Begins with what waits first. Where the store refuses that, all who wait are told, and what nobody waits for
     /// is tried again later.
     pub(super) async fn next_prompt(&mut self) {
-        let Some(item) = self.inbox.next(&self.log) else { return };
+        let item = loop {
+            let Some(item) = self.inbox.next(&self.log) else { return };
+            let Err(error) = self.adopt(self.shared.inbox_agent(item.id).as_ref()) else { break item };
+            // Another agent was changed meanwhile, or the session was: with this one it will never begin.
+            self.warn(format!("input that waits could not begin with its agent: {error}"));
+            self.inbox.refuse(item.id);
+            let caller = self.inbox.take_caller(item.id).map(|caller| caller.reply);
+            let waiting = caller.into_iter().chain(self.inbox.take_followers(item.id)).collect();
+            tell_all(waiting, || Err(error.clone()));
+        };
         let (options, reply) = match self.inbox.take_caller(item.id) {
             Some(Caller { options, reply }) => (options, Some(reply)),
             None => (PromptOptions::default(), None),
         };
+        let options = PromptOptions { agent: self.shared.inbox_agent(item.id), ..options };
         let is_awaited = reply.is_some();
         let Err(error) = self.begin_delivered(&item, options, reply).await else {
             self.inbox.delivered();
@@ -307,6 +350,10 @@ impl SessionState {
         }
         if self.log.unanswered().is_none() {
             let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
+            return;
+        }
+        if let Err(error) = self.adopt(options.agent.as_ref()) {
+            let _ = reply.send(Err(error));
             return;
         }
         let _ = self.begin_resumed(options, Waiting::caller(Some(reply))).await;
@@ -608,7 +655,8 @@ impl SessionState {
             Boundary::Steps => item.delivery == Delivery::Steer,
             Boundary::End => item.delivery != Delivery::Prompt,
         };
-        let items: Vec<InboxItem> = self.log.inbox().iter().filter(joins).cloned().collect();
+        let items = self.log.inbox().iter().filter(joins).filter(|item| self.is_of_run(item.id));
+        let items: Vec<InboxItem> = items.cloned().collect();
         for item in &items {
             draft.deliver(item, item.delivery == Delivery::Steer);
         }

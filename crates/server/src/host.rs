@@ -1,0 +1,331 @@
+//! A host: one runtime that several clients share over a socket, each with an agent of its own.
+//!
+//! Invariants: a client says who it is before anything is done for it, and speaks this protocol; what it asks is done with
+//! its own agent; a client of kind `run` takes its runs with it when it goes, and of any other they go on; the host ends by
+//! itself only where nobody is connected and nothing is at work, or where it is told to.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use greenroom::{Agent, Runtime};
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{broadcast, mpsc, watch};
+
+use crate::operations::{
+    ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, Operation as _, PROTOCOL, Refused,
+    StopHost, Stopping, Task,
+};
+use crate::problem::{Problem, ProblemKind};
+use crate::rpc::wire::{self, Refusal};
+use crate::rpc::{self, Reply, Side};
+
+#[cfg(test)]
+mod tests;
+
+/// The longest line of a client, in bytes: clients are the user's own, and a prompt may hold images.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+/// How often a host without clients looks whether something is at work.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Makes agents of what clients say of theirs.
+pub trait Definer: Send + Sync + 'static {
+    /// The agent of a client with this definition: the same `Arc` for clients whose definitions are the same.
+    fn define(&self, definition: Value) -> Task<Result<Defined, Problem>>;
+}
+
+/// A client's agent.
+pub struct Defined {
+    /// What its sessions are opened with.
+    pub agent: Arc<Agent>,
+    /// What its user should know, a line each.
+    pub warnings: Vec<String>,
+    /// What its user should know later.
+    pub news: Option<broadcast::Receiver<String>>,
+}
+
+/// A runtime that several clients share. Clones are the same host.
+#[derive(Clone)]
+pub struct Host(Arc<Shared>);
+
+struct Shared {
+    runtime: Runtime,
+    definer: Box<dyn Definer>,
+    version: String,
+    since_ms: u64,
+    clients: Mutex<Clients>,
+    /// How many clients are connected.
+    connected: watch::Sender<usize>,
+    /// Whether it was told to end.
+    stopping: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Clients {
+    newest: u64,
+    known: BTreeMap<u64, ClientSummary>,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("clients", &*self.0.connected.borrow()).finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// A host of this runtime. `version` is its program's, for people.
+    pub fn new(runtime: &Runtime, definer: impl Definer, version: impl Into<String>) -> Self {
+        Self(Arc::new(Shared {
+            runtime: runtime.clone(),
+            definer: Box::new(definer),
+            version: version.into(),
+            since_ms: now_ms(),
+            clients: Mutex::default(),
+            connected: watch::channel(0).0,
+            stopping: watch::channel(false).0,
+        }))
+    }
+
+    /// Serves one client until it goes away.
+    pub async fn serve(
+        &self,
+        input: impl AsyncRead + Unpin,
+        output: impl AsyncWrite + Unpin + Send + 'static,
+    ) {
+        let number = self.0.add();
+        let seat = Seat { host: Arc::clone(&self.0), number, client: None };
+        let side = Side::Host(seat);
+        if let Err(error) = rpc::serve_connection(&self.0.runtime, side, LINE_BYTES_MAX, input, output).await
+        {
+            tracing::debug!("a client is gone: {error}");
+        }
+    }
+
+    /// Waits until the host is told to end, or has had no client and nothing at work for so long.
+    pub async fn idle(&self, after: Duration) {
+        let mut stopping = self.0.stopping.subscribe();
+        tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+            () = self.unused(after) => {}
+        }
+    }
+
+    async fn unused(&self, after: Duration) {
+        let mut connected = self.0.connected.subscribe();
+        loop {
+            let _ = connected.wait_for(|count| *count == 0).await;
+            let mut idle = Duration::ZERO;
+            while *connected.borrow_and_update() == 0 {
+                if idle >= after {
+                    return;
+                }
+                let step = LOOK_EVERY.min(after - idle);
+                tokio::select! {
+                    biased;
+                    _ = connected.changed() => break,
+                    () = tokio::time::sleep(step) => {}
+                }
+                match self.0.runtime.working().await {
+                    Ok(working) if working.is_empty() => idle += step,
+                    Ok(_) => idle = Duration::ZERO,
+                    // The runtime has ended.
+                    Err(_) => return,
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn add(&self) -> u64 {
+        let mut clients = self.clients();
+        clients.newest += 1;
+        let number = clients.newest;
+        clients.known.insert(number, ClientSummary { kind: None, since_ms: now_ms(), sessions: Vec::new() });
+        let count = clients.known.len();
+        drop(clients);
+        self.connected.send_replace(count);
+        number
+    }
+
+    fn remove(&self, number: u64) {
+        let mut clients = self.clients();
+        clients.known.remove(&number);
+        let count = clients.known.len();
+        drop(clients);
+        self.connected.send_replace(count);
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client's place at its host. Dropping it frees the place.
+pub(crate) struct Seat {
+    host: Arc<Shared>,
+    number: u64,
+    /// Who the client is, once it has said so.
+    client: Option<Known>,
+}
+
+struct Known {
+    kind: ClientKind,
+    agent: Option<Arc<Agent>>,
+    /// Tells the client what its user should know.
+    _news: Option<News>,
+}
+
+/// A task that ends with its client.
+struct News(tokio::task::AbortHandle);
+
+impl Drop for News {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.host.remove(self.number);
+    }
+}
+
+impl Seat {
+    /// What the client is, once it has said so.
+    pub(crate) fn kind(&self) -> Option<ClientKind> {
+        self.client.as_ref().map(|client| client.kind)
+    }
+
+    /// The client's agent, if it has one.
+    ///
+    /// # Errors
+    /// It has not said who it is.
+    pub(crate) fn agent(&self) -> Result<Option<Arc<Agent>>, Refusal> {
+        match &self.client {
+            Some(client) => Ok(client.agent.clone()),
+            None => Err(Refusal::new(Refusal::INVALID_REQUEST, "`client/hello` must come first")),
+        }
+    }
+
+    /// The client has started a session.
+    pub(crate) fn started(&self, session_id: &str) {
+        if let Some(client) = self.host.clients().known.get_mut(&self.number) {
+            client.sessions.push(session_id.to_owned());
+        }
+    }
+
+    /// An operation between the client and the host.
+    pub(crate) async fn call(
+        &mut self,
+        method: &str,
+        params: Value,
+        out: &mpsc::Sender<String>,
+    ) -> Result<Reply, Refusal> {
+        let params = if params.is_null() { json!({}) } else { params };
+        let wrong = |error: serde_json::Error| Refused::Parameters(error.to_string());
+        let answer = match method {
+            Hello::METHOD => {
+                // Whatever else another protocol says, its number comes first.
+                let protocol = params.get("protocol").and_then(Value::as_u64);
+                if let Some(protocol) = protocol.filter(|protocol| *protocol != u64::from(PROTOCOL)) {
+                    return Err(self.other_protocol(protocol).into());
+                }
+                let hello: Hello = serde_json::from_value(params).map_err(wrong)?;
+                json!(self.hello(hello, out).await?)
+            }
+            HostStatus::METHOD => json!(self.status().await?),
+            StopHost::METHOD => {
+                let stop: StopHost = serde_json::from_value(params).map_err(wrong)?;
+                json!(self.stop(stop.force).await?)
+            }
+            _ => return Err(Refused::UnknownMethod(method.to_owned()).into()),
+        };
+        Ok(Reply::Now(answer))
+    }
+
+    fn other_protocol(&self, theirs: u64) -> Refused {
+        let version = &self.host.version;
+        Refused::Problem(Box::new(Problem::new(
+            ProblemKind::Version,
+            format!(
+                "the host of this store is greenroom {version} and speaks protocol {PROTOCOL}, not {theirs}"
+            ),
+        )))
+    }
+
+    async fn hello(&mut self, hello: Hello, out: &mpsc::Sender<String>) -> Result<HelloAnswer, Refused> {
+        if self.client.is_some() {
+            return Err(Refused::Parameters("`client/hello` was said before".to_owned()));
+        }
+        let Hello { kind, definition, .. } = hello;
+        let (mut warnings, mut agent, mut news) = (Vec::new(), None, None);
+        if let Some(definition) = definition {
+            let defined = self.host.definer.define(definition).await;
+            let defined = defined.map_err(|problem| Refused::Problem(Box::new(problem)))?;
+            (warnings, agent) = (defined.warnings, Some(defined.agent));
+            news = defined.news.map(|news| tell_news(news, out.clone()));
+        }
+        if let Some(client) = self.host.clients().known.get_mut(&self.number) {
+            client.kind = Some(kind);
+        }
+        self.client = Some(Known { kind, agent, _news: news });
+        let (version, pid) = (self.host.version.clone(), std::process::id());
+        Ok(HelloAnswer { protocol: PROTOCOL, version, pid, warnings })
+    }
+
+    async fn status(&self) -> Result<HostState, Refused> {
+        let at_work = self.host.runtime.working().await?;
+        Ok(HostState {
+            pid: std::process::id(),
+            version: self.host.version.clone(),
+            since_ms: self.host.since_ms,
+            clients: self.host.clients().known.values().cloned().collect(),
+            at_work,
+        })
+    }
+
+    async fn stop(&self, force: bool) -> Result<Stopping, Refused> {
+        let at_work = self.host.runtime.working().await?;
+        let may_begin = |kind: Option<ClientKind>| matches!(kind, Some(ClientKind::Run | ClientKind::Chat));
+        let others = {
+            let clients = self.host.clients();
+            let others = clients.known.iter().filter(|(number, _)| **number != self.number);
+            others.filter(|(_, client)| may_begin(client.kind)).count()
+        };
+        if !force && (others > 0 || !at_work.is_empty()) {
+            let message = format!(
+                "the host (process {}) is in use: {others} clients are connected, and {} sessions are at work",
+                std::process::id(),
+                at_work.len()
+            );
+            return Err(Refused::Problem(Box::new(Problem::new(ProblemKind::Busy, message))));
+        }
+        self.host.stopping.send_replace(true);
+        Ok(Stopping { pid: std::process::id() })
+    }
+}
+
+/// Tells a client what its user should know, as it comes.
+fn tell_news(mut news: broadcast::Receiver<String>, out: mpsc::Sender<String>) -> News {
+    let task = tokio::spawn(async move {
+        loop {
+            match news.recv().await {
+                Ok(message) => {
+                    let line = wire::notification("client/warning", &json!({ "message": message }));
+                    rpc::send(&out, line).await;
+                }
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    });
+    News(task.abort_handle())
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

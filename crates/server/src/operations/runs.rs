@@ -1,0 +1,65 @@
+//! The runs that one client began, so that they can be aborted, and no others.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use greenroom::AbortHandle;
+use greenroom::kernel::EntryId;
+
+/// The runs that a client began and that have not ended. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Runs(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    newest: u64,
+    runs: HashMap<u64, Run>,
+}
+
+#[derive(Debug)]
+struct Run {
+    session_id: String,
+    /// The prompt, once it is durable.
+    entry: Option<EntryId>,
+    abort: AbortHandle,
+}
+
+impl Runs {
+    /// One that begins. Gives the number under which it is known here.
+    pub fn begin(&self, session_id: &str, abort: AbortHandle) -> u64 {
+        let mut known = self.known();
+        known.newest += 1;
+        let number = known.newest;
+        known.runs.insert(number, Run { session_id: session_id.to_owned(), entry: None, abort });
+        number
+    }
+
+    /// Its prompt is durable, as this entry.
+    pub fn accepted(&self, number: u64, entry: Option<EntryId>) {
+        if let Some(run) = self.known().runs.get_mut(&number) {
+            run.entry = entry;
+        }
+    }
+
+    /// It has ended.
+    pub fn ended(&self, number: u64) {
+        self.known().runs.remove(&number);
+    }
+
+    /// Aborts the run of this prompt.
+    pub fn abort(&self, session_id: &str, entry: EntryId) {
+        let known = self.known();
+        let runs = known.runs.values();
+        runs.filter(|run| run.session_id == session_id && run.entry == Some(entry))
+            .for_each(|run| run.abort.abort());
+    }
+
+    /// Aborts all of them.
+    pub fn abort_all(&self) {
+        self.known().runs.values().for_each(|run| run.abort.abort());
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
