@@ -86,12 +86,14 @@ pub(crate) fn workspace(global: &Global, folder: &Path) -> Result<Workspace> {
     Ok(Workspace::open_without(folder, configuration.into_iter().chain(parts).chain([data_dir]))?)
 }
 
+/// The user's configuration folder.
+pub(crate) fn own_folder() -> Option<PathBuf> {
+    users_places(None).into_iter().find(|place| !place.ends_with(FILE_NAME))
+}
+
 /// Where the user keeps skills.
 fn own_skills() -> Option<PathBuf> {
-    users_places(None)
-        .into_iter()
-        .find(|place| !place.ends_with(FILE_NAME))
-        .map(|folder| folder.join("skills"))
+    own_folder().map(|folder| folder.join("skills"))
 }
 
 /// The flag that makes another command find the same store: empty where none is needed.

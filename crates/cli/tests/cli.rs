@@ -1,5 +1,6 @@
 //! The binary, run as a user runs it, against simulated models over real HTTP:
 //!
+//! - `chats`: the chat at a terminal, in tmux
 //! - `closed`: the store, the token and the user's configuration are out of the file tools' reach
 //! - `commands`: what a model's commands can read of us, and that none outlives us
 //! - `compactions`: each is told where the user is
@@ -28,6 +29,7 @@
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
 mod cli {
+    pub(crate) mod chats;
     pub(crate) mod closed;
     pub(crate) mod command_line;
     pub(crate) mod commands;
@@ -46,6 +48,7 @@ mod cli {
     pub(crate) mod refusals;
     pub(crate) mod run;
     pub(crate) mod run_options;
+    pub(crate) mod screen;
     pub(crate) mod serve;
     pub(crate) mod simulate;
     pub(crate) mod stored;
