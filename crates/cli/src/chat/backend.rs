@@ -77,7 +77,7 @@ impl Backend {
     pub(crate) async fn interrupt(&self) -> Result<()> {
         let session_id = self.session_id.clone();
         let clear = self.client.call(ClearInbox { session_id: session_id.clone() });
-        let abort = self.client.call(Abort { session_id });
+        let abort = self.client.call(Abort::current(session_id));
         let (cleared, aborted) = tokio::join!(biased; clear, abort);
         cleared?;
         aborted?;

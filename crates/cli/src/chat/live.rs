@@ -345,6 +345,7 @@ impl Live {
                 }
                 self.model.event(&event);
             }
+            Received::Warning(warning) => self.model.note(Look::WARN, &warning),
             Received::Gap { from_seq: None, .. } => {}
             Received::Gap { from_seq: Some(from_seq), .. } => {
                 let (backend, done) = (self.backend.clone(), self.done.clone());
