@@ -212,3 +212,12 @@ Examples:
   greenroom config set compaction.threshold 0.7
   greenroom config set --project model gpt-5.5-mini
   greenroom config --default > ~/.config/greenroom/greenroom.yaml";
+
+pub(super) const TOP_EXAMPLES: &str = "\
+Examples:
+  greenroom top
+  greenroom top --sort cost
+  greenroom top --json | jq -r '.[] | select(.status == \"working\") | .id'
+
+Enter looks at one session closely: what it says and does, as it happens. From there, and from the list, a session can be \
+aborted and compacted; that is asked first. What is no terminal gets one table.";
