@@ -267,7 +267,7 @@ pub(crate) struct DemoArgs {
 }
 
 /// Which server is asked.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
     /// Which of the configuration's providers to ask [default: the configuration's choice, else openai]
     #[arg(long, value_name = "NAME", conflicts_with = "base_url", add = ArgValueCompleter::new(completions::providers))]
@@ -281,7 +281,7 @@ pub(crate) struct ServerArgs {
 }
 
 /// Which model answers, and what it may do.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
     /// The model that answers [env: GREENROOM_MODEL] [default: the configuration's, else gpt-5.5]
@@ -334,6 +334,9 @@ pub(crate) struct ModelArgs {
     /// Use a simulated model inside this process, over HTTP: no key, no server, no cost
     #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env"])]
     pub(crate) simulate: bool,
+    /// Whether the model may ask the person at the terminal: a chat there says so.
+    #[arg(skip)]
+    pub(crate) asks: bool,
 }
 
 impl ModelArgs {

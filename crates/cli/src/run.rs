@@ -59,7 +59,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     if let Some(events) = events.as_deref_mut() {
         events.session = Some(id.clone());
     }
-    setup.check_not_waiting(&id).await?;
+    setup.check_not_waiting(&id, false).await?;
     let session = setup.runtime.open(&id, &setup.agent).await?;
     let notes = Screen::stderr(global.color);
     let is_watched = notes.is_terminal() || global.verbose > 0;
