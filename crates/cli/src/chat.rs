@@ -20,6 +20,7 @@ mod calls;
 mod commands;
 mod draw;
 mod editor;
+mod follow;
 mod highlight;
 mod history;
 mod live;

@@ -20,6 +20,7 @@ use super::backend::Backend;
 use super::calls::WHEEL_MS;
 use super::commands::{self, Command};
 use super::draw::Painter;
+use super::follow::Follow;
 use super::history::History;
 use super::model::{Effect, Kind, Model};
 use super::row::{Look, Row};
@@ -97,8 +98,7 @@ struct Live {
     orders: mpsc::UnboundedSender<Order>,
     /// What a command of the user's own does now.
     work: Option<AbortHandle>,
-    /// The newest durable event that was seen.
-    seen: Option<u64>,
+    follow: Follow,
     /// What commands of the user's own printed, and no prompt has told yet.
     told: Vec<String>,
 }
@@ -114,6 +114,8 @@ struct Said {
     ticket: u64,
     kind: Kind,
     text: String,
+    /// Whether the user typed it, and no custom command.
+    is_typed: bool,
     settings: ModelSettings,
     /// What commands of the user's own printed.
     told: Vec<String>,
@@ -155,7 +157,7 @@ pub(super) async fn talk(
         done,
         orders,
         work: None,
-        seen: None,
+        follow: Follow::default(),
         told: Vec::new(),
     };
     live.model.set_now(moment::now_ms());
@@ -202,8 +204,13 @@ async fn obey(
     while let Some(order) = orders.recv().await {
         match order {
             Order::Send(said) => {
-                let Said { backend, ticket, kind, text, settings, told } = *said;
-                let (text, images) = match local.with_files(&text).await {
+                let Said { backend, ticket, kind, text, is_typed, settings, told } = *said;
+                let (text, images) = match local.with_files(&text, is_typed).await {
+                    Ok((_, images)) if kind != Kind::Prompt && !images.is_empty() => {
+                        let problem = "a picture begins a run: say it again when this one is over";
+                        let _ = done.send(Done::Sent(ticket, Err(problem.to_owned())));
+                        continue;
+                    }
                     Ok(whole) => whole,
                     Err(problem) => {
                         let _ = done.send(Done::Sent(ticket, Err(problem)));
@@ -336,23 +343,18 @@ impl Live {
         self.model.set_now(moment::now_ms());
         match received {
             Received::Event(event) => {
-                // What was read again after a gap is not told twice.
-                if event.is_durable() {
-                    if self.seen.is_some_and(|seen| event.seq <= seen) {
-                        return;
-                    }
-                    self.seen = Some(event.seq);
+                if let Some(event) = self.follow.event(event) {
+                    self.model.event(&event);
                 }
-                self.model.event(&event);
             }
             Received::Warning(warning) => self.model.note(Look::WARN, &warning),
-            Received::Gap { from_seq: None, .. } => {}
-            Received::Gap { from_seq: Some(from_seq), .. } => {
+            Received::Gap { .. } => {
+                let Some(from_seq) = self.follow.gap() else { return };
                 let (backend, done) = (self.backend.clone(), self.done.clone());
                 tokio::spawn(async move {
-                    if let Ok(events) = backend.since(from_seq).await {
-                        let _ = done.send(Done::Missed(events));
-                    }
+                    // A connection that has ended is found elsewhere.
+                    let events = backend.since(from_seq).await.unwrap_or_default();
+                    let _ = done.send(Done::Missed(events));
                 });
             }
         }
@@ -374,8 +376,8 @@ impl Live {
                 self.model.works(None);
             }
             Done::Missed(events) => {
-                for event in events {
-                    self.received(Received::Event(Arc::new(event)));
+                for event in self.follow.missed(events) {
+                    self.model.event(&event);
                 }
             }
             Done::Changed(opened) => {
@@ -397,7 +399,7 @@ impl Live {
     fn welcome(&mut self, opened: Opened) {
         let Opened { backend, events, state, past, questions } = opened;
         (self.backend, self.events) = (backend, events);
-        self.seen = state.entries.checked_sub(1);
+        self.follow = Follow::after(state.entries.checked_sub(1));
         self.stands(&state);
         if state.entries == 0 {
             let line = format!("{}, {}", state.model, super::plain::window(&state.context));
@@ -448,10 +450,10 @@ impl Live {
     /// Does what is to be done.
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { ticket, kind, text } => {
+            Effect::Send { ticket, kind, text, is_typed } => {
                 let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
                 let told = std::mem::take(&mut self.told);
-                let said = Said { backend, ticket, kind, text, settings, told };
+                let said = Said { backend, ticket, kind, text, is_typed, settings, told };
                 let _ = self.orders.send(Order::Send(Box::new(said)));
             }
             Effect::Interrupt => {
