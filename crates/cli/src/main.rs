@@ -32,6 +32,7 @@ mod questions;
 mod setup;
 mod simulated;
 mod skills;
+mod surroundings;
 
 mod interrupt;
 mod run_view;

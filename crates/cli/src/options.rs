@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use greenroom::{ModelSettings, ReasoningEffort, ToolChoice};
+use serde::{Deserialize, Serialize};
 
-use crate::terminal::variable;
+use crate::surroundings::Surroundings;
 
 /// The end of every help: how a script tells what happened.
 const EXIT_CODES: &str = "\
@@ -343,7 +344,7 @@ pub(crate) struct DemoArgs {
 }
 
 /// Which server is asked.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct ServerArgs {
     /// Which of the configuration's providers to ask [default: the configuration's choice, else openai]
     #[arg(long, value_name = "NAME", conflicts_with = "base_url")]
@@ -357,7 +358,7 @@ pub(crate) struct ServerArgs {
 }
 
 /// Which model answers, and what it may do.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct ModelArgs {
     /// The model that answers [env: GREENROOM_MODEL] [default: the configuration's, else gpt-5.5]
     #[arg(long, value_name = "NAME")]
@@ -413,8 +414,8 @@ pub(crate) struct ModelArgs {
 
 impl ModelArgs {
     /// The model that a flag or the environment names.
-    pub(crate) fn model(&self) -> Option<String> {
-        self.model.clone().or_else(|| variable("GREENROOM_MODEL"))
+    pub(crate) fn model(&self, surroundings: &Surroundings) -> Option<String> {
+        self.model.clone().or_else(|| surroundings.variable("GREENROOM_MODEL"))
     }
 
     /// How the flags say that the model is to answer.

@@ -89,7 +89,7 @@ impl Stamp {
 impl LiveConfig {
     /// What was loaded from these files.
     pub(crate) fn new(explicit: Option<&Path>, loaded: &Loaded) -> Self {
-        let (own, project) = Files::places(explicit);
+        let (own, project) = Files::places(explicit, &loaded.overrides.surroundings);
         let places = [own, project];
         // An edit since they were loaded is young, and so it is seen by its text.
         let stamps = stamps(&places);

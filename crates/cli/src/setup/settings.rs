@@ -1,0 +1,143 @@
+//! The configuration of a command while it runs, and the flags that stand over it.
+//!
+//! Invariants: a flag wins over the environment, and that over the files; what changes holds from the next check of a
+//! session on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use greenroom::kernel::settings::CompactionSettings;
+use greenroom::{Agent, LiveSettings, ModelSettings, SettingsChange};
+use tokio::sync::broadcast;
+
+use crate::config::{Change, Config, LiveConfig};
+use crate::options::Color;
+use crate::prompt::SystemPrompt;
+use crate::terminal::Screen;
+
+/// How long a command goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// It ends with a reply: whatever began after that would be interrupted.
+    UntilReply,
+    /// It waits for more. Edits of the configuration hold while it does; what is wrong with them is told by the events
+    /// of a session.
+    ForMore,
+    /// It waits for more, and nobody need read its sessions' events: what is wrong is also said on standard error.
+    Unwatched,
+}
+
+/// The configuration of a command, and the flags that stand over it.
+pub(crate) struct Settings {
+    pub(super) config: LiveConfig,
+    pub(super) model: String,
+    pub(super) window: Option<u64>,
+    pub(super) simulated_window: Option<u64>,
+    pub(super) flags: ModelSettings,
+    pub(super) prompt: Arc<SystemPrompt>,
+}
+
+impl Settings {
+    /// How sessions are compacted now.
+    pub(crate) fn compaction(&self) -> CompactionSettings {
+        self.compaction_of(&self.config.config())
+    }
+
+    fn compaction_of(&self, config: &Config) -> CompactionSettings {
+        let mut compaction = config.compaction.clone();
+        if self.window.is_some() {
+            // A flag stands above every setting.
+            compaction.context_window = None;
+        }
+        compaction
+    }
+
+    /// The model's window, where the flags or the configuration say what it is.
+    fn window_of(&self, config: &Config) -> Option<u64> {
+        self.window.or_else(|| config.window_of(&self.model))
+    }
+
+    /// The agent as the configuration and the flags want it.
+    fn adjusted(&self, agent: &Agent, config: &Arc<Config>) -> Agent {
+        let (prompt, held) = (Arc::clone(&self.prompt), Arc::clone(config));
+        let mut agent = agent.clone().instructions_from(move |_| prompt.text(&held));
+        if let Some(window) = self.window_of(config).or(self.simulated_window) {
+            agent = agent.context_window(window);
+        }
+        agent = agent.settings(config.model_settings.clone());
+        for (model, of_model) in &config.models {
+            agent = agent.settings_for(model, of_model.settings.clone());
+        }
+        // What was checked when the file was read fits together.
+        let of_model = config.models.get(&self.model);
+        if let Some(Ok(Some(compaction))) =
+            of_model.map(|of_model| of_model.compaction_over(&self.compaction_of(config)))
+        {
+            agent = agent.compaction(compaction);
+        }
+        // A flag wins over every file.
+        agent = agent.settings_for(&self.model, self.flags.clone()).limits(config.limits.of_run());
+        if let Some(limit) = config.limits.cost_usd_max {
+            agent = agent.cost_limit_usd(limit);
+        }
+        if let Some(seconds) = config.limits.tool_timeout_s {
+            agent = agent.tool_timeout(Duration::from_secs(seconds));
+        }
+        agent.run_timeout(config.limits.run_timeout_s.map(Duration::from_secs))
+    }
+
+    /// What the runtime is told: first what holds, then what changes.
+    pub(super) fn source(
+        self: Arc<Self>,
+        stay: Stay,
+        color: Color,
+    ) -> impl Fn() -> Option<SettingsChange> + Send + Sync + 'static {
+        let is_first = AtomicBool::new(true);
+        move || {
+            let change = if is_first.swap(false, Ordering::Relaxed) {
+                Change { config: Some(self.config.config()), warning: None }
+            } else if stay == Stay::UntilReply {
+                return None;
+            } else {
+                self.config.look()?
+            };
+            if let Some(warning) = change.warning.as_ref().filter(|_| stay == Stay::Unwatched) {
+                // Who closed standard error wants to hear nothing.
+                let _ = Screen::stderr(color).line(format!("greenroom: warning: {warning}"));
+            }
+            Some(Arc::clone(&self).change(change))
+        }
+    }
+
+    /// What a client's agent is told: first what holds, then what changes. What the client's user must know goes to `news`
+    /// and into no session, where others would read it.
+    pub(super) fn source_for_client(
+        self: Arc<Self>,
+        news: broadcast::Sender<String>,
+    ) -> impl Fn() -> Option<SettingsChange> + Send + Sync + 'static {
+        let is_first = AtomicBool::new(true);
+        move || {
+            if is_first.swap(false, Ordering::Relaxed) {
+                let held = Change { config: Some(self.config.config()), warning: None };
+                return Some(Arc::clone(&self).change(held));
+            }
+            let mut change = self.config.look()?;
+            if let Some(warning) = change.warning.take() {
+                // Nobody may be there to hear it.
+                let _ = news.send(warning);
+            }
+            Some(Arc::clone(&self).change(change))
+        }
+    }
+
+    fn change(self: Arc<Self>, change: Change) -> SettingsChange {
+        let mut told = SettingsChange::default();
+        told.settings = change.config.map(|config| LiveSettings {
+            compaction: self.compaction_of(&config),
+            adjust: Arc::new(move |agent| self.adjusted(agent, &config)),
+        });
+        told.warning = change.warning;
+        told
+    }
+}
