@@ -24,7 +24,7 @@ use greenroom_server::HttpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub(crate) use self::layers::{Loaded, load, users_places};
+pub(crate) use self::layers::{Loaded, Texts, load, users_places};
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;

@@ -149,6 +149,9 @@ pub(crate) struct Global {
     /// A setting of the configuration, such as compaction.threshold=0.7; may be given several times
     #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<String>,
+    /// Keep all in this process: use no host, and start none
+    #[arg(long, global = true)]
+    pub(crate) no_host: bool,
     /// Tell what happens inside, on standard error; -vv tells more. RUST_LOG says it in detail
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -211,6 +214,9 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
     Rpc(RpcArgs),
+    /// Hold the store for all terminals, in the background; `chat` and `run` start it by themselves
+    #[command(after_help = HOST_HELP, hide = true)]
+    Host(HostArgs),
     /// Serve a simulated model over HTTP, for tests of programs in any language that talk to an OpenAI-compatible API
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
@@ -702,6 +708,25 @@ pub(crate) enum ExportFormat {
     /// pi's session file, version 3.
     #[value(alias = "jsonl")]
     Pi,
+}
+
+/// The end of the help of `host`.
+const HOST_HELP: &str = "\
+The host is the process that has the store open. Other commands reach it by a socket beside the store, which only you
+can use. It ends by itself when nobody is connected and nothing is at work. Its log is host.log in the store's directory.";
+
+/// `host`.
+#[derive(Debug, Args)]
+pub(crate) struct HostArgs {
+    /// How long it stays without anybody connected and without anything at work [default: host.idle_s]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) idle: Option<u64>,
+    /// End the host of this store; it refuses while it is in use
+    #[arg(long)]
+    pub(crate) stop: bool,
+    /// With --stop: end it also while it is in use; runs are interrupted, and can be gone on with
+    #[arg(long, requires = "stop")]
+    pub(crate) force: bool,
 }
 
 /// `rpc`.

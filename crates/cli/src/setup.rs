@@ -28,7 +28,7 @@ use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, variable};
 
 pub(crate) use self::made::{Made, keep_in_mind};
-pub(crate) use self::settings::{Settings, Stay};
+pub(crate) use self::settings::{ClientSettings, Settings, Stay};
 
 mod made;
 mod server;
@@ -169,11 +169,12 @@ pub(crate) fn resolve_known(store: &Store, given: &str) -> Result<String> {
 pub(crate) async fn newest_here(runtime: &Runtime, folder: &Path) -> Result<String> {
     let here = folder.display().to_string();
     let query = runtime.sessions().label(FOLDER, &here).roots().order(Order::Newest).limit(1);
-    query.await?.into_iter().next().map(|session| session.id).ok_or_else(|| {
-        usage(format!(
-            "no session was begun in {here} yet; `greenroom sessions` lists the others, for --session"
-        ))
-    })
+    query.await?.into_iter().next().map(|session| session.id).ok_or_else(|| none_begun(&here))
+}
+
+/// That no session was begun in a folder.
+pub(crate) fn none_begun(here: &str) -> anyhow::Error {
+    usage(format!("no session was begun in {here} yet; `greenroom sessions` lists the others, for --session"))
 }
 
 /// Says what the store had to say when it was opened, and whether others could have changed it.
@@ -238,7 +239,7 @@ fn builder(
         .compact_between_runs(stay != Stay::UntilReply))
 }
 
-async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
+pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
     let runtime = builder.start().await?;
     tell(global, runtime.notices())?;
     Ok(runtime)
@@ -299,7 +300,7 @@ pub(crate) async fn new_session(runtime: &Runtime, kind: &str) -> Result<String>
 }
 
 /// The configuration that holds in these surroundings.
-fn load_config(global: &Global, surroundings: &Surroundings) -> Result<Loaded> {
+pub(crate) fn load_config(global: &Global, surroundings: &Surroundings) -> Result<Loaded> {
     let loaded = load(global.config.as_deref(), Overrides::read(&global.settings, surroundings)?)?;
     tracing::debug!(files = ?loaded.files, "the configuration was read");
     Ok(loaded)
@@ -362,21 +363,26 @@ impl Setup {
         Err(greenroom::Error::Waiting { session: id.to_owned() }.into())
     }
 
-    /// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the
-    /// first call, which tries several times.
+    /// As [`check_reachable`], of this one's server.
     pub(crate) async fn check_reachable(&self) -> Result<()> {
-        let Proxies { http, https, all, no_proxy: _ } = proxies(&Surroundings::here());
-        if http.or(https).or(all).is_some() {
-            return Ok(());
+        check_reachable(&self.base_url, &Surroundings::here()).await
+    }
+}
+
+/// Says at once that nobody answers at the server's address. Whatever is less clear than that is left to the
+/// first call, which tries several times.
+pub(crate) async fn check_reachable(base_url: &BaseUrl, surroundings: &Surroundings) -> Result<()> {
+    let Proxies { http, https, all, no_proxy: _ } = proxies(surroundings);
+    if http.or(https).or(all).is_some() {
+        return Ok(());
+    }
+    let address = (base_url.host(), base_url.port());
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(address)).await;
+    match connected {
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            let text = format!("cannot reach {base_url}: connection refused");
+            Err(greenroom::Error::Model(Failure::new(FailureClass::Timeout, text)).into())
         }
-        let address = (self.base_url.host(), self.base_url.port());
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(address)).await;
-        match connected {
-            Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                let text = format!("cannot reach {}: connection refused", self.base_url);
-                Err(greenroom::Error::Model(Failure::new(FailureClass::Timeout, text)).into())
-            }
-            Ok(_) | Err(_) => Ok(()),
-        }
+        Ok(_) | Err(_) => Ok(()),
     }
 }

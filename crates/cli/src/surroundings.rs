@@ -74,7 +74,8 @@ impl Surroundings {
                 || keys.contains(name)
         };
         let names = privacy::variable_names().into_iter().filter_map(|name| name.into_string().ok());
-        let variables = names.filter(matters).filter_map(|name| Some((name.clone(), terminal::variable(&name)?)));
+        let variables =
+            names.filter(matters).filter_map(|name| Some((name.clone(), terminal::variable(&name)?)));
         Ok(Handed { folder: std::env::current_dir()?, variables: variables.collect() })
     }
 
@@ -114,13 +115,15 @@ impl Surroundings {
     pub(crate) fn for_commands(&self) -> Vec<(String, String)> {
         let Some(variables) = &self.0.variables else { return Vec::new() };
         let shown = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
-        let shown = shown.into_iter().filter_map(|name| Some((name.to_owned(), variables.get(name)?.clone())));
+        let shown =
+            shown.into_iter().filter_map(|name| Some((name.to_owned(), variables.get(name)?.clone())));
         shown.collect()
     }
 
     /// Whether all that was asked of these would be answered the same by the others, in the same folder.
     pub(crate) fn are_like(&self, others: &Self) -> bool {
-        let of_others = |name: &String| others.0.variables.as_ref().and_then(|known| known.get(name).cloned());
+        let of_others =
+            |name: &String| others.0.variables.as_ref().and_then(|known| known.get(name).cloned());
         let asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.folder == others.0.folder
             && asked.iter().all(|(name, value)| of_others(name) == *value)

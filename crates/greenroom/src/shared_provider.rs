@@ -52,6 +52,15 @@ impl SharedProvider {
     }
 }
 
+/// Two are equal that have one queue.
+impl PartialEq for SharedProvider {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.lane, &other.lane)
+    }
+}
+
+impl Eq for SharedProvider {}
+
 impl fmt::Debug for SharedProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedProvider({})", self.provider.name())

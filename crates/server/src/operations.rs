@@ -23,8 +23,8 @@ pub use self::connection::{
 };
 pub use self::conversation::{Said, Speech};
 pub use self::look::{
-    ExportSession, Exported, ListModels, ListSessions, ModelSummary, ModelsListed, Replay, Replayed,
-    SessionPage, SessionState, ShowSession, Shown,
+    ExportSession, Exported, FindSession, GetSession, ListModels, ListSessions, ModelSummary, ModelsListed,
+    Replay, Replayed, SessionFound, SessionPage, SessionState, ShowSession, Shown,
 };
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::runs::Runs;
@@ -275,6 +275,8 @@ pub fn methods() -> Vec<Method> {
         method::<ExportSession>(),
         method::<ListSessions>(),
         method::<ShowSession>(),
+        method::<GetSession>(),
+        method::<FindSession>(),
         method::<Replay>(),
         method::<SessionState>(),
         method::<ListQuestions>(),

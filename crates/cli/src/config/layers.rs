@@ -29,6 +29,16 @@ const BYTES_MAX: u64 = 64 * 1024;
 /// depth before it looks at the depth, and each level of flow style takes one.
 const BRACKETS_MAX: usize = 2_000;
 
+/// The texts of the user's file and of the project's.
+pub(crate) type Texts = [Option<String>; 2];
+
+impl Loaded {
+    /// The texts of the files.
+    pub(crate) fn texts(&self) -> Texts {
+        self.texts.clone()
+    }
+}
+
 /// The configuration that holds here.
 pub(crate) struct Loaded {
     /// All of it.
@@ -147,8 +157,11 @@ impl Files {
                     Some(path) => own_source(&path)?,
                     None => None,
                 };
-                let project =
-                    project_source(own.as_ref().map(|source| source.path.as_path()), &overrides.surroundings, &mut warnings)?;
+                let project = project_source(
+                    own.as_ref().map(|source| source.path.as_path()),
+                    &overrides.surroundings,
+                    &mut warnings,
+                )?;
                 (own, project)
             }
         };

@@ -134,7 +134,9 @@ async fn registry(
 /// How commands are run. What does not protect the user here is a warning.
 async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Result<bash::Options> {
     if let Some(Hidden::NotAll(reason)) = HIDDEN.get() {
-        warnings.push(format!("commands can read the variables that greenroom was started with, keys too: {reason}"));
+        warnings.push(format!(
+            "commands can read the variables that greenroom was started with, keys too: {reason}"
+        ));
     }
     let helper = Helper::this_program();
     if let Err(error) = &helper {
@@ -145,5 +147,10 @@ async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Resul
         warnings.push("this system grants no PID namespace (`unshare --pid`), so commands see your other programs: they can end \
              them, and read the variables that those were started with, keys too".to_owned());
     }
-    Ok(bash::Options { containment: Some(containment), helper: helper.ok(), environment: surroundings.for_commands(), ..bash::Options::default() })
+    Ok(bash::Options {
+        containment: Some(containment),
+        helper: helper.ok(),
+        environment: surroundings.for_commands(),
+        ..bash::Options::default()
+    })
 }

@@ -116,7 +116,12 @@ pub(super) fn proxies(surroundings: &Surroundings) -> Proxies {
 
 /// What a project's file chose must not get around the limit of cost that the user set: it would, with a model whose
 /// price nobody knows. Where the user set none, a dearer model than theirs is worth a line, which is given.
-pub(super) fn check_cost(loaded: &Loaded, server: &Server, args: &ModelArgs, named: Option<&str>) -> Result<Option<String>> {
+pub(super) fn check_cost(
+    loaded: &Loaded,
+    server: &Server,
+    args: &ModelArgs,
+    named: Option<&str>,
+) -> Result<Option<String>> {
     let (own, config) = (&loaded.own, &loaded.config);
     let catalog = server.catalog_name();
     let own_catalog = match &server.name {

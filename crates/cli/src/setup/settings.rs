@@ -3,8 +3,8 @@
 //! Invariants: a flag wins over the environment, and that over the files; what changes holds from the next check of a
 //! session on.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use greenroom::kernel::settings::CompactionSettings;
@@ -106,32 +106,11 @@ impl Settings {
                 // Who closed standard error wants to hear nothing.
                 let _ = Screen::stderr(color).line(format!("greenroom: warning: {warning}"));
             }
-            Some(Arc::clone(&self).change(change))
+            Some(Arc::clone(&self).told(change))
         }
     }
 
-    /// What a client's agent is told: first what holds, then what changes. What the client's user must know goes to `news`
-    /// and into no session, where others would read it.
-    pub(super) fn source_for_client(
-        self: Arc<Self>,
-        news: broadcast::Sender<String>,
-    ) -> impl Fn() -> Option<SettingsChange> + Send + Sync + 'static {
-        let is_first = AtomicBool::new(true);
-        move || {
-            if is_first.swap(false, Ordering::Relaxed) {
-                let held = Change { config: Some(self.config.config()), warning: None };
-                return Some(Arc::clone(&self).change(held));
-            }
-            let mut change = self.config.look()?;
-            if let Some(warning) = change.warning.take() {
-                // Nobody may be there to hear it.
-                let _ = news.send(warning);
-            }
-            Some(Arc::clone(&self).change(change))
-        }
-    }
-
-    fn change(self: Arc<Self>, change: Change) -> SettingsChange {
+    fn told(self: Arc<Self>, change: Change) -> SettingsChange {
         let mut told = SettingsChange::default();
         told.settings = change.config.map(|config| LiveSettings {
             compaction: self.compaction_of(&config),
@@ -139,5 +118,41 @@ impl Settings {
         });
         told.warning = change.warning;
         told
+    }
+}
+
+/// The settings of a host's client. What its user must know goes to that client, and into no session, where others would
+/// read it.
+pub(crate) struct ClientSettings {
+    settings: Arc<Settings>,
+    /// What holds and was not told yet.
+    untold: Mutex<Option<Change>>,
+    news: broadcast::Sender<String>,
+}
+
+impl ClientSettings {
+    pub(crate) fn new(settings: &Arc<Settings>, news: broadcast::Sender<String>) -> Self {
+        let held = Change { config: Some(settings.config.config()), warning: None };
+        Self { settings: Arc::clone(settings), untold: Mutex::new(Some(held)), news }
+    }
+
+    /// Looks at the files.
+    pub(crate) fn look(&self) {
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Change { config, warning }) = self.settings.config.look() else { return };
+        if let Some(warning) = warning {
+            // Nobody may be there to hear it.
+            let _ = self.news.send(warning);
+        }
+        if config.is_some() {
+            *untold = Some(Change { config, warning: None });
+        }
+    }
+
+    /// What changed since this was asked last.
+    pub(crate) fn change(&self) -> Option<SettingsChange> {
+        self.look();
+        let change = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Arc::clone(&self.settings).told(change))
     }
 }
