@@ -162,6 +162,18 @@ pub(crate) async fn reach(global: &Global, who: &Who<'_>) -> Result<Option<Reach
     Reaching::new(global, who, None)?.reach().await
 }
 
+/// A connection to the host of the store, where there is one, for what needs no agent.
+///
+/// # Errors
+/// As [`reach`].
+pub(crate) async fn reach_to_look(global: &Global) -> Result<Option<Client>> {
+    if global.no_host {
+        return Ok(None);
+    }
+    let who = Who { kind: ClientKind::Watch, agent: None, checks_server: false };
+    Ok(reach(global, &who).await?.map(|reached| reached.client))
+}
+
 /// The host of the store; where there is none, one is started.
 ///
 /// # Errors

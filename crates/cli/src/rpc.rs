@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
+use crate::host::Answering;
 use crate::interrupt::Interrupts;
 use crate::options::{Global, RpcArgs};
 use crate::setup::{self, Setup, Stay};
@@ -15,6 +16,7 @@ use crate::setup::{self, Setup, Stay};
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let setup = Setup::new(global, &args.model, Stay::Unwatched).await?;
+    let answering = Answering::begin(global, &setup.runtime)?;
     let agent = Arc::new(setup.agent.clone());
     let served = greenroom_server::serve(&setup.runtime, agent, tokio::io::stdin(), tokio::io::stdout());
     let result = tokio::select! {
@@ -22,6 +24,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         () = interrupts.next() => Ok(()),
         result = served => result,
     };
+    drop(answering);
     setup::end(setup.runtime, async {}).await?;
     result?;
     Ok(0)

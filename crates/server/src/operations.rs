@@ -87,6 +87,8 @@ pub struct Asked {
     pub runtime: Runtime,
     /// What sessions are opened with.
     pub agent: Arc<Agent>,
+    /// Whether the client has an agent: else this one stands for none.
+    pub has_agent: bool,
     /// The operation's session, as [`Operation::ACCESS`] wants it.
     pub session: Option<SessionHandle>,
     /// The runs that this client began.

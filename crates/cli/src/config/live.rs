@@ -210,6 +210,7 @@ impl State {
             ("model", config.model != start.model && config.model != before.model),
             ("provider", config.provider != start.provider && config.provider != before.provider),
             ("providers", config.providers != start.providers && config.providers != before.providers),
+            ("host", config.host != start.host && config.host != before.host),
             ("serve", config.serve != start.serve && config.serve != before.serve),
             (
                 "trusted_folders",

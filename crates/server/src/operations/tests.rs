@@ -35,6 +35,7 @@ impl Client {
         let mut asked = Asked {
             runtime: self.runtime.clone(),
             agent: Arc::clone(&self.agent),
+            has_agent: true,
             session: None,
             runs: Runs::default(),
         };
