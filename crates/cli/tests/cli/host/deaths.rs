@@ -39,7 +39,7 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_twice() {
         let (text, by_run) = (format!("ada {cycle}"), format!("run {cycle}"));
         let key = format!("key-{cycle}");
         let prompt = PromptSession { key: Some(key.clone()), ..PromptSession::new("s", &text) };
-        let running = hosted.place.start_command(hosted.command(&[
+        let mut running = hosted.place.start_command(hosted.command(&[
             "run",
             "--window",
             "100000",
@@ -49,7 +49,10 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_twice() {
             &by_run,
             "--json",
         ]));
+        running.close_input();
         let work = ada.work(prompt.clone()).await;
+        let listed = hosted.run(&["sessions"]);
+        assert_eq!(listed.code, Some(0), "{listed:?}");
         // The kill comes sooner or later in the life of these runs.
         let calls = hosted.simulator.calls() + (cycle % 2) as u64;
         if cycle % 5 > 0 {

@@ -17,7 +17,8 @@ async fn a_run_that_is_interrupted_or_killed_takes_its_run_with_it_and_a_chat_do
         let watch = hosted.client(ClientKind::Chat, json!({})).await;
         let mut events = watch.events_of("a");
         let arguments = ["run", "--window", "100000", "--session", "a", "-p", "one"];
-        let running = hosted.place.start_command(hosted.command(&arguments));
+        let mut running = hosted.place.start_command(hosted.command(&arguments));
+        running.close_input();
         wait_until("the model is asked", || hosted.simulator.in_flight() == 1);
         watch.call(StartSession { session_id: "a".to_owned() }).await.unwrap();
         running.signal(signal);
