@@ -12,7 +12,8 @@ use crate::errors;
 use crate::interrupt::Interrupts;
 use crate::link::{self, Link};
 use crate::options::{CompactArgs, Global};
-use crate::terminal::{Line, Screen, Style};
+use crate::progress::Progress;
+use crate::terminal::Screen;
 use crate::text;
 
 /// Runs it.
@@ -26,11 +27,8 @@ pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
 
 async fn compact(global: &Global, args: &CompactArgs, link: &Link, interrupts: &Interrupts) -> Result<u8> {
     let id = link::resolve_known(&link.client, &args.id).await?;
-    let notes = Screen::stderr(global.color);
-    if notes.is_terminal() {
-        let mut notes = notes;
-        notes.line(Line::styled(Style::Dim, format!("compacting {id} …")))?;
-    }
+    let what = format!("compacting {id}");
+    let progress = Progress::start(global.color, move || what.clone());
     let operation = CompactSession {
         session_id: id.clone(),
         keep_recent: args.keep_recent,
@@ -49,6 +47,7 @@ async fn compact(global: &Global, args: &CompactArgs, link: &Link, interrupts: &
             compacted = &mut compacting => break compacted,
         }
     };
+    progress.end().await;
     let mut screen = Screen::stdout(global.color);
     let compacted = match compacted {
         Ok(outcome) => outcome.compacted,

@@ -19,11 +19,12 @@ use anyhow::Result;
 use greenroom::kernel::run::RunLimits;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::provider::{BaseUrl, Catalog, ResendReasoning};
-use greenroom::{Agent, ModelSettings};
+use greenroom::{Agent, ModelSettings, RuntimeBuilder};
 use greenroom_server::HttpOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub(crate) use self::keys::names as setting_names;
 pub(crate) use self::layers::{Loaded, Texts, load, users_places};
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
@@ -158,6 +159,8 @@ pub(crate) struct ProviderConfig {
     pub(crate) catalog: Option<String>,
     /// How many calls may be under way at a time.
     pub(crate) max_in_flight: usize,
+    /// The most tokens a minute that it is sent and gives back, summaries with the rest; calls wait for room.
+    pub(crate) tokens_per_minute: Option<u64>,
     /// How long the first piece of an answer may take, in seconds.
     pub(crate) first_event_timeout_s: u64,
     /// How long each further piece may take, in seconds.
@@ -173,6 +176,7 @@ impl Default for ProviderConfig {
             api_key_env: None,
             catalog: None,
             max_in_flight: 16,
+            tokens_per_minute: None,
             first_event_timeout_s: 300,
             idle_timeout_s: 120,
             resend_reasoning: ResendReasoning::Never,
@@ -216,6 +220,11 @@ pub(crate) struct LimitsConfig {
     pub(crate) tool_timeout_s: Option<u64>,
     /// How long one run may take, in seconds.
     pub(crate) run_timeout_s: Option<u64>,
+    /// The most runs, and inputs that wait for one, in all sessions together; one more is refused. In your own file only.
+    pub(crate) inputs_max: Option<usize>,
+    /// How many sessions may have actors in memory; above that the idle ones that were used least recently fall asleep. In
+    /// your own file only.
+    pub(crate) live_sessions_max: Option<usize>,
 }
 
 impl Default for LimitsConfig {
@@ -233,6 +242,8 @@ impl Default for LimitsConfig {
             call_bytes_max,
             tool_timeout_s: None,
             run_timeout_s: Some(Agent::RUN_TIMEOUT.as_secs()),
+            inputs_max: Some(RuntimeBuilder::INPUTS_MAX),
+            live_sessions_max: None,
         }
     }
 }
@@ -382,6 +393,7 @@ fn check(config: &Config) -> Result<(), (String, String)> {
         }
         for (key, value) in [
             ("max_in_flight", provider.max_in_flight as u64),
+            ("tokens_per_minute", provider.tokens_per_minute.unwrap_or(1)),
             ("first_event_timeout_s", provider.first_event_timeout_s),
             ("idle_timeout_s", provider.idle_timeout_s),
         ] {
@@ -397,6 +409,8 @@ fn check(config: &Config) -> Result<(), (String, String)> {
         ("call_bytes_max", config.limits.call_bytes_max),
         ("tool_timeout_s", config.limits.tool_timeout_s.unwrap_or(1)),
         ("run_timeout_s", config.limits.run_timeout_s.unwrap_or(1)),
+        ("inputs_max", config.limits.inputs_max.unwrap_or(1) as u64),
+        ("live_sessions_max", config.limits.live_sessions_max.unwrap_or(1) as u64),
     ] {
         if value == 0 {
             return wrong(key, "must be at least 1");

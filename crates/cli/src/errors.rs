@@ -50,6 +50,25 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// A session whose run goes on when the program opens it whose tool has asked a person.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) session: String,
+}
+
+impl fmt::Display for Answered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the run of session {} waits for the program whose tool asked a question, which goes on with it when it opens \
+             the session; here the answer would be lost",
+            self.session
+        )
+    }
+}
+
+impl std::error::Error for Answered {}
+
 /// An error for what the user asked for.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Usage(text.into()))
@@ -61,6 +80,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<greenroom::Error>() {
             return match error {
+                greenroom::Error::NoSession { .. } => STORE,
                 error if error.is_invalid_request() => USAGE,
                 greenroom::Error::Store(store) => store_code(store),
                 greenroom::Error::Stopped { .. } | greenroom::Error::TimedOut { .. } => STOPPED,
@@ -77,6 +97,9 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         }
         if let Some(unstarted) = cause.downcast_ref::<Unstarted>() {
             return unstarted.code;
+        }
+        if cause.is::<Answered>() {
+            return WAITING;
         }
         if cause.is::<Usage>() || cause.is::<ToolsError>() {
             return USAGE;

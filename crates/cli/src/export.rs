@@ -10,12 +10,17 @@ use greenroom_formats::export_pi;
 
 use crate::errors;
 use crate::options::{ExportArgs, Global};
+use crate::progress::Progress;
 use crate::show::Stored;
 use crate::terminal::Screen;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ExportArgs) -> Result<u8> {
-    let stored = Stored::read(global, &args.session).await?;
+    let what = format!("reading {}", args.session);
+    let progress = Progress::start(global.color, move || what.clone());
+    let stored = Stored::read(global, &args.session).await;
+    progress.end().await;
+    let stored = stored?;
     let cwd = std::env::current_dir().unwrap_or_default();
     let entries = stored.entries.iter().map(|entry| &**entry);
     let text = export_pi(&stored.id, stored.head.created_at_ms, &cwd.to_string_lossy(), entries);

@@ -57,12 +57,11 @@ async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
         return stop(global, args.force).await;
     }
     let interrupts = Interrupts::new()?;
-    let idle_s = match args.idle {
-        Some(seconds) => seconds,
-        None => setup::config(global)?.config.host.idle_s,
-    };
+    // The user's own file: that of the folder is another thing for each client.
+    let config = setup::config(global)?.own;
+    let idle_s = args.idle.unwrap_or(config.host.idle_s);
     let builder = Runtime::builder().provider(std::sync::Arc::new(Nobody)).data_dir(setup::data_dir(global)?);
-    let runtime = setup::start(global, builder).await?;
+    let runtime = setup::start(global, setup::limited(builder, &config.limits)).await?;
     let answering = Answering::begin(global, &runtime)?;
     tell_starter(READY);
     tracing::info!("the host answers; it ends after {idle_s} s without clients and work");
@@ -183,6 +182,36 @@ pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, idle_s: u64) 
     std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     let reached = Reaching::new(global, who, Some(idle_s))?.reach().await?;
     reached.ok_or_else(|| anyhow::anyhow!("no host could be reached or started"))
+}
+
+/// Ends the host of the store where it is idle, for a command that works on the store in its own process. One that is in
+/// use stays, and then the store is in use.
+///
+/// # Errors
+/// The socket is another user's.
+pub(crate) async fn make_room(global: &Global) -> Result<()> {
+    let dir = setup::data_dir(global)?;
+    let stream = match dir.exists() {
+        true => socket::connect(&socket::path(&dir)?).await?,
+        false => None,
+    };
+    let Some(stream) = stream else { return Ok(()) };
+    let (input, output) = stream.into_split();
+    let client = Client::new(input, output);
+    if client.call(StopHost { force: false }).await.is_err() {
+        return Ok(());
+    }
+    client.closed().await;
+    // Its lock goes with the rest of it.
+    let began = Instant::now();
+    while began.elapsed() < UNREACHED_MAX {
+        let lock = std::fs::File::open(dir.join("lock"));
+        if lock.is_ok_and(|lock| lock.try_lock_shared().is_ok()) {
+            break;
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
+    Ok(())
 }
 
 /// Ends the host of the store.

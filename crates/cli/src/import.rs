@@ -17,6 +17,7 @@ use crate::files;
 use crate::host;
 use crate::options::{Global, ImportArgs};
 use crate::plan::last_answer;
+use crate::progress::Progress;
 use crate::setup::{self, Stay};
 use crate::terminal::Screen;
 
@@ -40,8 +41,13 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
     };
     let mut screen = Screen::stdout(global.color);
     let mut failed = None;
-    for file in &args.files {
-        let (id, imported) = match one(&target, file).await {
+    let files = args.files.len();
+    for (number, file) in args.files.iter().enumerate() {
+        let what = format!("importing {} of {files}: {}", number + 1, file.display());
+        let progress = Progress::start(global.color, move || what.clone());
+        let taken = one(&target, file).await;
+        progress.end().await;
+        let (id, imported) = match taken {
             Ok(one) => one,
             // The other files are taken all the same; the last failure is the command's.
             Err(error) => {

@@ -6,13 +6,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use greenroom::Order;
+use greenroom::{Order, State, Status};
 use greenroom_server::operations::{
-    ClientKind, FindSession, GetSession, ListQuestions, ListSessions, SetLabel,
+    ClientKind, FindSession, GetSession, ListSessions, SessionState, SetLabel,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 
-use crate::errors::usage;
+use crate::errors::{Answered, usage};
 use crate::host::{self, Reached, Who};
 use crate::moment;
 use crate::options::{Global, ModelArgs};
@@ -139,10 +139,13 @@ impl Link {
     /// Says that this session waits for an answer, before it is opened. The tool that asked is another program's, since
     /// none of ours asks: with our agent the call could not go on, and the answer would be lost to it.
     pub(crate) async fn check_not_waiting(&self, session_id: &str) -> Result<()> {
-        let asked = self.client.call(ListQuestions { session_id: Some(session_id.to_owned()) }).await;
-        match asked {
-            Ok(listed) if listed.questions.is_empty() => Ok(()),
-            Ok(_) => Err(greenroom::Error::Waiting { session: session_id.to_owned() }.into()),
+        let session = session_id.to_owned();
+        match self.client.call(SessionState { session_id: session.clone() }).await {
+            Ok(State { status: Status::Waiting, questions: 0, questions_below: 0, .. }) => {
+                Err(Answered { session }.into())
+            }
+            Ok(State { status: Status::Waiting, .. }) => Err(greenroom::Error::Waiting { session }.into()),
+            Ok(_) => Ok(()),
             Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -11,6 +11,7 @@ mod options;
 
 mod chat;
 mod compact;
+mod completions;
 mod demo;
 mod export;
 mod import;
@@ -26,6 +27,7 @@ mod store;
 mod tree;
 
 mod config;
+mod progress;
 mod project;
 mod prompt;
 mod questions;
@@ -51,7 +53,7 @@ mod text;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{CommandFactory as _, Parser};
+use clap::Parser;
 use greenroom::tools::{helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
@@ -60,6 +62,9 @@ use crate::options::{Command, Options};
 fn main() -> ExitCode {
     if let Some(code) = helper::act_if_asked() {
         return code;
+    }
+    if completions::answer_if_asked() {
+        return ExitCode::SUCCESS;
     }
     // Before anything else: it may begin this program once more.
     let hidden = match privacy::hide() {
@@ -129,7 +134,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Tree(args) => tree::run(global, args).await,
         Command::Resume(args) => chat::resume(global, args).await,
         Command::Compact(args) => compact::run(global, args).await,
-        Command::Completions(args) => completions(global, args),
+        Command::Completions(args) => completions::run(global, args),
         Command::Plan(args) => plan::run(global, args).await,
         Command::Import(args) => import::run(global, args).await,
         Command::Questions(args) => questions::list(global, args).await,
@@ -144,14 +149,6 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Models(args) => models::run(global, args).await,
         Command::Config(args) => config::run(global, args),
     }
-}
-
-/// Prints a shell's completions: a script, so to the byte.
-fn completions(global: &options::Global, args: &options::CompletionsArgs) -> anyhow::Result<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Options::command(), "greenroom", &mut script);
-    terminal::Screen::stdout(global.color).script(&script)?;
-    Ok(0)
 }
 
 fn end(result: anyhow::Result<u8>) -> ExitCode {

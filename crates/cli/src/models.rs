@@ -23,6 +23,10 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
     if let Some(model) = &args.forget {
         let was_known = runtime.forget_limit(&agent, model).await?;
         runtime.shutdown().await?;
+        if args.json {
+            screen.pretty_json(&json!({ "model": model, "was_known": was_known }))?;
+            return Ok(0);
+        }
         let model = one_line(model, NAME_COLUMNS);
         screen.line(if was_known {
             format!("Forgot the limit that the server named for {model}.")

@@ -5,120 +5,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use greenroom::{ModelSettings, ReasoningEffort, ToolChoice};
 use serde::{Deserialize, Serialize};
 
+use crate::completions;
 use crate::surroundings::Surroundings;
 
-/// The end of every help: how a script tells what happened.
-const EXIT_CODES: &str = "\
-Exit codes:
-  0    done
-  1    failed: the model could not be asked, or gave no usable answer
-  2    the command line, the configuration or the workspace is not usable
-  3    the store is not usable: in use, full, damaged, or there is no such session
-       (what is given of a damaged session lacks what is lost, and standard error says so)
-  4    stopped by a guard, a budget or a time limit
-  5    the session waits for the answer to a question, and is left to the program whose tool asks
-  130  interrupted
-
-Start with `greenroom demo`: it needs no key and no server.";
-
-const DEMO_EXAMPLES: &str = "\
-Examples:
-  greenroom demo                      in any folder with some text files
-  greenroom demo --window 16000       a smaller window fills sooner
-  greenroom demo --workspace ~/src    another folder
-  greenroom demo --fast | cat         no pauses, plain lines
-
-It starts a simulated model inside this process and talks to it over HTTP on the loopback interface. The file
-tools are the real ones (read, list, grep); nothing is changed and nothing leaves this machine.";
-
-const RUN_EXAMPLES: &str = "\
-Examples:
-  greenroom run -p \"What does this project do?\"
-  git diff | greenroom run -p \"Review this.\" --no-tools
-  greenroom run -p \"Fix the failing test.\" --allow-write --allow-shell
-  greenroom run -p \"Go on.\" -c                    the newest session of this folder
-  greenroom run -p \"Go on.\" --session fix-the-test
-  greenroom run -p \"What is wrong here?\" --image screen.png --max-cost 0.10 --timeout 60
-  greenroom run -p \"Which files look dead?\" --output-schema '{\"type\":\"array\",\"items\":{\"type\":\"string\"}}' | jq
-  greenroom run -p \"Look around.\" --simulate --json | jq .type
-
-The answer goes to standard output, as it comes at a terminal and whole to a pipe; progress goes to standard error,
-only where that is a terminal.
-With --json each line is one event with `type`, `seq` and `session_id`; the last line is `run_end`, or
-`error` with `class`, `status`, `message`, `limit`, `requested` and `retryable`. With --output-schema `run_end` has the
-answer's `value`.
-The first Ctrl-C ends the run and keeps what had come; the second ends the process at once.
-
-Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 store, 4 stopped by a guard, a budget or a time limit,
-5 waiting for an answer, 130 interrupted";
-
-const CHAT_EXAMPLES: &str = "\
-Examples:
-  greenroom chat                                         OpenAI, with OPENAI_API_KEY
-  greenroom chat --base-url http://localhost:11434/v1 --model qwen3
-  greenroom chat --session umbrella                      goes on with a session, or begins it
-  greenroom chat --simulate                              no key, no server
-
-Ctrl-C interrupts the run and keeps what had come; at the prompt Ctrl-C and Ctrl-D leave. `/help` lists the
-commands.";
-
-const MODELS_HELP: &str = "\
-The window is the first that is known: your settings; what the server says that it takes; the model catalogue; what the
-server says that the model was made for; else an assumption. A limit that the server named when it refused a request
-lowers all but your settings. It is doubted when the server says more, and where the server says nothing after a day.";
-
-const PLAN_EXAMPLES: &str = "\
-Examples:
-  greenroom plan session.jsonl                           a session file of another system
-  greenroom plan demo-20260102-030405                    a stored session
-  greenroom plan session.jsonl --keep-recent 10000 --json
-  greenroom plan session.jsonl --cut nearest --estimator char4   as other systems plan it, to compare
-
-Nothing is changed. The exit code is 0 also when there is nothing to compact.";
-
-const SERVE_HELP: &str = "\
-Examples:
-  greenroom serve                                        for programs on this machine
-  greenroom serve --listen 0.0.0.0:7878 --host-name build.example
-
-Each request must bear the token, which is made at the first start and kept in `token` in the store's directory:
-  curl -H \"Authorization: Bearer $(cat ~/.local/share/greenroom/token)\" http://127.0.0.1:7878/sessions
-There is no TLS. Ctrl-C and SIGTERM interrupt what runs, and it ends within 10 seconds.";
-
-const SIMULATE_EXAMPLES: &str = "\
-Examples:
-  greenroom simulate                                     a free port; it says what it is told
-  greenroom simulate --listen 127.0.0.1:8080 --say Hello --say Goodbye
-  greenroom simulate --script answers.yaml
-
-The first line on standard output is the base URL, for OPENAI_BASE_URL. A script:
-  answers:
-    - calls: [{ tool: weather, arguments: { city: Oslo } }]
-      expect_user: umbrella            # else the call is refused
-    - fault: rate_limited              # also: server_error (with status), loading, refused, reset, stall,
-      retry_after_s: 1                 # empty_stream, error_event, eof_before_finish, malformed, overflow
-    - text: Take one.
-      after_ms: 300                    # before the first piece; between_ms, pieces
-      expect_tool_result: { tool: weather, contains: rain }
-
-A call beyond the script is refused with 400. Ctrl-C ends it: with exit code 1 where answers were left, a call was
-beyond the script, an expectation was not met, or a request broke a rule of the protocol; standard error says which.";
-
-const COMPLETIONS_HELP: &str = "\
-Examples:
-  greenroom completions bash > ~/.local/share/bash-completion/completions/greenroom
-  greenroom completions zsh > \"${fpath[1]}/_greenroom\"
-  greenroom completions fish > ~/.config/fish/completions/greenroom.fish
-
-They hold from the next shell on.";
-
-const STORE_HELP: &str = "\
-A session that lost entries with a damaged disk takes no prompts until its loss is accepted. Before that, put a backup
-of the whole store in its place, or keep what is left: `greenroom export ID`. Where the lost entries belong to the
-newest part of the conversation, accepting the loss also gives up what came after them.";
+mod help;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -126,7 +20,7 @@ newest part of the conversation, accepting the loss also gives up what came afte
     name = "greenroom",
     version,
     about = "Runs LLM agents whose conversations never outgrow their model's window.",
-    after_help = EXIT_CODES,
+    after_help = help::EXIT_CODES,
     max_term_width = 110
 )]
 pub(crate) struct Options {
@@ -147,7 +41,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// A setting of the configuration, such as compaction.threshold=0.7; may be given several times
-    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE", add = ArgValueCompleter::new(completions::assignments))]
     pub(crate) settings: Vec<String>,
     /// Keep all in this process: use no host, and start none
     #[arg(long, global = true)]
@@ -155,8 +49,8 @@ pub(crate) struct Global {
     /// Tell what happens inside, on standard error; -vv tells more. RUST_LOG says it in detail
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Whether to use colours; NO_COLOR is honoured
-    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    /// Whether to use colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN", hide_possible_values = true)]
     pub(crate) color: Color,
 }
 
@@ -175,58 +69,70 @@ pub(crate) enum Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Watch an agent's context fill and shrink, with no key and no server
-    #[command(after_help = DEMO_EXAMPLES)]
+    #[command(after_help = help::DEMO_EXAMPLES)]
     Demo(DemoArgs),
     /// Talk with an agent in the terminal
-    #[command(after_help = CHAT_EXAMPLES)]
+    #[command(after_help = help::CHAT_EXAMPLES)]
     Chat(ChatArgs),
     /// Give one prompt and print the answer, for scripts
-    #[command(after_help = RUN_EXAMPLES)]
+    #[command(after_help = help::RUN_EXAMPLES)]
     Run(RunArgs),
     /// List the stored sessions
+    #[command(after_help = help::SESSIONS_EXAMPLES)]
     Sessions(SessionsArgs),
     /// Show a stored session: what was said, and what was compacted
+    #[command(after_help = help::SHOW_EXAMPLES)]
     Show(ShowArgs),
     /// Show the branches of a stored session
+    #[command(after_help = help::TREE_EXAMPLES)]
     Tree(TreeArgs),
     /// Go on with a session in chat: the newest one of this folder, or the one that is named
+    #[command(after_help = help::RESUME_EXAMPLES)]
     Resume(ResumeArgs),
     /// Replace the older part of a session by a summary, now
+    #[command(after_help = help::COMPACT_EXAMPLES)]
     Compact(CompactArgs),
     /// Show what a compaction would do, without doing it
-    #[command(after_help = PLAN_EXAMPLES)]
+    #[command(after_help = help::PLAN_EXAMPLES)]
     Plan(PlanArgs),
     /// Import session files of other systems into the store
+    #[command(after_help = help::IMPORT_EXAMPLES)]
     Import(ImportArgs),
     /// List the questions that tools ask and that wait for an answer
+    #[command(after_help = help::QUESTIONS_EXAMPLES)]
     Questions(QuestionsArgs),
     /// Answer a question; its run goes on when its program opens the session
+    #[command(after_help = help::ANSWER_EXAMPLES)]
     Answer(AnswerArgs),
     /// Write a stored session as a file for other systems
+    #[command(after_help = help::EXPORT_EXAMPLES)]
     Export(ExportArgs),
     /// Delete a stored session and all its entries, and the sessions of the agents that it called
+    #[command(after_help = help::DELETE_EXAMPLES)]
     Delete(DeleteArgs),
     /// Look for damage in the store, and accept what is lost
-    #[command(subcommand, after_help = STORE_HELP)]
+    #[command(subcommand, after_help = help::STORE_HELP)]
     Store(StoreCommand),
     /// Serve other programs over HTTP, behind a token
-    #[command(after_help = SERVE_HELP)]
+    #[command(after_help = help::SERVE_HELP)]
     Serve(ServeArgs),
     /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
+    #[command(after_help = help::RPC_EXAMPLES)]
     Rpc(RpcArgs),
     /// Hold the store for all terminals, in the background; `chat` and `run` start it by themselves
-    #[command(after_help = HOST_HELP, hide = true)]
+    #[command(after_help = help::HOST_EXAMPLES, hide = true)]
     Host(HostArgs),
     /// Serve a simulated model over HTTP, for tests of programs in any language that talk to an OpenAI-compatible API
-    #[command(after_help = SIMULATE_EXAMPLES)]
+    #[command(after_help = help::SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
     /// List the provider's models with their windows, output limits and prices, and where each comes from
-    #[command(after_help = MODELS_HELP)]
+    #[command(after_help = help::MODELS_HELP)]
     Models(ModelsArgs),
     /// Show the configuration that holds here and where each value comes from; get, set or unset one
+    #[command(after_help = help::CONFIG_EXAMPLES)]
     Config(ConfigArgs),
     /// Print a script that completes commands and flags in your shell
-    #[command(after_help = COMPLETIONS_HELP)]
+    #[command(after_help = help::COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
 }
 
@@ -234,7 +140,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct QuestionsArgs {
     /// Only those of this session: its id, or the beginning of it
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) session: Option<String>,
     /// Print JSON: one question a line
     #[arg(long)]
@@ -245,7 +151,7 @@ pub(crate) struct QuestionsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AnswerArgs {
     /// The session, or the beginning of its id
-    #[arg(value_name = "SESSION")]
+    #[arg(value_name = "SESSION", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) session: String,
     /// The question's number, as `greenroom questions` lists it
     #[arg(value_name = "QUESTION")]
@@ -256,13 +162,16 @@ pub(crate) struct AnswerArgs {
     /// Who answers, for the log [default: $USER]
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
+    /// Print JSON: which question was answered
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `completions`.
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
-    #[arg(value_enum, value_name = "SHELL")]
+    /// The shell: bash, zsh, fish, elvish or powershell
+    #[arg(value_enum, value_name = "SHELL", hide_possible_values = true)]
     pub(crate) shell: clap_complete::Shell,
 }
 
@@ -270,7 +179,7 @@ pub(crate) struct CompletionsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TreeArgs {
     /// The session, or the beginning of its id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) id: String,
     /// Print JSON: each place where a branch begins or ends
     #[arg(long)]
@@ -281,7 +190,7 @@ pub(crate) struct TreeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {
     /// The session, or the beginning of its id [default: the newest one of this folder]
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) id: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -291,7 +200,7 @@ pub(crate) struct ResumeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CompactArgs {
     /// The session, or the beginning of its id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) id: String,
     /// What the summary is to dwell on
     #[arg(long, value_name = "TEXT")]
@@ -353,7 +262,7 @@ pub(crate) struct DemoArgs {
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct ServerArgs {
     /// Which of the configuration's providers to ask [default: the configuration's choice, else openai]
-    #[arg(long, value_name = "NAME", conflicts_with = "base_url")]
+    #[arg(long, value_name = "NAME", conflicts_with = "base_url", add = ArgValueCompleter::new(completions::providers))]
     pub(crate) provider: Option<String>,
     /// Where the API is, up to and without /chat/completions [default: OPENAI_BASE_URL, else the provider's]
     #[arg(long, value_name = "URL")]
@@ -365,9 +274,10 @@ pub(crate) struct ServerArgs {
 
 /// Which model answers, and what it may do.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
     /// The model that answers [env: GREENROOM_MODEL] [default: the configuration's, else gpt-5.5]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completions::models))]
     pub(crate) model: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -381,7 +291,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "NUMBER")]
     pub(crate) top_p: Option<f64>,
     /// How long the model thinks: none, minimal, low, medium, high or xhigh
-    #[arg(long, value_name = "EFFORT")]
+    #[arg(long, value_name = "EFFORT", add = ArgValueCompleter::new(completions::efforts))]
     pub(crate) effort: Option<ReasoningEffort>,
     /// The same seed gives the same answer, as far as the server can
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
@@ -402,16 +312,16 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) append_system: Option<String>,
     /// The folder that the tools work in; nothing outside can be read or changed by the file tools
-    #[arg(long, default_value = ".", value_name = "DIR")]
+    #[arg(long, default_value = ".", value_name = "DIR", help_heading = "What the agent may do")]
     pub(crate) workspace: PathBuf,
     /// Offer the model no tools
-    #[arg(long, conflicts_with_all = ["allow_write", "allow_shell"])]
+    #[arg(long, conflicts_with_all = ["allow_write", "allow_shell"], help_heading = "What the agent may do")]
     pub(crate) no_tools: bool,
     /// Let the model change files: the tools write and edit, besides read, list and grep
-    #[arg(long)]
+    #[arg(long, help_heading = "What the agent may do")]
     pub(crate) allow_write: bool,
     /// Let the model run any command with your rights, and change files
-    #[arg(long)]
+    #[arg(long, help_heading = "What the agent may do")]
     pub(crate) allow_shell: bool,
     /// Use a simulated model inside this process, over HTTP: no key, no server, no cost
     #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env"])]
@@ -443,7 +353,7 @@ impl ModelArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
     /// The session to go on with, or to begin under this name
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) session: Option<String>,
     /// Go on with the newest session of this folder
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
@@ -458,11 +368,11 @@ pub(crate) struct RunArgs {
     /// What to say; what is piped in on standard input follows it
     #[arg(short, long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// Print one event a line, as JSON
+    /// Print JSON: one event a line
     #[arg(long)]
     pub(crate) json: bool,
     /// The session to go on with, or to begin under this name
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) session: Option<String>,
     /// Go on with the newest session of this folder
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
@@ -472,7 +382,7 @@ pub(crate) struct RunArgs {
     pub(crate) images: Vec<PathBuf>,
     /// A JSON schema that the answer must fit: a file, or the schema itself. One that does not is sent back to the model
     /// with what is wrong; the value is printed as JSON, and nothing else
-    #[arg(long, value_name = "FILE|JSON")]
+    #[arg(long, value_name = "FILE|JSON", add = ArgValueCompleter::new(completions::files))]
     pub(crate) output_schema: Option<String>,
     /// The most that this run may cost, in US dollars, as far as prices are known
     #[arg(long, value_name = "USD", value_parser = dollars)]
@@ -529,7 +439,7 @@ pub(crate) struct JsonArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// The session, or the beginning of its id; `greenroom sessions` lists them
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) id: String,
     /// Print JSON: what is known of it, and the conversation
     #[arg(long)]
@@ -540,16 +450,18 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
     /// A session file of another system, or a stored session's id or its beginning
-    #[arg(value_name = "FILE|ID")]
+    #[arg(value_name = "FILE|ID", add = ArgValueCompleter::new(completions::files_and_sessions))]
     pub(crate) source: String,
     /// How much of the newest conversation to keep, in tokens
     #[arg(long, value_name = "TOKENS")]
     pub(crate) keep_recent: Option<u64>,
-    /// Where to cut
-    #[arg(long, value_enum, value_name = "RULE")]
+    /// Where to cut: nearest (the first legal cut at or after the point where enough is kept) or turn_first (a turn's start
+    /// near that point, if there is one) [default: the configuration's]
+    #[arg(long, value_enum, value_name = "RULE", hide_possible_values = true)]
     pub(crate) cut: Option<Cut>,
-    /// How sizes are estimated
-    #[arg(long, value_enum, value_name = "NAME")]
+    /// How sizes are estimated: char4 (a token for four characters) or classes (by classes of characters: nearer to what
+    /// models count) [default: the configuration's]
+    #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true)]
     pub(crate) estimator: Option<Estimator>,
     /// The entry at which the path ends [default: the newest]
     #[arg(long, value_name = "ID")]
@@ -584,8 +496,11 @@ pub(crate) enum Estimator {
 /// `delete`.
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
+    /// Print JSON: what was deleted
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The session, or the beginning of its id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) id: String,
 }
 
@@ -593,32 +508,37 @@ pub(crate) struct DeleteArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
     /// Read every entry of every session, and list what is damaged; exit code 3 if anything is
+    #[command(after_help = help::STORE_CHECK_EXAMPLES)]
     Check(JsonArgs),
     /// Let a damaged session go on without what it lost, and say what that is
+    #[command(after_help = help::ACCEPT_LOSS_EXAMPLES)]
     AcceptLoss(AcceptLossArgs),
 }
 
 /// `store accept-loss`.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
 pub(crate) struct AcceptLossArgs {
     /// The session, or the beginning of its id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", required_unless_present = "segment", conflicts_with = "segment", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) id: Option<String>,
     /// A damaged segment of which nobody knows what it held, as `greenroom store check` names it
     #[arg(long, value_name = "NUMBER")]
     pub(crate) segment: Option<u64>,
+    /// Print JSON: what was accepted
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `models`.
 #[derive(Debug, Args)]
 pub(crate) struct ModelsArgs {
     /// Only models whose name holds this text
+    #[arg(add = ArgValueCompleter::new(completions::models))]
     pub(crate) filter: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     /// Forget the limit that the server named for this model when it refused a request
-    #[arg(long, value_name = "MODEL", conflicts_with_all = ["filter", "json"])]
+    #[arg(long, value_name = "MODEL", conflicts_with = "filter", add = ArgValueCompleter::new(completions::models))]
     pub(crate) forget: Option<String>,
     /// Print JSON
     #[arg(long)]
@@ -648,6 +568,7 @@ pub(crate) enum ConfigCommand {
     /// Print the value that holds here
     Get {
         /// The setting, such as compaction.threshold
+        #[arg(add = ArgValueCompleter::new(completions::settings))]
         key: String,
         /// Print JSON: the value and its source
         #[arg(long)]
@@ -656,6 +577,7 @@ pub(crate) enum ConfigCommand {
     /// Set it in your own file (or the one that --config names); comments and order stay
     Set {
         /// The setting, such as compaction.threshold or providers.local.base_url
+        #[arg(add = ArgValueCompleter::new(completions::settings))]
         key: String,
         /// Its value, as it would stand in the file
         #[arg(allow_hyphen_values = true)]
@@ -667,6 +589,7 @@ pub(crate) enum ConfigCommand {
     /// Take it out of your own file (or the one that --config names), so that what stands below holds again
     Unset {
         /// The setting
+        #[arg(add = ArgValueCompleter::new(completions::settings))]
         key: String,
         /// Of ./greenroom.yaml instead
         #[arg(long)]
@@ -680,7 +603,7 @@ pub(crate) struct ImportArgs {
     /// Session files; the format is recognised (pi, versions 1 to 3)
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Print one JSON object a file
+    /// Print JSON: one object a file
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -689,10 +612,10 @@ pub(crate) struct ImportArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     /// The session, or the beginning of its id
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(completions::sessions))]
     pub(crate) session: String,
-    /// The format: JSON Lines as pi writes them (version 3), with a line for each compaction
-    #[arg(long, value_enum, default_value_t = ExportFormat::Pi, value_name = "FORMAT")]
+    /// The format: pi (JSON Lines as pi writes them, version 3, with a line for each compaction)
+    #[arg(long, value_enum, default_value_t = ExportFormat::Pi, value_name = "FORMAT", hide_possible_values = true)]
     pub(crate) format: ExportFormat,
     /// Where to write it, instead of standard output
     #[arg(short, long, value_name = "FILE")]
@@ -709,11 +632,6 @@ pub(crate) enum ExportFormat {
     #[value(alias = "jsonl")]
     Pi,
 }
-
-/// The end of the help of `host`.
-const HOST_HELP: &str = "\
-The host is the process that has the store open. Other commands reach it by a socket beside the store, which only you
-can use. It ends by itself when nobody is connected and nothing is at work. Its log is host.log in the store's directory.";
 
 /// `host`.
 #[derive(Debug, Args)]

@@ -22,6 +22,14 @@ pub(crate) fn short(tokens: u64) -> String {
     }
 }
 
+/// As [`short`], with a tenth up to a million: `142.3k`.
+pub(crate) fn tenths(tokens: u64) -> String {
+    match tokens {
+        99_950..999_950 => with_tenth((tokens + 50) / 100, "k"),
+        _ => short(tokens),
+    }
+}
+
 fn with_tenth(tenths: u64, unit: &str) -> String {
     if tenths.is_multiple_of(10) {
         format!("{}{unit}", tenths / 10)
@@ -45,6 +53,17 @@ pub(crate) fn dollars(microdollars: u64) -> String {
         format!("${}.{:02}", microdollars / 1_000_000, microdollars % 1_000_000 / 10_000)
     } else {
         format!("$0.{:04}", microdollars.div_ceil(100))
+    }
+}
+
+/// Micro-dollars as dollars and cents, `$0.03`; what is less than a cent as [`dollars`].
+pub(crate) fn cents(microdollars: u64) -> String {
+    match microdollars {
+        0..10_000 => dollars(microdollars),
+        _ => {
+            let cents = (microdollars + 5_000) / 10_000;
+            format!("${}.{:02}", cents / 100, cents % 100)
+        }
     }
 }
 
@@ -87,18 +106,18 @@ pub(crate) fn fill(context: &ContextUsage) -> String {
     }
 }
 
-/// A compaction in one line: `compacted 142k → 22k, 41 messages, 1.2 s`.
+/// A compaction in one line: `compacted 142.3k → 21.8k tokens, 96 messages, 8.4 s, $0.03`.
 pub(crate) fn compaction(end: &Compacted) -> String {
     if !end.is_installed() {
         let reason = end.outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
         return format!("compaction {}{reason}; the conversation is as it was", end.outcome.as_str());
     }
     let verb = if end.outcome == CompactionOutcome::Completed { "compacted" } else { end.outcome.as_str() };
-    let cost = end.cost_microdollars.filter(|cost| *cost > 0).map(|cost| format!(", {}", dollars(cost)));
+    let cost = end.cost_microdollars.filter(|cost| *cost > 0).map(|cost| format!(", {}", cents(cost)));
     format!(
-        "{verb} {} → {}, {}, {}{}",
-        short(end.tokens_before),
-        short(end.tokens_after),
+        "{verb} {} → {} tokens, {}, {}{}",
+        tenths(end.tokens_before),
+        tenths(end.tokens_after),
         count(end.messages_removed, "message"),
         duration(end.duration_ms),
         cost.unwrap_or_default(),

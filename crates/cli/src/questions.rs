@@ -10,7 +10,7 @@ use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime};
 use greenroom_server::Client;
 use greenroom_server::operations::{AnswerQuestion, ListQuestions};
 use greenroom_simulator::Simulator;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::options::{AnswerArgs, Global, QuestionsArgs};
 use crate::terminal::{Line, Screen, Style, variable};
@@ -70,8 +70,12 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     let result = give(&runtime, &id, args).await;
     runtime.shutdown().await?;
     result?;
-    Screen::stdout(global.color)
-        .line("Answered. The run goes on when the program that has its tools opens the session.")?;
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        screen.pretty_json(&json!({ "session_id": id, "question_id": args.question }))?;
+    } else {
+        screen.line("Answered. The run goes on when the program that has its tools opens the session.")?;
+    }
     Ok(0)
 }
 

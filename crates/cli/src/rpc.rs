@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use greenroom::{Delivery, EventType, Filter};
 
 use crate::host::Answering;
 use crate::interrupt::Interrupts;
@@ -19,13 +20,32 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     let answering = Answering::begin(global, &setup.runtime)?;
     let agent = Arc::new(setup.agent.clone());
     let served = greenroom_server::serve(&setup.runtime, agent, tokio::io::stdin(), tokio::io::stdout());
+    let mut begun = setup.runtime.subscribe(Filter::all().kinds([EventType::RunStart]));
+    let noting = async {
+        while let Some(delivery) = begun.next().await {
+            note(&setup, delivery).await;
+        }
+    };
     let result = tokio::select! {
         biased;
         () = interrupts.next() => Ok(()),
         result = served => result,
+        () = noting => Ok(()),
     };
     drop(answering);
+    while let Some(delivery) = begun.try_next() {
+        note(&setup, delivery).await;
+    }
     setup::end(setup.runtime, async {}).await?;
     result?;
     Ok(0)
+}
+
+/// Notes the folder of a session that was begun here. One that cannot be noted is found by its id.
+async fn note(setup: &Setup, delivery: Delivery) {
+    if let Delivery::Event(event) = delivery
+        && let Ok(session) = setup.runtime.session(&event.session).await
+    {
+        let _ = setup.note_folder(&session).await;
+    }
 }

@@ -13,6 +13,7 @@ use greenroom_server::operations::{DeleteSession, ListSessions};
 use serde_json::json;
 
 use crate::options::{DeleteArgs, Global, SessionsArgs};
+use crate::progress::Progress;
 use crate::setup::Looked;
 use crate::terminal::{Line, Screen, Style, columns, one_line, variable};
 use crate::{errors, host, link, moment, picture, setup};
@@ -238,7 +239,9 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
             let store = setup::store(global).await?;
             let id = setup::resolve(&store, &args.id)?;
             let below = delete_stored(&store, &id).await?;
+            let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
             let erased = store.reclaim().await.map(drop);
+            progress.end().await;
             store.close().await?;
             (id, below, erased)
         }
@@ -248,7 +251,12 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
         1 => " and the session of the agent that it called".to_owned(),
         _ => format!(" and the {below} sessions of the agents that it called"),
     };
-    Screen::stdout(global.color).line(format!("Deleted {id}{with}."))?;
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        screen.pretty_json(&json!({ "id": id, "below": below, "erased": erased.is_ok() }))?;
+    } else {
+        screen.line(format!("Deleted {id}{with}."))?;
+    }
     if let Err(error) = erased {
         Screen::stderr(global.color)
             .line(format!("greenroom: {id} is deleted, but its bytes are still in the journal: {error}"))?;

@@ -12,14 +12,17 @@ use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
 use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::{BaseUrl, Provider, Proxies};
-use greenroom::questions::list_stored;
+use greenroom::questions::{is_waiting_stored, list_stored};
 use greenroom::store::{Notice, Store, StoreError, StoreOptions};
 use greenroom::tools::Workspace;
 use greenroom::{Agent, Order, Runtime, RuntimeBuilder, SessionHandle};
 
 use self::server::{Server, proxies};
-use crate::config::{FILE_NAME, Loaded, Overrides, ProviderConfig, ServeConfig, load, users_places};
-use crate::errors::{self, usage};
+use crate::config::{
+    FILE_NAME, LimitsConfig, Loaded, Overrides, ProviderConfig, ServeConfig, load, users_places,
+};
+use crate::errors::{self, Answered, usage};
+use crate::host;
 use crate::moment;
 use crate::options::{Global, ModelArgs, ModelsArgs};
 use crate::serve::TOKEN_FILE;
@@ -72,12 +75,18 @@ pub(crate) fn workspace(global: &Global, folder: &Path, surroundings: &Surroundi
     Ok(Workspace::open_without(folder, configuration.into_iter().chain(parts).chain([data_dir]))?)
 }
 
+/// The user's configuration folder.
+pub(crate) fn own_folder() -> Option<PathBuf> {
+    folder_of(&Surroundings::here())
+}
+
+fn folder_of(surroundings: &Surroundings) -> Option<PathBuf> {
+    users_places(None, surroundings).into_iter().find(|place| !place.ends_with(FILE_NAME))
+}
+
 /// Where the user keeps skills.
 fn own_skills(surroundings: &Surroundings) -> Option<PathBuf> {
-    users_places(None, surroundings)
-        .into_iter()
-        .find(|place| !place.ends_with(FILE_NAME))
-        .map(|folder| folder.join("skills"))
+    folder_of(surroundings).map(|folder| folder.join("skills"))
 }
 
 /// The flag that makes another command find the same store: empty where none is needed.
@@ -235,8 +244,16 @@ fn builder(
         .provider(provider)
         .data_dir(data_dir(global)?)
         .in_flight_max(settings.max_in_flight)
+        .tokens_per_minute(settings.tokens_per_minute.unwrap_or(0))
         .silence_max(Duration::from_secs(silence_s))
         .compact_between_runs(stay != Stay::UntilReply))
+}
+
+/// With the limits of all sessions together.
+pub(crate) fn limited(builder: RuntimeBuilder, limits: &LimitsConfig) -> RuntimeBuilder {
+    builder
+        .inputs_max(limits.inputs_max.unwrap_or(0))
+        .live_sessions_max(limits.live_sessions_max.unwrap_or(0))
 }
 
 pub(crate) async fn start(global: &Global, builder: RuntimeBuilder) -> Result<Runtime> {
@@ -325,10 +342,12 @@ impl Setup {
     pub(crate) async fn new(global: &Global, args: &ModelArgs, stay: Stay) -> Result<Self> {
         let made = Made::new(global, args, &Surroundings::here()).await?;
         made.warnings.iter().try_for_each(|warning| warn(global, warning))?;
-        let Made { agent, settings, provider, provider_config, serve, simulated, folder, .. } = made;
+        let Made { agent, settings, provider, provider_config, serve, simulated, folder, limits, .. } = made;
         let base_url = provider.options().base_url.clone();
         let source = Arc::clone(&settings).source(stay, global.color);
         let builder = builder(global, provider, &provider_config, stay)?.live_settings(source);
+        let builder = limited(builder, &limits);
+        host::make_room(global).await?;
         let runtime = start(global, builder).await?;
         Ok(Self { runtime, agent, settings, serve, simulated, base_url, folder })
     }
@@ -353,14 +372,17 @@ impl Setup {
         Ok(())
     }
 
-    /// Says that this session waits for an answer, before it is opened. The tool that asked is another program's, since none
+    /// Says that this session waits for an answer, or was answered and waits for its program, before it is opened. The tool that asked is another program's, since none
     /// of ours asks: with our agent the call could not go on, and the answer would be lost to it.
     pub(crate) async fn check_not_waiting(&self, id: &str) -> Result<()> {
-        if list_stored(self.runtime.store(), id, moment::now_ms())?.is_empty() {
+        let store = self.runtime.store();
+        let is_open = !list_stored(store, id, moment::now_ms())?.is_empty();
+        if !is_open && !is_waiting_stored(store, id)? {
             return Ok(());
         }
         self.runtime.clone().shutdown().await?;
-        Err(greenroom::Error::Waiting { session: id.to_owned() }.into())
+        let session = id.to_owned();
+        Err(if is_open { greenroom::Error::Waiting { session }.into() } else { Answered { session }.into() })
     }
 
     /// As [`check_reachable`], of this one's server.
@@ -386,3 +408,6 @@ pub(crate) async fn check_reachable(base_url: &BaseUrl, surroundings: &Surroundi
         Ok(_) | Err(_) => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,11 +2,15 @@
 //!
 //! Invariants: a loss is accepted only by a command that says what is lost, and never by opening or reading a store.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use anyhow::Result;
 use greenroom::store::{Loss, Store, StoreError};
 use serde_json::json;
 
 use crate::options::{AcceptLossArgs, Global, JsonArgs, StoreCommand};
+use crate::progress::Progress;
 use crate::show::losses;
 use crate::terminal::{Line, Screen, Style};
 use crate::{errors, picture, setup};
@@ -15,11 +19,11 @@ use crate::{errors, picture, setup};
 pub(crate) async fn run(global: &Global, command: &StoreCommand) -> Result<u8> {
     match command {
         StoreCommand::Check(args) => check(global, args).await,
-        StoreCommand::AcceptLoss(AcceptLossArgs { segment: Some(segment), .. }) => {
-            accept_segment(global, *segment).await
+        StoreCommand::AcceptLoss(AcceptLossArgs { segment: Some(segment), json, .. }) => {
+            accept_segment(global, *segment, *json).await
         }
-        StoreCommand::AcceptLoss(AcceptLossArgs { id, .. }) => {
-            accept_session(global, id.as_deref().unwrap_or_default()).await
+        StoreCommand::AcceptLoss(AcceptLossArgs { id, json, .. }) => {
+            accept_session(global, id.as_deref().unwrap_or_default(), *json).await
         }
     }
 }
@@ -41,25 +45,29 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
         return Ok(0);
     }
     let store = setup::look(global).await?.store;
-    let reader = store.clone();
-    let (heads, found) =
-        tokio::task::spawn_blocking(move || reader.list().and_then(|heads| Ok((heads, reader.check()?))))
-            .await??;
+    let heads = store.list()?;
+    let (checked, sessions) = (Arc::new(AtomicUsize::new(0)), heads.len());
+    let count = Arc::clone(&checked);
+    let progress = Progress::start(global.color, move || {
+        format!("checking, {} of {sessions} sessions", count.load(Ordering::Relaxed))
+    });
+    let (reader, ids) = (store.clone(), heads.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>());
+    let found = tokio::task::spawn_blocking(move || {
+        let check = |id: &String| {
+            let loss = reader.check_session(id).transpose();
+            checked.fetch_add(1, Ordering::Relaxed);
+            loss
+        };
+        ids.iter().filter_map(check).collect::<Result<Vec<Loss>, StoreError>>()
+    })
+    .await?;
+    progress.end().await;
+    let found = found?;
     let unknown = store.unknown_losses();
     store.close().await?;
     let is_damaged = found.iter().any(is_open) || !unknown.is_empty();
     if args.json {
-        let sessions: Vec<_> = found
-            .iter()
-            .map(|loss| {
-                json!({
-                    "id": loss.session,
-                    "lost": loss.lost.iter().map(|(from, until)| [from, until]).collect::<Vec<_>>(),
-                    "quarantined_from": loss.quarantined_from,
-                    "accepted": loss.is_accepted,
-                })
-            })
-            .collect();
+        let sessions: Vec<_> = found.iter().map(as_value).collect();
         let value = json!({"sessions": sessions, "unknown_segments": unknown});
         screen.pretty_json(&value)?;
     } else {
@@ -89,6 +97,16 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
     Ok(errors::STORE)
 }
 
+/// What a session has lost, as JSON.
+fn as_value(loss: &Loss) -> serde_json::Value {
+    json!({
+        "id": loss.session,
+        "lost": loss.lost.iter().map(|(from, until)| [from, until]).collect::<Vec<_>>(),
+        "quarantined_from": loss.quarantined_from,
+        "accepted": loss.is_accepted,
+    })
+}
+
 fn say(screen: &mut Screen, loss: &Loss) -> Result<()> {
     let id = &loss.session;
     let lost = losses(&loss.lost, loss.quarantined_from).join(", ");
@@ -102,33 +120,47 @@ fn say(screen: &mut Screen, loss: &Loss) -> Result<()> {
     Ok(screen.line(name.and(format!(": {lost} cannot be read; {what_now}")))?)
 }
 
-/// The store, and what the session has lost; `None` if nothing.
-async fn loss_of(global: &Global, id: &str) -> Result<(Store, Option<Loss>)> {
+/// The session's whole id, the store, and what the session has lost; `None` if nothing.
+async fn loss_of(global: &Global, given: &str) -> Result<(String, Store, Option<Loss>)> {
     let store = setup::store(global).await?;
-    let (reader, session) = (store.clone(), id.to_owned());
+    let id = setup::resolve_known(&store, given)?;
+    let (reader, session) = (store.clone(), id.clone());
     let loss = tokio::task::spawn_blocking(move || reader.check_session(&session)).await??;
-    Ok((store, loss))
+    Ok((id, store, loss))
 }
 
-async fn accept_session(global: &Global, id: &str) -> Result<u8> {
+async fn accept_session(global: &Global, given: &str, as_json: bool) -> Result<u8> {
     if !setup::data_dir(global)?.exists() {
-        return Err(StoreError::NotFound { session: id.to_owned() }.into());
+        return Err(StoreError::NotFound { session: given.to_owned() }.into());
     }
-    let (mut store, mut loss) = loss_of(global, id).await?;
+    let (id, mut store, mut loss) = loss_of(global, given).await?;
+    let id = id.as_str();
     if loss.as_ref().is_some_and(|loss| is_open(loss) && loss.quarantined_from.is_none()) {
         // It was found just now. Opening the store again puts it on record.
         store.close().await?;
-        (store, loss) = loss_of(global, id).await?;
+        (_, store, loss) = loss_of(global, id).await?;
     }
     let mut screen = Screen::stdout(global.color);
     let Some(loss) = loss.filter(is_open) else {
         store.close().await?;
-        screen.line(format!("{id} has lost nothing that is not accepted."))?;
+        if as_json {
+            screen.pretty_json(&json!({ "id": id, "accepted": false }))?;
+        } else {
+            screen.line(format!("{id} has lost nothing that is not accepted."))?;
+        }
         return Ok(0);
     };
     let before = store.head(id)?.map_or(0, |head| head.entries);
     let head = store.accept_loss(id).await?;
     store.close().await?;
+    if as_json {
+        let mut value = as_value(&loss);
+        value["accepted"] = true.into();
+        value["entries_before"] = before.into();
+        value["entries"] = head.entries.into();
+        screen.pretty_json(&value)?;
+        return Ok(0);
+    }
     let lost = losses(&loss.lost, loss.quarantined_from).join(", ");
     screen.line(format!("Accepted: {lost} of {id} cannot be read."))?;
     if head.entries < before {
@@ -142,13 +174,18 @@ async fn accept_session(global: &Global, id: &str) -> Result<u8> {
     Ok(0)
 }
 
-async fn accept_segment(global: &Global, segment: u64) -> Result<u8> {
+async fn accept_segment(global: &Global, segment: u64, as_json: bool) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let mut is_accepted = false;
     if setup::data_dir(global)?.exists() {
         let store = setup::store(global).await?;
         is_accepted = store.accept_unknown_loss(segment).await?;
         store.close().await?;
+    }
+    let code = if is_accepted { 0 } else { errors::USAGE };
+    if as_json {
+        screen.pretty_json(&json!({ "segment": segment, "accepted": is_accepted }))?;
+        return Ok(code);
     }
     let line = if is_accepted {
         format!(
@@ -161,5 +198,5 @@ async fn accept_segment(global: &Global, segment: u64) -> Result<u8> {
         )
     };
     screen.line(line)?;
-    Ok(if is_accepted { 0 } else { errors::USAGE })
+    Ok(code)
 }

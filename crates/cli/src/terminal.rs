@@ -133,6 +133,11 @@ impl Screen {
         self.is_terminal
     }
 
+    /// Whether colours are wanted.
+    pub(crate) fn has_color(&self) -> bool {
+        self.color
+    }
+
     /// How many columns there are; 100 where nothing says so.
     pub(crate) fn width(&self) -> usize {
         let size = match self.stream {

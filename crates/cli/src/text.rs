@@ -20,6 +20,12 @@ pub(crate) fn thousands(number: u64) -> String {
     out
 }
 
+/// The end of a text: at most so many characters.
+pub(crate) fn end(text: &str, characters: usize) -> &str {
+    let skipped = text.chars().count().saturating_sub(characters);
+    text.char_indices().nth(skipped).map_or("", |(start, _)| text.get(start..).unwrap_or_default())
+}
+
 /// The lines that users know: what was compacted and what it saved, or why nothing was.
 pub(crate) fn compacted(end: &Compacted) -> String {
     if end.is_installed() {

@@ -1,11 +1,14 @@
 //! The binary, run as a user runs it, against simulated models over real HTTP:
 //!
+//! - `chats`: the chat at a terminal, in tmux
 //! - `closed`: the store, the token and the user's configuration are out of the file tools' reach
 //! - `commands`: what a model's commands can read of us, and that none outlives us
 //! - `compactions`: each is told where the user is
+//! - `command_line`: every help, every id, `--json`, progress, exit codes
+//! - `completions`: in the real shells
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
-//! - `going_on`: sessions are found again, gone on with, compacted; branches; shells complete
+//! - `going_on`: sessions are found again, gone on with, compacted; branches
 //! - `host`: one process for many terminals: found, started, shared, killed, replaced
 //! - `layers`: files, variables and flags over one another; single settings
 //! - `live`: settings are edited while a command runs
@@ -27,9 +30,12 @@
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
 
 mod cli {
+    pub(crate) mod chats;
     pub(crate) mod closed;
+    pub(crate) mod command_line;
     pub(crate) mod commands;
     pub(crate) mod compactions;
+    pub(crate) mod completions;
     pub(crate) mod configuration;
     pub(crate) mod demo;
     pub(crate) mod going_on;
@@ -44,6 +50,7 @@ mod cli {
     pub(crate) mod refusals;
     pub(crate) mod run;
     pub(crate) mod run_options;
+    pub(crate) mod screen;
     pub(crate) mod serve;
     pub(crate) mod simulate;
     pub(crate) mod stored;

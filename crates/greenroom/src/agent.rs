@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_kernel::FailureClass;
 use greenroom_kernel::entry::Sees;
 use greenroom_kernel::run::RunLimits;
 use greenroom_kernel::settings::CompactionSettings;
+use greenroom_kernel::{FailureClass, ToolSpec};
 use greenroom_provider::ModelSettings;
 use greenroom_tools::{AppState, IntoToolOutput, Registry, Tool, ToolError, ToolFunction};
 
@@ -110,6 +110,20 @@ impl Agent {
             awaited_form: None,
             problems: Vec::new(),
         }
+    }
+
+    /// The same agent, answering with another model.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// let careful = Agent::new("gpt-5.5").instructions("Answer in one line.");
+    /// let quick = careful.clone().model("gpt-5.5-mini");
+    /// # drop(quick);
+    /// ```
+    #[must_use]
+    pub fn model(mut self, model: impl Into<String>) -> Self {
+        self.model = model.into();
+        self
     }
 
     /// Its instructions: the system prompt. They go with every request and are never part of the log.
@@ -433,6 +447,17 @@ impl Agent {
     pub fn state<T: Send + Sync + 'static>(mut self, value: T) -> Self {
         self.state = self.state.with(value);
         self
+    }
+
+    /// Its tools, by name, as the model is told of them. Sub-agents are not among them.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// let agent = Agent::new("gpt-5.5").tools(&builtin::read_only(greenroom::tools::Workspace::open(".").unwrap()));
+    /// assert!(agent.tool_specs().iter().any(|tool| tool.name == "read"));
+    /// ```
+    pub fn tool_specs(&self) -> Arc<[ToolSpec]> {
+        self.tools.specs()
     }
 
     /// All tools of a registry, besides those it has.

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use greenroom_kernel::question::{Asker, Question};
+use greenroom_kernel::question::{Asker, Question, Questions};
 use greenroom_kernel::{EntryId, EntryKind, RunId};
-use greenroom_store::{Store, StoreError};
+use greenroom_store::{Head, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::deps::{Deps, blocking};
@@ -77,6 +77,58 @@ pub fn list_stored(
     Ok(pending.filter(|pending| pending.expires_at_ms.is_none_or(|at_ms| at_ms > now_ms)).collect())
 }
 
+/// Whether a stored session's run waits for tools that asked a person, or for agents whose tools did, answered or not: it
+/// goes on when the program that has those tools opens the session, and with another's agent the answers would be lost to
+/// it. For programs that look into a store without a runtime. This blocks on the disk.
+///
+/// # Errors
+/// What the store says.
+pub fn is_waiting_stored(store: &Store, session: &str) -> std::result::Result<bool, StoreError> {
+    any_in_tree(store, session, |session, head| {
+        let Some(run) = head.open_run else { return Ok(false) };
+        if !head.questions.is_empty() {
+            return Ok(true);
+        }
+        let mut questions = Questions::default();
+        match store.load(session, EntryId(run.0)) {
+            Ok(entries) => entries.iter().for_each(|entry| questions.follow(entry)),
+            // Opening it says what is lost.
+            Err(StoreError::Damaged { .. } | StoreError::Quarantined { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(!questions.is_empty())
+    })
+}
+
+/// Whether this holds of the session or of one of the agents that work for it, on all levels.
+fn any_in_tree(
+    store: &Store,
+    session: &str,
+    mut holds: impl FnMut(&str, &Head) -> std::result::Result<bool, StoreError>,
+) -> std::result::Result<bool, StoreError> {
+    let mut sessions = vec![session.to_owned()];
+    let mut next = 0;
+    while let Some(session) = sessions.get(next).cloned() {
+        next += 1;
+        let Some(head) = store.head(&session)? else { continue };
+        if holds(&session, &head)? {
+            return Ok(true);
+        }
+        if head.open_children.is_empty() {
+            continue;
+        }
+        for entry in store.get(&session, &head.open_children)? {
+            // A damaged log must not make a circle.
+            if let EntryKind::Child(child) = entry.kind
+                && !sessions.contains(&child.session)
+            {
+                sessions.push(child.session);
+            }
+        }
+    }
+    Ok(false)
+}
+
 /// How many questions are open in the sessions of the agents that work for this one, on all levels.
 pub(crate) async fn below(deps: &Deps, session: &str) -> Result<usize> {
     let (store, session) = (deps.store.clone(), session.to_owned());
@@ -97,26 +149,12 @@ fn asking_below(store: &Store, session: &str) -> Result<Vec<(String, usize)>, St
 
 /// As [`asking_below`], with the session itself.
 pub(crate) fn asking_in_tree(store: &Store, session: &str) -> Result<Vec<(String, usize)>, StoreError> {
-    let mut sessions = vec![session.to_owned()];
     let mut asking = Vec::new();
-    let mut next = 0;
-    while let Some(session) = sessions.get(next).cloned() {
-        next += 1;
-        let Some(head) = store.head(&session)? else { continue };
+    any_in_tree(store, session, |session, head| {
         if !head.questions.is_empty() {
-            asking.push((session.clone(), head.questions.len()));
+            asking.push((session.to_owned(), head.questions.len()));
         }
-        if head.open_children.is_empty() {
-            continue;
-        }
-        for entry in store.get(&session, &head.open_children)? {
-            // A damaged log must not make a circle.
-            if let EntryKind::Child(child) = entry.kind
-                && !sessions.contains(&child.session)
-            {
-                sessions.push(child.session);
-            }
-        }
-    }
+        Ok(false)
+    })?;
     Ok(asking)
 }

@@ -39,8 +39,6 @@ use crate::shared::REQUESTS_MAX;
 use crate::spending::tree::Ledger;
 use crate::spending::{Period, Purse, microdollars};
 
-/// How many inputs a runtime takes on at the same time, by default.
-const INPUTS_MAX: usize = 16_384;
 /// How many model calls one provider gets at a time, by default.
 pub(crate) const IN_FLIGHT_MAX: usize = 16;
 /// How long a session may be idle before it gives its actors back, by default.
@@ -116,6 +114,9 @@ impl std::fmt::Debug for RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
+    /// How many inputs a runtime takes on at the same time where [`Self::inputs_max`] says nothing else.
+    pub const INPUTS_MAX: usize = 16_384;
+
     /// A provider. The first one serves the agents that name none.
     #[must_use]
     pub fn provider(mut self, provider: Arc<dyn Provider>) -> Self {
@@ -384,7 +385,7 @@ impl RuntimeBuilder {
             tickets: AtomicU64::new(1),
             opens: tokio::sync::Semaphore::new(REQUESTS_MAX),
             admission: Admission::new(
-                Some(self.inputs_max.unwrap_or(INPUTS_MAX)).filter(|inputs| *inputs > 0),
+                Some(self.inputs_max.unwrap_or(Self::INPUTS_MAX)).filter(|inputs| *inputs > 0),
             ),
             live_sessions_max: self.live_sessions_max,
             uses: AtomicU64::new(1),

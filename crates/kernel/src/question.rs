@@ -444,6 +444,11 @@ impl Questions {
         self.known.iter().filter(|known| known.end.is_none())
     }
 
+    /// Whether no call without a result has asked anything.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// Those of one call, in the order in which they were asked.
     pub fn of_call(&self, call_id: &str) -> impl Iterator<Item = &KnownQuestion> {
         self.known.iter().filter(move |known| known.asked.call_id == call_id)

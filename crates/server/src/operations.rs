@@ -26,12 +26,16 @@ pub use self::look::{
     ExportSession, Exported, FindSession, GetSession, ListModels, ListSessions, ModelSummary, ModelsListed,
     Replay, Replayed, SessionFound, SessionPage, SessionState, ShowSession, Shown,
 };
+pub use self::parts::{
+    ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
+};
 pub use self::questions::{AnswerQuestion, Answered, ListQuestions, QuestionsListed};
 pub use self::runs::Runs;
 pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, ForkSession, ImportSession, Imported, SessionNamed,
     SetLabel, SetTitle, StartSession, Withdrawn,
 };
+pub use self::tree::{Branch, SessionTree, Tree, branches};
 pub use self::work::{
     Accepted, CompactOutcome, CompactSession, FollowUp, ImageData, PlanSession, Planned, PromptOutcome,
     PromptSession, ResumeSession, Sent, Steer, UndoCompaction, Undone,
@@ -40,11 +44,13 @@ pub use self::work::{
 mod connection;
 mod conversation;
 mod look;
+mod parts;
 mod questions;
 mod runs;
 mod session;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod work;
 
 /// Something that goes on by itself.
@@ -281,9 +287,12 @@ pub fn methods() -> Vec<Method> {
         method::<FindSession>(),
         method::<Replay>(),
         method::<SessionState>(),
+        method::<SessionContext>(),
+        method::<SessionTree>(),
         method::<ListQuestions>(),
         method::<AnswerQuestion>(),
         method::<ListModels>(),
+        method::<ListTools>(),
     ]
 }
 

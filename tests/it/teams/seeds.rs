@@ -20,6 +20,8 @@ struct Seen {
     resumed: u64,
     /// Agents whose caller's bill has all that they and those below them cost.
     paid_whole: u64,
+    /// Runs that ended since their agents only handed the conversation to and fro.
+    too_many_hand_offs: u64,
     /// Conversations that another agent took over, by how much it saw.
     hand_offs: BTreeMap<String, u64>,
 }
@@ -232,7 +234,13 @@ fn life(seed: u64, seen: &mut Seen) {
         }
         for root in runtime.sessions().roots().await.unwrap() {
             let session = runtime.open(&root.id, &team).await.unwrap();
-            let reply = session.prompt("and now?").await.unwrap();
+            let mut answer = session.prompt("and now?").await;
+            while let Err(Error::Stopped { reason }) = &answer {
+                assert!(reason.contains("handed the conversation on 8 times"), "seed {seed}: {reason}");
+                seen.too_many_hand_offs += 1;
+                answer = session.prompt("and now?").await;
+            }
+            let reply = answer.unwrap_or_else(|error| panic!("seed {seed}: {}: {error}", root.id));
             // Who never handed over has no name there.
             let answers =
                 session.state().await.unwrap().agent.unwrap_or_else(|| MEMBERS_OF_TEAM[0].to_owned());

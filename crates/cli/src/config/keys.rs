@@ -36,6 +36,11 @@ pub(crate) fn schema() -> Value {
     generator.into_root_schema_for::<Config>().to_value()
 }
 
+/// The names of the settings that hold no name of the user's own.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    settings().iter().filter(|setting| !setting.is_named()).map(|setting| setting.key.as_str())
+}
+
 /// All settings, sections too, in the order of their types.
 pub(crate) fn settings() -> &'static [Setting] {
     static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {

@@ -211,6 +211,16 @@ impl State {
             ("provider", config.provider != start.provider && config.provider != before.provider),
             ("providers", config.providers != start.providers && config.providers != before.providers),
             ("host", config.host != start.host && config.host != before.host),
+            (
+                "limits.inputs_max",
+                config.limits.inputs_max != start.limits.inputs_max
+                    && config.limits.inputs_max != before.limits.inputs_max,
+            ),
+            (
+                "limits.live_sessions_max",
+                config.limits.live_sessions_max != start.limits.live_sessions_max
+                    && config.limits.live_sessions_max != before.limits.live_sessions_max,
+            ),
             ("serve", config.serve != start.serve && config.serve != before.serve),
             (
                 "trusted_folders",

@@ -14,7 +14,8 @@ use crate::surroundings::Surroundings;
 /// What every variable of ours begins with.
 const PREFIX: &str = "GREENROOM_";
 /// Variables that are no settings: where the store is, and what tests and the program itself hand over.
-const NO_SETTINGS: [&str; 3] = ["GREENROOM_DATA_DIR", "GREENROOM_CORPUS", "GREENROOM_ENVIRONMENT_FD"];
+const NO_SETTINGS: [&str; 4] =
+    ["GREENROOM_COMPLETE", "GREENROOM_DATA_DIR", "GREENROOM_CORPUS", "GREENROOM_ENVIRONMENT_FD"];
 
 /// What the environment and the command line set.
 #[derive(Debug, Clone, Default)]

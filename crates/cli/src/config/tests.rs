@@ -39,6 +39,9 @@ fn problems_name_the_file_the_line_and_the_key() {
         ("model_settings: { reasoning_effort: huge }\n", &["line 1", "huge"]),
         ("models:\n  gpt-5.5:\n    extra: { messages: [] }\n", &["line 3: messages", "cannot be set here"]),
         ("limits:\n  steps_max: 0\n", &["line 2: steps_max"]),
+        ("limits:\n  inputs_max: 0\n", &["line 2: inputs_max", "at least 1"]),
+        ("limits:\n  live_sessions_max: -1\n", &["line 2", "live_sessions_max"]),
+        ("providers: { openai: { tokens_per_minute: 0 } }\n", &["line 1: tokens_per_minute", "at least 1"]),
         ("limits:\n  retries: 1\n", &["limits", "retries", "line 2"]),
         ("limits: { cost_usd_max: -1 }\n", &["line 1: cost_usd_max", "dollars"]),
         ("limits: { cost_usd_max: .nan }\n", &["line 1: cost_usd_max", "dollars"]),
@@ -70,6 +73,8 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         "skills",
         "trusted_folders",
     ];
+    // They hold for all sessions of a process, those of other folders too.
+    let of_the_process = ["limits.inputs_max", "limits.live_sessions_max"];
     let mut seen = 0;
     let Value::Mapping(defaults) = serde_norway::to_value(Config::default()).expect("YAML") else { return };
     for (name, value) in &defaults {
@@ -77,6 +82,10 @@ fn every_setting_has_a_rule_for_files_of_projects() {
         if matches!(name, "limits" | "compaction") {
             for key in value.as_mapping().expect("a section").keys() {
                 let key = format!("{name}.{}", key.as_str().expect("a name"));
+                if of_the_process.contains(&key.as_str()) {
+                    assert_eq!(rule(&key), Rule::UsersAlone, "{key}");
+                    continue;
+                }
                 assert_ne!(rule(&key), Rule::UsersAlone, "{key}: what may a project's file do with it?");
                 seen += 1;
             }
@@ -88,8 +97,9 @@ fn every_setting_has_a_rule_for_files_of_projects() {
     assert!(seen >= 25, "{seen}");
     let limits = defaults.get("limits").and_then(Value::as_mapping).expect("a section");
     assert!(limits.len() >= 8, "{limits:?}");
-    for limit in limits.keys().filter_map(Value::as_str) {
-        assert_eq!(rule(&format!("limits.{limit}")), Rule::Lower, "{limit}");
+    for limit in limits.keys().filter_map(Value::as_str).map(|limit| format!("limits.{limit}")) {
+        let of_the_process = of_the_process.contains(&limit.as_str());
+        assert_eq!(rule(&limit) == Rule::Lower, !of_the_process, "{limit}");
     }
 }
 
@@ -177,6 +187,12 @@ fn a_value_from_outside_a_file_is_read_as_in_one() {
         ("compaction.unknown_window", "disable", r#"{"compaction":{"unknown_window":"disable"}}"#),
         ("compaction.unknown_window", "9000", r#"{"compaction":{"unknown_window":9000}}"#),
         ("model_settings.stop", "[a, b]", r#"{"model_settings":{"stop":["a","b"]}}"#),
+        ("limits.inputs_max", "null", r#"{"limits":{"inputs_max":null}}"#),
+        (
+            "providers.openai.tokens_per_minute",
+            "9000",
+            r#"{"providers":{"openai":{"tokens_per_minute":9000}}}"#,
+        ),
         ("models.x.y.temperature", "1", r#"{"models":{"x.y":{"temperature":1}}}"#),
         ("providers", "{l: {base_url: 'http://l/v1'}}", r#"{"providers":{"l":{"base_url":"http://l/v1"}}}"#),
     ] {
@@ -191,11 +207,13 @@ fn a_value_from_outside_a_file_is_read_as_in_one() {
         ("compaction.threshold", "7", "here: threshold: "),
         ("limits.steps_max", "-1", "here: limits.steps_max: "),
         ("context_window", "[", "here: "),
-        ("models.x.compaction.thresold", "1", ""),
+        ("limits.inputs_max", "0", "here: inputs_max: must be at least 1"),
     ] {
-        let Some(_) = keys::parts(key) else { continue };
         let problem = read(key, text).expect_err(key);
         assert!(problem.starts_with(wanted) && !problem.contains("line"), "{key}={text}: {problem}");
+    }
+    for unknown in ["models.x.compaction.thresold", "limits.inputs", "providers.l.tokens"] {
+        assert_eq!(keys::parts(unknown), None, "{unknown}");
     }
 }
 

@@ -166,6 +166,7 @@ impl Agents {
         let silence_s = limits.first_event_timeout_s.max(limits.idle_timeout_s);
         let shared = SharedProvider::new(provider())
             .in_flight_max(limits.max_in_flight)
+            .tokens_per_minute(limits.tokens_per_minute.unwrap_or(0))
             .silence_max(Duration::from_secs(silence_s));
         let (options, limits) = (options.clone(), limits.clone());
         lanes.push(Lane { options, limits, provider: shared.clone(), users: Vec::new() });

@@ -16,7 +16,7 @@ use greenroom_simulator::Pace;
 use super::server::{Server, check_cost};
 use super::settings::Settings;
 use super::{load_config, own_skills, workspace};
-use crate::config::{LiveConfig, ProviderConfig, ServeConfig};
+use crate::config::{LimitsConfig, LiveConfig, ProviderConfig, ServeConfig};
 use crate::errors::usage;
 use crate::options::{Global, ModelArgs};
 use crate::prompt::SystemPrompt;
@@ -45,6 +45,8 @@ pub(crate) struct Made {
     pub(crate) provider: Arc<OpenAi>,
     /// Its limits.
     pub(crate) provider_config: ProviderConfig,
+    /// What all sessions together may take.
+    pub(crate) limits: LimitsConfig,
     /// How `serve` listens.
     pub(crate) serve: ServeConfig,
     /// The simulated model, where there is one; it ends with this.
@@ -111,8 +113,8 @@ impl Made {
             prompt,
         });
         let folder = root.unwrap_or_else(|| surroundings.folder());
-        let (provider_config, serve) = (server.settings, loaded.config.serve);
-        Ok(Self { agent, settings, provider, provider_config, serve, simulated, folder, warnings })
+        let (provider_config, serve, limits) = (server.settings, loaded.config.serve, loaded.config.limits);
+        Ok(Self { agent, settings, provider, provider_config, limits, serve, simulated, folder, warnings })
     }
 }
 

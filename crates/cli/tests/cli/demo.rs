@@ -81,9 +81,9 @@ fn killed_in_the_middle_its_session_goes_on() {
     assert_eq!((shown.code, shown.stderr.as_str()), (Some(0), ""), "{shown:?}");
     assert!(shown.stdout.contains("compacted") && shown.stdout.contains("no complete answer"), "{shown:?}");
 
-    let chat = place.run_with(&["chat", "--session", &id, "--simulate"], "/resume\n/status\n/quit\n");
+    let chat = place.run_with(&["chat", "--session", &id, "--simulate"], "/continue\n/status\n/quit\n");
     assert_eq!(chat.code, Some(0), "{chat:?}");
-    assert!(chat.stdout.contains("no complete answer: /resume"), "{}", chat.stdout);
+    assert!(chat.stdout.contains("no complete answer: /continue"), "{}", chat.stdout);
     let session = place.json(&["sessions", "--json"])[0].clone();
     assert_eq!(session["state"], "idle", "{}", chat.stdout);
 }

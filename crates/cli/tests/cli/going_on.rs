@@ -181,24 +181,3 @@ fn a_run_takes_images_and_has_limits() {
     let ran = say(&place, &slow, "x", &["--timeout", "1"]);
     assert!(ran.code != Some(0) && ran.stderr.contains("within 1s"), "{ran:?}");
 }
-
-#[test]
-fn help_is_a_command_and_shells_complete() {
-    let place = Place::new();
-    let help = place.run(&["help", "run"]);
-    assert!(help.code == Some(0) && help.stdout.contains("--max-cost"), "{help:?}");
-    let commands = ["chat", "completions", "config", "resume", "sessions"];
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = place.run(&["completions", shell]);
-        assert_eq!(script.code, Some(0), "{script:?}");
-        assert!(commands.iter().all(|command| script.stdout.contains(command)), "{shell}");
-    }
-    assert_eq!(place.run(&["completions", "tcsh"]).code, Some(2));
-    // bash is there on every machine that runs these tests.
-    let script = place.work().join("complete.bash");
-    std::fs::write(&script, place.run(&["completions", "bash"]).stdout).unwrap();
-    let ask = "source complete.bash; COMP_WORDS=(greenroom comp); COMP_CWORD=1; _greenroom greenroom comp greenroom; echo ${COMPREPLY[@]}";
-    let output =
-        std::process::Command::new("bash").args(["-c", ask]).current_dir(place.work()).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "compact completions", "{output:?}");
-}

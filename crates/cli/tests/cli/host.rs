@@ -189,8 +189,16 @@ async fn a_run_starts_a_host_which_the_next_one_finds_and_which_ends_when_told()
     let mode = std::fs::symlink_metadata(hosted.socket()).unwrap();
     assert!(mode.file_type().is_socket());
     assert_eq!(std::os::unix::fs::MetadataExt::mode(&mode) & 0o777, 0o600);
-    let alone = hosted.run(&["run", "--no-host", "-p", "x"]);
+    // One that is idle makes room for who wants the store alone, and one that is in use does not.
+    let chat = hosted.client(ClientKind::Chat, json!({})).await;
+    let alone = hosted.run(&["run", "--no-host", "--window", "100000", "-p", "x"]);
     assert_eq!(alone.code, Some(3), "{alone:?}");
+    chat.close().await;
+    let alone = hosted.run(&["run", "--no-host", "--window", "100000", "--session", &session, "-p", "three"]);
+    assert_eq!(alone.code, Some(0), "{alone:?}");
+    assert!(!is_greenroom(host));
+    assert_eq!(hosted.run(&["run", "--window", "100000", "-c", "-p", "four"]).code, Some(0));
+    let host = hosted.host().expect("a host is there");
     let stopped = hosted.run(&["host", "--stop"]);
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     wait_until("the host has ended", || !is_greenroom(host));

@@ -1,6 +1,9 @@
 //! The layers of the configuration: files, variables, flags; where each value comes from; and single settings.
 
-use super::support::{Place, Ran};
+use greenroom_simulator::{Answer, Pace};
+use serde_json::{Value, json};
+
+use super::support::{Model, Place, Ran, Says};
 
 const THRESHOLD: &str = "compaction.threshold";
 
@@ -137,4 +140,57 @@ fn the_defaults_and_the_schema_are_printed() {
         serde_json::from_str::<serde_json::Value>(&there).is_ok_and(|there| there == schema),
         "docs/schema/config.json is not what `greenroom config --schema` prints: write it anew"
     );
+}
+
+/// A provider's limit of tokens: the second step waits for room.
+#[test]
+fn a_limit_of_tokens_a_minute_is_waited_for() {
+    let model = Model::new(Says(Answer::call("list", &json!({}))), |_| {});
+    let place = Place::new();
+    let providers = |limit: &str| {
+        format!("provider: here\nproviders: {{ here: {{ base_url: \"{}\", {limit} }} }}\n", model.url())
+    };
+    place.own_file(&providers("tokens_per_minute: 1500"));
+    let mut run = place.start_alone(&["run", "-p", "x", "--json", "--set", "limits.steps_max=3"]);
+    let line = run.wait_for("\"queue_update\"");
+    assert!(line.contains("\"tokens\""), "{line}");
+    run.signal(rustix::process::Signal::INT);
+    assert_eq!(run.end().code, Some(130));
+    // Without the limit nothing waits.
+    place.own_file(&providers("tokens_per_minute: null"));
+    let ran = place.run(&["run", "-p", "x", "--json", "--set", "limits.steps_max=3"]);
+    assert!(ran.code == Some(4) && !ran.stdout.contains("queue_update"), "{ran:?}");
+}
+
+#[test]
+fn no_more_inputs_are_taken_on_than_the_configuration_says() {
+    let pace = Pace { chunks: 100, first_ms: 0, between_ms: 200 };
+    let model = Model::new(Says(Answer::text("word ".repeat(200)).with_pace(pace)), |_| {});
+    let place = Place::new();
+    let url = model.url();
+    for (limit, is_refused) in [("1", true), ("null", false)] {
+        place.own_file(&format!("limits: {{ inputs_max: {limit} }}\n"));
+        let mut rpc = place.start(&["rpc", "--base-url", &url]);
+        let mut accepted = Vec::new();
+        for (id, session) in ["a", "b"].into_iter().enumerate() {
+            let params = json!({ "session_id": session, "text": "x" });
+            rpc.say(
+                &json!({ "jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": params })
+                    .to_string(),
+            );
+            let line = rpc.wait_for(&format!("\"id\":{id}"));
+            let answer: Value = serde_json::from_str(&line).unwrap();
+            accepted.push(answer["result"]["accepted"] == true);
+            if accepted == [true, false] {
+                assert!(answer["error"]["message"].as_str().unwrap().contains('1'), "{answer}");
+                assert_eq!(answer["error"]["data"]["retryable"], true, "{answer}");
+            }
+        }
+        assert_eq!(accepted, [true, !is_refused], "inputs_max: {limit}");
+    }
+    // It holds for the whole process, so a project has no say in it.
+    let place = Place::new();
+    place.project_file("limits: { inputs_max: 1 }\n");
+    let ran = place.run(&["config"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("only your own file"), "{ran:?}");
 }

@@ -77,12 +77,12 @@ impl Program {
     }
 }
 
-fn yes_or_no() -> Question {
+pub(super) fn yes_or_no() -> Question {
     Question::choice("Refund 120 EUR?", ["yes", "no"]).details("Order 7;\nthe parcel came back.")
 }
 
 /// A session of a program that has ended, with an open question.
-fn asked_in(place: &Place, id: &str, question: Question) -> String {
+pub(super) fn asked_in(place: &Place, id: &str, question: Question) -> String {
     let program = Program::new(place, question);
     let asked = program.ask(id);
     program.end();
@@ -206,7 +206,21 @@ fn a_session_that_waits_is_left_to_its_program() {
     let last = events(&ran).pop().unwrap();
     assert_eq!((&last["type"], &last["session_id"]), (&json!("error"), &json!("order-7")), "{last}");
     check(&place.run(&["answer", "order-7", &id, "no"]), 0, "Answered.");
+    // The answer is for the tool that asked, so the run still waits for its program.
+    let before = entries();
+    for command in [
+        &["run", "-p", "Go on.", "--session", "order-7", "--simulate"][..],
+        &["chat", "--session", "order-7", "--simulate"],
+        &["resume", "order-7", "--simulate"],
+    ] {
+        let ran = place.run_with(command, "yes\n");
+        check(&ran, 5, "waits for the program whose tool asked");
+        assert_eq!((ran.stdout.as_str(), entries()), ("", before.clone()), "{command:?}");
+    }
     assert_eq!(told(&place, "order-7", yes_or_no()), "It says: told no");
+    // Then nothing waits any more.
+    let ran = place.run(&["run", "-p", "Go on.", "--session", "order-7", "--simulate"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
 #[test]

@@ -115,3 +115,30 @@ fn json_rpc_knows_the_window_from_the_start_and_compacts() {
     assert_eq!(compactions.len(), 1, "{shown}");
     assert_eq!(compactions[0]["tokens_after"], compacted["tokens_after"], "{shown}");
 }
+
+/// A session that a program begins is found by its folder as any other.
+#[test]
+fn a_session_begun_over_json_rpc_has_its_folder() {
+    let place = Place::new();
+    let mut rpc = place.start(&["rpc", "--simulate"]);
+    for (id, session) in ["first", "second"].into_iter().enumerate() {
+        let params = serde_json::json!({ "session_id": session, "text": "hello" });
+        rpc.say(
+            &serde_json::json!({ "jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": params })
+                .to_string(),
+        );
+        rpc.wait_for("session/prompt_result");
+    }
+    rpc.close_input();
+    let ran = rpc.end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let here = std::fs::canonicalize(place.work()).unwrap();
+    let sessions = place.json(&["sessions", "--here", "--json"]);
+    let sessions = sessions.as_array().unwrap();
+    assert_eq!(sessions.len(), 2, "{sessions:?}");
+    assert!(sessions.iter().all(|session| session["folder"] == here.to_str().unwrap()), "{sessions:?}");
+    // `-c` goes on with the newest of them.
+    let ran = place.run(&["run", "-p", "go on", "-c", "--simulate"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(place.json(&["sessions", "--json"]).as_array().unwrap().len(), 2);
+}

@@ -16,6 +16,10 @@ use crate::plan::{Plan, plan};
 use crate::prune;
 use crate::run::is_full;
 use crate::summary;
+use crate::text::bounded;
+
+/// How much of the request that is being worked on is kept in the tightest window, in bytes.
+const REQUEST_BYTES_MIN: usize = 512;
 
 impl Compacting {
     /// The last rung needs no smaller plan than the one before: its summary is smaller.
@@ -82,14 +86,26 @@ impl Compacting {
         places.get(first).and_then(at)
     }
 
-    /// The truncation that keeps as little as is legal, if what it keeps can be sent.
+    /// The truncation that keeps as little as is legal, if what it keeps can be sent. Where the request that is being
+    /// worked on is too much beside the newest messages, as it may be with steers that joined it, its middle gives way.
     pub(super) fn greatest_cut(&self) -> Option<Box<Segment>> {
-        let least = plan(&self.params.path, &self.least_options()).ok()?;
+        let mut least = plan(&self.params.path, &self.least_options()).ok()?;
         let cap = self.params.settings.summary_cap(self.params.window);
         // Even the summary before it may be too much.
         let room = self.room_for_summary(&least).unwrap_or(cap).min(cap).max(SUMMARY_TOKENS_MIN);
-        let segment = self.cut_at(least.first_kept, room)?;
-        self.can_be_sent(segment.compaction.tokens_after).then_some(segment)
+        let request = least.active_request.clone().unwrap_or_default();
+        let mut bytes_max = request.len();
+        loop {
+            let segment = self.segment(&least, summary::truncated(&least, room), Author::Nobody)?;
+            if self.can_be_sent(segment.compaction.tokens_after) {
+                return Some(segment);
+            }
+            if bytes_max <= REQUEST_BYTES_MIN {
+                return None;
+            }
+            bytes_max = (bytes_max / 2).max(REQUEST_BYTES_MIN);
+            least.active_request = Some(bounded(&request, bytes_max));
+        }
     }
 
     /// Everything before this place, cut; what stands there has at most `cap_tokens` of the summary before it.

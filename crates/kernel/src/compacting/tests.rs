@@ -1008,6 +1008,21 @@ fn when_too_much_is_kept_the_ladder_goes_down() {
     assert_eq!((floor.requested, floor.limit), (Some(5_000 + 5_650), Some(WINDOW)));
 }
 
+/// Steers join the request that is being worked on, and together they may be more than the window has room for beside the
+/// newest of them: then the middle of the request gives way, and the run goes on.
+#[test]
+fn a_request_that_grew_by_steers_gives_way_at_last() {
+    for (request, steers, is_whole) in [(900, "t:300", true), (4_000, "t:3000 t:3000", false)] {
+        let drawing = format!("{}u:{request} c:20 r:20 {steers} t:5500", turns(5));
+        let ran = run(&params(path(&drawing), Trigger::Overflow), Model::Empty);
+        assert_eq!(ran.outcome(), "truncated", "{drawing}: {:?}", ran.end);
+        let installed = ran.installed.as_ref().expect("it was installed");
+        let carried = installed.compaction.active_request.as_deref().expect("the request is carried");
+        assert_eq!(!carried.contains("bytes cut"), is_whole, "{drawing}: {carried}");
+        assert!(ran.tokens_after() < WINDOW - WINDOW / 16, "{drawing}: {:?}", ran.end);
+    }
+}
+
 /// However small the reserve: a sixteenth of the window is left, or the very next request would be at it again.
 #[test]
 fn the_last_resort_leaves_room_for_an_answer() {

@@ -228,7 +228,7 @@ pub struct Shown {
 }
 
 /// A stored session with all its entries.
-async fn stored(asked: &Asked, id: &str) -> Result<(SessionSummary, Vec<Arc<Entry>>), Refused> {
+pub(super) async fn stored(asked: &Asked, id: &str) -> Result<(SessionSummary, Vec<Arc<Entry>>), Refused> {
     let missing = || greenroom::Error::NoSession { session: id.to_owned() };
     let summary = asked.runtime.summary(id).await?.ok_or_else(missing)?;
     let entries = asked.runtime.entries(id, EntryId(0)).await?;

@@ -25,8 +25,12 @@ impl Client {
         });
         let script = ByPurpose::new(runs, Summariser::Obedient);
         let simulator = Simulator::new(SimulatorOptions { window: 8_000, ..SimulatorOptions::new(script) });
+        let look = greenroom::tools::tool("look", |(): (), _| async {
+            Ok::<_, greenroom::tools::ToolError>("nothing")
+        });
+        let agent = Agent::new("simulated").context_window(8_000).add_tool(look);
         let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
-        Self { runtime, agent: Arc::new(Agent::new("simulated").context_window(8_000)) }
+        Self { runtime, agent: Arc::new(agent) }
     }
 
     /// The answer to a call, and the outcome of its work.
@@ -75,6 +79,8 @@ async fn every_operation_does_what_it_says() {
         ("session/follow_up", prompt("four"), "", Value::Null),
         ("session/set_title", with(json!({ "title": "Four words" })), "/session_id", json!("a")),
         ("session/set_label", with(json!({ "name": "tenant", "value": "x" })), "/session_id", json!("a")),
+        ("session/get", a.clone(), "/session/id", json!("a")),
+        ("session/find", json!({ "prefix": "a" }), "/session_id", json!("a")),
         ("session/list", json!({ "labels": { "tenant": "x" } }), "/sessions/0/title", json!("Four words")),
         ("session/plan", with(json!({ "keep_recent": 300 })), "/reason", Value::Null),
         ("session/compact", with(json!({ "keep_recent": 300 })), "outcome/installed", json!(true)),
@@ -84,6 +90,9 @@ async fn every_operation_does_what_it_says() {
         ("session/fork", with(json!({ "to": "b", "entry_id": 1 })), "/session_id", json!("b")),
         ("session/show", json!({ "session_id": "b" }), "/conversation/1/role", json!("assistant")),
         ("session/branch", with(json!({ "entry_id": 1 })), "/session_id", json!("a")),
+        ("session/tree", a.clone(), "/branches/0/text", json!("you: one")),
+        ("session/context", a.clone(), "/parts/0/category", json!("instructions")),
+        ("agent/tools", json!({}), "/tools/0/name", json!("look")),
         ("session/clear_inbox", a.clone(), "/withdrawn", json!(0)),
         ("session/export", a.clone(), "/format", json!("pi")),
         ("session/import", json!({ "session_id": "c" }), "/session_id", json!("c")),

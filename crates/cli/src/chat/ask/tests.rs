@@ -1,0 +1,101 @@
+//! Keys into answers of the right type.
+
+use serde_json::json;
+
+use super::*;
+
+fn ask(kind: &QuestionKind) -> Ask {
+    Ask::new(EntryId(7), "refund", "Refund it?", Some("Order 7"), kind)
+}
+
+fn press(ask: &mut Ask, keys: &[KeyCode]) -> Asked {
+    let mut last = Asked::Waits;
+    for code in keys {
+        last = ask.key(KeyEvent::from(*code));
+    }
+    last
+}
+
+fn type_in(ask: &mut Ask, text: &str) {
+    for c in text.chars() {
+        ask.key(KeyEvent::from(KeyCode::Char(c)));
+    }
+}
+
+#[test]
+fn a_choice_is_made_by_number_or_arrows() {
+    let kind =
+        QuestionKind::Choice { choices: ["yes", "no", "later"].map(str::to_owned).to_vec(), several: false };
+    use KeyCode::*;
+    assert_eq!(press(&mut ask(&kind), &[Enter]), Asked::Answered(json!("yes")));
+    assert_eq!(press(&mut ask(&kind), &[Char('2'), Enter]), Asked::Answered(json!("no")));
+    assert_eq!(press(&mut ask(&kind), &[Char('2')]), Asked::Waits, "a number alone answers nothing");
+    assert_eq!(press(&mut ask(&kind), &[Up, Enter]), Asked::Answered(json!("later")));
+    assert_eq!(press(&mut ask(&kind), &[Char('9'), Enter]), Asked::Answered(json!("yes")));
+    assert_eq!(press(&mut ask(&kind), &[Esc]), Asked::Later);
+}
+
+#[test]
+fn several_choices_are_ticked() {
+    let kind = QuestionKind::Choice { choices: ["a", "b", "c"].map(str::to_owned).to_vec(), several: true };
+    let mut ask = ask(&kind);
+    use KeyCode::*;
+    assert_eq!(press(&mut ask, &[Enter]), Asked::Waits, "nothing is chosen yet");
+    let answer = press(&mut ask, &[Char(' '), Down, Down, Char(' '), Char('2'), Char('2'), Enter]);
+    assert_eq!(answer, Asked::Answered(json!(["a", "c"])));
+}
+
+#[test]
+fn a_text_is_typed_or_pasted() {
+    let mut ask = ask(&QuestionKind::Text);
+    assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Waits);
+    type_in(&mut ask, "well ");
+    ask.paste("of\ntwo lines");
+    assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Answered(json!("well of\ntwo lines")));
+    let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(ask.key(control_c), Asked::NotMine, "an interrupt is no answer");
+}
+
+#[test]
+fn a_form_is_filled_in_field_by_field_with_the_right_types() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string" },
+            "euros": { "type": "integer", "description": "How much" },
+            "fast": { "type": ["boolean", "null"] },
+            "by": { "type": "string", "enum": ["bank", "card"] },
+        },
+        "required": ["name", "euros", "by"],
+    });
+    let mut ask = ask(&QuestionKind::Form { schema });
+    assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Waits);
+    assert_eq!(ask.problem.as_deref(), Some("name is needed"));
+    type_in(&mut ask, "Ada");
+    press(&mut ask, &[KeyCode::Enter]);
+    type_in(&mut ask, "many");
+    press(&mut ask, &[KeyCode::Enter]);
+    assert_eq!(ask.problem.as_deref(), Some("euros is of the type integer"));
+    ask.key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL));
+    type_in(&mut ask, "120");
+    press(&mut ask, &[KeyCode::Enter, KeyCode::Enter]);
+    type_in(&mut ask, "cash");
+    press(&mut ask, &[KeyCode::Enter]);
+    assert_eq!(ask.problem.as_deref(), Some("by is one of bank, card"));
+    ask.key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL));
+    type_in(&mut ask, "Card");
+    let answer = press(&mut ask, &[KeyCode::Enter]);
+    assert_eq!(answer, Asked::Answered(json!({ "name": "Ada", "euros": 120, "by": "card" })));
+}
+
+#[test]
+fn it_fits_in_thirty_columns() {
+    let kind = QuestionKind::Choice {
+        choices: vec!["a choice that is rather long, indeed".to_owned()],
+        several: false,
+    };
+    let ask = Ask::new(EntryId(1), "tool", "A question that takes more than a row?", None, &kind);
+    let (rows, cursor) = ask.layout(29);
+    assert!(rows.iter().all(|row| row.width() <= 29), "{rows:?}");
+    assert!(cursor.0 < rows.len());
+}

@@ -1,0 +1,201 @@
+//! All that the chat asks of the runtime, through the one protocol: whether the runtime is in this process or in another.
+//!
+//! Invariants: what is said goes out in the order in which it was typed; an interrupt is sent after all of it, and waits for
+//! none of it.
+
+use greenroom::kernel::usage::ContextUsage;
+use greenroom::{Compacted, EntryId, Event, ModelSettings, State};
+use greenroom_server::operations::{
+    Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
+    ForkSession, ImageData, ListModels, ListSessions, ListTools, ModelsListed, Nothing, Operation,
+    PlanSession, Planned, PromptSession, Replay, ResumeSession, SessionContext, SessionPage, SessionState,
+    SessionTree, SetLabel, SetTitle, ShowSession, Shown, StartSession, Steer, ToolsListed, Tree,
+    UndoCompaction,
+};
+use greenroom_server::{Client, ClientError, Events};
+
+/// The session that is talked with.
+#[derive(Debug, Clone)]
+pub(crate) struct Backend {
+    client: Client,
+    session_id: String,
+}
+
+/// What went wrong.
+pub(crate) type Result<T> = std::result::Result<T, ClientError>;
+
+/// How a compaction is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct HowToCompact {
+    pub(crate) focus: Option<String>,
+    pub(crate) keep_recent: Option<u64>,
+}
+
+impl Backend {
+    /// Opens a session, and listens to it from then on.
+    pub(crate) async fn open(client: Client, session_id: &str) -> Result<(Self, Events)> {
+        let events = client.events_of(session_id);
+        let session_id = session_id.to_owned();
+        client.call(StartSession { session_id: session_id.clone() }).await?;
+        Ok((Self { client, session_id }, events))
+    }
+
+    /// The session.
+    pub(crate) fn id(&self) -> &str {
+        &self.session_id
+    }
+
+    /// The connection.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Says something that begins a run. Gives its entry when it is durable; the run goes on by itself.
+    pub(crate) async fn prompt(
+        &self,
+        text: String,
+        images: Vec<ImageData>,
+        settings: ModelSettings,
+    ) -> Result<EntryId> {
+        let prompt = PromptSession { images, settings, ..PromptSession::new(&self.session_id, text) };
+        let work = self.client.work(prompt).await?;
+        // How it ends is told by its events.
+        Ok(work.accepted.entry_id.unwrap_or(EntryId(0)))
+    }
+
+    /// Says something into the run in progress.
+    pub(crate) async fn steer(&self, text: String) -> Result<EntryId> {
+        Ok(self.client.call(Steer { session_id: self.session_id.clone(), text }).await?.entry_id)
+    }
+
+    /// Says something after the run in progress.
+    pub(crate) async fn follow_up(&self, text: String) -> Result<EntryId> {
+        Ok(self.client.call(FollowUp { session_id: self.session_id.clone(), text }).await?.entry_id)
+    }
+
+    /// Stops what is under way, and takes back what waits: first that, so that nothing of it begins.
+    pub(crate) async fn interrupt(&self) -> Result<()> {
+        let session_id = self.session_id.clone();
+        let clear = self.client.call(ClearInbox { session_id: session_id.clone() });
+        let abort = self.client.call(Abort::current(session_id));
+        let (cleared, aborted) = tokio::join!(biased; clear, abort);
+        cleared?;
+        aborted?;
+        Ok(())
+    }
+
+    /// Goes on with the prompt that has no complete answer.
+    pub(crate) async fn resume(&self, settings: ModelSettings) -> Result<()> {
+        let session_id = self.session_id.clone();
+        let work = self.client.work(ResumeSession { session_id, settings, output_schema: None }).await?;
+        let _ = work.accepted;
+        Ok(())
+    }
+
+    /// Compacts, and gives how it ended.
+    pub(crate) async fn compact(&self, how: HowToCompact) -> Result<Compacted> {
+        let HowToCompact { focus, keep_recent } = how;
+        let session_id = self.session_id.clone();
+        let work = self.client.work(CompactSession { session_id, keep_recent, focus, force: false }).await?;
+        Ok(work.outcome().await?.compacted)
+    }
+
+    pub(crate) async fn plan(&self) -> Result<Planned> {
+        self.call(PlanSession { session_id: self.session_id.clone(), keep_recent: None }).await
+    }
+
+    pub(crate) async fn undo_compaction(&self) -> Result<ContextUsage> {
+        Ok(self.call(UndoCompaction { session_id: self.session_id.clone() }).await?.context)
+    }
+
+    pub(crate) async fn state(&self) -> Result<State> {
+        self.call(SessionState { session_id: self.session_id.clone() }).await
+    }
+
+    /// The newest durable events: at most so many.
+    pub(crate) async fn newest(&self, entries: u64, count: u64) -> Result<Vec<Event>> {
+        self.since(entries.saturating_sub(count)).await
+    }
+
+    /// The durable events from one on.
+    pub(crate) async fn since(&self, from_seq: u64) -> Result<Vec<Event>> {
+        let (mut events, mut next) = (Vec::new(), Some(from_seq));
+        while let Some(from_seq) = next {
+            let session_id = self.session_id.clone();
+            let page = self.call(Replay { session_id, from_seq, limit: 1_000 }).await?;
+            events.extend(page.events);
+            next = page.next;
+        }
+        Ok(events)
+    }
+
+    pub(crate) async fn show(&self) -> Result<Shown> {
+        self.call(ShowSession { session_id: self.session_id.clone(), after: None }).await
+    }
+
+    /// What fills the window.
+    pub(crate) async fn context(&self) -> Result<ContextParts> {
+        self.call(SessionContext { session_id: self.session_id.clone() }).await
+    }
+
+    pub(crate) async fn tree(&self) -> Result<Tree> {
+        self.call(SessionTree { session_id: self.session_id.clone() }).await
+    }
+
+    pub(crate) async fn tools(&self) -> Result<ToolsListed> {
+        self.call(ListTools {}).await
+    }
+
+    pub(crate) async fn branch(&self, entry_id: Option<EntryId>) -> Result<()> {
+        self.call(BranchSession { session_id: self.session_id.clone(), entry_id }).await?;
+        Ok(())
+    }
+
+    /// Copies the session under a new id.
+    pub(crate) async fn fork(&self, to: String) -> Result<()> {
+        self.call(ForkSession { session_id: self.session_id.clone(), to, entry_id: None }).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn export(&self) -> Result<String> {
+        Ok(self.call(ExportSession { session_id: self.session_id.clone() }).await?.text)
+    }
+
+    pub(crate) async fn set_title(&self, title: String) -> Result<()> {
+        self.call(SetTitle { session_id: self.session_id.clone(), title }).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn set_label(&self, name: &str, value: String) -> Result<()> {
+        let (session_id, name) = (self.session_id.clone(), name.to_owned());
+        self.call(SetLabel { session_id, name, value: Some(value) }).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn sessions(&self, list: ListSessions) -> Result<SessionPage> {
+        self.call(list).await
+    }
+
+    pub(crate) async fn models(&self) -> Result<ModelsListed> {
+        self.call(ListModels {}).await
+    }
+
+    /// Answers a question.
+    pub(crate) async fn answer(
+        &self,
+        question: EntryId,
+        value: serde_json::Value,
+        by: Option<String>,
+    ) -> Result<()> {
+        let session_id = self.session_id.clone();
+        self.call(AnswerQuestion { session_id, question_id: question, value, by }).await?;
+        Ok(())
+    }
+
+    async fn call<O>(&self, operation: O) -> Result<O::Output>
+    where
+        O: Operation<Outcome = Nothing>,
+    {
+        self.client.call(operation).await
+    }
+}

@@ -1,0 +1,218 @@
+//! Tool calls as a chat shows them: a line each, what an edit changes, and the whole on request.
+//!
+//! Invariants: what is shown of a call is bounded; the whole of the newest ones is kept, so that it can be shown later.
+
+use std::collections::VecDeque;
+
+use greenroom::kernel::ToolStatus;
+use serde_json::Value;
+use similar::{ChangeTag, TextDiff};
+
+use super::row::{Look, Row};
+use crate::picture;
+
+#[cfg(test)]
+mod tests;
+
+/// How many lines of a change are shown at once.
+const DIFF_LINES_MAX: usize = 16;
+/// How many lines around a change are shown.
+const AROUND: usize = 2;
+/// Of how many calls and thoughts the whole is kept.
+const KEPT_MAX: usize = 50;
+/// Calls quicker than this are shown without their time, in milliseconds.
+const QUICK_MS: u64 = 500;
+/// A turning wheel, a step at a time.
+const WHEEL: [&str; 8] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧"];
+/// How long a step takes, in milliseconds.
+pub(crate) const WHEEL_MS: u64 = 100;
+
+/// The wheel at this time.
+pub(crate) fn wheel(now_ms: u64) -> &'static str {
+    let step = usize::try_from(now_ms / WHEEL_MS % WHEEL.len() as u64).unwrap_or(0);
+    WHEEL.get(step).copied().unwrap_or("·")
+}
+
+/// A call that has not ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Running {
+    pub(crate) call_id: String,
+    name: String,
+    arguments: String,
+    started_ms: u64,
+    /// What the tool said last of its progress.
+    progress: String,
+}
+
+/// Something that can be shown whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kept {
+    call_id: String,
+    title: String,
+    changes: Vec<Row>,
+    text: String,
+    is_shown: bool,
+}
+
+/// The calls of a session, as far as this chat has seen them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Calls {
+    running: Vec<Running>,
+    kept: VecDeque<Kept>,
+}
+
+impl Calls {
+    /// A call begins.
+    pub(crate) fn start(&mut self, call_id: &str, name: &str, arguments: &str, now_ms: u64) {
+        // One that is run again after a restart begins twice.
+        self.running.retain(|running| running.call_id != call_id);
+        self.running.push(Running {
+            call_id: call_id.to_owned(),
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+            started_ms: now_ms,
+            progress: String::new(),
+        });
+    }
+
+    /// A call reports progress.
+    pub(crate) fn update(&mut self, call_id: &str, line: &str) {
+        if let Some(running) = self.running.iter_mut().find(|running| running.call_id == call_id) {
+            running.progress = line.to_owned();
+        }
+    }
+
+    /// A call has ended. Gives what stays to be seen of it.
+    pub(crate) fn end(
+        &mut self,
+        call_id: &str,
+        name: &str,
+        status: ToolStatus,
+        duration_ms: u64,
+        width: usize,
+    ) -> Vec<Row> {
+        let place = self.running.iter().position(|running| running.call_id == call_id);
+        let arguments = place.map(|place| self.running.remove(place).arguments).unwrap_or_default();
+        self.ended(call_id, name, &arguments, status, Some(duration_ms), width)
+    }
+
+    /// A call that ended before this chat began.
+    pub(crate) fn ended(
+        &mut self,
+        call_id: &str,
+        name: &str,
+        arguments: &str,
+        status: ToolStatus,
+        duration_ms: Option<u64>,
+        width: usize,
+    ) -> Vec<Row> {
+        let (mark, look, what) = match status {
+            ToolStatus::Ok => ("✓", Look::GOOD, ""),
+            ToolStatus::Error => ("✗", Look::BAD, " failed"),
+            ToolStatus::Interrupted => ("✗", Look::WARN, " interrupted"),
+        };
+        let time = duration_ms.filter(|ms| *ms >= QUICK_MS).map(|ms| format!(" {}", picture::duration(ms)));
+        let after = format!("{what}{}", time.unwrap_or_default());
+        let room = width.saturating_sub(5 + after.chars().count()).max(10);
+        let title = picture::call(name, arguments, room);
+        let mut rows = vec![
+            Row::plain("  ").and(mark, look).and(&format!(" {title}"), Look::PLAIN).and(&after, Look::DIM),
+        ];
+        let changes = changes(name, arguments);
+        if status == ToolStatus::Ok {
+            rows.extend(changes.iter().take(DIFF_LINES_MAX).map(|row| row.cut(width)));
+            if let Some(more) = changes.len().checked_sub(DIFF_LINES_MAX).filter(|more| *more > 0) {
+                let more = picture::count(more as u64, "more line");
+                rows.push(Row::new(&format!("      … {more} · Ctrl-O shows all"), Look::DIM));
+            }
+        }
+        self.keep(call_id, &title, changes, String::new());
+        rows
+    }
+
+    /// The result of a call.
+    pub(crate) fn result(&mut self, call_id: &str, text: &str) {
+        if let Some(kept) = self.kept.iter_mut().rev().find(|kept| kept.call_id == call_id) {
+            text.clone_into(&mut kept.text);
+        }
+    }
+
+    /// What the model thought.
+    pub(crate) fn thought(&mut self, title: &str, text: &str) {
+        self.keep("", title, Vec::new(), text.to_owned());
+    }
+
+    /// Shows the newest one whole that was not shown so; `None` where all were.
+    pub(crate) fn expand(&mut self, width: usize) -> Option<Vec<Row>> {
+        let kept = self.kept.iter_mut().rev().find(|kept| !kept.is_shown)?;
+        kept.is_shown = true;
+        let mut rows = vec![Row::new(&format!("  ▾ {}", kept.title), Look::BOLD)];
+        let indent = Row::plain("    ");
+        rows.extend(kept.changes.iter().flat_map(|row| row.wrap_exactly(width, &Row::default())));
+        let lines = kept.text.lines();
+        rows.extend(lines.flat_map(|line| Row::new(line, Look::DIM).wrap_exactly(width, &indent)));
+        if kept.text.is_empty() && kept.changes.is_empty() {
+            rows.push(indent.and("nothing came of it yet", Look::DIM));
+        }
+        Some(rows)
+    }
+
+    /// The calls under way, a row each.
+    pub(crate) fn rows(&self, width: usize, now_ms: u64) -> Vec<Row> {
+        let row = |running: &Running| {
+            let seconds = now_ms.saturating_sub(running.started_ms) / 1_000;
+            let time = if seconds > 0 { format!(" {seconds} s") } else { String::new() };
+            let call = picture::call(&running.name, &running.arguments, width.saturating_sub(12).max(10));
+            let mut row = Row::plain("  ")
+                .and(wheel(now_ms), Look::NOTE)
+                .and(&format!(" {call}"), Look::PLAIN)
+                .and(&time, Look::DIM);
+            if !running.progress.is_empty() {
+                row.push(&format!(" … {}", running.progress), Look::DIM);
+            }
+            row.cut(width)
+        };
+        self.running.iter().map(row).collect()
+    }
+
+    /// Nothing runs any more.
+    pub(crate) fn clear(&mut self) {
+        self.running.clear();
+    }
+
+    fn keep(&mut self, call_id: &str, title: &str, changes: Vec<Row>, text: String) {
+        let (call_id, title) = (call_id.to_owned(), title.to_owned());
+        self.kept.push_back(Kept { call_id, title, changes, text, is_shown: false });
+        if self.kept.len() > KEPT_MAX {
+            self.kept.pop_front();
+        }
+    }
+}
+
+/// What a call changes, where that can be read from its arguments: lines that go, and lines that come.
+fn changes(name: &str, arguments: &str) -> Vec<Row> {
+    let Ok(arguments) = serde_json::from_str::<Value>(arguments) else { return Vec::new() };
+    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+    let (old, new) = match name {
+        "edit" => (text("old"), text("new")),
+        "write" => (Some(""), text("content")),
+        _ => return Vec::new(),
+    };
+    let (Some(old), Some(new)) = (old, new) else { return Vec::new() };
+    let diff = TextDiff::from_lines(old, new);
+    let mut rows = Vec::new();
+    for (index, group) in diff.grouped_ops(AROUND).iter().enumerate() {
+        if index > 0 {
+            rows.push(Row::new("      ⋮", Look::DIM));
+        }
+        for change in group.iter().flat_map(|operation| diff.iter_changes(operation)) {
+            let (mark, look) = match change.tag() {
+                ChangeTag::Delete => ("-", Look::BAD),
+                ChangeTag::Insert => ("+", Look::GOOD),
+                ChangeTag::Equal => (" ", Look::DIM),
+            };
+            rows.push(Row::new(&format!("      {mark} {}", change.value().trim_end_matches('\n')), look));
+        }
+    }
+    rows
+}

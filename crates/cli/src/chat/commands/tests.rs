@@ -1,0 +1,80 @@
+//! The table, the arguments, and custom commands.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use super::*;
+
+fn custom(name: &str, body: &str) -> Custom {
+    Custom { name: name.to_owned(), description: String::new(), body: body.to_owned() }
+}
+
+#[test]
+fn every_command_of_the_table_is_understood() {
+    for Spec { name, arguments, description } in COMMANDS {
+        let line = if arguments.starts_with('<') { format!("/{name} text") } else { format!("/{name}") };
+        assert!(parse(&line, &[]).is_ok(), "{line}");
+        assert!(!description.is_empty() && !description.ends_with('.'), "{name}");
+    }
+}
+
+#[test]
+fn arguments_are_read_or_refused_with_what_is_wanted() {
+    let compact = |focus: Option<&str>, keep_recent| {
+        Ok(Command::Compact { focus: focus.map(str::to_owned), keep_recent })
+    };
+    for (line, wanted) in [
+        ("/compact", compact(None, None)),
+        ("/compact the API", compact(Some("the API"), None)),
+        ("/compact --keep 20k the API", compact(Some("the API"), Some(20_000))),
+        ("/compact the API --keep=1_500", compact(Some("the API"), Some(1_500))),
+        ("/compact --keep", Err("--keep wants a number of tokens, such as 20000".to_owned())),
+        ("/compact --keep much", Err("--keep wants a number of tokens, such as 20000".to_owned())),
+        ("/branch 12", Ok(Command::Branch(Some(12)))),
+        ("/branch #12", Ok(Command::Branch(Some(12)))),
+        ("/branch twelve", Err("/branch takes the number of an entry, as /tree shows it".to_owned())),
+        ("/model  big ", Ok(Command::Model(Some("big".to_owned())))),
+        ("/status now", Err("/status takes nothing after it".to_owned())),
+        ("/compcat", Err("there is no command /compcat; did you mean /compact?".to_owned())),
+        ("/zzzzzzzz", Err("there is no command /zzzzzzzz; /help lists them".to_owned())),
+    ] {
+        assert_eq!(parse(line, &[]), wanted, "{line}");
+    }
+}
+
+#[test]
+fn a_custom_command_is_its_text_with_the_arguments() {
+    for (body, arguments, wanted) in [
+        ("Review $ARGUMENTS.", "a b", "Review a b."),
+        ("From $1 to $2, not $3", "a b", "From a to b, not"),
+        ("It costs $5 or $x", "", "It costs  or $x"),
+        ("No place for them", "a b", "No place for them\n\na b"),
+        ("$ARGUMENTS", "$1 $ARGUMENTS", "$1 $ARGUMENTS"),
+    ] {
+        let command = parse(&format!("/mine {arguments}"), &[custom("mine", body)]);
+        assert_eq!(command, Ok(Command::Prompt(wanted.to_owned())), "{body}");
+    }
+}
+
+#[test]
+fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, project) = (folder.path().join("own"), folder.path().join("project"));
+    for (path, text) in [
+        (own.join("review.md"), "# Looks for bugs\nReview it."),
+        (own.join("quit.md"), "Do not leave."),
+        (own.join("bad name.md"), "x"),
+        (own.join("notes.txt"), "x"),
+        (project.join("review.md"), "Theirs"),
+        (project.join("ship.md"), "---\ndescription: \"Ships it\"\n---\nShip $1"),
+    ] {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let found = load(&[own, folder.path().join("absent"), project]);
+    let known: Vec<_> = found.iter().map(|own| (own.name.as_str(), own.description.as_str())).collect();
+    assert_eq!(known, [("review", "Looks for bugs"), ("ship", "Ships it")]);
+    assert_eq!(parse("/ship now", &found), Ok(Command::Prompt("Ship now".to_owned())));
+    let offered = completions("s", &found);
+    let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["status", "ship"]);
+}

@@ -1,0 +1,67 @@
+//! The prompts of earlier chats, kept in a file.
+//!
+//! Invariants: only this user can read the file; it stays small; a chat that cannot read or write it works all the same.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+#[cfg(test)]
+mod tests;
+
+/// The file's name in the data directory.
+const FILE: &str = "chat_history";
+/// How many prompts are kept.
+const PROMPTS_MAX: usize = 1_000;
+/// A longer prompt is not kept, in bytes.
+const PROMPT_BYTES_MAX: usize = 16 * 1024;
+/// When the file is larger than this it is written anew, in bytes.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// The file.
+#[derive(Debug, Clone)]
+pub(crate) struct History(PathBuf);
+
+impl History {
+    /// The one of this data directory.
+    pub(crate) fn new(data_dir: &Path) -> Self {
+        Self(data_dir.join(FILE))
+    }
+
+    /// The prompts, the oldest first.
+    pub(crate) fn read(&self) -> Vec<String> {
+        let mut text = String::new();
+        let read =
+            fs::File::open(&self.0).and_then(|file| file.take(2 * FILE_BYTES_MAX).read_to_string(&mut text));
+        if read.is_err() {
+            return Vec::new();
+        }
+        // A line each, as JSON: prompts have lines of their own. One that is cut off is left out.
+        let prompts: Vec<String> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let skip = prompts.len().saturating_sub(PROMPTS_MAX);
+        prompts.into_iter().skip(skip).collect()
+    }
+
+    /// Adds a prompt.
+    pub(crate) fn add(&self, prompt: &str) -> io::Result<()> {
+        if prompt.trim().is_empty() || prompt.len() > PROMPT_BYTES_MAX {
+            return Ok(());
+        }
+        let mut open = OpenOptions::new();
+        open.create(true).mode(0o600);
+        let line = format!("{}\n", serde_json::to_string(prompt)?);
+        let mut file = open.clone().append(true).open(&self.0)?;
+        // One write, so that two chats do not mix their lines.
+        file.write_all(line.as_bytes())?;
+        if file.metadata()?.len() > FILE_BYTES_MAX {
+            let prompts = self.read();
+            let kept = prompts.iter().skip(prompts.len() / 2);
+            let text: Vec<String> = kept.map(serde_json::to_string).collect::<Result<_, _>>()?;
+            let beside = self.0.with_extension("new");
+            open.write(true).truncate(true).open(&beside)?.write_all((text.join("\n") + "\n").as_bytes())?;
+            fs::rename(&beside, &self.0)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,511 @@
+//! The chat at a terminal: what the model says is to be done is done here, and what it says is to be seen is drawn.
+//!
+//! Invariants: no key waits for the runtime, and no answer for a key; the terminal is given back however this ends.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use greenroom::kernel::question::Question;
+use greenroom::{Agent, Event, ModelSettings, Runtime, Status as SessionStatus};
+use greenroom_server::operations::ListQuestions;
+use greenroom_server::{Client, ClientError, Events, Received};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use self::local::Local;
+use super::ask::Ask;
+use super::backend::Backend;
+use super::calls::WHEEL_MS;
+use super::commands::{self, Command};
+use super::draw::Painter;
+use super::history::History;
+use super::model::{Effect, Kind, Model};
+use super::row::{Look, Row};
+use super::terminal::{self, Input, Raw};
+use crate::interrupt::Interrupts;
+use crate::options::{Global, ModelArgs};
+use crate::setup::{self, Settings, Setup};
+use crate::terminal::{Screen, variable};
+use crate::{moment, picture};
+
+mod does;
+mod local;
+
+/// Frames that only events ask for are at least so far apart.
+const FRAME: Duration = Duration::from_millis(16);
+/// How many of a session's newest entries are looked at when it is opened.
+const PAST_ENTRIES: u64 = 200;
+/// How many screens of the past are shown.
+const PAST_SCREENS: usize = 2;
+
+/// What came of something that was asked for.
+enum Done {
+    /// What was said was taken on, or not.
+    Sent(u64, Result<greenroom::EntryId, String>),
+    /// Rows to show.
+    Rows(Vec<Row>),
+    /// A line to show.
+    Note(Look, String),
+    /// A list to choose from.
+    Pick(super::picker::Picker),
+    /// Another session is talked with from now on.
+    Opened(Box<Opened>),
+    /// The same session, with another agent.
+    Changed(Box<Opened>),
+    /// The context's size has changed without an event that says so.
+    Context(greenroom::kernel::usage::ContextUsage),
+    /// An answer was refused.
+    Refused(greenroom::EntryId, String),
+    Files(String, Vec<String>),
+    /// What a command of the user's own printed, for the next prompt.
+    Told(String),
+    /// Nothing is being worked on any more.
+    Rest,
+    /// Events that were missed.
+    Missed(Vec<Event>),
+}
+
+/// A session that was opened.
+struct Opened {
+    backend: Backend,
+    events: Events,
+    state: greenroom::State,
+    past: Vec<Event>,
+    questions: Vec<greenroom::PendingQuestion>,
+}
+
+/// The chat.
+struct Live {
+    model: Model,
+    painter: Painter,
+    raw: Raw,
+    backend: Backend,
+    events: Events,
+    interrupts: Interrupts,
+    settings: Arc<Settings>,
+    runtime: Runtime,
+    agent: Agent,
+    /// What the user says per prompt besides the text.
+    prompt_settings: ModelSettings,
+    history: History,
+    local: Arc<Local>,
+    folder: PathBuf,
+    done: mpsc::UnboundedSender<Done>,
+    /// What is said goes through here, so that it keeps its order.
+    orders: mpsc::UnboundedSender<Order>,
+    /// What a command of the user's own does now.
+    work: Option<AbortHandle>,
+    /// The newest durable event that was seen.
+    seen: Option<u64>,
+    /// What commands of the user's own printed, and no prompt has told yet.
+    told: Vec<String>,
+}
+
+/// Something that is said, or taken back.
+enum Order {
+    Send(Box<Said>),
+    Interrupt(Backend),
+}
+
+struct Said {
+    backend: Backend,
+    ticket: u64,
+    kind: Kind,
+    text: String,
+    settings: ModelSettings,
+    /// What commands of the user's own printed.
+    told: Vec<String>,
+}
+
+/// Talks until the user leaves. Gives the session that was talked with last.
+pub(super) async fn talk(
+    global: &Global,
+    args: &ModelArgs,
+    setup: Setup,
+    interrupts: Interrupts,
+    id: String,
+) -> Result<String> {
+    let client = Client::in_process(&setup.runtime, &setup.agent);
+    let history = History::new(&setup::data_dir(global)?);
+    let local = Arc::new(Local::new(global, args, &setup.folder)?);
+    let opened = open(client.clone(), &id).await.map_err(anyhow::Error::from)?;
+    let custom = commands::load(&local.command_folders());
+    let color = Screen::stdout(global.color).has_color();
+    let size = terminal::size();
+    let (done, mut results) = mpsc::unbounded_channel();
+    let (orders, ordered) = mpsc::unbounded_channel();
+    tokio::spawn(obey(ordered, done.clone(), Arc::clone(&local)));
+    let raw = Raw::new()?;
+    let mut live = Live {
+        model: Model::new(size, history.read(), custom),
+        painter: Painter::new(color, size),
+        raw,
+        backend: opened.backend.clone(),
+        events: client.events_of(&id),
+        interrupts,
+        settings: Arc::clone(&setup.settings),
+        runtime: setup.runtime.clone(),
+        agent: setup.agent.clone(),
+        prompt_settings: ModelSettings::default(),
+        history,
+        local,
+        folder: setup.folder.clone(),
+        done,
+        orders,
+        work: None,
+        seen: None,
+        told: Vec::new(),
+    };
+    live.model.set_now(moment::now_ms());
+    live.model.status.git_branch = live.local.git_branch();
+    live.welcome(opened);
+    let result = live.hold(&mut results).await;
+    live.model.leave();
+    let frame = live.model.frame();
+    let last = live.painter.paint(&frame, terminal::size());
+    let _ = terminal::write(&last);
+    let _ = terminal::write(&live.painter.clear());
+    let (backend, folder) = (live.backend.clone(), live.folder.clone());
+    drop(live);
+    // One in which nothing was said stays without a log.
+    if backend.state().await.is_ok_and(|state| state.entries > 0) {
+        let _ = backend.set_label(setup::FOLDER, folder.display().to_string()).await;
+    }
+    let id = backend.id().to_owned();
+    backend.client().clone().close().await;
+    client.close().await;
+    setup.runtime.shutdown().await?;
+    drop(setup.simulated);
+    result?;
+    Ok(id)
+}
+
+/// Opens a session, with what is shown of its past.
+async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
+    let (backend, events) = Backend::open(client, id).await?;
+    let state = backend.state().await?;
+    let past =
+        if state.entries > 0 { backend.newest(state.entries, PAST_ENTRIES).await? } else { Vec::new() };
+    let questions = ListQuestions { session_id: Some(id.to_owned()) };
+    let questions = backend.client().call(questions).await?.questions;
+    Ok(Opened { backend, events, state, past, questions })
+}
+
+/// Says what is to be said, one after the other.
+async fn obey(
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    done: mpsc::UnboundedSender<Done>,
+    local: Arc<Local>,
+) {
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Send(said) => {
+                let Said { backend, ticket, kind, text, settings, told } = *said;
+                let (text, images) = match local.with_files(&text).await {
+                    Ok(whole) => whole,
+                    Err(problem) => {
+                        let _ = done.send(Done::Sent(ticket, Err(problem)));
+                        continue;
+                    }
+                };
+                let text = told.into_iter().fold(text, |text, told| format!("{text}\n\n{told}"));
+                let sent = match kind {
+                    Kind::Prompt => backend.prompt(text, images, settings).await,
+                    Kind::Steer => backend.steer(text).await,
+                    Kind::FollowUp => backend.follow_up(text).await,
+                };
+                let _ = done.send(Done::Sent(ticket, sent.map_err(|error| error.to_string())));
+            }
+            Order::Interrupt(backend) => {
+                if let Err(error) = backend.interrupt().await {
+                    let _ = done.send(Done::Note(Look::BAD, error.to_string()));
+                }
+            }
+        }
+    }
+}
+
+impl Live {
+    async fn hold(&mut self, results: &mut mpsc::UnboundedReceiver<Done>) -> Result<()> {
+        let mut inputs = terminal::inputs();
+        let mut drawn = Instant::now();
+        self.draw()?;
+        // Whether something came that is not drawn yet.
+        let mut is_changed = false;
+        loop {
+            // Whatever is there already is taken in before anything is drawn.
+            let mut is_urgent = false;
+            while let Ok(input) = inputs.try_recv() {
+                if !self.input(input)? {
+                    return Ok(());
+                }
+                is_urgent = true;
+            }
+            while let Some(received) = self.events.try_next() {
+                self.received(received);
+                is_changed = true;
+            }
+            while let Ok(done) = results.try_recv() {
+                self.done(done);
+                is_urgent = true;
+            }
+            if std::mem::take(&mut is_urgent) || (is_changed && drawn.elapsed() >= FRAME) {
+                self.draw()?;
+                (drawn, is_changed) = (Instant::now(), false);
+            }
+            let wait = if is_changed {
+                FRAME.saturating_sub(drawn.elapsed())
+            } else if self.model.is_moving() {
+                Duration::from_millis(WHEEL_MS)
+            } else {
+                Duration::from_secs(3_600)
+            };
+            tokio::select! {
+                biased;
+                () = self.interrupts.next() => {
+                    if self.interrupts.is_ending() {
+                        return Ok(());
+                    }
+                    self.interrupts.settle().await;
+                    self.perform(Effect::Interrupt);
+                }
+                input = inputs.recv() => {
+                    let Some(input) = input else { return Ok(()) };
+                    if !self.input(input)? {
+                        return Ok(());
+                    }
+                    is_urgent = true;
+                }
+                done = results.recv() => {
+                    if let Some(done) = done {
+                        self.done(done);
+                    }
+                    is_urgent = true;
+                }
+                received = self.events.next(), if !is_changed => {
+                    match received {
+                        Some(received) => self.received(received),
+                        None => anyhow::bail!("the connection to the runtime ended"),
+                    }
+                    is_changed = true;
+                }
+                () = tokio::time::sleep(wait) => is_urgent = true,
+            }
+            if is_urgent {
+                self.draw()?;
+                (drawn, is_changed) = (Instant::now(), false);
+            }
+        }
+    }
+
+    fn draw(&mut self) -> Result<()> {
+        self.model.set_now(moment::now_ms());
+        let size = terminal::size();
+        self.model.resize(size);
+        let frame = self.model.frame();
+        Ok(terminal::write(&self.painter.paint(&frame, size))?)
+    }
+
+    /// What the user does. `false`: the chat is over.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all others are done elsewhere")]
+    fn input(&mut self, input: Input) -> Result<bool> {
+        self.model.set_now(moment::now_ms());
+        let effects = match input {
+            Input::Key(key) => self.model.key(key),
+            Input::Paste(text) => self.model.paste(&text),
+            Input::Resized => Vec::new(),
+            Input::Ended(_) => return Ok(false),
+        };
+        for effect in effects {
+            match effect {
+                Effect::Quit | Effect::Command(Command::Quit) => return Ok(false),
+                Effect::Suspend => {
+                    terminal::write(&self.painter.clear())?;
+                    self.raw.suspend()?;
+                }
+                Effect::Redraw => terminal::write(&(self.painter.clear() + "\x1b[H\x1b[2J"))?,
+                effect => self.perform(effect),
+            }
+        }
+        Ok(true)
+    }
+
+    fn received(&mut self, received: Received) {
+        self.model.set_now(moment::now_ms());
+        match received {
+            Received::Event(event) => {
+                // What was read again after a gap is not told twice.
+                if event.is_durable() {
+                    if self.seen.is_some_and(|seen| event.seq <= seen) {
+                        return;
+                    }
+                    self.seen = Some(event.seq);
+                }
+                self.model.event(&event);
+            }
+            Received::Warning(warning) => self.model.note(Look::WARN, &warning),
+            Received::Gap { from_seq: None, .. } => {}
+            Received::Gap { from_seq: Some(from_seq), .. } => {
+                let (backend, done) = (self.backend.clone(), self.done.clone());
+                tokio::spawn(async move {
+                    if let Ok(events) = backend.since(from_seq).await {
+                        let _ = done.send(Done::Missed(events));
+                    }
+                });
+            }
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        self.model.set_now(moment::now_ms());
+        match done {
+            Done::Sent(ticket, result) => self.model.sent(ticket, result),
+            Done::Rows(rows) => self.model.show(rows),
+            Done::Note(look, text) => self.model.note(look, &text),
+            Done::Pick(picker) => self.model.pick(picker),
+            Done::Context(context) => self.model.context(context),
+            Done::Refused(id, problem) => self.model.answer_refused(id, &problem),
+            Done::Files(fragment, files) => self.model.files(&fragment, files),
+            Done::Told(text) => self.told.push(text),
+            Done::Rest => {
+                self.work = None;
+                self.model.works(None);
+            }
+            Done::Missed(events) => {
+                for event in events {
+                    self.received(Received::Event(Arc::new(event)));
+                }
+            }
+            Done::Changed(opened) => {
+                let Opened { backend, events, state, .. } = *opened;
+                (self.backend, self.events) = (backend, events);
+                let text = format!("{}, {}", state.model, super::plain::window(&state.context));
+                self.stands(&state);
+                self.model.note(Look::DIM, &format!("from the next prompt on: {text}"));
+            }
+            Done::Opened(opened) => {
+                self.model.begin_session();
+                self.model.note(Look::NOTE, &format!("session {}", opened.backend.id()));
+                self.welcome(*opened);
+            }
+        }
+    }
+
+    /// Shows where a session stands, and the end of what was said in it.
+    fn welcome(&mut self, opened: Opened) {
+        let Opened { backend, events, state, past, questions } = opened;
+        (self.backend, self.events) = (backend, events);
+        self.seen = state.entries.checked_sub(1);
+        self.stands(&state);
+        if state.entries == 0 {
+            let line = format!("{}, {}", state.model, super::plain::window(&state.context));
+            self.model.note(Look::BOLD, &line);
+            self.model.note(Look::DIM, "/help lists the commands; Ctrl-C twice leaves");
+        }
+        for event in &past {
+            self.model.past(event);
+        }
+        self.model.past_ends();
+        if state.entries > 0 {
+            let rows = terminal::size().rows.saturating_mul(PAST_SCREENS);
+            let (entries, id) = (state.entries, self.backend.id().to_owned());
+            let is_part = entries > PAST_ENTRIES;
+            self.model.keep_newest(rows, is_part, || {
+                format!(
+                    "… more above, {} in all: `greenroom show {id}`, /export",
+                    picture::count(entries, "entry").replace("entrys", "entries")
+                )
+            });
+            let compacted = picture::count(state.compactions, "compaction");
+            self.model.note(Look::DIM, &format!("session {} goes on; {compacted}", self.backend.id()));
+        }
+        match state.status {
+            SessionStatus::Working | SessionStatus::Waiting => self.model.joins_run(),
+            SessionStatus::Idle | SessionStatus::Compacting if state.is_unanswered => {
+                let text = "its newest prompt has no complete answer: /continue goes on with it";
+                self.model.note(Look::WARN, text);
+            }
+            SessionStatus::Idle | SessionStatus::Compacting => {}
+            _ => {}
+        }
+        for asked in questions {
+            let Question { text, details, kind, .. } = &asked.question;
+            self.model.ask(Ask::new(asked.id, &asked.tool, text, details.as_deref(), kind));
+        }
+    }
+
+    /// What the status line shows of a session.
+    fn stands(&mut self, state: &greenroom::State) {
+        let window = state.context.window.unwrap_or(0);
+        self.model.status.model.clone_from(&state.model);
+        self.model.status.trigger = self.settings.compaction().trigger_tokens(window).unwrap_or(window);
+        self.model.status.cost_microdollars = state.cost_microdollars;
+        self.model.quiet_context(state.context);
+    }
+
+    /// Does what is to be done.
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { ticket, kind, text } => {
+                let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
+                let told = std::mem::take(&mut self.told);
+                let said = Said { backend, ticket, kind, text, settings, told };
+                let _ = self.orders.send(Order::Send(Box::new(said)));
+            }
+            Effect::Interrupt => {
+                if let Some(work) = self.work.take() {
+                    work.abort();
+                    self.model.works(None);
+                }
+                let _ = self.orders.send(Order::Interrupt(self.backend.clone()));
+            }
+            Effect::Answer { id, value } => {
+                let (backend, done) = (self.backend.clone(), self.done.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = backend.answer(id, value, variable("USER")).await {
+                        let _ = done.send(Done::Refused(id, error.to_string()));
+                    }
+                });
+            }
+            Effect::Remember(prompt) => {
+                let history = self.history.clone();
+                // A chat that cannot keep its history works all the same.
+                tokio::task::spawn_blocking(move || history.add(&prompt));
+            }
+            Effect::Files(fragment) => {
+                let (local, done) = (Arc::clone(&self.local), self.done.clone());
+                tokio::spawn(async move {
+                    let files = local.matching(&fragment).await;
+                    let _ = done.send(Done::Files(fragment, files));
+                });
+            }
+            Effect::Shell { command, is_told } => self.shell(command, is_told),
+            Effect::Command(command) => self.command(command),
+            Effect::Quit | Effect::Suspend | Effect::Redraw => {}
+        }
+    }
+
+    fn shell(&mut self, command: String, is_told: bool) {
+        if !self.local.may_run() {
+            self.model.note(Look::WARN, "commands run only in a chat with --allow-shell");
+            return;
+        }
+        self.model.note(Look::BOLD, &format!("! {command}"));
+        self.model.works(Some(&command));
+        let (local, done) = (Arc::clone(&self.local), self.done.clone());
+        let task = tokio::spawn(async move {
+            let output = local.run(&command).await;
+            let rows = output.lines().map(|line| Row::new(&format!("    {line}"), Look::DIM)).collect();
+            let _ = done.send(Done::Rows(rows));
+            if is_told {
+                let _ = done.send(Done::Told(format!("I ran `{command}`. It printed:\n```\n{output}\n```")));
+                let text = "the next prompt tells it to the model; with !! it would not";
+                let _ = done.send(Done::Note(Look::DIM, text.to_owned()));
+            }
+            let _ = done.send(Done::Rest);
+        });
+        self.work = Some(task.abort_handle());
+    }
+}

@@ -1,0 +1,166 @@
+//! What the chat does with the user's own files and commands: files and images in prompts, and `!command`.
+//!
+//! Invariants: files are reached through the tools, and so within their workspace and by its rules; commands run only where
+//! the model may run them, too.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use greenroom::Image;
+use greenroom::kernel::{Block, ToolStatus};
+use greenroom::tools::builtin::bash::{self, Containment, Helper};
+use greenroom::tools::{Registry, ToolContext, Workspace, builtin};
+use greenroom_server::operations::ImageData;
+use serde_json::{Value, json};
+
+use crate::options::{Global, ModelArgs};
+use crate::setup;
+use crate::surroundings::Surroundings;
+
+/// How many levels of folders are looked through for a file's name.
+const DEPTH: u64 = 6;
+/// How many names are offered.
+const OFFERED_MAX: usize = 50;
+/// The largest picture that is sent, in bytes.
+const IMAGE_BYTES_MAX: u64 = 5 * 1024 * 1024;
+/// Where the project keeps its custom commands, and the user theirs: in the configuration's folder.
+const PROJECT_COMMANDS: &str = ".greenroom/commands";
+const COMMANDS: &str = "commands";
+
+/// The user's own files and commands.
+pub(crate) struct Local {
+    folder: PathBuf,
+    workspace: Workspace,
+    files: Registry,
+    may_run: bool,
+}
+
+impl Local {
+    /// Those of the folder that the chat works in.
+    pub(crate) fn new(global: &Global, args: &ModelArgs, folder: &Path) -> Result<Self> {
+        let workspace = setup::workspace(global, &args.workspace, &Surroundings::here())?;
+        let files = builtin::read_only(workspace.clone());
+        Ok(Self { folder: folder.to_owned(), workspace, files, may_run: args.allow_shell })
+    }
+
+    /// Where custom commands are looked for: the user's own come first.
+    pub(crate) fn command_folders(&self) -> Vec<PathBuf> {
+        let own = setup::own_folder().map(|folder| folder.join(COMMANDS));
+        own.into_iter().chain([self.folder.join(PROJECT_COMMANDS)]).collect()
+    }
+
+    /// The branch of the folder's repository.
+    pub(crate) fn git_branch(&self) -> Option<String> {
+        let repository =
+            self.folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
+        let head = std::fs::read_to_string(repository.join("HEAD")).ok()?;
+        let branch = head.trim().strip_prefix("ref: refs/heads/")?;
+        Some(branch.chars().take(40).collect())
+    }
+
+    /// Whether the user's own commands may run.
+    pub(crate) fn may_run(&self) -> bool {
+        self.may_run
+    }
+
+    /// Runs a command, and gives what it printed.
+    pub(crate) async fn run(&self, command: &str) -> String {
+        let containment = tokio::task::spawn_blocking(Containment::detect).await.ok();
+        let options =
+            bash::Options { containment, helper: Helper::this_program().ok(), ..Default::default() };
+        let tools = builtin::files_and_shell(self.workspace.clone(), options);
+        call(&tools, "bash", json!({ "command": command })).await.unwrap_or_else(|problem| problem)
+    }
+
+    /// The files whose paths hold what is typed, the nearest first.
+    pub(crate) async fn matching(&self, typed: &str) -> Vec<String> {
+        let wanted = typed.to_lowercase();
+        let Ok(list) = call(&self.files, "list", json!({ "depth": DEPTH })).await else { return Vec::new() };
+        let mut found: Vec<&str> = list
+            .lines()
+            .filter(|line| !line.ends_with(['/', '@']) && !line.starts_with('['))
+            .filter(|line| line.to_lowercase().contains(&wanted))
+            .collect();
+        // First those whose names begin like that, and those that are short.
+        found.sort_by_key(|path| {
+            let name = path.rsplit('/').next().unwrap_or(path).to_lowercase();
+            (!name.starts_with(&wanted), !path.to_lowercase().starts_with(&wanted), path.len())
+        });
+        found.into_iter().take(OFFERED_MAX).map(|path| path.replace(' ', "\\ ")).collect()
+    }
+
+    /// A prompt with the files and pictures that it names with `@`. What names no file stays as it is.
+    ///
+    /// # Errors
+    /// A picture that cannot be sent.
+    pub(crate) async fn with_files(&self, text: &str) -> Result<(String, Vec<ImageData>), String> {
+        let (mut whole, mut images) = (text.to_owned(), Vec::new());
+        for path in mentioned(text) {
+            let is_picture = Path::new(&path).extension().is_some_and(|ending| {
+                let ending = ending.to_string_lossy().to_ascii_lowercase();
+                matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp")
+            });
+            if is_picture {
+                if let Some(image) = self.image(&path)? {
+                    images.push(ImageData::from(&image));
+                }
+                continue;
+            }
+            let Ok(content) = call(&self.files, "read", json!({ "path": path })).await else { continue };
+            whole.push_str(&format!("\n\n<file path=\"{path}\">\n{content}\n</file>"));
+        }
+        Ok((whole, images))
+    }
+
+    /// A picture is the user's own choice, so it may lie outside the workspace.
+    fn image(&self, path: &str) -> Result<Option<Image>, String> {
+        let place = self.folder.join(path);
+        let Ok(metadata) = std::fs::metadata(&place) else { return Ok(None) };
+        if metadata.len() > IMAGE_BYTES_MAX {
+            return Err(format!("{path} is larger than {} MB", IMAGE_BYTES_MAX / 1024 / 1024));
+        }
+        let bytes = std::fs::read(&place).map_err(|error| format!("read {path}: {error}"))?;
+        Image::new(bytes).map(Some).map_err(|error| format!("{path}: {error}"))
+    }
+}
+
+/// The paths after `@` at the beginnings of words; a blank in one is written `\ `.
+fn mentioned(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut chars = text.chars().peekable();
+    let mut before = ' ';
+    while let Some(c) = chars.next() {
+        if c == '@' && before.is_whitespace() {
+            let mut path = String::new();
+            while let Some(next) = chars.next_if(|next| !next.is_whitespace()) {
+                match (next, chars.peek()) {
+                    ('\\', Some(' ')) => path.extend(chars.next()),
+                    _ => path.push(next),
+                }
+            }
+            let path = path.trim_end_matches([',', '.', ':', ';', '?', '!', ')']).to_owned();
+            if !path.is_empty() && !found.contains(&path) {
+                found.push(path);
+            }
+            before = ' ';
+            continue;
+        }
+        before = c;
+    }
+    found
+}
+
+async fn call(tools: &Registry, name: &str, arguments: Value) -> Result<String, String> {
+    let tool = tools.get(name).ok_or_else(|| format!("there is no tool {name}"))?;
+    let output = tool.call(arguments, ToolContext::new("chat", "own")).await;
+    let text: Vec<&str> = output
+        .content
+        .iter()
+        .filter_map(|block| match block {
+            Block::Text(text) => Some(text.as_str()),
+            Block::Image(_) => None,
+        })
+        .collect();
+    let text = text.join("\n");
+    if output.status == ToolStatus::Ok { Ok(text) } else { Err(text) }
+}

@@ -1,0 +1,570 @@
+//! Markdown as it comes, as rows of a terminal.
+//!
+//! Invariants: what is finished never changes, however the text goes on, and is the same however it was cut into pieces;
+//! each block is rendered once, so that a long answer costs no more a piece than a short one.
+
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+use super::highlight::Highlighter;
+use super::row::{Color, Look, Row};
+
+#[cfg(test)]
+mod tests;
+
+/// Before each line of code.
+const CODE_LEAD: &str = "  ";
+/// A block that is longer than this, in bytes, is not read anew with every piece.
+const TAIL_BYTES_MAX: usize = 16_000;
+
+/// What the line that is read now belongs to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Within {
+    /// Nothing: a new block begins with it.
+    #[default]
+    Nothing,
+    /// Some text, which ends with an empty line.
+    Paragraph,
+    /// A list's item, which ends with the next one, or with text that is not indented.
+    Item { fence: Option<Fence>, was_empty: bool },
+    /// A block of code, of which each line is finished by itself.
+    Code(Fence),
+    /// A table, or a quote: lines that all begin alike.
+    Lines(char),
+}
+
+/// What ends a block of code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Fence {
+    mark: char,
+    length: usize,
+    indent: usize,
+}
+
+/// An answer that is read piece by piece.
+#[derive(Debug, Default)]
+pub(crate) struct Markdown {
+    width: usize,
+    /// The lines of the block that has not ended.
+    block: String,
+    /// The line that has not ended.
+    line: String,
+    within: Within,
+    highlighter: Option<Highlighter>,
+    /// Whether something was given out already: blocks are apart by an empty row.
+    has_begun: bool,
+    was_item: bool,
+}
+
+impl Markdown {
+    /// For rows of at most this many columns.
+    pub(crate) fn new(width: usize) -> Self {
+        Self { width, ..Self::default() }
+    }
+
+    /// How wide rows are from now on.
+    pub(crate) fn set_width(&mut self, width: usize) {
+        self.width = width;
+    }
+
+    /// More of the text. Gives the rows that are finished with it.
+    pub(crate) fn push(&mut self, piece: &str) -> Vec<Row> {
+        let mut out = Vec::new();
+        for part in piece.split_inclusive('\n') {
+            self.line.push_str(part);
+            if part.ends_with('\n') {
+                let line = std::mem::take(&mut self.line);
+                self.take_line(line.trim_end_matches(['\n', '\r']), &mut out);
+            }
+        }
+        out
+    }
+
+    /// The text has ended. Gives the rest.
+    pub(crate) fn finish(&mut self) -> Vec<Row> {
+        let mut out = Vec::new();
+        let line = std::mem::take(&mut self.line);
+        if !line.is_empty() {
+            self.take_line(&line, &mut out);
+        }
+        self.end_block(&mut out);
+        *self = Self::new(self.width);
+        out
+    }
+
+    /// The rows of what is not finished, as it stands.
+    pub(crate) fn tail(&self) -> Vec<Row> {
+        let mut out = Vec::new();
+        if let Within::Code(_) = self.within {
+            if !self.line.is_empty() {
+                let row = Row::plain(self.line.trim_end_matches('\r'));
+                out.extend(row.wrap_exactly(self.width, &Row::plain(CODE_LEAD)));
+            }
+            return out;
+        }
+        let text = format!("{}{}", self.block, self.line);
+        if text.len() > TAIL_BYTES_MAX {
+            // Only its end is to be seen; how it looks will show when it is finished.
+            let mut start = text.len() - TAIL_BYTES_MAX / 2;
+            while !text.is_char_boundary(start) {
+                start += 1;
+            }
+            let rest = Row::plain(text.get(start..).unwrap_or_default());
+            return rest.wrap(self.width, &Row::default(), &Row::default());
+        }
+        if !text.trim().is_empty() {
+            if self.is_apart(&text) {
+                out.push(Row::default());
+            }
+            out.extend(blocks(&text, self.width));
+        }
+        out
+    }
+
+    fn take_line(&mut self, line: &str, out: &mut Vec<Row>) {
+        let is_empty = line.trim().is_empty();
+        match &mut self.within {
+            Within::Code(fence) => {
+                if fence.is_closed_by(line) {
+                    self.within = Within::Nothing;
+                    self.highlighter = None;
+                } else {
+                    let line = without_indent(line, fence.indent);
+                    let row = match &mut self.highlighter {
+                        Some(highlighter) => highlighter.line(line),
+                        None => Row::plain(line),
+                    };
+                    out.extend(row.wrap_exactly(self.width, &Row::plain(CODE_LEAD)));
+                }
+                return;
+            }
+            Within::Item { fence: Some(fence), was_empty } => {
+                let closed = fence.is_closed_by(line);
+                *was_empty = false;
+                if closed {
+                    self.within = Within::Item { fence: None, was_empty: false };
+                }
+                self.add(line);
+                return;
+            }
+            Within::Item { fence: None, was_empty } => {
+                let indent = indent_of(line);
+                if is_empty {
+                    *was_empty = true;
+                    self.add(line);
+                    return;
+                }
+                let goes_on = indent >= 2 || (!*was_empty && !begins_block(line));
+                if goes_on {
+                    let fence = Fence::opened_by(line.trim_start(), indent);
+                    self.within = Within::Item { fence, was_empty: false };
+                    self.add(line);
+                    return;
+                }
+            }
+            Within::Paragraph => {
+                if is_underline(line) && !self.block.trim().is_empty() {
+                    self.add(line);
+                    self.end_block(out);
+                    return;
+                }
+                if !is_empty && !begins_block(line) {
+                    self.add(line);
+                    return;
+                }
+            }
+            Within::Lines(first) => {
+                if line.trim_start().starts_with(*first) {
+                    self.add(line);
+                    return;
+                }
+            }
+            Within::Nothing => {}
+        }
+        self.end_block(out);
+        self.begin_block(line, out);
+    }
+
+    fn begin_block(&mut self, line: &str, out: &mut Vec<Row>) {
+        let trimmed = line.trim_start();
+        let indent = indent_of(line);
+        if trimmed.is_empty() {
+            return;
+        }
+        if let Some(fence) = Fence::opened_by(trimmed, indent) {
+            let language = trimmed.trim_start_matches(fence.mark).trim();
+            self.part(false, out);
+            self.highlighter = Highlighter::of(language.split_whitespace().next().unwrap_or_default());
+            self.within = Within::Code(fence);
+            return;
+        }
+        self.add(line);
+        if is_heading(trimmed) || is_rule(trimmed) {
+            self.within = Within::Paragraph;
+            self.end_block(out);
+        } else if is_item(trimmed) {
+            self.within = Within::Item { fence: None, was_empty: false };
+        } else if let Some(first) = trimmed.chars().next().filter(|first| matches!(first, '|' | '>')) {
+            self.within = Within::Lines(first);
+        } else {
+            self.within = Within::Paragraph;
+        }
+    }
+
+    fn add(&mut self, line: &str) {
+        self.block.push_str(line);
+        self.block.push('\n');
+    }
+
+    fn end_block(&mut self, out: &mut Vec<Row>) {
+        let block = std::mem::take(&mut self.block);
+        self.within = Within::Nothing;
+        self.highlighter = None;
+        if block.trim().is_empty() {
+            return;
+        }
+        let is_item = is_item(block.trim_start());
+        self.part(is_item, out);
+        out.extend(blocks(&block, self.width));
+    }
+
+    /// Blocks are apart by an empty row, and the items of a list are not.
+    fn part(&mut self, is_item: bool, out: &mut Vec<Row>) {
+        if self.has_begun && !(is_item && self.was_item) {
+            out.push(Row::default());
+        }
+        self.has_begun = true;
+        self.was_item = is_item;
+    }
+
+    fn is_apart(&self, text: &str) -> bool {
+        self.has_begun && !(self.was_item && is_item(text.trim_start()))
+    }
+}
+
+impl Fence {
+    fn opened_by(trimmed: &str, indent: usize) -> Option<Self> {
+        let mark = trimmed.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+        let length = trimmed.chars().take_while(|c| *c == mark).count();
+        let info = trimmed.get(length..).unwrap_or_default();
+        (length >= 3 && !(mark == '`' && info.contains('`'))).then_some(Self { mark, length, indent })
+    }
+
+    fn is_closed_by(&self, line: &str) -> bool {
+        let trimmed = line.trim();
+        trimmed.chars().all(|c| c == self.mark) && trimmed.chars().count() >= self.length
+    }
+}
+
+fn indent_of(line: &str) -> usize {
+    line.chars().take_while(|c| c.is_whitespace()).map(|c| if c == '\t' { 4 } else { 1 }).sum()
+}
+
+fn without_indent(line: &str, indent: usize) -> &str {
+    let blank = line.chars().take_while(|c| *c == ' ').count().min(indent);
+    line.get(blank..).unwrap_or(line)
+}
+
+fn is_heading(trimmed: &str) -> bool {
+    let marks = trimmed.chars().take_while(|c| *c == '#').count();
+    (1..=6).contains(&marks) && trimmed.chars().nth(marks).is_none_or(char::is_whitespace)
+}
+
+fn is_rule(trimmed: &str) -> bool {
+    let marks: String = trimmed.chars().filter(|c| !c.is_whitespace()).collect();
+    marks.len() >= 3 && ["-", "*", "_"].iter().any(|mark| marks.replace(mark, "").is_empty())
+}
+
+/// The line below a heading.
+fn is_underline(line: &str) -> bool {
+    let line = line.trim();
+    !line.is_empty() && (line.chars().all(|c| c == '=') || line.chars().all(|c| c == '-'))
+}
+
+fn is_item(trimmed: &str) -> bool {
+    if is_rule(trimmed.lines().next().unwrap_or_default()) {
+        return false;
+    }
+    let digits = trimmed.chars().take_while(char::is_ascii_digit).count();
+    let rest = match digits {
+        0 => trimmed.strip_prefix(['-', '*', '+']),
+        1..=9 => trimmed.get(digits..).and_then(|rest| rest.strip_prefix(['.', ')'])),
+        _ => None,
+    };
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\n']))
+}
+
+/// Whether a line begins a block though there is no empty line before it.
+fn begins_block(line: &str) -> bool {
+    let trimmed = line.trim_start();
+    is_heading(trimmed)
+        || is_rule(trimmed)
+        || is_item(trimmed)
+        || Fence::opened_by(trimmed, 0).is_some()
+        || trimmed.starts_with(['|', '>'])
+}
+
+/// The rows of Markdown that is there as a whole.
+pub(crate) fn blocks(text: &str, width: usize) -> Vec<Row> {
+    let options = Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES | Options::ENABLE_TASKLISTS;
+    let mut writer = Writer { width, ..Writer::default() };
+    for event in Parser::new_ext(text, options) {
+        writer.event(event);
+    }
+    writer.flush();
+    writer.out
+}
+
+/// Makes rows of what the parser reads.
+#[derive(Debug, Default)]
+struct Writer {
+    width: usize,
+    out: Vec<Row>,
+    row: Row,
+    looks: Vec<Look>,
+    /// What stands before the first row of the next block, and before all others.
+    leads: Vec<(Row, Row)>,
+    is_first: bool,
+    lists: Vec<Option<u64>>,
+    links: Vec<String>,
+    table: Vec<Vec<Row>>,
+    is_in_table: bool,
+    code: Option<(Option<Highlighter>, String)>,
+}
+
+impl Writer {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Start(tag) => self.start(tag),
+            Event::End(tag) => self.end(tag),
+            Event::Text(text) => match &mut self.code {
+                Some((_, code)) => code.push_str(&text),
+                None => self.text(&text, Look::PLAIN),
+            },
+            Event::Code(code) => self.text(&code, Look::of(Color::Cyan)),
+            Event::Html(text) | Event::InlineHtml(text) => {
+                for (index, line) in text.split('\n').enumerate() {
+                    if index > 0 {
+                        self.flush();
+                    }
+                    self.text(line, Look::PLAIN);
+                }
+            }
+            Event::InlineMath(text) | Event::DisplayMath(text) | Event::FootnoteReference(text) => {
+                self.text(&text, Look::PLAIN);
+            }
+            Event::SoftBreak => self.text(" ", Look::PLAIN),
+            Event::HardBreak => self.flush(),
+            Event::Rule => {
+                self.flush();
+                self.out.push(Row::new(&"─".repeat(self.width.min(40)), Look::DIM));
+            }
+            Event::TaskListMarker(is_done) => self.text(if is_done { "☑ " } else { "☐ " }, Look::PLAIN),
+        }
+    }
+
+    fn start(&mut self, tag: Tag<'_>) {
+        match tag {
+            Tag::Heading { level, .. } => {
+                self.flush();
+                let underline = level == HeadingLevel::H1;
+                self.looks.push(Look { underline, bold: true, ..Look::of(Color::Cyan) });
+            }
+            Tag::BlockQuote(_) => {
+                self.flush();
+                let bar = Row::new("│ ", Look::DIM);
+                self.leads.push((bar.clone(), bar));
+                self.looks.push(Look { italic: true, ..Look::PLAIN });
+            }
+            Tag::CodeBlock(kind) => {
+                self.flush();
+                let language = match &kind {
+                    CodeBlockKind::Fenced(info) => info.split_whitespace().next().unwrap_or_default(),
+                    CodeBlockKind::Indented => "",
+                };
+                self.code = Some((Highlighter::of(language), String::new()));
+            }
+            Tag::List(start) => {
+                self.flush();
+                self.lists.push(start);
+            }
+            Tag::Item => {
+                self.flush();
+                let mark = match self.lists.last_mut() {
+                    Some(Some(number)) => {
+                        let mark = format!("{number}. ");
+                        *number += 1;
+                        mark
+                    }
+                    Some(None) | None => "• ".to_owned(),
+                };
+                let blank = " ".repeat(Row::plain(&mark).width());
+                self.leads.push((Row::new(&mark, Look::of(Color::Cyan)), Row::plain(&blank)));
+                self.is_first = true;
+            }
+            Tag::Emphasis => self.looks.push(Look { italic: true, ..Look::PLAIN }),
+            Tag::Strong => self.looks.push(Look::BOLD),
+            Tag::Strikethrough => self.looks.push(Look { strike: true, ..Look::PLAIN }),
+            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => {
+                self.links.push(dest_url.to_string());
+                self.looks.push(Look { underline: true, ..Look::PLAIN });
+            }
+            Tag::Table(_) => {
+                self.flush();
+                self.is_in_table = true;
+            }
+            Tag::TableHead | Tag::TableRow => self.table.push(Vec::new()),
+            Tag::Paragraph => {
+                if !self.row.is_empty() {
+                    self.flush();
+                }
+            }
+            Tag::TableCell
+            | Tag::HtmlBlock
+            | Tag::FootnoteDefinition(_)
+            | Tag::DefinitionList
+            | Tag::DefinitionListTitle
+            | Tag::DefinitionListDefinition
+            | Tag::Superscript
+            | Tag::Subscript
+            | Tag::MetadataBlock(_) => {}
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::Heading(_) => {
+                self.flush();
+                self.looks.pop();
+            }
+            TagEnd::BlockQuote(_) => {
+                self.flush();
+                self.leads.pop();
+                self.looks.pop();
+            }
+            TagEnd::CodeBlock => self.end_code(),
+            TagEnd::List(_) => {
+                self.flush();
+                self.lists.pop();
+            }
+            TagEnd::Item => {
+                self.flush();
+                self.leads.pop();
+                self.is_first = false;
+            }
+            TagEnd::Emphasis | TagEnd::Strong | TagEnd::Strikethrough => {
+                self.looks.pop();
+            }
+            TagEnd::Link | TagEnd::Image => {
+                self.looks.pop();
+                let url = self.links.pop().unwrap_or_default();
+                if !url.is_empty() && !self.row.text().ends_with(&url) {
+                    self.text(&format!(" ({url})"), Look::DIM);
+                }
+            }
+            TagEnd::TableCell => {
+                let cell = std::mem::take(&mut self.row);
+                if let Some(cells) = self.table.last_mut() {
+                    cells.push(cell);
+                }
+            }
+            TagEnd::Table => self.end_table(),
+            TagEnd::Paragraph | TagEnd::HtmlBlock => self.flush(),
+            TagEnd::TableHead
+            | TagEnd::TableRow
+            | TagEnd::FootnoteDefinition
+            | TagEnd::DefinitionList
+            | TagEnd::DefinitionListTitle
+            | TagEnd::DefinitionListDefinition
+            | TagEnd::Superscript
+            | TagEnd::Subscript
+            | TagEnd::MetadataBlock(_) => {}
+        }
+    }
+
+    fn text(&mut self, text: &str, look: Look) {
+        let look = self.looks.iter().fold(look, |look, outer| Look {
+            color: look.color.or(outer.color),
+            bold: look.bold || outer.bold,
+            dim: look.dim || outer.dim,
+            italic: look.italic || outer.italic,
+            underline: look.underline || outer.underline,
+            strike: look.strike || outer.strike,
+            reverse: look.reverse || outer.reverse,
+        });
+        self.row.push(text, look);
+    }
+
+    /// What stands before the next rows: the first, and the others.
+    fn lead(&self) -> (Row, Row) {
+        let (mut first, mut next) = (Row::default(), Row::default());
+        for (index, (of_first, of_next)) in self.leads.iter().enumerate() {
+            let is_mark = self.is_first && index + 1 == self.leads.len();
+            first = first.then(if is_mark { of_first } else { of_next }.clone());
+            next = next.then(of_next.clone());
+        }
+        (first, next)
+    }
+
+    fn flush(&mut self) {
+        if self.is_in_table || self.row.is_empty() {
+            return;
+        }
+        let (first, next) = self.lead();
+        self.out.extend(std::mem::take(&mut self.row).wrap(self.width, &first, &next));
+        self.is_first = false;
+    }
+
+    fn end_code(&mut self) {
+        let Some((mut highlighter, code)) = self.code.take() else { return };
+        let (first, next) = self.lead();
+        for (index, line) in code.lines().enumerate() {
+            let row = match &mut highlighter {
+                Some(highlighter) => highlighter.line(line),
+                None => Row::plain(line),
+            };
+            let lead = if index == 0 { &first } else { &next };
+            self.out.extend(row.wrap_exactly(self.width, &lead.clone().then(Row::plain(CODE_LEAD))));
+        }
+        self.is_first = false;
+    }
+
+    /// Columns where there is room for them, else a line for each cell.
+    fn end_table(&mut self) {
+        self.is_in_table = false;
+        let table = std::mem::take(&mut self.table);
+        let columns = table.iter().map(Vec::len).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns)
+            .map(|column| table.iter().filter_map(|row| row.get(column)).map(Row::width).max().unwrap_or(0))
+            .collect();
+        let (first, next) = self.lead();
+        let total = widths.iter().sum::<usize>() + 3 * columns.saturating_sub(1) + next.width();
+        let bar = || Row::new(" │ ", Look::DIM);
+        if total <= self.width {
+            for (number, cells) in table.iter().enumerate() {
+                let mut row = if number == 0 { first.clone() } else { next.clone() };
+                for (column, width) in widths.iter().enumerate() {
+                    let cell = cells.get(column).cloned().unwrap_or_default();
+                    let blank = width.saturating_sub(cell.width());
+                    row = row.then(cell);
+                    if column + 1 < columns {
+                        row = row.and(&" ".repeat(blank), Look::PLAIN).then(bar());
+                    }
+                }
+                self.out.push(row);
+                if number == 0 {
+                    let lines: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
+                    self.out.push(next.clone().and(&lines.join("─┼─"), Look::DIM));
+                }
+            }
+            return;
+        }
+        let head = table.first().cloned().unwrap_or_default();
+        for cells in table.iter().skip(1) {
+            for (cell, name) in cells.iter().zip(&head) {
+                let row = Row::new(&format!("{}: ", name.text()), Look::BOLD).then(cell.clone());
+                self.out.extend(row.wrap(self.width, &next, &next.clone().and("  ", Look::PLAIN)));
+            }
+            self.out.push(next.clone().and("─", Look::DIM));
+        }
+    }
+}

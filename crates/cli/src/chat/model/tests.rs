@@ -1,0 +1,256 @@
+//! From keys and events to effects and rows.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::sync::Arc;
+
+use greenroom::event::{Delta, EventKind, MessageView, Record};
+use greenroom::kernel::usage::ContextUsage;
+use greenroom::{Event, Role, RunOutcome};
+
+use super::*;
+
+const SIZE: Size = Size { columns: 61, rows: 24 };
+
+/// A chat, and the events that it hears.
+struct Chat {
+    model: Model,
+    seq: u64,
+}
+
+impl Chat {
+    fn new() -> Self {
+        Self { model: Model::new(SIZE, Vec::new(), Vec::new()), seq: 0 }
+    }
+
+    fn hears(&mut self, kind: EventKind) {
+        self.seq += 1;
+        let event = Event {
+            session: Arc::from("s"),
+            seq: self.seq,
+            n: None,
+            at_ms: 0,
+            run: None,
+            parent: None,
+            kind,
+        };
+        self.model.event(&event);
+    }
+
+    fn types(&mut self, text: &str) {
+        for c in text.chars() {
+            self.model.key(KeyEvent::from(KeyCode::Char(c)));
+        }
+    }
+
+    fn press(&mut self, code: KeyCode) -> Vec<Effect> {
+        self.model.key(KeyEvent::from(code))
+    }
+
+    fn control(&mut self, c: char) -> Vec<Effect> {
+        self.model.key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL))
+    }
+
+    fn says(&mut self, text: &str) -> Vec<Effect> {
+        self.types(text);
+        self.press(KeyCode::Enter)
+    }
+
+    /// The user's message joins the conversation.
+    fn joins(&mut self, text: &str, entry: u64) {
+        let message = said(Role::User, text);
+        self.hears(EventKind::MessageEnd { entry_id: EntryId(entry), message, queued: None });
+    }
+
+    fn streams(&mut self, text: &str) {
+        self.hears(EventKind::MessageDelta { delta: Delta::Text(text.to_owned()) });
+    }
+
+    fn ends(&mut self, outcome: RunOutcome) {
+        let context = self.model.status.context;
+        self.hears(EventKind::RunEnd { outcome, context });
+    }
+
+    fn above(&mut self) -> Vec<String> {
+        self.model.frame().above.iter().map(|row| row.text().trim_end().to_owned()).collect()
+    }
+
+    fn region(&mut self) -> Vec<String> {
+        self.model.frame().region.iter().map(|row| row.text().trim_end().to_owned()).collect()
+    }
+}
+
+fn said(role: Role, text: &str) -> MessageView {
+    let text = serde_json::json!({ "role": role, "text": text });
+    serde_json::from_value(text).unwrap()
+}
+
+fn sent(effects: &[Effect]) -> Vec<(Kind, &str)> {
+    let said = |effect: &'_ Effect| if let Effect::Send { kind, .. } = effect { Some(*kind) } else { None };
+    effects.iter().filter_map(|effect| Some((said(effect)?, text_of(effect)))).collect()
+}
+
+fn text_of(effect: &Effect) -> &str {
+    if let Effect::Send { text, .. } = effect { text } else { "" }
+}
+
+#[test]
+fn a_prompt_begins_a_run_and_what_comes_meanwhile_steers_or_waits() {
+    let mut chat = Chat::new();
+    let effects = chat.says("hello");
+    assert_eq!(sent(&effects), [(Kind::Prompt, "hello")]);
+    chat.joins("hello", 1);
+    chat.hears(EventKind::RunStart);
+    assert_eq!(sent(&chat.says("not so")), [(Kind::Steer, "not so")]);
+    chat.types("and then");
+    let effects = chat.model.key(KeyEvent::new(KeyCode::Enter, KeyModifiers::ALT));
+    assert_eq!(sent(&effects), [(Kind::FollowUp, "and then")]);
+    let region = chat.region().join("\n");
+    assert!(region.contains("↪ steers: not so") && region.contains("⧗ next: and then"), "{region}");
+    chat.ends(RunOutcome::Completed);
+    assert_eq!(sent(&chat.says("anew")), [(Kind::Prompt, "anew")]);
+}
+
+#[test]
+fn the_answer_is_finished_block_by_block_and_ends_as_it_is_recorded() {
+    let mut chat = Chat::new();
+    chat.hears(EventKind::RunStart);
+    chat.hears(EventKind::MessageStart);
+    chat.streams("One.\n\nTw");
+    assert_eq!(chat.above(), ["One."]);
+    assert!(chat.region().contains(&"Tw".to_owned()));
+    chat.streams("o.");
+    let message = said(Role::Assistant, "One.\n\nTwo. And more that was missed.");
+    chat.hears(EventKind::MessageEnd { entry_id: EntryId(2), message, queued: None });
+    chat.ends(RunOutcome::Completed);
+    assert_eq!(chat.above(), ["", "Two. And more that was missed."]);
+    assert_eq!(chat.model.last_answer(), "One.\n\nTwo. And more that was missed.");
+}
+
+#[test]
+fn what_does_not_count_is_marked_as_such() {
+    let mut chat = Chat::new();
+    chat.hears(EventKind::RunStart);
+    chat.hears(EventKind::MessageStart);
+    chat.streams("rm -rf wrong");
+    chat.hears(EventKind::MessageDiscarded);
+    let above = chat.above().join("\n");
+    let (void, _) = above.split_once("does not count").unwrap();
+    assert!(void.contains("rm -rf wrong"), "{above}");
+    assert!(!chat.region().join("\n").contains("rm -rf"));
+}
+
+#[test]
+fn an_interrupt_gives_back_what_was_typed_ahead_and_nothing_of_it_is_sent_again() {
+    let mut chat = Chat::new();
+    chat.says("hello");
+    chat.joins("hello", 1);
+    chat.hears(EventKind::RunStart);
+    for (text, entry) in [("one", 5), ("two", 6)] {
+        let effects = chat.says(text);
+        let Some(&Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
+        chat.hears(EventKind::InputQueued {
+            entry_id: EntryId(entry),
+            delivery: greenroom::InboxDelivery::Steer,
+        });
+        chat.model.sent(ticket, Ok(EntryId(entry)));
+    }
+    chat.types("half");
+    assert_eq!(chat.press(KeyCode::Esc), [], "the half-typed line goes first");
+    assert_eq!(chat.press(KeyCode::Esc), [Effect::Interrupt]);
+    let items = vec![EntryId(5), EntryId(6)];
+    chat.hears(EventKind::Recorded { entry_id: EntryId(7), record: Record::InboxCleared { items } });
+    chat.ends(RunOutcome::Aborted);
+    let region = chat.region();
+    assert!(region.contains(&"› one".to_owned()) && region.contains(&"  two".to_owned()), "{region:?}");
+    assert!(!region.join("\n").contains("queued"), "{region:?}");
+    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Prompt, "one\ntwo")]);
+}
+
+#[test]
+fn at_an_empty_line_the_second_ctrl_c_leaves() {
+    let mut chat = Chat::new();
+    chat.types("typed");
+    assert_eq!(chat.control('c'), []);
+    assert_eq!(chat.control('c'), []);
+    assert!(chat.region().join("\n").contains("Ctrl-C again leaves"));
+    chat.types("x");
+    chat.press(KeyCode::Backspace);
+    assert_eq!(chat.control('c'), [], "another key came between");
+    assert_eq!(chat.control('c'), [Effect::Quit]);
+    assert_eq!(Chat::new().control('d'), [Effect::Quit]);
+}
+
+#[test]
+fn what_was_not_taken_on_comes_back_with_the_reason() {
+    let mut chat = Chat::new();
+    let effects = chat.says("hello");
+    let Some(Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
+    chat.model.sent(*ticket, Err("too much waits already".to_owned()));
+    assert_eq!(chat.above(), ["  too much waits already"]);
+    assert!(chat.region().contains(&"› hello".to_owned()));
+}
+
+#[test]
+fn the_context_is_announced_once_at_75_and_at_90_percent() {
+    let mut chat = Chat::new();
+    chat.model.status.trigger = 95_000;
+    let mut said = Vec::new();
+    for tokens in [70_000, 76_000, 80_000, 91_000, 92_000, 40_000, 77_000] {
+        let context = ContextUsage { tokens, window: Some(100_000), ..chat.model.status.context };
+        chat.model.context(context);
+        said.extend(chat.above());
+    }
+    let wanted = ["76 % full; at 95k it", "91 % full; at 95k it", "77 % full; at 95k it"];
+    assert_eq!(said.len(), 3, "{said:?}");
+    for (said, wanted) in said.iter().zip(wanted) {
+        assert!(said.contains(wanted), "{said:?}");
+    }
+}
+
+#[test]
+fn thinking_is_folded() {
+    let mut chat = Chat::new();
+    chat.hears(EventKind::RunStart);
+    chat.hears(EventKind::MessageStart);
+    chat.hears(EventKind::MessageDelta { delta: Delta::Reasoning("let me see what there is".to_owned()) });
+    assert!(chat.region().join("\n").contains("let me see"));
+    chat.model.set_now(2_100);
+    chat.streams("Done.");
+    let above = chat.above();
+    assert_eq!(above, ["  ∴ thought for 2.1 s, 6 words · Ctrl-O shows it"]);
+    chat.control('o');
+    assert_eq!(chat.above(), ["  ▾ thought for 2.1 s, 6 words", "    let me see what there is"]);
+}
+
+#[test]
+fn a_line_that_ends_with_a_backslash_goes_on_and_a_path_is_no_command() {
+    let mut chat = Chat::new();
+    chat.says("one\\");
+    assert_eq!(sent(&chat.says("two")), [(Kind::Prompt, "one\ntwo")]);
+    assert_eq!(sent(&chat.says("/etc/hosts is wrong")), [(Kind::Prompt, "/etc/hosts is wrong")]);
+    assert!(chat.says("/help").contains(&Effect::Command(Command::Help)));
+}
+
+#[test]
+fn an_offered_command_is_done_with_enter_and_files_are_asked_for() {
+    let mut chat = Chat::new();
+    chat.types("/und");
+    assert!(chat.region().join("\n").contains("❯ /undo-compact"));
+    assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::UndoCompact)));
+    chat.types("look at ");
+    let effects = chat.model.key(KeyEvent::from(KeyCode::Char('@')));
+    assert_eq!(effects, [Effect::Files(String::new())]);
+    chat.types("li");
+    chat.model.files("", vec!["late".to_owned()]);
+    chat.model.files("li", vec!["src/lib.rs".to_owned(), "list".to_owned()]);
+    chat.press(KeyCode::Tab);
+    assert_eq!(sent(&chat.says("please")), [(Kind::Prompt, "look at @src/lib.rs please")]);
+}
+
+#[test]
+fn a_picture_that_is_dropped_on_the_terminal_is_named() {
+    let mut chat = Chat::new();
+    chat.model.paste("'/home/me/my picture.PNG'");
+    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Prompt, "@/home/me/my\\ picture.PNG")]);
+}

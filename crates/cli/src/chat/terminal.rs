@@ -1,0 +1,118 @@
+//! The terminal in raw mode: keys in, frames out.
+//!
+//! Invariants: however the program ends, the terminal is as it was; everything written goes through one place, which
+//! writes whole frames.
+
+use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossterm::event::{Event, KeyEvent, KeyEventKind};
+use crossterm::terminal;
+use tokio::sync::mpsc;
+
+use super::draw::Size;
+
+/// Pastes come marked as such, and keys that terminals mix up (Shift+Enter, Esc) come apart where the terminal can.
+const ENTER: &str = "\x1b[?2004h\x1b[>1u";
+/// All of that back, and the cursor is seen.
+const LEAVE: &str = "\x1b[<1u\x1b[?2004l\x1b[?25h";
+
+/// Whether the terminal is in raw mode now.
+static IS_RAW: AtomicBool = AtomicBool::new(false);
+
+/// What the user does.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Input {
+    Key(KeyEvent),
+    Paste(String),
+    /// The size may have changed.
+    Resized,
+    /// The terminal is gone.
+    Ended(String),
+}
+
+/// The terminal in raw mode. Dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Raw;
+
+impl Raw {
+    /// Takes the terminal.
+    pub(crate) fn new() -> io::Result<Self> {
+        enter()?;
+        // Whatever a panic says must be readable.
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            leave();
+            before(panic);
+        }));
+        Ok(Self)
+    }
+
+    /// Gives the terminal back, stops this process as Ctrl-Z does, and takes the terminal again when it goes on.
+    pub(crate) fn suspend(&self) -> io::Result<()> {
+        leave();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP)?;
+        enter()
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    terminal::enable_raw_mode()?;
+    IS_RAW.store(true, Ordering::SeqCst);
+    write(ENTER)
+}
+
+fn leave() {
+    if IS_RAW.swap(false, Ordering::SeqCst) {
+        // A terminal that is gone needs nothing.
+        let _ = write(LEAVE);
+        let _ = terminal::disable_raw_mode();
+    }
+}
+
+/// Writes what a terminal obeys.
+pub(crate) fn write(text: &str) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// The terminal's size; 80 by 24 where nothing says so.
+pub(crate) fn size() -> Size {
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+            Size { columns: usize::from(size.ws_col), rows: usize::from(size.ws_row) }
+        }
+        Ok(_) | Err(_) => Size { columns: 80, rows: 24 },
+    }
+}
+
+/// What the user does, read by a thread that ends with the process.
+pub(crate) fn inputs() -> mpsc::Receiver<Input> {
+    let (sender, receiver) = mpsc::channel(256);
+    std::thread::spawn(move || {
+        loop {
+            let input = match crossterm::event::read() {
+                Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => Input::Key(key),
+                Ok(Event::Paste(text)) => Input::Paste(text),
+                Ok(Event::Resize(..)) => Input::Resized,
+                Ok(Event::Key(_) | Event::FocusGained | Event::FocusLost | Event::Mouse(_)) => continue,
+                Err(error) => Input::Ended(error.to_string()),
+            };
+            let is_last = matches!(input, Input::Ended(_));
+            if sender.blocking_send(input).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    receiver
+}

@@ -1,0 +1,174 @@
+//! `greenroom completions`, and what the shells ask while the user types: commands, flags, session ids, models, settings.
+//!
+//! Invariants: completing opens stores for reading only, makes nothing, asks no server and says nothing but candidates;
+//! where something cannot be read, there are fewer of them.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::CommandFactory as _;
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
+use clap_complete::env::Shells;
+use greenroom::provider::Catalog;
+use greenroom::store::{Store, StoreOptions};
+
+use crate::config::{Config, Overrides, load, setting_names};
+use crate::options::{CompletionsArgs, Global, Options};
+use crate::surroundings::Surroundings;
+use crate::terminal::{Screen, one_line, variable};
+
+/// The variable with which a shell's script asks for candidates.
+const VARIABLE: &str = "GREENROOM_COMPLETE";
+/// The most sessions that are offered, the newest.
+const SESSIONS_MAX: usize = 200;
+/// How much of a title is shown beside an id, in columns.
+const TITLE_COLUMNS: usize = 40;
+
+/// For a zsh that found the script in its `fpath`: there the file itself is the function that is called first.
+const ZSH_AUTOLOAD: &str =
+    "\nif [[ $funcstack[1] == _greenroom ]]; then _clap_dynamic_completer_greenroom \"$@\"; fi\n";
+
+/// Answers a shell that asks for candidates, if one does. To be called before anything is read or written.
+pub(crate) fn answer_if_asked() -> bool {
+    if greenroom::tools::privacy::variable(VARIABLE).is_none() {
+        return false;
+    }
+    let folder = std::env::current_dir().ok();
+    let env = CompleteEnv::with_factory(Options::command).var(VARIABLE);
+    env.try_complete(std::env::args_os(), folder.as_deref()).is_ok_and(|asked| asked)
+}
+
+/// Prints a shell's script, to the byte.
+pub(crate) fn run(global: &Global, args: &CompletionsArgs) -> Result<u8> {
+    let shells = Shells::builtins();
+    let name = args.shell.to_string();
+    let shell = shells.completer(&name).ok_or_else(|| anyhow::anyhow!("no completions for {name}"))?;
+    let mut script = Vec::new();
+    shell.write_registration(VARIABLE, "greenroom", "greenroom", &program(), &mut script)?;
+    if name == "zsh" {
+        script.extend_from_slice(ZSH_AUTOLOAD.as_bytes());
+    }
+    Screen::stdout(global.color).script(&script)?;
+    Ok(0)
+}
+
+/// How the shell calls this program: as it was called now, so that it is found from every folder.
+fn program() -> String {
+    let called = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let is_path = called.components().count() > 1;
+    match std::env::current_dir() {
+        Ok(folder) if is_path => folder.join(called).display().to_string(),
+        Ok(_) | Err(_) => "greenroom".to_owned(),
+    }
+}
+
+/// Stored sessions, the newest first, each with its title.
+pub(crate) fn sessions(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(current) = current.to_str() else { return Vec::new() };
+    let Some(store) = store() else { return Vec::new() };
+    let mut sessions = store.list().unwrap_or_default();
+    // Those of sub-agents are offered to who knows how they begin.
+    sessions.retain(|(id, head)| {
+        id.starts_with(current) && (!current.is_empty() || head.parent_session.is_none())
+    });
+    sessions.sort_by_key(|(_, head)| std::cmp::Reverse(head.updated_at_ms));
+    let candidates = sessions.into_iter().take(SESSIONS_MAX).enumerate().map(|(order, (id, head))| {
+        let title = head.title.or(head.opening).map(|title| one_line(&title, TITLE_COLUMNS));
+        let title = title.filter(|title| !title.is_empty()).map(Into::into);
+        CompletionCandidate::new(id).help(title).display_order(Some(order))
+    });
+    candidates.collect()
+}
+
+/// Session files, and stored sessions.
+pub(crate) fn files_and_sessions(current: &OsStr) -> Vec<CompletionCandidate> {
+    sessions(current).into_iter().chain(files(current)).collect()
+}
+
+/// Files.
+pub(crate) fn files(current: &OsStr) -> Vec<CompletionCandidate> {
+    PathCompleter::file().complete(current)
+}
+
+/// The models of the provider that would be asked: those of the configuration and of the catalogue.
+pub(crate) fn models(current: &OsStr) -> Vec<CompletionCandidate> {
+    let config = config();
+    let name = said("--provider").unwrap_or_else(|| config.provider.clone());
+    let provider = config.provider(&name).ok();
+    let catalog = provider.map(|(provider, url)| provider.catalog_name(&name, url));
+    let known = Catalog::bundled().models().iter();
+    let of_catalog = known.filter(|model| catalog.as_deref() == Some(model.provider));
+    let own = config.models.keys().cloned().chain([config.model.clone()]);
+    beginning_with(current, own.chain(of_catalog.map(|model| model.model.to_owned())))
+}
+
+/// The providers of the configuration.
+pub(crate) fn providers(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, config().providers.into_keys())
+}
+
+/// The settings of the configuration.
+pub(crate) fn settings(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, setting_names().map(str::to_owned))
+}
+
+/// The settings of the configuration, to be followed by a value.
+pub(crate) fn assignments(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, setting_names().map(|name| format!("{name}=")))
+}
+
+/// How long a model may think.
+pub(crate) fn efforts(current: &OsStr) -> Vec<CompletionCandidate> {
+    beginning_with(current, ["none", "minimal", "low", "medium", "high", "xhigh"].map(str::to_owned))
+}
+
+fn beginning_with(current: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
+    let Some(current) = current.to_str() else { return Vec::new() };
+    let mut names: Vec<String> = names.into_iter().filter(|name| name.starts_with(current)).collect();
+    names.sort();
+    names.dedup();
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// The store that the command would look into, if there is one that can be read.
+fn store() -> Option<Store> {
+    let dir = match said("--data-dir") {
+        Some(dir) => expanded(&dir),
+        None => greenroom::env::data_dir().ok()?,
+    };
+    // Opening one for reading makes nothing, but says why it is not there.
+    let options = StoreOptions { is_read_only: true, ..StoreOptions::new(dir) };
+    options.dir.exists().then(|| Store::open(&options).ok())?.map(|(store, _)| store)
+}
+
+/// The configuration that would hold, or the defaults where it cannot be read.
+fn config() -> Config {
+    let file = said("--config").map(|file| expanded(&file));
+    let loaded =
+        Overrides::read(&[], &Surroundings::here()).and_then(|overrides| load(file.as_deref(), overrides));
+    loaded.map(|loaded| loaded.config).unwrap_or_default()
+}
+
+/// What the user gave for a flag, on the line that is completed.
+fn said(flag: &str) -> Option<String> {
+    let line: Vec<String> = std::env::args_os().filter_map(|word| word.into_string().ok()).collect();
+    let start = line.iter().position(|word| word == "--").map_or(0, |place| place + 1);
+    let words = &line[start..];
+    words.iter().enumerate().find_map(|(place, word)| {
+        let value = match word.strip_prefix(flag)? {
+            "" => words.get(place + 1)?,
+            rest => rest.strip_prefix('=')?,
+        };
+        Some(value.trim_matches(['"', '\'']).to_owned())
+    })
+}
+
+/// A path as the shell would expand it.
+fn expanded(path: &str) -> PathBuf {
+    match (path.strip_prefix("~/"), variable("HOME")) {
+        (Some(below), Some(home)) => PathBuf::from(home).join(below),
+        (Some(_), None) | (None, _) => PathBuf::from(path),
+    }
+}

@@ -1,0 +1,242 @@
+//! The chat at a terminal: typing, pasting, steering, queueing, interrupting, compacting, resizing, going on.
+
+use std::time::{Duration, Instant};
+
+use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Summariser};
+
+use super::screen::{Terminal, is_there};
+use super::support::{Model, Place};
+
+const SIZE: (u16, u16) = (90, 30);
+
+/// Says how long what it was told is; slowly, where it is told so. `slow` streams a word every 20 ms for minutes.
+fn model() -> Model {
+    let script = Function(|request: &SeenRequest, _: CallInfo| {
+        let told = request.last_user_text().to_owned();
+        if told.contains("slow") {
+            let words: Vec<String> = (0..3_000).map(|number| format!("word{number}")).collect();
+            return Answer::text(words.join(" ")).with_pace(Pace {
+                chunks: 3_000,
+                first_ms: 10,
+                between_ms: 20,
+            });
+        }
+        let first = told.split_whitespace().next().unwrap_or_default().chars().take(12).collect::<String>();
+        Answer::text(format!("heard {first}: {} lines, {} bytes", told.lines().count(), told.len()))
+    });
+    new(script)
+}
+
+fn new(script: impl Script) -> Model {
+    Model::new(ByPurpose::new(script, Summariser::Obedient), |_| {})
+}
+
+fn chat(place: &Place, model: &Model, size: (u16, u16), more: &[&str]) -> Terminal {
+    let url = model.url();
+    let mut arguments = vec!["chat", "--base-url", &url, "--session", "mine"];
+    arguments.extend(more);
+    let terminal = Terminal::run(place, size, &arguments);
+    terminal.shows("›");
+    terminal
+}
+
+#[test]
+fn what_is_typed_is_edited_and_answered() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.types("world");
+    terminal.press("C-a");
+    terminal.types("hello ");
+    terminal.press("M-f");
+    terminal.types("!");
+    terminal.press("Enter");
+    terminal.shows("heard hello: 1 lines, 12 bytes");
+    // It is found again.
+    terminal.press("Up");
+    terminal
+        .until("the prompt is back in the editor", |screen| screen.matches("› hello world!").count() == 2);
+    terminal.press("C-c");
+    terminal.press("C-c");
+    terminal.press("C-c");
+    let screen = terminal.shows("ended with 0");
+    assert!(screen.contains("`greenroom chat --session mine` goes on"), "{screen}");
+    // In the next chat, too.
+    let again = chat(&place, &model, SIZE, &[]);
+    again.shows("session mine goes on");
+    again.shows("heard hello");
+    again.press("Up");
+    again.until("the prompt is found in the history", |screen| screen.matches("› hello world!").count() == 2);
+}
+
+#[test]
+fn two_hundred_pasted_lines_are_one_prompt() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let terminal = chat(&place, &model, SIZE, &[]);
+    let lines: Vec<String> =
+        (0..200).map(|number| format!("frame {number} of the stack {}", "x".repeat(60))).collect();
+    let pasted = lines.join("\n");
+    terminal.pastes(&pasted);
+    terminal.shows("[pasted 200 lines]");
+    terminal.press("Enter");
+    terminal.shows(&format!("heard frame: 200 lines, {} bytes", pasted.len()));
+    assert_eq!(model.simulator.calls(), 1, "it was one prompt");
+    // A line of any length, too: none is cut.
+    let long = "y".repeat(50_000);
+    terminal.pastes(&long);
+    terminal.shows("[pasted 50000 characters]");
+    terminal.press("Enter");
+    terminal.shows("1 lines, 50000 bytes");
+}
+
+#[test]
+fn an_interrupt_keeps_what_came_and_gives_back_what_was_typed_ahead() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.says("slow one");
+    terminal.shows("word5 ");
+    terminal.says("then this");
+    terminal.shows("↪ steers: then this");
+    terminal.types("and that");
+    terminal.press("M-Enter");
+    terminal.shows("⧗ next: and that");
+    terminal.shows("2 queued");
+    // A half-typed line goes first, and the run goes on.
+    terminal.types("half");
+    terminal.shows("› half");
+    terminal.press("Escape");
+    let screen = terminal.until("the line is cleared", |screen| !screen.contains("› half"));
+    assert!(!screen.contains("interrupted"), "{screen}");
+    let pressed = Instant::now();
+    terminal.press("Escape");
+    terminal.shows("interrupted; what had come is kept");
+    let took = pressed.elapsed();
+    let screen = terminal.shows("› then this");
+    assert!(screen.contains("  and that"), "both are in the editor: {screen}");
+    assert!(screen.contains("word5 "), "{screen}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    // Nothing of it began.
+    assert_eq!(model.simulator.calls(), 1);
+    terminal.press("C-c");
+    terminal.says("quick");
+    terminal.shows("heard quick");
+    assert_eq!(model.simulator.calls(), 2);
+    let shown = place.json(&["show", "mine", "--json"]);
+    assert!(!shown.to_string().contains("then this"), "{shown}");
+}
+
+#[test]
+fn what_is_typed_while_it_works_steers_or_comes_after_it() {
+    if !is_there() {
+        return;
+    }
+    let script = Function(|request: &SeenRequest, _: CallInfo| {
+        let told = request.last_user_text().to_owned();
+        if told.contains("begin") {
+            return Answer::text((0..40).map(|number| format!("step{number} ")).collect::<String>())
+                .with_pace(Pace { chunks: 40, first_ms: 10, between_ms: 50 });
+        }
+        Answer::text(format!("took up {told}"))
+    });
+    let (place, model) = (Place::new(), new(script));
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.says("begin");
+    terminal.shows("step3 ");
+    terminal.says("steered");
+    terminal.types("followed");
+    terminal.press("M-Enter");
+    terminal.shows("⧗ next: followed");
+    let screen = terminal.shows("took up followed");
+    assert!(screen.contains("↪ steered") && screen.contains("› followed"), "{screen}");
+    assert!(!screen.contains("queued"), "{screen}");
+}
+
+#[test]
+fn it_compacts_and_undoes_it_and_says_so_in_a_line() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let terminal = chat(&place, &model, SIZE, &[]);
+    for number in 0..4 {
+        terminal.pastes(&format!("note{number} {}", "lorem ipsum dolor ".repeat(400)));
+        terminal.press("Enter");
+        terminal.shows(&format!("heard note{number}"));
+    }
+    terminal.says("/compact the notes --keep 500");
+    let screen = terminal.shows("/undo-compact");
+    let line = screen.lines().find(|line| line.contains("compacted")).unwrap();
+    assert!(line.contains("→") && line.contains(" tokens, ") && line.contains(" messages, "), "{line}");
+    terminal.says("/undo-compact");
+    terminal.shows("the compaction was undone");
+    terminal.says("/context");
+    let screen = terminal.shows("free");
+    assert!(screen.contains("tool definitions") && screen.contains("from the model catalogue"), "{screen}");
+}
+
+#[test]
+fn it_lives_through_being_made_narrow_and_wide_again() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.says("slow and then resized, with a long prompt that takes some room");
+    terminal.shows("word9 ");
+    for columns in [36, 30, 64, 36] {
+        terminal.resize(columns, 24);
+        let seen = terminal.screen();
+        let newest = seen.matches("word").count();
+        terminal.until("it goes on streaming", |screen| screen.matches("word").count() != newest);
+    }
+    terminal.press("Escape");
+    terminal.shows("interrupted");
+    // tmux tells programs of a new size a moment after it is there.
+    let rows = |screen: &str, text: &str| screen.lines().filter(|line| line.contains(text)).count();
+    terminal.until("the editor and the status line stand there once", |screen| {
+        let is_whole = screen.trim_end().ends_with("· gpt-5.5") && rows(screen, "gpt-5.5") == 1;
+        is_whole && screen.lines().filter(|line| line.trim_end() == "›").count() == 1
+    });
+    // All that came is there, in its order, once.
+    let words: Vec<usize> = terminal
+        .all()
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("word")?.parse().ok())
+        .collect();
+    // The last one was cut off by the interrupt.
+    let (_, whole) = words.split_last().unwrap();
+    assert!(whole.len() > 15, "{words:?}");
+    assert!(whole.iter().enumerate().all(|(number, word)| number == *word), "{words:?}");
+}
+
+#[test]
+fn it_says_what_cannot_work_and_keeps_what_was_typed() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.types("/compcat");
+    terminal.press("Enter");
+    let screen = terminal.shows("did you mean /compact?");
+    assert!(screen.contains("› /compcat"), "{screen}");
+    terminal.press("C-u");
+    // Completion, from a table that says what each does.
+    terminal.types("/und");
+    terminal.shows("make the newest compaction no longer count");
+    terminal.press("Tab");
+    terminal.shows("› /undo-compact");
+    terminal.press("Enter");
+    terminal.shows("no compaction");
+    terminal.says("!date");
+    terminal.shows("commands run only in a chat with --allow-shell");
+    assert_eq!(model.simulator.calls(), 0);
+}

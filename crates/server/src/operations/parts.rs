@@ -1,0 +1,242 @@
+//! What fills a session's window, and which tools its model has.
+//!
+//! Invariants: the parts add up to the context's size, as it decides about compaction.
+
+use greenroom::ContextUsage;
+use greenroom::kernel::render::SUMMARY_LEAD;
+use greenroom::kernel::size::{Estimator, message_tokens, text_tokens};
+use greenroom::kernel::{Block, Message, Part};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Answer, Asked, Nothing, Operation, Performed};
+
+/// What fills a session's window.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionContext {
+    /// The session.
+    pub session_id: String,
+}
+
+/// The context, in parts.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ContextParts {
+    /// Its size as a whole, and the window.
+    pub context: ContextUsage,
+    /// Its parts: those that are empty are left out.
+    pub parts: Vec<ContextPart>,
+}
+
+/// One part of a context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ContextPart {
+    /// What it is made of.
+    pub category: ContextCategory,
+    /// How many messages, calls, results or tools these are, where that can be counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Its size in tokens: an estimate.
+    pub tokens: u64,
+}
+
+/// What a part of a context is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextCategory {
+    /// The instructions, and whatever else the provider counts.
+    Instructions,
+    /// The definitions of the tools.
+    Tools,
+    /// The summary of what was compacted.
+    Summary,
+    /// What the user said.
+    User,
+    /// What the model said.
+    Assistant,
+    /// What the model thought, as far as it is sent back.
+    Reasoning,
+    /// The calls that the model wrote.
+    ToolCalls,
+    /// The results of these calls.
+    ToolResults,
+    /// Images.
+    Images,
+}
+
+impl ContextCategory {
+    /// What it is called, for people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Instructions => "instructions and rest",
+            Self::Tools => "tool definitions",
+            Self::Summary => "summary",
+            Self::User => "you",
+            Self::Assistant => "the agent",
+            Self::Reasoning => "reasoning",
+            Self::ToolCalls => "tool calls",
+            Self::ToolResults => "tool results",
+            Self::Images => "images",
+        }
+    }
+}
+
+impl Operation for SessionContext {
+    const METHOD: &'static str = "session/context";
+    type Output = ContextParts;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let session = asked.runtime.session(&self.session_id).await?;
+        let (context, messages) = (session.state().await?.context, session.context().await?);
+        let tools = asked.agent.tool_specs();
+        let tool_tokens = tools
+            .iter()
+            .map(|tool| {
+                text_tokens(
+                    &format!("{}{}{}", tool.name, tool.description, tool.parameters),
+                    Estimator::Classes,
+                )
+            })
+            .sum();
+        let mut parts = Parts::default();
+        parts.add(ContextCategory::Tools, tools.len() as u64, tool_tokens);
+        messages.iter().for_each(|message| parts.message(message));
+        Ok(Answer::Now(ContextParts { context, parts: parts.of(context.tokens) }))
+    }
+}
+
+#[derive(Default)]
+struct Parts(Vec<ContextPart>);
+
+impl Parts {
+    fn add(&mut self, category: ContextCategory, count: u64, tokens: u64) {
+        if count == 0 {
+            return;
+        }
+        match self.0.iter_mut().find(|part| part.category == category) {
+            Some(part) => {
+                part.count = part.count.map(|known| known + count);
+                part.tokens += tokens;
+            }
+            None => self.0.push(ContextPart { category, count: Some(count), tokens }),
+        }
+    }
+
+    fn message(&mut self, message: &Message) {
+        let total = message_tokens(message, Estimator::Classes);
+        match message {
+            Message::User(blocks) => {
+                let is_summary = message.text().starts_with(SUMMARY_LEAD);
+                let category = if is_summary { ContextCategory::Summary } else { ContextCategory::User };
+                let images = self.images(blocks);
+                self.add(category, 1, total.saturating_sub(images));
+            }
+            Message::ToolResult(result) => {
+                let images = self.images(&result.content);
+                self.add(ContextCategory::ToolResults, 1, total.saturating_sub(images));
+            }
+            Message::Assistant(answer) => {
+                let mut rest = total;
+                for part in &answer.content {
+                    let (category, tokens) = match part {
+                        Part::Text(_) | Part::OpaqueReasoning { .. } => continue,
+                        Part::ToolCall(call) => {
+                            let text = format!("{}{}", call.name, call.arguments);
+                            (ContextCategory::ToolCalls, text_tokens(&text, Estimator::Classes))
+                        }
+                        Part::Reasoning(reasoning) => {
+                            (ContextCategory::Reasoning, text_tokens(reasoning, Estimator::Classes))
+                        }
+                    };
+                    let tokens = tokens.min(rest);
+                    rest -= tokens;
+                    if tokens > 0 {
+                        self.add(category, 1, tokens);
+                    }
+                }
+                self.add(ContextCategory::Assistant, 1, rest);
+            }
+        }
+    }
+
+    /// Counts the images, and gives how many tokens they take.
+    fn images(&mut self, blocks: &[Block]) -> u64 {
+        let images: Vec<Block> =
+            blocks.iter().filter(|block| matches!(block, Block::Image(_))).cloned().collect();
+        if images.is_empty() {
+            return 0;
+        }
+        let count = images.len() as u64;
+        let tokens = message_tokens(&Message::User(images), Estimator::Classes);
+        self.add(ContextCategory::Images, count, tokens);
+        tokens
+    }
+
+    /// The parts of a context of this size. What the provider counts differently is spread over all of them; what none of
+    /// them is, are the instructions.
+    fn of(mut self, total: u64) -> Vec<ContextPart> {
+        let sum: u64 = self.0.iter().map(|part| part.tokens).sum();
+        if sum > total {
+            let mut rest = total;
+            for part in &mut self.0 {
+                part.tokens = (u128::from(part.tokens) * u128::from(total) / u128::from(sum.max(1)))
+                    .try_into()
+                    .unwrap_or(0);
+                rest -= part.tokens;
+            }
+            if let Some(part) = self.0.first_mut() {
+                part.tokens += rest;
+            }
+        } else if sum < total {
+            let tokens = total - sum;
+            self.0.push(ContextPart { category: ContextCategory::Instructions, count: None, tokens });
+        }
+        self.0.sort_by_key(|part| part.category);
+        self.0
+    }
+}
+
+/// The tools of the caller's agent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListTools {}
+
+/// Tools.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct ToolsListed {
+    /// The tools, by name.
+    pub tools: Vec<ToolSummary>,
+}
+
+/// What the model is told of a tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolSummary {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// The JSON schema of its arguments.
+    pub parameters: Value,
+}
+
+impl Operation for ListTools {
+    const METHOD: &'static str = "agent/tools";
+    type Output = ToolsListed;
+    type Outcome = Nothing;
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let specs = asked.agent.tool_specs();
+        let tools = specs.iter().map(|tool| ToolSummary {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            parameters: tool.parameters.clone(),
+        });
+        Ok(Answer::Now(ToolsListed { tools: tools.collect() }))
+    }
+}

@@ -1,0 +1,133 @@
+//! The branches of a session.
+//!
+//! Invariants: each entry on any path stands in exactly one branch.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use greenroom::kernel::entry::{Entry, EntryId, EntryKind};
+use greenroom::kernel::path::path_to;
+use greenroom::kernel::{Message, Part};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::look::stored;
+use super::{Answer, Asked, Nothing, Operation, Performed};
+
+/// The branches of a session.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionTree {
+    /// The session.
+    pub session_id: String,
+}
+
+/// The branches, each after the one that it grows from.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Tree {
+    /// The entry that the conversation goes on from; `null` for the empty conversation.
+    pub leaf: Option<EntryId>,
+    /// The branches.
+    pub branches: Vec<Branch>,
+}
+
+/// Entries that follow one another, up to where others begin or nothing follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Branch {
+    /// Its first entry.
+    pub first: EntryId,
+    /// Its last entry.
+    pub last: EntryId,
+    /// The entry that it begins after.
+    pub after: Option<EntryId>,
+    /// How many branches it stands on.
+    pub depth: usize,
+    /// Whether it ends where the conversation goes on, or before that.
+    pub is_current: bool,
+    /// How many messages it has.
+    pub messages: u64,
+    /// The first thing that was said in it, by whom.
+    pub text: Option<String>,
+    /// Whether the conversation goes on from one of its entries.
+    pub has_leaf: bool,
+}
+
+impl Operation for SessionTree {
+    const METHOD: &'static str = "session/tree";
+    type Output = Tree;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Later(Box::pin(async move {
+            let (session, entries) = stored(&asked, &self.session_id).await?;
+            Ok(Tree { leaf: session.leaf, branches: branches(&entries, session.leaf) })
+        })))
+    }
+}
+
+/// The branches that a log's entries make, when the conversation goes on from `leaf`.
+pub fn branches(entries: &[Arc<Entry>], leaf: Option<EntryId>) -> Vec<Branch> {
+    // The path of a damaged log may be broken.
+    let current = path_to(entries, leaf).unwrap_or_else(|_| entries.to_vec());
+    let current: HashSet<EntryId> = current.iter().map(|entry| entry.id).collect();
+    let mut children: BTreeMap<Option<EntryId>, Vec<&Arc<Entry>>> = BTreeMap::new();
+    let known: HashSet<EntryId> = entries.iter().map(|entry| entry.id).collect();
+    for entry in entries.iter().filter(|entry| entry.kind.is_on_path()) {
+        // What follows a lost entry begins anew.
+        let parent = entry.parent.filter(|parent| known.contains(parent));
+        children.entry(parent).or_default().push(entry);
+    }
+    let mut branches = Vec::new();
+    let mut open: Vec<(&Arc<Entry>, usize)> =
+        children.get(&None).into_iter().flatten().rev().map(|entry| (*entry, 0)).collect();
+    while let Some((first, depth)) = open.pop() {
+        let mut of_branch = vec![first];
+        let mut last = first;
+        loop {
+            let next = children.get(&Some(last.id)).map_or(&[][..], Vec::as_slice);
+            if let [only] = next {
+                of_branch.push(only);
+                last = only;
+                continue;
+            }
+            open.extend(next.iter().rev().map(|entry| (*entry, depth + 1)));
+            break;
+        }
+        branches.push(Branch {
+            first: first.id,
+            last: last.id,
+            after: first.parent,
+            depth,
+            is_current: current.contains(&last.id),
+            messages: of_branch.iter().filter(|entry| entry.kind.as_message().is_some()).count() as u64,
+            text: of_branch.iter().find_map(|entry| said(entry)),
+            has_leaf: of_branch.iter().any(|entry| Some(entry.id) == leaf),
+        });
+    }
+    branches
+}
+
+/// The first thing that was said in it, by whom.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all other kinds say nothing")]
+fn said(entry: &Entry) -> Option<String> {
+    match &entry.kind {
+        EntryKind::Message { message, .. } => match &**message {
+            Message::User(_) => Some(format!("you: {}", message.text())),
+            Message::Assistant(answer) if !answer.text().trim().is_empty() => {
+                Some(format!("agent: {}", answer.text()))
+            }
+            Message::Assistant(answer) => {
+                let call = answer.content.iter().find_map(Part::as_tool_call)?;
+                Some(format!("agent calls {}", call.name))
+            }
+            Message::ToolResult(_) => None,
+        },
+        EntryKind::BranchSummary { summary, .. } => Some(format!("summary: {summary}")),
+        EntryKind::Label { label: Some(label), .. } => Some(format!("label: {label}")),
+        _ => None,
+    }
+}
