@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use greenroom::kernel::question::Question;
-use greenroom::{Agent, Event, ModelSettings, Runtime, Status as SessionStatus};
-use greenroom_server::operations::ListQuestions;
+use greenroom::{CompactionSettings, Event, ModelSettings, Status as SessionStatus};
+use greenroom_server::operations::{ClientKind, ListQuestions};
 use greenroom_server::{Client, ClientError, Events, Received};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -26,8 +26,10 @@ use super::model::{Effect, Kind, Model};
 use super::row::{Look, Row};
 use super::terminal::{self, Input, Raw};
 use crate::interrupt::Interrupts;
+use crate::link::Link;
 use crate::options::{Global, ModelArgs};
-use crate::setup::{self, Settings, Setup};
+use crate::setup;
+use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, variable};
 use crate::{moment, picture};
 
@@ -85,9 +87,11 @@ struct Live {
     backend: Backend,
     events: Events,
     interrupts: Interrupts,
-    settings: Arc<Settings>,
-    runtime: Runtime,
-    agent: Agent,
+    /// Where compactions begin, as the configuration says.
+    compaction: CompactionSettings,
+    global: Global,
+    args: ModelArgs,
+    link: Arc<Link>,
     /// What the user says per prompt besides the text.
     prompt_settings: ModelSettings,
     history: History,
@@ -124,15 +128,16 @@ struct Said {
 /// Talks until the user leaves. Gives the session that was talked with last.
 pub(super) async fn talk(
     global: &Global,
-    args: &ModelArgs,
-    setup: Setup,
+    args: ModelArgs,
+    link: Link,
     interrupts: Interrupts,
-    id: String,
+    id: &str,
 ) -> Result<String> {
-    let client = Client::in_process(&setup.runtime, &setup.agent);
+    let client = link.client.clone();
+    let folder = link.folder.clone();
     let history = History::new(&setup::data_dir(global)?);
-    let local = Arc::new(Local::new(global, args, &setup.folder)?);
-    let opened = open(client.clone(), &id).await.map_err(anyhow::Error::from)?;
+    let local = Arc::new(Local::new(global, &args, &link.folder)?);
+    let opened = open(client.clone(), id).await.map_err(anyhow::Error::from)?;
     let custom = commands::load(&local.command_folders());
     let color = Screen::stdout(global.color).has_color();
     let size = terminal::size();
@@ -145,15 +150,16 @@ pub(super) async fn talk(
         painter: Painter::new(color, size),
         raw,
         backend: opened.backend.clone(),
-        events: client.events_of(&id),
+        events: client.events_of(id),
         interrupts,
-        settings: Arc::clone(&setup.settings),
-        runtime: setup.runtime.clone(),
-        agent: setup.agent.clone(),
+        compaction: setup::load_config(global, &Surroundings::here())?.config.compaction,
+        global: global.clone(),
+        args,
+        link: Arc::new(link),
         prompt_settings: ModelSettings::default(),
         history,
         local,
-        folder: setup.folder.clone(),
+        folder,
         done,
         orders,
         work: None,
@@ -169,17 +175,19 @@ pub(super) async fn talk(
     let last = live.painter.paint(&frame, terminal::size());
     let _ = terminal::write(&last);
     let _ = terminal::write(&live.painter.clear());
-    let (backend, folder) = (live.backend.clone(), live.folder.clone());
+    let (backend, link) = (live.backend.clone(), Arc::clone(&live.link));
     drop(live);
-    // One in which nothing was said stays without a log.
-    if backend.state().await.is_ok_and(|state| state.entries > 0) {
-        let _ = backend.set_label(setup::FOLDER, folder.display().to_string()).await;
+    if let Err(error) = link.note_folder(backend.id()).await
+        && result.is_ok()
+    {
+        return Err(error);
     }
     let id = backend.id().to_owned();
     backend.client().clone().close().await;
-    client.close().await;
-    setup.runtime.shutdown().await?;
-    drop(setup.simulated);
+    // Whatever still works for a command ends with the connection.
+    if let Some(link) = Arc::into_inner(link) {
+        link.end().await?;
+    }
     result?;
     Ok(id)
 }
@@ -294,7 +302,7 @@ impl Live {
                 received = self.events.next(), if !is_changed => {
                     match received {
                         Some(received) => self.received(received),
-                        None => anyhow::bail!("the connection to the runtime ended"),
+                        None => self.reconnect().await?,
                     }
                     is_changed = true;
                 }
@@ -305,6 +313,28 @@ impl Live {
                 (drawn, is_changed) = (Instant::now(), false);
             }
         }
+    }
+
+    /// The host is gone: another one is started, and the session goes on there.
+    async fn reconnect(&mut self) -> Result<()> {
+        if !self.link.is_host() {
+            anyhow::bail!("the connection to the runtime ended");
+        }
+        self.model.past_ends();
+        self.model.note(Look::WARN, "the host has ended; another one is started");
+        self.draw()?;
+        let link = Link::open(&self.global, &self.args, ClientKind::Chat).await?;
+        let mut opened = open(link.client.clone(), self.backend.id()).await.map_err(anyhow::Error::from)?;
+        self.link = Arc::new(link);
+        // What was seen already is not told again.
+        opened.past = self
+            .follow
+            .missed(std::mem::take(&mut opened.past))
+            .iter()
+            .map(|event| (**event).clone())
+            .collect();
+        self.welcome(opened);
+        Ok(())
     }
 
     fn draw(&mut self) -> Result<()> {
@@ -442,7 +472,7 @@ impl Live {
     fn stands(&mut self, state: &greenroom::State) {
         let window = state.context.window.unwrap_or(0);
         self.model.status.model.clone_from(&state.model);
-        self.model.status.trigger = self.settings.compaction().trigger_tokens(window).unwrap_or(window);
+        self.model.status.trigger = self.compaction.trigger_tokens(window).unwrap_or(window);
         self.model.status.cost_microdollars = state.cost_microdollars;
         self.model.quiet_context(state.context);
     }

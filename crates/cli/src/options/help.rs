@@ -212,3 +212,12 @@ Examples:
   greenroom config set compaction.threshold 0.7
   greenroom config set --project model gpt-5.5-mini
   greenroom config --default > ~/.config/greenroom/greenroom.yaml";
+
+pub(super) const HOST_EXAMPLES: &str = "\
+Examples:
+  greenroom host                                         until nobody is connected and nothing is at work
+  greenroom host --idle 3600                             and for an hour after that
+  greenroom host --stop                                  end the one that has this store, if it is idle
+
+The host is the process that has the store open. Other commands reach it by a socket beside the store, which only you \
+can use; `run` starts one by itself where there is none. Its log is host.log in the store's directory.";

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::options::{Global, ModelArgs};
 use crate::setup;
+use crate::surroundings::Surroundings;
 
 /// How many levels of folders are looked through for a file's name.
 const DEPTH: u64 = 6;
@@ -37,7 +38,7 @@ pub(crate) struct Local {
 impl Local {
     /// Those of the folder that the chat works in.
     pub(crate) fn new(global: &Global, args: &ModelArgs, folder: &Path) -> Result<Self> {
-        let workspace = setup::workspace(global, &args.workspace)?;
+        let workspace = setup::workspace(global, &args.workspace, &Surroundings::here())?;
         let files = builtin::read_only(workspace.clone());
         Ok(Self { folder: folder.to_owned(), workspace, files, may_run: args.allow_shell })
     }
