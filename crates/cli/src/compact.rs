@@ -4,52 +4,58 @@
 
 use anyhow::Result;
 use greenroom::kernel::entry::CompactionOutcome;
-use greenroom::{CompactOptions, Error};
+use greenroom_server::ProblemKind;
+use greenroom_server::operations::{Abort, CompactSession};
 use serde_json::json;
 
 use crate::errors;
 use crate::interrupt::Interrupts;
+use crate::link::{self, Link};
 use crate::options::{CompactArgs, Global};
 use crate::progress::Progress;
-use crate::setup::{self, Setup, Stay};
 use crate::terminal::Screen;
 use crate::text;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let setup = Setup::new(global, &args.model, Stay::UntilReply).await?;
-    let result = compact(global, args, &setup, &interrupts).await;
-    setup.runtime.shutdown().await?;
+    let link = Link::open_for_once(global, &args.model).await?;
+    let result = compact(global, args, &link, &interrupts).await;
+    link.end().await?;
     result
 }
 
-async fn compact(global: &Global, args: &CompactArgs, setup: &Setup, interrupts: &Interrupts) -> Result<u8> {
-    let id = setup::resolve_known(setup.runtime.store(), &args.id)?;
-    setup.check_reachable().await?;
-    let session = setup.runtime.open(&id, &setup.agent).await?;
+async fn compact(global: &Global, args: &CompactArgs, link: &Link, interrupts: &Interrupts) -> Result<u8> {
+    let id = link::resolve_known(&link.client, &args.id).await?;
     let what = format!("compacting {id}");
     let progress = Progress::start(global.color, move || what.clone());
-    let options =
-        CompactOptions { focus: args.focus.clone(), keep_recent: args.keep_recent, force: args.force };
-    let compacting = session.compact(options);
+    let operation = CompactSession {
+        session_id: id.clone(),
+        keep_recent: args.keep_recent,
+        focus: args.focus.clone(),
+        force: args.force,
+    };
+    let compacting = async { link.client.work(operation).await?.outcome().await };
     tokio::pin!(compacting);
     let compacted = loop {
         tokio::select! {
             biased;
-            () = interrupts.next() => session.abort(),
+            () = interrupts.next() => {
+                // It ends, or it has ended.
+                let _ = link.client.call(Abort::current(&id)).await;
+            }
             compacted = &mut compacting => break compacted,
         }
     };
     progress.end().await;
     let mut screen = Screen::stdout(global.color);
     let compacted = match compacted {
-        Ok(compacted) => compacted,
-        Err(Error::NothingToCompact(reason)) => {
+        Ok(outcome) => outcome.compacted,
+        Err(error) if error.kind() == Some(ProblemKind::NothingToCompact) => {
+            let text = error.to_string();
+            let reason = text.split_once(": ").map_or(text.as_str(), |(_, reason)| reason);
             if args.json {
-                screen.pretty_json(
-                    &json!({ "session_id": id, "outcome": "nothing", "reason": reason.to_string() }),
-                )?;
+                screen.pretty_json(&json!({ "session_id": id, "outcome": "nothing", "reason": reason }))?;
             } else {
                 screen.line(format!("Nothing to compact: {reason}"))?;
             }

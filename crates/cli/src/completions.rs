@@ -16,6 +16,7 @@ use greenroom::store::{Store, StoreOptions};
 
 use crate::config::{Config, Overrides, load, setting_names};
 use crate::options::{CompletionsArgs, Global, Options};
+use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, one_line, variable};
 
 /// The variable with which a shell's script asks for candidates.
@@ -145,7 +146,8 @@ fn store() -> Option<Store> {
 /// The configuration that would hold, or the defaults where it cannot be read.
 fn config() -> Config {
     let file = said("--config").map(|file| expanded(&file));
-    let loaded = Overrides::read(&[]).and_then(|overrides| load(file.as_deref(), overrides));
+    let loaded =
+        Overrides::read(&[], &Surroundings::here()).and_then(|overrides| load(file.as_deref(), overrides));
     loaded.map(|loaded| loaded.config).unwrap_or_default()
 }
 

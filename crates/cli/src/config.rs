@@ -25,7 +25,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::keys::names as setting_names;
-pub(crate) use self::layers::{Loaded, load, users_places};
+pub(crate) use self::layers::{Loaded, Texts, load, users_places};
 pub(crate) use self::live::{Change, LiveConfig};
 use self::model::ModelConfig;
 pub(crate) use self::overrides::Overrides;
@@ -80,6 +80,9 @@ pub(crate) struct Config {
     /// How `serve` listens.
     #[serde(deserialize_with = "or_default")]
     pub(crate) serve: ServeConfig,
+    /// The process that holds the store for all terminals.
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) host: HostConfig,
     /// Folders whose `greenroom.yaml` may put text before the model.
     #[serde(deserialize_with = "or_default")]
     pub(crate) trusted_folders: Vec<String>,
@@ -106,6 +109,7 @@ impl Default for Config {
             limits: LimitsConfig::default(),
             compaction: CompactionSettings::default(),
             serve: ServeConfig::default(),
+            host: HostConfig::default(),
             trusted_folders: Vec::new(),
         }
     }
@@ -283,6 +287,22 @@ impl Default for ServeConfig {
     }
 }
 
+/// The process that holds the store for all terminals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct HostConfig {
+    /// Whether `chat` and `run` start one where there is none. `false`: they do their work in their own process.
+    pub(crate) start: bool,
+    /// How long it stays without anybody connected and without anything at work, in seconds.
+    pub(crate) idle_s: u64,
+}
+
+impl Default for HostConfig {
+    fn default() -> Self {
+        Self { start: true, idle_s: 60 }
+    }
+}
+
 /// Whether a text can be a name under which `serve` is reached: a host, with or without a port.
 pub(crate) fn check_host_name(name: &str) -> Result<(), &'static str> {
     let host = match name.rsplit_once(':') {
@@ -412,7 +432,7 @@ fn check(config: &Config) -> Result<(), (String, String)> {
     {
         return wrong("host_names", &format!("each {reason}"));
     }
-    if config.trusted_folders.iter().any(|folder| layers::expanded(folder).is_none()) {
+    if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {
         return wrong("trusted_folders", "each must be an absolute path, or begin with ~/");
     }
     Ok(())

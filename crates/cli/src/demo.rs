@@ -19,6 +19,7 @@ use crate::interrupt::Interrupts;
 use crate::options::{DemoArgs, Global};
 use crate::setup::Stay;
 use crate::simulated::{MODEL, Simulated};
+use crate::surroundings::Surroundings;
 use crate::terminal::{Line, Screen, Style, one_line, wrapped};
 use crate::text::thousands;
 use crate::{errors, picture, run_view, setup};
@@ -51,7 +52,7 @@ const PROMPTS: [&str; 6] = [
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &DemoArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let workspace = setup::workspace(global, &args.workspace)?;
+    let workspace = setup::workspace(global, &args.workspace, &Surroundings::here())?;
     let pace = if args.fast { Pace::default() } else { WATCHABLE };
     let simulated = Simulated::start(args.window, STEPS_PER_TURN, pace).await?;
     let compaction = Config::default().compaction;

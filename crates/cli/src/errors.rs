@@ -9,12 +9,18 @@ use std::io;
 use greenroom::kernel::FailureClass;
 use greenroom::store::StoreError;
 use greenroom::tools::ToolsError;
+use greenroom_server::{ClientError, ProblemKind};
 use serde_json::{Map, Value};
 
+use crate::host::Unstarted;
 use crate::terminal::harmless;
 
 /// What to do where a session is not found.
 const LIST: &str = "`greenroom sessions` lists them";
+
+/// What to do where a session is damaged.
+const DAMAGED: &str = "`greenroom show` prints what is intact, `greenroom store check` says what is lost, and `greenroom \
+                       store accept-loss` lets the session go on without it";
 
 /// What to do where a run waits for an answer.
 const ANSWER: &str = "`greenroom questions` shows it, and `greenroom answer` answers it";
@@ -86,6 +92,12 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         if let Some(error) = cause.downcast_ref::<StoreError>() {
             return store_code(error);
         }
+        if let Some(error) = cause.downcast_ref::<ClientError>() {
+            return client_code(error);
+        }
+        if let Some(unstarted) = cause.downcast_ref::<Unstarted>() {
+            return unstarted.code;
+        }
         if cause.is::<Answered>() {
             return WAITING;
         }
@@ -94,6 +106,34 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         }
     }
     FAILED
+}
+
+/// The exit code of what another process refused, or did not answer.
+fn client_code(error: &ClientError) -> u8 {
+    match error {
+        ClientError::Parameters(_) => USAGE,
+        error => match error.kind() {
+            Some(
+                ProblemKind::Invalid
+                | ProblemKind::NoSession
+                | ProblemKind::SessionId
+                | ProblemKind::NothingToCompact
+                | ProblemKind::Version,
+            ) => USAGE,
+            Some(ProblemKind::Damaged | ProblemKind::StoreInUse | ProblemKind::Store) => STORE,
+            Some(ProblemKind::Stopped | ProblemKind::TimedOut) => STOPPED,
+            Some(ProblemKind::Waiting) => WAITING,
+            Some(ProblemKind::Aborted) => INTERRUPTED,
+            Some(
+                ProblemKind::Model
+                | ProblemKind::Busy
+                | ProblemKind::Interrupted
+                | ProblemKind::Closed
+                | ProblemKind::Other,
+            )
+            | None => FAILED,
+        },
+    }
 }
 
 fn store_code(error: &StoreError) -> u8 {
@@ -139,6 +179,9 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
 
 fn advice(error: &anyhow::Error) -> Option<&'static str> {
     for cause in error.chain() {
+        if let Some(error) = cause.downcast_ref::<ClientError>() {
+            return advice_of_client(error);
+        }
         match cause.downcast_ref() {
             Some(greenroom::Error::Model(failure)) => return advice_for(failure.class),
             Some(greenroom::Error::NoSession { .. }) => return Some(LIST),
@@ -153,10 +196,7 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
             return match store {
                 StoreError::NotFound { .. } => Some(LIST),
                 StoreError::InUse { .. } => Some("or name another store with --data-dir"),
-                StoreError::Quarantined { .. } | StoreError::Damaged { .. } => Some(
-                    "`greenroom show` prints what is intact, `greenroom store check` says what is lost, and \
-                     `greenroom store accept-loss` lets the session go on without it",
-                ),
+                StoreError::Quarantined { .. } | StoreError::Damaged { .. } => Some(DAMAGED),
                 StoreError::Full { .. }
                 | StoreError::NotPermitted { .. }
                 | StoreError::Io { .. }
@@ -173,6 +213,34 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
         }
     }
     None
+}
+
+fn advice_of_client(error: &ClientError) -> Option<&'static str> {
+    let ClientError::Refused(problem) = error else {
+        return matches!(error, ClientError::Disconnected).then_some(
+            "nothing that was acknowledged is lost; `greenroom sessions` shows where it stands, and `greenroom resume` \
+             goes on",
+        );
+    };
+    match problem.kind {
+        ProblemKind::Model => problem.failure.as_ref().and_then(|failure| advice_for(failure.class)),
+        ProblemKind::NoSession => Some(LIST),
+        ProblemKind::Waiting => Some(ANSWER),
+        ProblemKind::Damaged => Some(DAMAGED),
+        ProblemKind::Aborted
+        | ProblemKind::Stopped
+        | ProblemKind::TimedOut
+        | ProblemKind::NothingToCompact
+        | ProblemKind::Busy
+        | ProblemKind::Interrupted
+        | ProblemKind::Invalid
+        | ProblemKind::SessionId
+        | ProblemKind::StoreInUse
+        | ProblemKind::Store
+        | ProblemKind::Version
+        | ProblemKind::Closed
+        | ProblemKind::Other => None,
+    }
 }
 
 fn advice_for(class: FailureClass) -> Option<&'static str> {
@@ -208,7 +276,15 @@ pub(crate) fn json(error: &anyhow::Error, session: Option<&str>) -> Value {
         object.insert("session_id".into(), session.into());
     }
     let known = error.chain().find_map(|cause| cause.downcast_ref::<greenroom::Error>());
-    if let Some(greenroom::Error::Model(failure)) = known {
+    let refused = error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(ClientError::Refused(problem)) => Some(&**problem),
+        Some(_) | None => None,
+    });
+    let failure = match known {
+        Some(greenroom::Error::Model(failure)) => Some(failure),
+        Some(_) | None => refused.and_then(|problem| problem.failure.as_ref()),
+    };
+    if let Some(failure) = failure {
         object.insert("class".into(), failure.class.as_str().into());
         let mut add = |key: &str, value: Option<u64>| {
             if let Some(value) = value {
@@ -223,7 +299,10 @@ pub(crate) fn json(error: &anyhow::Error, session: Option<&str>) -> Value {
     }
     object.insert("message".into(), line(error).into());
     let retryable = known.map_or_else(
-        || error.chain().any(|cause| cause.downcast_ref().is_some_and(StoreError::is_retryable)),
+        || {
+            refused.is_some_and(|problem| problem.retryable)
+                || error.chain().any(|cause| cause.downcast_ref().is_some_and(StoreError::is_retryable))
+        },
         greenroom::Error::is_retryable,
     );
     object.insert("retryable".into(), retryable.into());

@@ -7,11 +7,14 @@ use std::path::Path;
 use anyhow::Result;
 use greenroom::{Agent, Runtime};
 use greenroom_formats::{FILE_BYTES_MAX, ImportOptions, Imported, import};
+use greenroom_server::operations::{GetSession, ImportSession};
+use greenroom_server::{Client, ProblemKind};
 use greenroom_simulator::{Echo, Simulator, SimulatorOptions};
 use serde_json::json;
 
 use crate::errors;
 use crate::files;
+use crate::host;
 use crate::options::{Global, ImportArgs};
 use crate::plan::last_answer;
 use crate::progress::Progress;
@@ -23,19 +26,26 @@ const ID_CHARS_MAX: usize = 64;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
-    // Nothing is asked of a model; a runtime wants one all the same.
-    let model = Simulator::new(SimulatorOptions::new(Echo));
-    let config = setup::config(global)?.config;
-    let (settings, _) = config.provider(&config.provider)?;
-    let runtime =
-        setup::runtime(global, model.provider(), settings, &config.compaction, Stay::UntilReply).await?;
+    let target = match host::reach_to_look(global).await? {
+        Some(host) => Target::Host(host),
+        None => {
+            // Nothing is asked of a model; a runtime wants one all the same.
+            let model = Simulator::new(SimulatorOptions::new(Echo));
+            let config = setup::config(global)?.config;
+            let (settings, _) = config.provider(&config.provider)?;
+            let compaction = &config.compaction;
+            let runtime =
+                setup::runtime(global, model.provider(), settings, compaction, Stay::UntilReply).await?;
+            Target::Runtime(runtime)
+        }
+    };
     let mut screen = Screen::stdout(global.color);
     let mut failed = None;
     let files = args.files.len();
     for (number, file) in args.files.iter().enumerate() {
         let what = format!("importing {} of {files}: {}", number + 1, file.display());
         let progress = Progress::start(global.color, move || what.clone());
-        let taken = one(&runtime, file).await;
+        let taken = one(&target, file).await;
         progress.end().await;
         let (id, imported) = match taken {
             Ok(one) => one,
@@ -68,26 +78,56 @@ pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
             }
         }
     }
-    runtime.shutdown().await?;
+    match target {
+        Target::Host(host) => host.close().await,
+        Target::Runtime(runtime) => runtime.shutdown().await?,
+    }
     failed.map_or(Ok(0), Err)
 }
 
-async fn one(runtime: &Runtime, file: &Path) -> Result<(String, Imported)> {
+/// Who takes the files in.
+enum Target {
+    Host(Client),
+    Runtime(Runtime),
+}
+
+impl Target {
+    async fn has(&self, id: &str) -> Result<bool> {
+        match self {
+            Self::Runtime(runtime) => Ok(runtime.summary(id).await?.is_some()),
+            Self::Host(host) => match host.call(GetSession { session_id: id.to_owned() }).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(false),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+}
+
+async fn one(target: &Target, file: &Path) -> Result<(String, Imported)> {
     let bytes = read(file)?;
     let imported = import(&String::from_utf8_lossy(&bytes), ImportOptions::default())
         .map_err(|error| errors::usage(format!("{}: {error}", file.display())))?;
     let id = session_id(file, &imported);
-    if runtime.summary(&id).await?.is_some() {
+    if target.has(&id).await? {
         return Err(errors::usage(format!(
             "{}: there is a session {id} already, and it is not changed; `greenroom delete {id}` deletes that session",
             file.display()
         )));
     }
-    // The file's own model, whose window the conversation was held in.
-    let path = imported.path();
-    let model = last_answer(&path).map_or("imported", |answer| answer.model.as_str());
-    let session = runtime.open(&id, Agent::new(model)).await?;
-    session.import(imported.entries.clone(), imported.leaf).await?;
+    match target {
+        Target::Host(host) => {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            host.call(ImportSession { session_id: id.clone(), text }).await?;
+        }
+        Target::Runtime(runtime) => {
+            // The file's own model, whose window the conversation was held in.
+            let path = imported.path();
+            let model = last_answer(&path).map_or("imported", |answer| answer.model.as_str());
+            let session = runtime.open(&id, Agent::new(model)).await?;
+            session.import(imported.entries.clone(), imported.leaf).await?;
+        }
+    }
     Ok((id, imported))
 }
 

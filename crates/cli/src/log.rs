@@ -4,6 +4,9 @@
 //! shown, since each line says itself what it is about.
 
 use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use tracing::field::{Field, Visit};
@@ -18,11 +21,13 @@ use crate::terminal::{LogWriter, variable};
 
 /// Begins to tell what happens inside: nothing by default, the story of each run with `-v`, the decisions with `-vv`, or
 /// what `RUST_LOG` asks for.
-pub(crate) fn start(global: &Global) {
+///
+/// A host tells its story in a file beside its store.
+pub(crate) fn start(global: &Global, is_host: bool) {
     let filter = match (variable("RUST_LOG"), global.verbose) {
         (Some(filter), _) => filter,
-        (None, 0) => "off".to_owned(),
-        (None, 1) => "warn,greenroom=info,greenroom_store=info,greenroom_server=info".to_owned(),
+        (None, 0) if !is_host => "off".to_owned(),
+        (None, 0 | 1) => "warn,greenroom=info,greenroom_store=info,greenroom_server=info".to_owned(),
         (None, 2) => {
             "info,greenroom=debug,greenroom_store=debug,greenroom_provider=debug,greenroom_server=debug,\
                       greenroom_tools=debug"
@@ -30,11 +35,51 @@ pub(crate) fn start(global: &Global) {
         }
         (None, _) => "debug".to_owned(),
     };
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
-        .with_writer(|| LogWriter)
-        .event_format(Lines { started: Instant::now() })
-        .init();
+        .event_format(Lines { started: Instant::now() });
+    match is_host.then(|| host_log(global)) {
+        // Where there is no place for it, nobody reads it.
+        Some(None) => {}
+        Some(Some(file)) => log.with_writer(Mutex::new(file)).init(),
+        None => log.with_writer(|| LogWriter).init(),
+    }
+}
+
+/// The most that a host's log may have, in bytes. What comes after that is not kept.
+const HOST_LOG_BYTES_MAX: u64 = 4 << 20;
+
+/// The file of a host's log. It begins anew where it has grown to half of what it may have.
+fn host_log(global: &Global) -> Option<Bounded> {
+    let path = crate::setup::data_dir(global).ok()?.join(crate::host::LOG_FILE);
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    if length > HOST_LOG_BYTES_MAX / 2 {
+        file.set_len(0).ok()?;
+    }
+    let _ = writeln!(file, "--- process {}", std::process::id());
+    let left = HOST_LOG_BYTES_MAX.saturating_sub(file.metadata().ok()?.len());
+    Some(Bounded { file, left })
+}
+
+/// A file that takes so many more bytes.
+struct Bounded {
+    file: std::fs::File,
+    left: u64,
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if let Some(left) = self.left.checked_sub(bytes.len() as u64) {
+            self.left = left;
+            self.file.write_all(crate::terminal::harmless(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// The form of the lines.

@@ -35,8 +35,11 @@ mod questions;
 mod setup;
 mod simulated;
 mod skills;
+mod surroundings;
 
+mod host;
 mod interrupt;
+mod link;
 mod run_view;
 mod view;
 
@@ -71,7 +74,7 @@ fn main() -> ExitCode {
     };
     setup::keep_in_mind(hidden);
     let options = Options::parse();
-    log::start(&options.global);
+    log::start(&options.global, matches!(options.command, Command::Host(_)));
     if let Err(error) = check_limits() {
         return end(Err(error));
     }
@@ -140,6 +143,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Export(args) => export::run(global, args).await,
         Command::Serve(args) => serve::run(global, args).await,
         Command::Rpc(args) => rpc::run(global, args).await,
+        Command::Host(args) => host::run(global, args).await,
         Command::Simulate(args) => simulate::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
         Command::Store(command) => store::run(global, command).await,

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use greenroom::{ModelSettings, ReasoningEffort, ToolChoice};
+use serde::{Deserialize, Serialize};
 
 use crate::completions;
-use crate::terminal::variable;
+use crate::surroundings::Surroundings;
 use crate::top::model::Sort;
 
 mod help;
@@ -43,6 +44,9 @@ pub(crate) struct Global {
     /// A setting of the configuration, such as compaction.threshold=0.7; may be given several times
     #[arg(long = "set", global = true, value_name = "KEY=VALUE", add = ArgValueCompleter::new(completions::assignments))]
     pub(crate) settings: Vec<String>,
+    /// Keep all in this process: use no host, and start none
+    #[arg(long, global = true)]
+    pub(crate) no_host: bool,
     /// Tell what happens inside, on standard error; -vv tells more. RUST_LOG says it in detail
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -119,6 +123,9 @@ pub(crate) enum Command {
     /// Serve other programs: JSON-RPC 2.0, one line a message, on standard input and output
     #[command(after_help = help::RPC_EXAMPLES)]
     Rpc(RpcArgs),
+    /// Hold the store for all terminals, in the background; `chat` and `run` start it by themselves
+    #[command(after_help = help::HOST_EXAMPLES, hide = true)]
+    Host(HostArgs),
     /// Serve a simulated model over HTTP, for tests of programs in any language that talk to an OpenAI-compatible API
     #[command(after_help = help::SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
@@ -267,7 +274,7 @@ pub(crate) struct DemoArgs {
 }
 
 /// Which server is asked.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct ServerArgs {
     /// Which of the configuration's providers to ask [default: the configuration's choice, else openai]
     #[arg(long, value_name = "NAME", conflicts_with = "base_url", add = ArgValueCompleter::new(completions::providers))]
@@ -281,7 +288,7 @@ pub(crate) struct ServerArgs {
 }
 
 /// Which model answers, and what it may do.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
     /// The model that answers [env: GREENROOM_MODEL] [default: the configuration's, else gpt-5.5]
@@ -341,8 +348,8 @@ pub(crate) struct ModelArgs {
 
 impl ModelArgs {
     /// The model that a flag or the environment names.
-    pub(crate) fn model(&self) -> Option<String> {
-        self.model.clone().or_else(|| variable("GREENROOM_MODEL"))
+    pub(crate) fn model(&self, surroundings: &Surroundings) -> Option<String> {
+        self.model.clone().or_else(|| surroundings.variable("GREENROOM_MODEL"))
     }
 
     /// How the flags say that the model is to answer.
@@ -642,6 +649,20 @@ pub(crate) enum ExportFormat {
     /// pi's session file, version 3.
     #[value(alias = "jsonl")]
     Pi,
+}
+
+/// `host`.
+#[derive(Debug, Args)]
+pub(crate) struct HostArgs {
+    /// How long it stays without anybody connected and without anything at work [default: host.idle_s]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) idle: Option<u64>,
+    /// End the host of this store; it refuses while it is in use
+    #[arg(long)]
+    pub(crate) stop: bool,
+    /// With --stop: end it also while it is in use; runs are interrupted, and can be gone on with
+    #[arg(long, requires = "stop")]
+    pub(crate) force: bool,
 }
 
 /// `rpc`.

@@ -7,12 +7,14 @@ use anyhow::Result;
 use greenroom::questions::list_stored;
 use greenroom::store::{Store, StoreError};
 use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime};
+use greenroom_server::Client;
+use greenroom_server::operations::{AnswerQuestion, ListQuestions};
 use greenroom_simulator::Simulator;
 use serde_json::{Value, json};
 
 use crate::options::{AnswerArgs, Global, QuestionsArgs};
 use crate::terminal::{Line, Screen, Style, variable};
-use crate::{errors, moment, setup};
+use crate::{errors, host, link, moment, setup};
 
 /// Lists them, oldest first.
 pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
@@ -56,6 +58,9 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     if !setup::data_dir(global)?.exists() {
         return Err(StoreError::NotFound { session: args.session.clone() }.into());
     }
+    if let Some(host) = host::reach_to_look(global).await? {
+        return answer_at(global, &host, args).await;
+    }
     let store = setup::store(global).await.map_err(|error| match errors::is_store_in_use(&error) {
         true => error.context("the program that uses the store must be given the answer"),
         false => error,
@@ -74,12 +79,34 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// Answers one where a host has the store.
+async fn answer_at(global: &Global, host: &Client, args: &AnswerArgs) -> Result<u8> {
+    let session_id = link::resolve_known(host, &args.session).await?;
+    let listed = host.call(ListQuestions { session_id: Some(session_id.clone()) }).await?;
+    let question_id = EntryId(args.question);
+    let asked = listed.questions.into_iter().find(|asked| asked.id == question_id);
+    let value = value(asked.map(|asked| asked.question.kind), args)?;
+    let by = args.by.clone().or_else(|| variable("USER"));
+    host.call(AnswerQuestion { session_id, question_id, value, by }).await?;
+    Screen::stdout(global.color)
+        .line("Answered. The run goes on, at once where the program that has its tools is at work.")?;
+    Ok(0)
+}
+
 async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<()> {
     let session = runtime.session(id).await?;
     let question = EntryId(args.question);
     let asked = session.questions().await?.into_iter().find(|asked| asked.id == question);
+    let value = value(asked.map(|asked| asked.question.kind), args)?;
+    let mut answer = Answer::from(value);
+    answer.by = args.by.clone().or_else(|| variable("USER"));
+    Ok(session.answer(question, answer).await?)
+}
+
+/// The answer as the question wants it.
+fn value(kind: Option<QuestionKind>, args: &AnswerArgs) -> Result<Value> {
     // What is no longer open is refused by the session, which knows how it ended.
-    let value = match asked.map(|asked| asked.question.kind) {
+    Ok(match kind {
         Some(QuestionKind::Form { .. }) => serde_json::from_str(&args.value)
             .map_err(|error| errors::usage(format!("the answer to a form must be JSON: {error}")))?,
         Some(QuestionKind::Choice { several: true, .. }) => {
@@ -88,10 +115,7 @@ async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<()> {
         Some(QuestionKind::Text | QuestionKind::Choice { several: false, .. }) | None => {
             Value::from(args.value.as_str())
         }
-    };
-    let mut answer = Answer::from(value);
-    answer.by = args.by.clone().or_else(|| variable("USER"));
-    Ok(session.answer(question, answer).await?)
+    })
 }
 
 /// A runtime over the store, in which no session has an agent. The model is never asked.

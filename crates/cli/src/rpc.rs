@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use greenroom::{Delivery, EventType, Filter};
 
+use crate::host::Answering;
 use crate::interrupt::Interrupts;
 use crate::options::{Global, RpcArgs};
 use crate::setup::{self, Setup, Stay};
@@ -16,6 +17,7 @@ use crate::setup::{self, Setup, Stay};
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     let setup = Setup::new(global, &args.model, Stay::Unwatched).await?;
+    let answering = Answering::begin(global, &setup.runtime)?;
     let agent = Arc::new(setup.agent.clone());
     let served = greenroom_server::serve(&setup.runtime, agent, tokio::io::stdin(), tokio::io::stdout());
     let mut begun = setup.runtime.subscribe(Filter::all().kinds([EventType::RunStart]));
@@ -30,6 +32,7 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         result = served => result,
         () = noting => Ok(()),
     };
+    drop(answering);
     while let Some(delivery) = begun.try_next() {
         note(&setup, delivery).await;
     }

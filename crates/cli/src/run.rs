@@ -7,25 +7,31 @@ use std::io::{BufRead, IsTerminal};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use greenroom::kernel::StopReason;
 use greenroom::tools::ValueSchema;
-use greenroom::{Error, Event, EventKind, EventType, Image, Prompt, RunItem, Runtime};
+use greenroom::{Error, Event, EventKind, EventType, Image, RunItem};
+use greenroom_server::operations::{ClientKind, ImageData, PromptOutcome, PromptSession, Replay};
+use greenroom_server::{Client, ClientError, ProblemKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::files::{self, FileError};
 use crate::interrupt::Interrupts;
+use crate::link::Link;
 use crate::options::{Color, Global, RunArgs};
-use crate::run_view::Played;
-use crate::setup::{Setup, Stay};
+use crate::run_view::PlayedOver;
 use crate::terminal::{Screen, Style};
 use crate::view::View;
 use crate::{errors, picture, run_view};
 
+/// How often a prompt is said again that no host took on.
+const ATTEMPTS: u32 = 5;
+/// How many events are replayed at a time.
+const REPLAYED_MAX: usize = 1_000;
 /// How long standard input may take to begin.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The most that is read from standard input, in bytes: about what the store takes as one entry.
@@ -38,82 +44,108 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
     let mut events = args.json.then(|| Events::new(global));
     let result = perform(global, args, events.as_mut()).await;
     let (Some(events), Err(error)) = (&mut events, &result) else { return result };
-    let is_told =
-        events.end.is_some() && matches!(error.downcast_ref(), Some(Error::Aborted | Error::Stopped { .. }));
+    let is_told = events.end.is_some() && is_end_of_run(error);
     if !errors::is_closed_pipe(error) && !is_told {
         events.screen.json(&errors::json(error, events.session.as_deref()))?;
     }
     result
 }
 
+/// Whether it is how the run ended, which its last event tells.
+fn is_end_of_run(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<ClientError>().and_then(ClientError::kind);
+    matches!(kind, Some(ProblemKind::Aborted | ProblemKind::Stopped))
+        || matches!(error.downcast_ref(), Some(Error::Aborted))
+}
+
 async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events>) -> Result<u8> {
-    let mut prompt = Prompt::from(prompt(args).await?);
-    for path in &args.images {
-        prompt = prompt.image(image(path)?);
-    }
-    let schema = args.output_schema.as_deref().map(output_schema).transpose()?;
+    let text = prompt(args).await?;
+    let images: Vec<Image> = args.images.iter().map(|path| image(path)).collect::<Result<_>>()?;
+    let output_schema = args.output_schema.as_deref().map(output_schema).transpose()?;
+    let prompt = PromptSession {
+        // Whoever asks again after a broken connection is not answered twice.
+        key: Some(new_key()),
+        images: images.iter().map(ImageData::from).collect(),
+        output_schema,
+        cost_limit_usd: args.max_cost,
+        timeout_s: args.timeout,
+        ..PromptSession::new("", text)
+    };
     let interrupts = Interrupts::new()?;
-    let setup = Setup::new(global, &args.model, Stay::UntilReply).await?;
-    setup.check_reachable().await?;
-    let id = setup.session_id(args.session.as_deref(), args.goes_on, "run").await?;
+    let mut attempt = 1;
+    let mut session = None;
+    loop {
+        let link = Link::open(global, &args.model, ClientKind::Run).await?;
+        let played =
+            play(global, args, &link, &prompt, &mut session, events.as_deref_mut(), &interrupts).await;
+        let is_lost = matches!(
+            &played,
+            Ok(PlayedOver {
+                reply: Err(ClientError::Disconnected),
+                is_accepted: false,
+                is_interrupted: false
+            })
+        );
+        link.end().await?;
+        if is_lost && attempt < ATTEMPTS {
+            // The host died before it took the prompt on: another one is asked.
+            attempt += 1;
+            continue;
+        }
+        let played = played?;
+        return match played.reply {
+            Ok(_) => Ok(0),
+            Err(_) if played.is_interrupted => Err(Error::Aborted.into()),
+            Err(error) => Err(error.into()),
+        };
+    }
+}
+
+/// Says the prompt, and shows what comes of it.
+async fn play(
+    global: &Global,
+    args: &RunArgs,
+    link: &Link,
+    prompt: &PromptSession,
+    session: &mut Option<String>,
+    mut events: Option<&mut Events>,
+    interrupts: &Interrupts,
+) -> Result<PlayedOver> {
+    let id = match session {
+        Some(id) => id.clone(),
+        None => link.session_id(args.session.as_deref(), args.goes_on, "run").await?,
+    };
+    *session = Some(id.clone());
     if let Some(events) = events.as_deref_mut() {
         events.session = Some(id.clone());
     }
-    setup.check_not_waiting(&id, false).await?;
-    let session = setup.runtime.open(&id, &setup.agent).await?;
+    link.check_not_waiting(&id).await?;
     let notes = Screen::stderr(global.color);
     let is_watched = notes.is_terminal() || global.verbose > 0;
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
-    let mut request = session.prompt(prompt);
-    if let Some(usd) = args.max_cost {
-        request = request.cost_limit_usd(usd);
-    }
-    if let Some(seconds) = args.timeout {
-        request = request.timeout(Duration::from_secs(seconds));
-    }
-    let played = async {
-        Ok(match schema {
-            None => {
-                let played =
-                    run_view::play(request.stream(), &interrupts, |item| match events.as_deref_mut() {
-                        Some(events) => events.item(item),
-                        None => view.item(item),
-                    });
-                let Played { reply, is_interrupted } = played.await?;
-                Played { reply: reply.map(|reply| (reply, None)), is_interrupted }
-            }
-            Some(schema) => {
-                let stream = request.output_schema(schema).stream();
-                let played = run_view::play(stream, &interrupts, |item| match events.as_deref_mut() {
-                    Some(events) => events.item(item),
-                    // The value alone is printed, when it is whole.
-                    None if is_text(item) => Ok(()),
-                    None => view.item(item),
-                });
-                let Played { reply, is_interrupted } = played.await?;
-                Played { reply: reply.map(|typed| (typed.reply, Some(typed.value))), is_interrupted }
-            }
-        })
-    };
-    let played = match played.await {
-        Ok(played) => played,
-        Err(error) => {
-            // The reader went away: the run was cancelled, and its end is to be in the log.
-            setup.runtime.shutdown().await?;
-            return Err(error);
-        }
-    };
+    let is_typed = prompt.output_schema.is_some();
+    let prompt = PromptSession { session_id: id.clone(), ..prompt.clone() };
+    let played = run_view::play_over(&link.client, prompt, interrupts, |item| match events.as_deref_mut() {
+        Some(events) => events.item(item),
+        // The value alone is printed, when it is whole.
+        None if is_typed && is_text(item) => Ok(()),
+        None => view.item(item),
+    });
+    let played = played.await?;
     view.end()?;
-    setup.note_folder(&session).await?;
-    match (events, &played.reply) {
-        (Some(events), Ok((reply, value))) => {
-            events.finish(&setup.runtime, Some(reply.stop), value.as_ref()).await?;
-        }
-        (Some(events), Err(_)) => events.finish(&setup.runtime, None, None).await?,
-        (None, Ok((_, Some(value)))) => view.text.json(value)?,
-        (None, Ok((_, None)) | Err(_)) => {}
+    if matches!(played.reply, Err(ClientError::Disconnected)) {
+        return Ok(played);
     }
-    if let Ok((reply, _)) = &played.reply {
+    link.note_folder(&id).await?;
+    let value = played.reply.as_ref().ok().and_then(|outcome| outcome.value.as_ref());
+    match events {
+        Some(events) => {
+            let stop = played.reply.as_ref().ok().map(|outcome| outcome.reply.stop);
+            events.finish(&link.client, stop, value).await?;
+        }
+        None => value.iter().try_for_each(|value| view.text.json(value))?,
+    }
+    if let Ok(PromptOutcome { reply, .. }) = &played.reply {
         // A person at a terminal has seen the warning; a script would take what came for the whole answer.
         if let Some(cut_off) = reply.stop.cut_off().filter(|_| view.notes.is_none() || args.json) {
             Screen::stderr(global.color).line(format!("greenroom: {cut_off}"))?;
@@ -121,12 +153,13 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         let line = format!("  session {id}: {}", picture::fill(&reply.context));
         view.note(Style::Dim, &line)?;
     }
-    setup.runtime.shutdown().await?;
-    if played.is_interrupted && played.reply.is_err() {
-        return Err(Error::Aborted.into());
-    }
-    played.reply?;
-    Ok(0)
+    Ok(played)
+}
+
+/// A key that no other prompt has.
+fn new_key() -> String {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("run-{}-{}", std::process::id(), since_epoch.as_nanos())
 }
 
 /// Whether it is something that the agent says.
@@ -259,7 +292,7 @@ impl Events {
     /// Prints what was missed, from the log, and then the end of the run with what its result says.
     async fn finish(
         &mut self,
-        runtime: &Runtime,
+        client: &Client,
         stop: Option<StopReason>,
         value: Option<&Value>,
     ) -> Result<()> {
@@ -267,14 +300,20 @@ impl Events {
         // Even the end may be among them.
         self.missed.extend(self.missed_from.take().map(|from| from..u64::MAX));
         if let Some(first) = self.missed.iter().map(|range| range.start).min() {
-            for event in runtime.replay(&session, first).await? {
-                if self.missed.iter().any(|range| range.contains(&event.seq)) {
-                    if event.kind.event_type() == EventType::RunEnd {
-                        self.end = Some(Arc::new(event));
-                        break;
+            let mut next = Some(first);
+            'pages: while let Some(from_seq) = next {
+                let replay = Replay { session_id: session.clone(), from_seq, limit: REPLAYED_MAX };
+                let page = client.call(replay).await?;
+                for event in page.events {
+                    if self.missed.iter().any(|range| range.contains(&event.seq)) {
+                        if event.kind.event_type() == EventType::RunEnd {
+                            self.end = Some(Arc::new(event));
+                            break 'pages;
+                        }
+                        self.screen.json(&event)?;
                     }
-                    self.screen.json(&event)?;
                 }
+                next = page.next;
             }
         }
         if let Some(event) = &self.end {

@@ -3,7 +3,10 @@
 //! Invariants: the first interruption ends the run and keeps what had come; the second ends the process.
 
 use anyhow::Result;
-use greenroom::{Error, Reply, RunItem, RunStream};
+use greenroom::event::EventKind;
+use greenroom::{EntryId, Error, Event, Reply, RunId, RunItem, RunStream};
+use greenroom_server::operations::{Abort, PromptOutcome, PromptSession};
+use greenroom_server::{Client, ClientError, Received};
 
 use crate::interrupt::Interrupts;
 
@@ -40,4 +43,121 @@ pub(crate) async fn play<R>(
     };
     interrupts.settle().await;
     Ok(Played { reply, is_interrupted })
+}
+
+/// Plays a prompt over a connection to its end, and hands on what comes of its run. If `on` fails the run is aborted.
+pub(crate) async fn play_over(
+    client: &Client,
+    prompt: PromptSession,
+    interrupts: &Interrupts,
+    mut on: impl FnMut(&RunItem) -> Result<()>,
+) -> Result<PlayedOver> {
+    let session_id = prompt.session_id.clone();
+    let mut events = client.events_of(&session_id);
+    let mut is_interrupted = false;
+    let working = client.work(prompt);
+    tokio::pin!(working);
+    let work = loop {
+        tokio::select! {
+            biased;
+            () = interrupts.next() => is_interrupted = true,
+            work = &mut working => break work,
+        }
+    };
+    let work = match work {
+        Ok(work) => work,
+        Err(error) => return Ok(PlayedOver { reply: Err(error), is_accepted: false, is_interrupted }),
+    };
+    let entry_id = work.accepted.entry_id;
+    let abort = async || {
+        // Without a connection the run ends, too.
+        let _ = client.call(Abort { session_id: session_id.clone(), entry_id }).await;
+    };
+    if is_interrupted {
+        abort().await;
+    }
+    let mut own = OwnRun { entry: entry_id, run: None, is_over: false };
+    let outcome = work.outcome();
+    tokio::pin!(outcome);
+    let reply = loop {
+        let taken = tokio::select! {
+            biased;
+            () = interrupts.next() => {
+                is_interrupted = true;
+                abort().await;
+                Ok(())
+            }
+            Some(received) = events.next() => own.take(received, &mut on),
+            reply = &mut outcome => break reply,
+        };
+        if let Err(error) = taken {
+            // The reader went away. The run's end is to be in the log.
+            abort().await;
+            let _ = outcome.await;
+            return Err(error);
+        }
+    };
+    while let Some(received) = events.try_next() {
+        own.take(received, &mut on)?;
+    }
+    interrupts.settle().await;
+    Ok(PlayedOver { reply, is_accepted: true, is_interrupted })
+}
+
+/// How a run over a connection ended.
+#[derive(Debug)]
+pub(crate) struct PlayedOver {
+    /// The reply, or why there is none.
+    pub(crate) reply: Result<PromptOutcome, ClientError>,
+    /// Whether the prompt is durable.
+    pub(crate) is_accepted: bool,
+    /// Whether the user interrupted it.
+    pub(crate) is_interrupted: bool,
+}
+
+/// Which events of a session belong to the run of one prompt.
+struct OwnRun {
+    /// The prompt: its message, or its place in the inbox.
+    entry: Option<EntryId>,
+    /// The run, once it has begun.
+    run: Option<RunId>,
+    is_over: bool,
+}
+
+impl OwnRun {
+    fn take(&mut self, received: Received, on: &mut impl FnMut(&RunItem) -> Result<()>) -> Result<()> {
+        match received {
+            Received::Event(event) if self.is_told(&event) => on(&RunItem::Event(event)),
+            Received::Gap { from_seq, .. } if !self.is_over => on(&RunItem::Gap { from_seq }),
+            // What changes in the configuration holds for another run.
+            Received::Event(_) | Received::Gap { .. } | Received::Warning(_) => Ok(()),
+        }
+    }
+
+    /// Whether an event is told: those of its run, and before that what the session does on its own.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all other events are of runs")]
+    fn is_told(&mut self, event: &Event) -> bool {
+        if self.is_over {
+            return false;
+        }
+        if let Some(run) = self.run {
+            self.is_over = event.run == Some(run) && matches!(event.kind, EventKind::RunEnd { .. });
+            return event.run.is_none_or(|of| of == run);
+        }
+        match &event.kind {
+            EventKind::MessageEnd { entry_id, queued, .. }
+                if self.entry.is_some() && (Some(*entry_id) == self.entry || *queued == self.entry) =>
+            {
+                self.run = event.run;
+                true
+            }
+            EventKind::CompactionStart { .. }
+            | EventKind::CompactionEnd(_)
+            | EventKind::SessionCompacted { .. }
+            | EventKind::Warning { .. }
+            | EventKind::SessionRestarted { .. }
+            | EventKind::SessionFailed { .. } => true,
+            _ => false,
+        }
+    }
 }

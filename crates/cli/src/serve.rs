@@ -16,6 +16,7 @@ use greenroom_server::{HttpOptions, HttpServer, TOKEN_CHARS_MIN, check_token};
 use crate::config::check_host_name;
 use crate::errors::usage;
 use crate::files;
+use crate::host::Answering;
 use crate::interrupt::Interrupts;
 use crate::options::{Global, ServeArgs};
 use crate::setup::{self, Setup, Stay, warn};
@@ -55,6 +56,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     if !listen.ip().is_loopback() {
         warn_of_network(global, &server, &host_names)?;
     }
+    let answering = Answering::begin(global, &setup.runtime)?;
     let interrupts = Interrupts::new()?;
     let mut screen = Screen::stderr(global.color);
     screen.line(format!(
@@ -64,6 +66,7 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     ))?;
     interrupts.next().await;
     screen.line("Stopping; any run in progress is interrupted.")?;
+    drop(answering);
     // Both at once: requests that wait for a run are answered when it is interrupted.
     setup::end(setup.runtime, server.stop()).await?;
     Ok(0)

@@ -9,13 +9,14 @@ use greenroom::SessionSummary;
 use greenroom::deletion::delete_stored;
 
 use greenroom::store::{Head, SessionState, StoreError};
+use greenroom_server::operations::{DeleteSession, ListSessions};
 use serde_json::json;
 
 use crate::options::{DeleteArgs, Global, SessionsArgs};
 use crate::progress::Progress;
 use crate::setup::Looked;
 use crate::terminal::{Line, Screen, Style, columns, one_line, variable};
-use crate::{errors, moment, picture, setup};
+use crate::{errors, host, link, moment, picture, setup};
 
 /// The sessions that each called, by id.
 type Called = BTreeMap<String, Vec<(String, Head)>>;
@@ -226,13 +227,25 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     if !dir.exists() {
         return Err(StoreError::NotFound { session: args.id.clone() }.into());
     }
-    let store = setup::store(global).await?;
-    let id = setup::resolve(&store, &args.id)?;
-    let below = delete_stored(&store, &id).await?;
-    let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
-    let erased = store.reclaim().await;
-    progress.end().await;
-    store.close().await?;
+    let (id, below, erased) = match host::reach_to_look(global).await? {
+        Some(host) => {
+            let id = link::resolve_known(&host, &args.id).await?;
+            let list = ListSessions { tree: Some(id.clone()), ..ListSessions::default() };
+            let below = host.call(list).await?.sessions.len();
+            host.call(DeleteSession { session_id: id.clone() }).await?;
+            (id, below, Ok(()))
+        }
+        None => {
+            let store = setup::store(global).await?;
+            let id = setup::resolve(&store, &args.id)?;
+            let below = delete_stored(&store, &id).await?;
+            let progress = Progress::start(global.color, || "taking its bytes off the disk".to_owned());
+            let erased = store.reclaim().await.map(drop);
+            progress.end().await;
+            store.close().await?;
+            (id, below, erased)
+        }
+    };
     let with = match below {
         0 => String::new(),
         1 => " and the session of the agent that it called".to_owned(),

@@ -9,6 +9,7 @@
 //! - `configuration`: what a file in the current folder cannot do; what cannot be read
 //! - `demo`: fills and compacts; empty folders; killed in the middle
 //! - `going_on`: sessions are found again, gone on with, compacted; branches
+//! - `host`: one process for many terminals: found, started, shared, killed, replaced
 //! - `layers`: files, variables and flags over one another; single settings
 //! - `live`: settings are edited while a command runs
 //! - `log`: what `-v` and `-vv` tell
@@ -38,6 +39,7 @@ mod cli {
     pub(crate) mod configuration;
     pub(crate) mod demo;
     pub(crate) mod going_on;
+    pub(crate) mod host;
     pub(crate) mod layers;
     pub(crate) mod live;
     pub(crate) mod log;

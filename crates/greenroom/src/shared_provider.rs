@@ -35,6 +35,14 @@ impl SharedProvider {
         Self::with(self.provider, LaneLimits { in_flight_max: calls, ..self.limits })
     }
 
+    /// The same provider, which is sent and gives back at most so many tokens a minute; 0: no limit. With a queue of its
+    /// own. See [`RuntimeBuilder::tokens_per_minute`](crate::RuntimeBuilder::tokens_per_minute).
+    #[must_use]
+    pub fn tokens_per_minute(self, tokens: u64) -> Self {
+        let tokens_per_minute = Some(tokens).filter(|tokens| *tokens > 0);
+        Self::with(self.provider, LaneLimits { tokens_per_minute, ..self.limits })
+    }
+
     /// The same provider, whose models may say nothing for so long before a call is given up; zero: for ever. With a queue
     /// of its own.
     #[must_use]
@@ -51,6 +59,15 @@ impl SharedProvider {
         &self.lane
     }
 }
+
+/// Two are equal that have one queue.
+impl PartialEq for SharedProvider {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.lane, &other.lane)
+    }
+}
+
+impl Eq for SharedProvider {}
 
 impl fmt::Debug for SharedProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

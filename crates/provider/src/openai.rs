@@ -124,7 +124,7 @@ impl Proxies {
 }
 
 /// How to reach a server, and which form of request it expects.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct OpenAiOptions {
     /// The provider's name in the model catalogue.
     pub name: String,

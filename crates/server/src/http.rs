@@ -354,6 +354,7 @@ impl Shared {
         let mut asked = Asked {
             runtime: self.runtime.clone(),
             agent: Arc::clone(&self.agent),
+            has_agent: true,
             session: None,
             runs: Runs::default(),
         };

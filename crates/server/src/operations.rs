@@ -24,8 +24,8 @@ pub use self::connection::{
 pub use self::conversation::{Said, Speech};
 pub use self::live::{ListLive, LiveListed, WatchSession};
 pub use self::look::{
-    ExportSession, Exported, ListModels, ListSessions, ModelSummary, ModelsListed, Replay, Replayed,
-    SessionPage, SessionState, ShowSession, Shown,
+    ExportSession, Exported, FindSession, GetSession, ListModels, ListSessions, ModelSummary, ModelsListed,
+    Replay, Replayed, SessionFound, SessionPage, SessionState, ShowSession, Shown,
 };
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
@@ -97,6 +97,8 @@ pub struct Asked {
     pub runtime: Runtime,
     /// What sessions are opened with.
     pub agent: Arc<Agent>,
+    /// Whether the client has an agent: else this one stands for none.
+    pub has_agent: bool,
     /// The operation's session, as [`Operation::ACCESS`] wants it.
     pub session: Option<SessionHandle>,
     /// The runs that this client began.
@@ -285,6 +287,8 @@ pub fn methods() -> Vec<Method> {
         method::<ExportSession>(),
         method::<ListSessions>(),
         method::<ShowSession>(),
+        method::<GetSession>(),
+        method::<FindSession>(),
         method::<Replay>(),
         method::<SessionState>(),
         method::<SessionContext>(),

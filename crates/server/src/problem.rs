@@ -37,6 +37,8 @@ pub enum ProblemKind {
     Aborted,
     /// A guard, a hook or a budget ended the run.
     Stopped,
+    /// The reply did not come in the time that was set.
+    TimedOut,
     /// The run waits for a person's answer.
     Waiting,
     /// There is no such session, or it was deleted.
@@ -100,6 +102,7 @@ impl ProblemKind {
             Error::Model(_) => Self::Model,
             Error::Aborted => Self::Aborted,
             Error::Stopped { .. } => Self::Stopped,
+            Error::TimedOut { .. } => Self::TimedOut,
             Error::Waiting { .. } => Self::Waiting,
             Error::NoSession { .. } | Error::Deleted { .. } => Self::NoSession,
             Error::NothingToCompact(_) => Self::NothingToCompact,

@@ -96,8 +96,14 @@ pub(crate) async fn serve_connection(
         tellers: JoinSet::new(),
         out,
     };
+    let is_shared = matches!(server.side, Side::Host(_));
     let read = server.read(input, line_bytes_max).await;
     server.end().await;
+    if is_shared {
+        // Nobody hears the rest, and what goes on may take long.
+        writer.abort();
+        return read;
+    }
     let written = writer.await.unwrap_or(Ok(()));
     read.and(written)
 }
@@ -259,6 +265,7 @@ impl Server {
             }
         };
         let call = operations::call(&call.method, call.params()?)?;
+        let has_agent = agent.is_some();
         let agent = match agent {
             Some(agent) => agent,
             // What only looks has no use for it.
@@ -279,6 +286,7 @@ impl Server {
         let asked = Asked {
             runtime: self.runtime.clone(),
             agent,
+            has_agent,
             session: started.as_ref().map(|started| started.handle.clone()),
             runs: self.runs.clone(),
         };

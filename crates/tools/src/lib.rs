@@ -4,6 +4,7 @@
 //! is the one to audit. File tools are confined to a workspace; every output is capped; every tool declares
 //! which files it touched. What is absent: models, sessions, actors.
 
+pub mod background;
 pub mod builtin;
 mod context;
 mod error;

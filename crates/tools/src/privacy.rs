@@ -52,6 +52,9 @@ const HARMLESS: [&str; 36] = [
     "no_proxy",
 ];
 
+/// The variable that names the descriptor of the file with the others.
+pub(crate) const HANDED_OVER: &str = "GREENROOM_ENVIRONMENT_FD";
+
 /// All variables, as they were when the program was started.
 static VARIABLES: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 
@@ -116,10 +119,8 @@ mod system {
     use rustix::fs::MemfdFlags;
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-    use super::{Hidden, VARIABLES, is_harmless, variable};
+    use super::{HANDED_OVER, Hidden, VARIABLES, is_harmless, variable};
 
-    /// The variable that names the descriptor of the file with the others.
-    const HANDED_OVER: &str = "GREENROOM_ENVIRONMENT_FD";
     /// The file's name, for those who look at `/proc`.
     const NAME: &str = "greenroom-environment";
 

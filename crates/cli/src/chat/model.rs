@@ -44,11 +44,12 @@ pub(crate) enum Kind {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Effect {
-    /// Say something. `ticket` is told when it was taken on, or not.
+    /// Say something. `ticket` is told when it was taken on, or not; a custom command's text was not typed.
     Send {
         ticket: u64,
         kind: Kind,
         text: String,
+        is_typed: bool,
     },
     /// Stop what is going on, and take back what waits.
     Interrupt,

@@ -16,6 +16,7 @@ use super::overrides::{self, Overrides};
 use super::show::flow;
 use crate::errors::usage;
 use crate::options::Global;
+use crate::surroundings::Surroundings;
 
 /// Sets a setting in the user's own file, in the one that `--config` names, or in the project's; without a value it is
 /// taken out. Gives what was done, for the user.
@@ -32,7 +33,7 @@ pub(super) fn set(
         }
         (Some(path), false) => path.clone(),
         (None, true) => PathBuf::from(FILE_NAME),
-        (None, false) => own_file().ok_or_else(|| {
+        (None, false) => own_file(&Surroundings::here()).ok_or_else(|| {
             usage("there is no configuration directory: set HOME, or name a file with --config")
         })?,
     };

@@ -21,13 +21,23 @@ use super::words::plain;
 use super::{Config, FILE_NAME, OPENAI, check};
 use crate::errors::usage;
 use crate::files::{self, FileError};
-use crate::terminal::variable;
+use crate::surroundings::Surroundings;
 
 /// The largest configuration, in bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 /// The most brackets and braces that a configuration may open. The parser's time grows with its bytes times its
 /// depth before it looks at the depth, and each level of flow style takes one.
 const BRACKETS_MAX: usize = 2_000;
+
+/// The texts of the user's file and of the project's.
+pub(crate) type Texts = [Option<String>; 2];
+
+impl Loaded {
+    /// The texts of the files.
+    pub(crate) fn texts(&self) -> Texts {
+        self.texts.clone()
+    }
+}
 
 /// The configuration that holds here.
 pub(crate) struct Loaded {
@@ -143,12 +153,15 @@ impl Files {
         let (own, project) = match explicit {
             Some(path) => (Some(user_source(path)?), None),
             None => {
-                let own = match own_file() {
+                let own = match own_file(&overrides.surroundings) {
                     Some(path) => own_source(&path)?,
                     None => None,
                 };
-                let project =
-                    project_source(own.as_ref().map(|source| source.path.as_path()), &mut warnings)?;
+                let project = project_source(
+                    own.as_ref().map(|source| source.path.as_path()),
+                    &overrides.surroundings,
+                    &mut warnings,
+                )?;
                 (own, project)
             }
         };
@@ -163,7 +176,7 @@ impl Files {
         if let Some(own) = own.clone() {
             merge(&mut merged, own);
         }
-        let project = checked(project, is_trusted(&typed(merged)?))?;
+        let project = checked(project, is_trusted(&typed(merged)?, &self.overrides.surroundings))?;
         Ok([own, Some(project)])
     }
 
@@ -172,10 +185,13 @@ impl Files {
     }
 
     /// Where they are, whether they are there or not: the user's, and the project's.
-    pub(super) fn places(explicit: Option<&Path>) -> (Option<PathBuf>, Option<PathBuf>) {
+    pub(super) fn places(
+        explicit: Option<&Path>,
+        surroundings: &Surroundings,
+    ) -> (Option<PathBuf>, Option<PathBuf>) {
         match explicit {
             Some(path) => (Some(path.to_owned()), None),
-            None => (own_file(), Some(PathBuf::from(FILE_NAME))),
+            None => (own_file(surroundings), Some(surroundings.path(FILE_NAME))),
         }
     }
 }
@@ -193,7 +209,7 @@ pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
     let own_config = typed(files.overrides.over(merged.clone()))?;
     let mut over = Over {
         source: files.project.as_ref(),
-        is_trusted: is_trusted(&own_config),
+        is_trusted: is_trusted(&own_config, &files.overrides.surroundings),
         warnings: files.warnings.clone(),
         notes: Vec::new(),
     };
@@ -298,8 +314,8 @@ pub(super) fn get<'a>(value: &'a Value, parts: &[String]) -> Option<&'a Value> {
 }
 
 /// Where the user's configuration is, or would be: the file that they named, their own file, and its folder.
-pub(crate) fn users_places(explicit: Option<&Path>) -> Vec<PathBuf> {
-    let own = own_file();
+pub(crate) fn users_places(explicit: Option<&Path>, surroundings: &Surroundings) -> Vec<PathBuf> {
+    let own = own_file(surroundings);
     let folder = own.as_deref().and_then(Path::parent).map(Path::to_owned);
     own.into_iter().chain(folder).chain(explicit.map(Path::to_owned)).collect()
 }
@@ -331,8 +347,13 @@ fn own_source(path: &Path) -> Result<Option<Source>> {
 
 /// The file in the current folder, if there is one that can be read. `own` is no project's file, even where the user
 /// stands beside it.
-fn project_source(own: Option<&Path>, warnings: &mut Vec<String>) -> Result<Option<Source>> {
-    let path = Path::new(FILE_NAME);
+fn project_source(
+    own: Option<&Path>,
+    surroundings: &Surroundings,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Source>> {
+    let path = surroundings.path(FILE_NAME);
+    let path = path.as_path();
     let same = |own: &Path| Some(own.canonicalize().ok()? == path.canonicalize().ok()?);
     if own.and_then(same) == Some(true) {
         return Ok(None);
@@ -660,21 +681,26 @@ impl Over<'_> {
 }
 
 /// Whether the user trusts the current folder: this one, not one above it.
-fn is_trusted(own: &Config) -> bool {
-    let Ok(here) = Path::new(".").canonicalize() else { return false };
+fn is_trusted(own: &Config, surroundings: &Surroundings) -> bool {
+    let Ok(here) = surroundings.path(".").canonicalize() else { return false };
     own.trusted_folders
         .iter()
-        .filter_map(|folder| expanded(folder)?.canonicalize().ok())
+        .filter_map(|folder| expanded(folder, surroundings)?.canonicalize().ok())
         .any(|folder| folder == here)
 }
 
 /// A folder as the user wrote it, as a path; `None` for one that would depend on where the program runs.
-pub(super) fn expanded(folder: &str) -> Option<PathBuf> {
+pub(super) fn expanded(folder: &str, surroundings: &Surroundings) -> Option<PathBuf> {
     let path = match folder.strip_prefix("~/") {
-        Some(rest) => home()?.join(rest),
+        Some(rest) => PathBuf::from(surroundings.variable("HOME")?).join(rest),
         None => PathBuf::from(folder),
     };
     path.is_absolute().then_some(path)
+}
+
+/// Whether a folder, as the user wrote it, is the same wherever the program runs.
+pub(super) fn is_absolute(folder: &str) -> bool {
+    folder.starts_with("~/") || Path::new(folder).is_absolute()
 }
 
 /// Puts `over` on top of `base`, key by key. `null` turns a setting off; a section that is empty changes nothing.
@@ -748,18 +774,15 @@ pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
 }
 
 /// The user's own file. A variable that is no absolute path does not count: the current folder would be asked.
-pub(super) fn own_file() -> Option<PathBuf> {
-    let base = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    Some(base.or_else(|| Some(home()?.join(".config")))?.join("greenroom").join(FILE_NAME))
-}
-
-fn home() -> Option<PathBuf> {
-    variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute())
+pub(super) fn own_file(surroundings: &Surroundings) -> Option<PathBuf> {
+    let variable = |name| surroundings.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = variable("XDG_CONFIG_HOME");
+    Some(base.or_else(|| Some(variable("HOME")?.join(".config")))?.join("greenroom").join(FILE_NAME))
 }
 
 /// The user's own file, as it is told where to add something.
 pub(super) fn own_file_shown() -> String {
-    own_file().map_or_else(
+    own_file(&Surroundings::here()).map_or_else(
         || format!("greenroom/{FILE_NAME} in your configuration directory"),
         |path| path.display().to_string(),
     )

@@ -89,7 +89,7 @@ impl Stamp {
 impl LiveConfig {
     /// What was loaded from these files.
     pub(crate) fn new(explicit: Option<&Path>, loaded: &Loaded) -> Self {
-        let (own, project) = Files::places(explicit);
+        let (own, project) = Files::places(explicit, &loaded.overrides.surroundings);
         let places = [own, project];
         // An edit since they were loaded is young, and so it is seen by its text.
         let stamps = stamps(&places);
@@ -210,6 +210,7 @@ impl State {
             ("model", config.model != start.model && config.model != before.model),
             ("provider", config.provider != start.provider && config.provider != before.provider),
             ("providers", config.providers != start.providers && config.providers != before.providers),
+            ("host", config.host != start.host && config.host != before.host),
             (
                 "limits.inputs_max",
                 config.limits.inputs_max != start.limits.inputs_max

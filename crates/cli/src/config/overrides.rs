@@ -4,13 +4,12 @@
 //! where only that makes sense; what cannot be used is an error that names the variable or the flag.
 
 use anyhow::Result;
-use greenroom::tools::privacy;
 use serde_norway::Value;
 
 use super::keys::{self, Setting};
 use super::layers::{Author, Source, checked, set_parts};
 use crate::errors::usage;
-use crate::terminal::variable;
+use crate::surroundings::Surroundings;
 
 /// What every variable of ours begins with.
 const PREFIX: &str = "GREENROOM_";
@@ -24,6 +23,8 @@ pub(crate) struct Overrides {
     pub(super) settings: Vec<Override>,
     /// What the user must know: one line each.
     pub(super) warnings: Vec<String>,
+    /// Where the files are looked for.
+    pub(super) surroundings: Surroundings,
 }
 
 /// One setting that stands over the files.
@@ -40,17 +41,17 @@ impl Overrides {
     ///
     /// # Errors
     /// When one cannot be used.
-    pub(crate) fn read(flags: &[String]) -> Result<Self> {
-        let mut found = Self::default();
+    pub(crate) fn read(flags: &[String], surroundings: &Surroundings) -> Result<Self> {
+        let mut found = Self { surroundings: surroundings.clone(), ..Self::default() };
         for setting in with_variables() {
             let name = variable_of(&setting.key);
-            if let Some(text) = variable(&name) {
+            if let Some(text) = surroundings.variable(&name) {
                 found.settings.push(of_text(&name, &[&setting.key], &text)?);
             }
         }
-        let mut unknown: Vec<String> = privacy::variable_names()
+        let mut unknown: Vec<String> = surroundings
+            .names()
             .into_iter()
-            .filter_map(|name| name.into_string().ok())
             .filter(|name| name.starts_with(PREFIX) && !is_known(name))
             .collect();
         unknown.sort();

@@ -93,6 +93,7 @@ impl Place {
             .env_clear()
             .env("HOME", self.dir.path())
             .env("GREENROOM_DATA_DIR", self.store())
+            .env("GREENROOM_HOST_START", "false")
             .stdin(Stdio::null());
         command
     }

@@ -11,7 +11,10 @@ use greenroom_formats::export_pi;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Asked, Nothing, Operation, Performed, Refused, Said};
+use super::{Answer, Asked, Nothing, Operation, Performed, Refused, Said, SessionNamed};
+
+/// How many sessions are named where an id's beginning leads to several.
+const NAMED_MAX: usize = 5;
 
 /// The stored sessions: all by id, where nothing is said.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -129,6 +132,78 @@ impl Operation for SessionState {
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         Ok(Answer::Now(asked.runtime.session(&self.session_id).await?.state().await?))
+    }
+}
+
+/// What is known of one session, without its log.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetSession {
+    /// The session.
+    pub session_id: String,
+}
+
+/// A session.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct SessionFound {
+    /// What is known of it.
+    pub session: SessionSummary,
+}
+
+impl Operation for GetSession {
+    const METHOD: &'static str = "session/get";
+    type Output = SessionFound;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let id = self.session_id;
+        let missing = || greenroom::Error::NoSession { session: id.clone() };
+        let session = asked.runtime.summary(&id).await?.ok_or_else(missing)?;
+        Ok(Answer::Now(SessionFound { session }))
+    }
+}
+
+/// The session whose id begins like this, where only one does.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FindSession {
+    /// A whole id, or the beginning of one.
+    pub prefix: String,
+}
+
+impl Operation for FindSession {
+    const METHOD: &'static str = "session/find";
+    type Output = SessionNamed;
+    type Outcome = Nothing;
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let prefix = self.prefix;
+        if prefix.is_empty() {
+            return Err(Refused::Parameters("`prefix` must not be empty".to_owned()));
+        }
+        if asked.runtime.summary(&prefix).await?.is_some() {
+            return Ok(Answer::Now(SessionNamed { session_id: prefix }));
+        }
+        let store = asked.runtime.store().clone();
+        let after = prefix.clone();
+        let page = tokio::task::spawn_blocking(move || store.page(Some(&after), NAMED_MAX + 1)).await;
+        let page = page.map_err(|_| greenroom::Error::Closed)?.map_err(greenroom::Error::from)?;
+        let mut ids: Vec<String> =
+            page.into_iter().map(|(id, _)| id).take_while(|id| id.starts_with(&prefix)).collect();
+        match ids.len() {
+            0 => Err(greenroom::Error::NoSession { session: prefix }.into()),
+            1 => Ok(Answer::Now(SessionNamed { session_id: ids.remove(0) })),
+            count => {
+                let more = if count > NAMED_MAX { " and more" } else { "" };
+                ids.truncate(NAMED_MAX);
+                let ids = ids.join(", ");
+                Err(Refused::Parameters(format!("several sessions begin with {prefix}: {ids}{more}")))
+            }
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Operations on a session as a whole.
 
-use greenroom::Error;
+use std::sync::Arc;
+
 use greenroom::kernel::EntryId;
+use greenroom::{Agent, Error, Message};
 use greenroom_formats::{ImportOptions, import};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -252,7 +254,16 @@ impl Operation for ImportSession {
             if asked.runtime.summary(&session_id).await?.is_some() {
                 return Err(Refused::Parameters(format!("there is a session {session_id} already")));
             }
-            let session = asked.runtime.open(&session_id, asked.agent).await?;
+            // The file's own model, whose window the conversation was held in.
+            let path = imported.path();
+            let answers = path.iter().rev().filter_map(|entry| entry.kind.as_message());
+            let model = answers.filter_map(|message| match &**message {
+                Message::Assistant(answer) => Some(answer.model.clone()),
+                Message::User(_) | Message::ToolResult(_) => None,
+            });
+            let model = model.into_iter().next().unwrap_or_else(|| "imported".to_owned());
+            let agent = if asked.has_agent { asked.agent } else { Arc::new(Agent::new(model)) };
+            let session = asked.runtime.join(&session_id, agent).await?;
             session.import(imported.entries.clone(), imported.leaf).await?;
             Ok(Imported {
                 session_id,

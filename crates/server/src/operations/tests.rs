@@ -39,6 +39,7 @@ impl Client {
         let mut asked = Asked {
             runtime: self.runtime.clone(),
             agent: Arc::clone(&self.agent),
+            has_agent: true,
             session: None,
             runs: Runs::default(),
         };
@@ -80,6 +81,8 @@ async fn every_operation_does_what_it_says() {
         ("session/follow_up", prompt("four"), "", Value::Null),
         ("session/set_title", with(json!({ "title": "Four words" })), "/session_id", json!("a")),
         ("session/set_label", with(json!({ "name": "tenant", "value": "x" })), "/session_id", json!("a")),
+        ("session/get", a.clone(), "/session/id", json!("a")),
+        ("session/find", json!({ "prefix": "a" }), "/session_id", json!("a")),
         ("session/list", json!({ "labels": { "tenant": "x" } }), "/sessions/0/title", json!("Four words")),
         ("session/plan", with(json!({ "keep_recent": 300 })), "/reason", Value::Null),
         ("session/compact", with(json!({ "keep_recent": 300 })), "outcome/installed", json!(true)),

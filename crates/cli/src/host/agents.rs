@@ -1,0 +1,215 @@
+//! The agents of a host's clients, made of what each client says of its own surroundings.
+//!
+//! Invariants: a client's key, tools and folder are in its own agent alone; clients whose definitions are the same have the
+//! same agent, and those who ask the same server with the same key share its queue; what a client says is kept in memory
+//! as long as its agent is, and written nowhere.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom::kernel::{Failure, FailureClass};
+use greenroom::provider::{BoxFuture, OpenAiOptions, Provider, ProviderError, ReplyStream, Request};
+use greenroom::{Agent, SharedProvider};
+use greenroom_server::operations::Task;
+use greenroom_server::{Defined, Definer, Problem, ProblemKind};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::broadcast;
+
+use crate::config::{ProviderConfig, Texts};
+use crate::errors;
+use crate::options::{Global, ModelArgs};
+use crate::setup::{ClientSettings, Made, check_reachable, load_config};
+use crate::simulated::Simulated;
+use crate::surroundings::{Handed, Surroundings};
+
+/// How many warnings wait for a slow client.
+const NEWS_MAX: usize = 16;
+/// How often the files of clients are looked at where no session of theirs does.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What a client says of its agent.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Definition {
+    pub(super) surroundings: Handed,
+    /// The configuration file that it named, as an absolute path.
+    pub(super) config: Option<std::path::PathBuf>,
+    /// The settings that it gave as flags.
+    pub(super) settings: Vec<String>,
+    pub(super) model: Box<ModelArgs>,
+    /// Whether it wants to hear at once that nobody answers at the server's address.
+    pub(super) checks_server: bool,
+}
+
+/// The agents that are in use. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Agents(Arc<Shared>);
+
+struct Shared {
+    global: Global,
+    known: Mutex<Vec<Known>>,
+    lanes: Mutex<Vec<Lane>>,
+}
+
+/// An agent that is in use.
+struct Known {
+    /// What was said, the surroundings apart.
+    flags: Value,
+    surroundings: Surroundings,
+    texts: Texts,
+    agent: Weak<Agent>,
+    warnings: Vec<String>,
+    news: broadcast::Sender<String>,
+}
+
+/// A server that is asked.
+struct Lane {
+    options: OpenAiOptions,
+    limits: ProviderConfig,
+    provider: SharedProvider,
+    users: Vec<Weak<Agent>>,
+}
+
+/// What lives as long as the agent does.
+struct Kept {
+    /// The simulated model, where it is one.
+    _simulated: Option<Simulated>,
+    /// Looks at the files.
+    looking: tokio::task::AbortHandle,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.looking.abort();
+    }
+}
+
+impl Agents {
+    /// For a host with this store.
+    pub(super) fn new(global: &Global) -> Self {
+        Self(Arc::new(Shared { global: global.clone(), known: Mutex::default(), lanes: Mutex::default() }))
+    }
+
+    async fn made(&self, definition: Value) -> Result<Defined> {
+        let flags = {
+            let mut flags = definition.clone();
+            flags.as_object_mut().map(|flags| flags.remove("surroundings"));
+            flags
+        };
+        let Definition { surroundings, config, settings, model, checks_server } =
+            serde_json::from_value(definition)
+                .map_err(|error| errors::usage(format!("the definition: {error}")))?;
+        let surroundings = Surroundings::of(surroundings);
+        let global = Global { config, settings, ..self.0.global.clone() };
+        let texts = load_config(&global, &surroundings)?.texts();
+        if let Some(defined) = self.known(&flags, &surroundings, &texts) {
+            return Ok(defined);
+        }
+        let made = Made::new(&global, &model, &surroundings).await?;
+        if checks_server {
+            check_reachable(&made.provider.options().base_url, &surroundings).await?;
+        }
+        let (news, heard) = broadcast::channel(NEWS_MAX);
+        let source = Arc::new(ClientSettings::new(&made.settings, news.clone()));
+        let asked = Arc::clone(&source);
+        let looking = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                asked.look();
+            }
+        });
+        let kept = Kept { _simulated: made.simulated, looking: looking.abort_handle() };
+        let provider = self.lane(made.provider.options(), &made.provider_config, || {
+            Arc::clone(&made.provider) as Arc<dyn Provider>
+        });
+        let agent = made.agent.own_provider(&provider).live_settings(move || source.change()).state(kept);
+        let agent = Arc::new(agent);
+        self.use_lane(&provider, &agent);
+        let known = Known {
+            flags,
+            surroundings,
+            texts,
+            agent: Arc::downgrade(&agent),
+            warnings: made.warnings.clone(),
+            news,
+        };
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner).push(known);
+        Ok(Defined { agent, warnings: made.warnings, news: Some(heard) })
+    }
+
+    /// The agent of those who said the same, if there is one.
+    fn known(&self, flags: &Value, surroundings: &Surroundings, texts: &Texts) -> Option<Defined> {
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|known| known.agent.strong_count() > 0);
+        let same = known.iter().find(|known| {
+            known.flags == *flags && known.texts == *texts && known.surroundings.are_like(surroundings)
+        })?;
+        let agent = same.agent.upgrade()?;
+        Some(Defined { agent, warnings: same.warnings.clone(), news: Some(same.news.subscribe()) })
+    }
+
+    /// The queue of this server for this key.
+    fn lane(
+        &self,
+        options: &OpenAiOptions,
+        limits: &ProviderConfig,
+        provider: impl FnOnce() -> Arc<dyn Provider>,
+    ) -> SharedProvider {
+        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|lane| lane.users.iter().any(|user| user.strong_count() > 0));
+        if let Some(lane) = lanes.iter().find(|lane| lane.options == *options && lane.limits == *limits) {
+            return lane.provider.clone();
+        }
+        // The provider's own limits are the nearer ones; this one holds for what they do not see.
+        let silence_s = limits.first_event_timeout_s.max(limits.idle_timeout_s);
+        let shared = SharedProvider::new(provider())
+            .in_flight_max(limits.max_in_flight)
+            .tokens_per_minute(limits.tokens_per_minute.unwrap_or(0))
+            .silence_max(Duration::from_secs(silence_s));
+        let (options, limits) = (options.clone(), limits.clone());
+        lanes.push(Lane { options, limits, provider: shared.clone(), users: Vec::new() });
+        shared
+    }
+
+    fn use_lane(&self, provider: &SharedProvider, agent: &Arc<Agent>) {
+        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lane) = lanes.iter_mut().find(|lane| lane.provider == *provider) {
+            lane.users.retain(|user| user.strong_count() > 0);
+            lane.users.push(Arc::downgrade(agent));
+        }
+    }
+}
+
+impl Definer for Agents {
+    fn define(&self, definition: Value) -> Task<Result<Defined, Problem>> {
+        let this = self.clone();
+        Box::pin(async move { this.made(definition).await.map_err(|error| problem(&error)) })
+    }
+}
+
+/// What a client is told of a failure, so that it can say the same and end with the same code.
+fn problem(error: &anyhow::Error) -> Problem {
+    if let Some(error) = error.chain().find_map(|cause| cause.downcast_ref::<greenroom::Error>()) {
+        return Problem::from(error);
+    }
+    let kind =
+        if errors::exit_code(error) == errors::USAGE { ProblemKind::Invalid } else { ProblemKind::Other };
+    Problem::new(kind, errors::line(error))
+}
+
+/// The provider of a runtime whose agents all bring their own.
+pub(super) struct Nobody;
+
+impl Provider for Nobody {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn stream(&self, _: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+        let failure =
+            Failure::new(FailureClass::Other, "this session has no agent: open it with `greenroom chat`");
+        Box::pin(async { Err(ProviderError::new(failure, "")) })
+    }
+}

@@ -1,0 +1,206 @@
+//! The one way in which commands ask a runtime: over the socket of a host, or of a runtime in this process.
+//!
+//! Invariants: what is asked and heard is the same in both cases; where this process holds the store, the runtime ends with
+//! the command.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use greenroom::{Order, State, Status};
+use greenroom_server::operations::{
+    ClientKind, FindSession, GetSession, ListQuestions, ListSessions, SessionState, SetLabel,
+};
+use greenroom_server::{Client, ClientError, ProblemKind};
+
+use crate::chat::ask_user;
+use crate::errors::{Answered, usage};
+use crate::host::{self, Reached, Who};
+use crate::moment;
+use crate::options::{Global, ModelArgs};
+use crate::setup::{self, FOLDER, Setup, Stay, warn};
+
+/// A connection to a runtime, with an agent of this command's.
+pub(crate) struct Link {
+    /// The connection.
+    pub(crate) client: Client,
+    /// The folder that the user works in.
+    pub(crate) folder: PathBuf,
+    /// The runtime, where it is in this process.
+    own: Option<Setup>,
+}
+
+impl Link {
+    /// A connection for a command of this kind: to a host, which is started where there is none; to a runtime in this
+    /// process where the user wants no host. What the user should know is said on standard error.
+    pub(crate) async fn open(global: &Global, args: &ModelArgs, kind: ClientKind) -> Result<Self> {
+        let host = setup::load_config(global, &crate::surroundings::Surroundings::here())?.config.host;
+        let who = Who { kind, agent: Some(args), checks_server: kind == ClientKind::Run };
+        let reached = match (global.no_host, host.start) {
+            (true, _) => None,
+            (false, false) => host::reach(global, &who).await?,
+            (false, true) => Some(host::reach_or_start(global, &who, host.idle_s).await?),
+        };
+        match reached {
+            Some(reached) => Self::to_host(global, args, reached),
+            None => Self::in_process(global, args, kind).await,
+        }
+    }
+
+    /// As [`Self::open`], and none is started: a command that works for a moment needs none.
+    pub(crate) async fn open_for_once(global: &Global, args: &ModelArgs) -> Result<Self> {
+        let who = Who { kind: ClientKind::Run, agent: Some(args), checks_server: true };
+        let reached = if global.no_host { None } else { host::reach(global, &who).await? };
+        match reached {
+            Some(reached) => Self::to_host(global, args, reached),
+            None => Self::in_process(global, args, ClientKind::Run).await,
+        }
+    }
+
+    fn to_host(global: &Global, args: &ModelArgs, reached: Reached) -> Result<Self> {
+        let Reached { client, warnings } = reached;
+        warnings.iter().try_for_each(|warning| warn(global, warning))?;
+        let folder = if args.no_tools { PathBuf::from(".") } else { args.workspace.clone() };
+        let folder = folder.canonicalize().unwrap_or(folder);
+        Ok(Self { client, folder, own: None })
+    }
+
+    async fn in_process(global: &Global, args: &ModelArgs, kind: ClientKind) -> Result<Self> {
+        let stay = if kind == ClientKind::Run { Stay::UntilReply } else { Stay::ForMore };
+        let setup = Setup::new(global, args, stay).await?;
+        if kind == ClientKind::Run {
+            setup.check_reachable().await?;
+        }
+        let client = Client::in_process(&setup.runtime, setup.agent.clone());
+        Ok(Self { client, folder: setup.folder.clone(), own: Some(setup) })
+    }
+
+    /// Ends the connection, and the runtime where it is in this process.
+    pub(crate) async fn end(self) -> Result<()> {
+        let Self { client, own, .. } = self;
+        client.close().await;
+        match own {
+            Some(setup) => setup::end(setup.runtime, async {}).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the runtime is in another process.
+    pub(crate) fn is_host(&self) -> bool {
+        self.own.is_none()
+    }
+
+    /// The session that the user goes on with: the one that is named, the newest of this folder, or a new one.
+    pub(crate) async fn session_id(&self, named: Option<&str>, goes_on: bool, kind: &str) -> Result<String> {
+        match named {
+            Some(id) => Ok(id.to_owned()),
+            None if goes_on => newest_here(&self.client, &self.folder).await,
+            None => self.new_session(kind).await,
+        }
+    }
+
+    /// A name that no session has yet, such as `run-20260102-030405`.
+    async fn new_session(&self, kind: &str) -> Result<String> {
+        let stamp = moment::stamp(moment::now_ms());
+        // Others may begin one in the same second.
+        let name = match self.is_host() {
+            true => format!("{kind}-{stamp}-{}", std::process::id()),
+            false => format!("{kind}-{stamp}"),
+        };
+        for number in 1_u32.. {
+            let id = if number == 1 { name.clone() } else { format!("{name}-{number}") };
+            match self.client.call(GetSession { session_id: id.clone() }).await {
+                Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(id),
+                Err(error) => return Err(error.into()),
+                Ok(_) => {}
+            }
+        }
+        Ok(name)
+    }
+
+    /// Notes the folder in which a session was begun, for those who look for it there. One in which nothing was said
+    /// stays without a log.
+    pub(crate) async fn note_folder(&self, session_id: &str) -> Result<()> {
+        let known = match self.client.call(GetSession { session_id: session_id.to_owned() }).await {
+            Ok(found) => found.session,
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        if !known.labels.contains_key(FOLDER) {
+            let label = SetLabel {
+                session_id: session_id.to_owned(),
+                name: FOLDER.to_owned(),
+                value: Some(self.folder.display().to_string()),
+            };
+            // A path that no label can hold is looked for by nobody.
+            let _ = self.client.call(label).await;
+        }
+        Ok(())
+    }
+
+    /// A connection with the same agent, answering with another model.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) async fn with_model(&self, global: &Global, args: &ModelArgs, model: &str) -> Result<Client> {
+        if let Some(setup) = &self.own {
+            return Ok(Client::in_process(&setup.runtime, setup.agent.clone().model(model)));
+        }
+        let args = ModelArgs { model: Some(model.to_owned()), ..args.clone() };
+        let who = Who { kind: ClientKind::Chat, agent: Some(&args), checks_server: false };
+        let reached = host::reach(global, &who).await?;
+        Ok(reached.ok_or_else(|| usage("the host has ended"))?.client)
+    }
+
+    /// As [`Self::check_not_waiting`], for a chat: it answers the questions of its own tool.
+    pub(crate) async fn check_not_waiting_for_others(&self, session_id: &str) -> Result<()> {
+        let Err(waits) = self.check_not_waiting(session_id).await else { return Ok(()) };
+        let questions = ListQuestions { session_id: Some(session_id.to_owned()) };
+        let questions = self.client.call(questions).await?.questions;
+        let is_own = !questions.is_empty() && questions.iter().all(|asked| asked.tool == ask_user::NAME);
+        if is_own { Ok(()) } else { Err(waits) }
+    }
+
+    /// Says that this session waits for an answer, before it is opened. The tool that asked is another program's, since
+    /// none of ours asks: with our agent the call could not go on, and the answer would be lost to it.
+    pub(crate) async fn check_not_waiting(&self, session_id: &str) -> Result<()> {
+        let session = session_id.to_owned();
+        match self.client.call(SessionState { session_id: session.clone() }).await {
+            Ok(State { status: Status::Waiting, questions: 0, questions_below: 0, .. }) => {
+                Err(Answered { session }.into())
+            }
+            Ok(State { status: Status::Waiting, .. }) => Err(greenroom::Error::Waiting { session }.into()),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The newest session that was begun in this folder.
+///
+/// # Errors
+/// Where there is none.
+async fn newest_here(client: &Client, folder: &Path) -> Result<String> {
+    let here = folder.display().to_string();
+    let list = ListSessions {
+        limit: Some(1),
+        order: Some(Order::Newest),
+        labels: [(FOLDER.to_owned(), here.clone())].into(),
+        roots: true,
+        ..ListSessions::default()
+    };
+    let found = client.call(list).await?.sessions.into_iter().next();
+    found.map(|session| session.id).ok_or_else(|| setup::none_begun(&here))
+}
+
+/// The id of the stored session that the user means: by its whole id, or by a beginning that no other has.
+///
+/// # Errors
+/// Where several begin like that, or none.
+pub(crate) async fn resolve_known(client: &Client, given: &str) -> Result<String> {
+    match client.call(FindSession { prefix: given.to_owned() }).await {
+        Ok(found) => Ok(found.session_id),
+        Err(ClientError::Parameters(text)) => Err(usage(text)),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,162 @@
+//! An agent made of flags, configuration and environment: of this process, or of a host's client.
+//!
+//! Invariants: nothing is opened that holds a lock; what the user must know is handed back, and said by whoever made it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use anyhow::Result;
+use greenroom::Agent;
+use greenroom::provider::OpenAi;
+use greenroom::tools::builtin::bash::{self, Containment, Helper};
+use greenroom::tools::privacy::Hidden;
+use greenroom::tools::{Workspace, builtin};
+use greenroom_simulator::Pace;
+
+use super::server::{Server, check_cost};
+use super::settings::Settings;
+use super::{load_config, own_skills, workspace};
+use crate::chat::ask_user::ask_user;
+use crate::config::{LimitsConfig, LiveConfig, ProviderConfig, ServeConfig};
+use crate::errors::usage;
+use crate::options::{Global, ModelArgs};
+use crate::prompt::SystemPrompt;
+use crate::simulated::{MODEL, Simulated};
+use crate::skills::Skills;
+use crate::surroundings::Surroundings;
+
+/// The simulated model's window where none is asked for, in tokens.
+const SIMULATED_WINDOW: u64 = 24_000;
+
+/// Whether other processes can read this one's secrets.
+static HIDDEN: OnceLock<Hidden> = OnceLock::new();
+
+/// Keeps in mind whether other processes can read this one's secrets, for the day when it runs commands.
+pub(crate) fn keep_in_mind(hidden: Hidden) {
+    let _ = HIDDEN.set(hidden);
+}
+
+/// An agent and what belongs to it.
+pub(crate) struct Made {
+    /// The agent, without what the configuration says of it: that is added as it is then.
+    pub(crate) agent: Agent,
+    /// The configuration, and what stands over it.
+    pub(crate) settings: Arc<Settings>,
+    /// The server that is asked.
+    pub(crate) provider: Arc<OpenAi>,
+    /// Its limits.
+    pub(crate) provider_config: ProviderConfig,
+    /// What all sessions together may take.
+    pub(crate) limits: LimitsConfig,
+    /// How `serve` listens.
+    pub(crate) serve: ServeConfig,
+    /// The simulated model, where there is one; it ends with this.
+    pub(crate) simulated: Option<Simulated>,
+    /// The folder that the user works in.
+    pub(crate) folder: PathBuf,
+    /// What the user must know, a line each.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Made {
+    /// Makes what `args` ask for in these surroundings.
+    pub(crate) async fn new(global: &Global, args: &ModelArgs, surroundings: &Surroundings) -> Result<Self> {
+        let loaded = load_config(global, surroundings)?;
+        let mut warnings = loaded.warnings.clone();
+        let config = &loaded.config;
+        let server = Server::chosen(config, &args.server, !args.simulate, surroundings)?;
+        let tools = match args.no_tools {
+            true => None,
+            false => Some(workspace(global, &surroundings.path(&args.workspace), surroundings)?),
+        };
+        let named = args.model(surroundings);
+        let asked = named.clone().unwrap_or_else(|| config.model.clone());
+        let window = args.window.or_else(|| config.window_of(&asked));
+        let simulated = if args.simulate {
+            let pace = Pace { chunks: 12, first_ms: 80, between_ms: 15 };
+            Some(Simulated::start(window.unwrap_or(SIMULATED_WINDOW), 8, pace).await?)
+        } else {
+            None
+        };
+        let provider = match &simulated {
+            Some(simulated) => simulated.provider()?,
+            None => {
+                warnings.extend(check_cost(&loaded, &server, args, named.as_deref())?);
+                server.provider(&args.server, true)?
+            }
+        };
+        let own_model = if simulated.is_some() { MODEL } else { config.model.as_str() };
+        let model = named.as_deref().unwrap_or(own_model);
+        if args.window == Some(0) {
+            return Err(usage("--window must be at least 1 token"));
+        }
+        let flags = args.settings();
+        flags.check().map_err(|error| usage(error.to_string()))?;
+        let root = tools.as_ref().map(|workspace| workspace.root().to_owned());
+        // Without a skill at the start there is no tool that reads one.
+        let skills = Some(Skills::new(own_skills(surroundings).as_deref(), root.as_deref()))
+            .filter(|skills| !args.no_tools && config.skills && !skills.offer().is_empty());
+        let prompt = Arc::new(SystemPrompt::new(root.as_deref(), args, skills.clone()));
+        warnings.extend(prompt.warnings(config));
+        let mut agent = Agent::new(model);
+        if let Some(workspace) = tools {
+            agent = agent.tools(&registry(workspace, args, surroundings, &mut warnings).await?);
+        }
+        if let Some(skills) = skills {
+            agent = agent.add_tool(skills.tool());
+        }
+        if args.asks && !args.no_tools {
+            agent = agent.add_tool(ask_user());
+        }
+        let settings = Arc::new(Settings {
+            config: LiveConfig::new(global.config.as_deref(), &loaded),
+            model: model.to_owned(),
+            window: args.window,
+            simulated_window: simulated.is_some().then_some(SIMULATED_WINDOW),
+            flags,
+            prompt,
+        });
+        let folder = root.unwrap_or_else(|| surroundings.folder());
+        let (provider_config, serve, limits) = (server.settings, loaded.config.serve, loaded.config.limits);
+        Ok(Self { agent, settings, provider, provider_config, limits, serve, simulated, folder, warnings })
+    }
+}
+
+async fn registry(
+    workspace: Workspace,
+    args: &ModelArgs,
+    surroundings: &Surroundings,
+    warnings: &mut Vec<String>,
+) -> Result<greenroom::tools::Registry> {
+    if args.allow_shell {
+        Ok(builtin::files_and_shell(workspace, shell(surroundings, warnings).await?))
+    } else if args.allow_write {
+        Ok(builtin::files(workspace))
+    } else {
+        Ok(builtin::read_only(workspace))
+    }
+}
+
+/// How commands are run. What does not protect the user here is a warning.
+async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Result<bash::Options> {
+    if let Some(Hidden::NotAll(reason)) = HIDDEN.get() {
+        warnings.push(format!(
+            "commands can read the variables that greenroom was started with, keys too: {reason}"
+        ));
+    }
+    let helper = Helper::this_program();
+    if let Err(error) = &helper {
+        warnings.push(format!("commands keep all of your rights, and go on if greenroom is killed: {error}"));
+    }
+    let containment = tokio::task::spawn_blocking(Containment::detect).await?;
+    if containment == Containment::ProcessTree {
+        warnings.push("this system grants no PID namespace (`unshare --pid`), so commands see your other programs: they can end \
+             them, and read the variables that those were started with, keys too".to_owned());
+    }
+    Ok(bash::Options {
+        containment: Some(containment),
+        helper: helper.ok(),
+        environment: surroundings.for_commands(),
+        ..bash::Options::default()
+    })
+}

@@ -1,0 +1,138 @@
+//! Where a command was started: its folder and its environment. A host makes the agents of clients whose surroundings are
+//! others than its own.
+//!
+//! Invariants: what a client hands over is what can matter to its agent, and no other variables; none of it is shown.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use greenroom::tools::privacy;
+use serde::{Deserialize, Serialize};
+
+use crate::terminal;
+
+/// How the variables begin that can matter to an agent.
+const PREFIXES: [&str; 3] = ["GREENROOM_", "OPENAI_", "XDG_"];
+/// The others that can, in this spelling or in lower case.
+const NAMES: [&str; 10] =
+    ["HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "PATH", "LANG", "TERM", "TMPDIR", "USER"];
+
+/// A folder and an environment. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Surroundings(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// Empty for the current folder of this process.
+    folder: PathBuf,
+    /// `None`: those of this process.
+    variables: Option<BTreeMap<String, String>>,
+    /// What was asked for, and found or not.
+    asked: Mutex<BTreeMap<String, Option<String>>>,
+}
+
+/// Surroundings as they are handed over.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Handed {
+    folder: PathBuf,
+    variables: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Surroundings").field("folder", &self.0.folder).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handed").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub(crate) fn here() -> Self {
+        Self::default()
+    }
+
+    /// Those of a client.
+    pub(crate) fn of(handed: Handed) -> Self {
+        let Handed { folder, variables } = handed;
+        Self(Arc::new(Inner { folder, variables: Some(variables), asked: Mutex::default() }))
+    }
+
+    /// This process's, for a host; the variables that hold keys are named, as nobody else knows which do.
+    pub(crate) fn hand_over(keys: &[String]) -> Result<Handed> {
+        let matters = |name: &String| {
+            PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+                || NAMES.contains(&name.to_uppercase().as_str())
+                || keys.contains(name)
+        };
+        let names = privacy::variable_names().into_iter().filter_map(|name| name.into_string().ok());
+        let variables =
+            names.filter(matters).filter_map(|name| Some((name.clone(), terminal::variable(&name)?)));
+        Ok(Handed { folder: std::env::current_dir()?, variables: variables.collect() })
+    }
+
+    /// A variable that says something.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        let Some(variables) = &self.0.variables else { return terminal::variable(name) };
+        let value = variables.get(name).cloned();
+        self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), value.clone());
+        value
+    }
+
+    /// The names of all variables.
+    pub(crate) fn names(&self) -> Vec<String> {
+        match &self.0.variables {
+            Some(variables) => variables.keys().cloned().collect(),
+            None => {
+                let names = privacy::variable_names().into_iter();
+                names.filter_map(|name| name.into_string().ok()).collect()
+            }
+        }
+    }
+
+    /// A path as it is meant here.
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.0.folder.join(path)
+    }
+
+    /// The folder, for those who look for sessions that were begun in it.
+    pub(crate) fn folder(&self) -> PathBuf {
+        match &self.0.variables {
+            Some(_) => self.0.folder.clone(),
+            None => std::env::current_dir().unwrap_or_default(),
+        }
+    }
+
+    /// The variables of a client that its commands are to see.
+    pub(crate) fn for_commands(&self) -> Vec<(String, String)> {
+        let Some(variables) = &self.0.variables else { return Vec::new() };
+        let shown = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
+        let shown =
+            shown.into_iter().filter_map(|name| Some((name.to_owned(), variables.get(name)?.clone())));
+        shown.collect()
+    }
+
+    /// Whether all that was asked of these would be answered the same by the others, in the same folder.
+    pub(crate) fn are_like(&self, others: &Self) -> bool {
+        let of_others =
+            |name: &String| others.0.variables.as_ref().and_then(|known| known.get(name).cloned());
+        let asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.folder == others.0.folder
+            && asked.iter().all(|(name, value)| of_others(name) == *value)
+            && self.for_commands() == others.for_commands()
+            && ours(self) == ours(others)
+    }
+}
+
+/// The variables of ours, which are looked through by their names.
+fn ours(surroundings: &Surroundings) -> Vec<String> {
+    surroundings.names().into_iter().filter(|name| name.starts_with("GREENROOM_")).collect()
+}

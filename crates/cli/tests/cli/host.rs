@@ -1,0 +1,376 @@
+//! One process holds the store for many terminals: it is found, started, shared, killed and replaced.
+
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use greenroom_server::operations::{ClientKind, Hello, PROTOCOL};
+use greenroom_server::{Client, ClientError};
+use greenroom_simulator::{
+    Answer, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::{Value, json};
+
+use super::support::{Place, Ran, ran};
+
+mod deaths;
+mod definitions;
+mod sharing;
+
+/// Nothing here takes longer, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A store with a host, and a model over HTTP. Dropping it ends the host, and fails the test where one is left.
+pub(crate) struct Hosted {
+    pub(crate) place: Place,
+    pub(crate) simulator: Simulator,
+    server: SimulatorServer,
+}
+
+impl Hosted {
+    /// The model says so many words, one each so many milliseconds.
+    pub(crate) async fn new(words: usize, between_ms: u64) -> Self {
+        let pace = Pace { chunks: words, first_ms: 0, between_ms };
+        let script =
+            Function(move |_: &SeenRequest, _: CallInfo| Answer::text("word ".repeat(words)).with_pace(pace));
+        let simulator = Simulator::new(SimulatorOptions::new(script));
+        let server = simulator.serve().await.unwrap();
+        Self { place: Place::new(), simulator, server }
+    }
+
+    /// The binary with these arguments; it may start a host.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        self.with_host(self.place.command(arguments))
+    }
+
+    pub(crate) fn with_host(&self, mut command: Command) -> Command {
+        command
+            .env("GREENROOM_HOST_START", "true")
+            .env("OPENAI_BASE_URL", self.server.base_url().to_string())
+            .env("OPENAI_API_KEY", "a-key");
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        ran(self.command(arguments).output().unwrap())
+    }
+
+    pub(crate) fn say(&self, session: &str, text: &str) -> Ran {
+        self.run(&["run", "--window", "100000", "--session", session, "-p", text])
+    }
+
+    /// The process that holds the store, if it lives.
+    pub(crate) fn host(&self) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.place.store().join("lock")).ok()?;
+        let pid = Pid::from_raw(text.trim().parse().ok()?)?;
+        test_kill_process(pid).is_ok().then_some(pid).filter(|pid| is_greenroom(*pid))
+    }
+
+    /// Kills the host as a crash would.
+    pub(crate) fn kill_host(&self) {
+        let pid = self.host().expect("a host is there");
+        kill_process(pid, Signal::KILL).unwrap();
+        // The lock goes a moment after the rest.
+        let lock = std::fs::File::open(self.place.store().join("lock")).unwrap();
+        wait_until("the host is dead", || !is_greenroom(pid) && lock.try_lock().is_ok());
+    }
+
+    /// Starts a host as a client would.
+    pub(crate) fn start_host(&self) {
+        let mut command = self.place.command(&["host", "--idle", "30"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut said = String::new();
+        std::io::Read::read_to_string(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+        assert_eq!(said, "ready\n");
+        std::thread::spawn(move || child.wait());
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.place.store().join("host.sock")
+    }
+
+    /// A client of the host, of this kind, with what `flags` change of its definition.
+    pub(crate) async fn client(&self, kind: ClientKind, flags: Value) -> Client {
+        let stream = tokio::net::UnixStream::connect(self.socket()).await.unwrap();
+        let (input, output) = stream.into_split();
+        let client = Client::new(input, output);
+        client.call(self.hello(kind, flags)).await.unwrap();
+        client
+    }
+
+    pub(crate) fn hello(&self, kind: ClientKind, flags: Value) -> Hello {
+        let mut definition = json!({
+            "surroundings": {
+                "folder": self.place.work(),
+                "variables": {
+                    "HOME": self.place.work().parent().unwrap(),
+                    "OPENAI_BASE_URL": self.server.base_url().to_string(),
+                    "OPENAI_API_KEY": "a-key",
+                },
+            },
+            "config": null,
+            "settings": [],
+            "model": {
+                "server": {}, "stop": [], "window": 100_000, "workspace": ".",
+                "no_tools": false, "allow_write": false, "allow_shell": false, "simulate": false,
+            },
+            "checks_server": false,
+        });
+        merge(&mut definition, flags);
+        let version = "test".to_owned();
+        Hello { protocol: PROTOCOL, version, kind, definition: Some(definition) }
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        if let Some(pid) = self.host() {
+            let _ = ran(self.place.command(&["host", "--stop", "--force"]).output().unwrap());
+            let began = Instant::now();
+            while is_greenroom(pid) && began.elapsed() < PATIENCE {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        }
+        let left = hosts_of(&self.place);
+        left.iter().for_each(|pid| _ = kill_process(*pid, Signal::KILL));
+        assert!(left.is_empty() || std::thread::panicking(), "hosts were left behind: {left:?}");
+    }
+}
+
+/// The processes that serve this place's store as hosts.
+fn hosts_of(place: &Place) -> Vec<Pid> {
+    let store = place.store().display().to_string();
+    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let pid = Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?)?;
+        let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
+        let line = String::from_utf8_lossy(&line).into_owned();
+        (line.contains("\0host\0") && line.contains(&store)).then_some(pid)
+    });
+    pids.collect()
+}
+
+/// Whether this process lives, and is ours.
+fn is_greenroom(pid: Pid) -> bool {
+    let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    String::from_utf8_lossy(&line).contains("greenroom")
+}
+
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "it does not come: {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+fn merge(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            over.into_iter().for_each(|(name, value)| merge(base.entry(name).or_insert(Value::Null), value));
+        }
+        (base, over) => *base = over,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_starts_a_host_which_the_next_one_finds_and_which_ends_when_told() {
+    let hosted = Hosted::new(3, 0).await;
+    let first = hosted.run(&["run", "--window", "100000", "-p", "one"]);
+    assert_eq!((first.code, first.stdout.trim(), first.stderr.as_str()), (Some(0), "word word word", ""));
+    let host = hosted.host().expect("a host is there");
+    let session = hosted.place.only_session();
+    let went_on = hosted.run(&["run", "--window", "100000", "-c", "-p", "two"]);
+    assert_eq!(went_on.code, Some(0), "{went_on:?}");
+    assert_eq!(hosted.host(), Some(host));
+    assert_eq!(hosted.place.only_session(), session, "it went on with the session of this folder");
+    let mode = std::fs::symlink_metadata(hosted.socket()).unwrap();
+    assert!(mode.file_type().is_socket());
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&mode) & 0o777, 0o600);
+    // One that is idle makes room for who wants the store alone, and one that is in use does not.
+    let chat = hosted.client(ClientKind::Chat, json!({})).await;
+    let alone = hosted.run(&["run", "--no-host", "--window", "100000", "-p", "x"]);
+    assert_eq!(alone.code, Some(3), "{alone:?}");
+    chat.close().await;
+    let alone = hosted.run(&["run", "--no-host", "--window", "100000", "--session", &session, "-p", "three"]);
+    assert_eq!(alone.code, Some(0), "{alone:?}");
+    assert!(!is_greenroom(host));
+    assert_eq!(hosted.run(&["run", "--window", "100000", "-c", "-p", "four"]).code, Some(0));
+    let host = hosted.host().expect("a host is there");
+    let stopped = hosted.run(&["host", "--stop"]);
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    wait_until("the host has ended", || !is_greenroom(host));
+    assert!(!hosted.socket().exists());
+    let again = hosted.run(&["host", "--stop"]);
+    assert_eq!(again.code, Some(2), "{again:?}");
+    hosted.simulator.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_by_itself() {
+    let hosted = Hosted::new(3, 0).await;
+    let mut command = hosted.command(&["run", "--window", "100000", "-p", "one"]);
+    command.env("GREENROOM_HOST_IDLE_S", "1");
+    assert_eq!(ran(command.output().unwrap()).code, Some(0));
+    let host = hosted.host().expect("a host is there");
+    wait_until("the host has ended", || !is_greenroom(host));
+    let log = std::fs::read_to_string(hosted.place.store().join("host.log")).unwrap();
+    assert!(log.contains("the host has ended"), "{log}");
+    assert!(!log.contains("a-key"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_who_start_one_at_the_same_time_both_are_served_by_one() {
+    let hosted = Hosted::new(1, 0).await;
+    for pair in 0..20 {
+        let start = |name: &str| {
+            let session = format!("{name}{pair}");
+            let arguments = ["run", "--window", "100000", "--session", &session, "-p", "x"];
+            hosted.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let both = [start("a"), start("b")];
+        for child in both {
+            let ended = ran(child.wait_with_output().unwrap());
+            assert_eq!((ended.code, ended.stdout.trim()), (Some(0), "word"), "pair {pair}: {ended:?}");
+        }
+        assert_eq!(hosts_of(&hosted.place).len(), 1, "pair {pair}");
+        hosted.kill_host();
+    }
+    assert_eq!(hosted.place.json(&["sessions", "--json"]).as_array().unwrap().len(), 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_that_nobody_answers_is_replaced_and_a_long_path_leads_elsewhere() {
+    let hosted = Hosted::new(1, 0).await;
+    std::fs::create_dir_all(hosted.place.store()).unwrap();
+    drop(UnixListener::bind(hosted.socket()).unwrap());
+    assert!(hosted.socket().exists(), "nobody listens, and the file is there");
+    assert_eq!(hosted.say("a", "one").code, Some(0));
+    assert!(hosted.host().is_some());
+    // A folder whose path no socket can have.
+    let deep = hosted.place.work().join("long-name-".repeat(10));
+    let command = |arguments: &[&str]| {
+        let mut command = hosted.command(arguments);
+        command.env("GREENROOM_DATA_DIR", &deep);
+        ran(command.output().unwrap())
+    };
+    for text in ["one", "two"] {
+        let ended = command(&["run", "--window", "100000", "--session", "a", "-p", text]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+    assert!(!deep.join("host.sock").exists());
+    let stopped = command(&["host", "--stop"]);
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+}
+
+/// A host of another version, which a test plays. It says whether it may be ended.
+async fn other_version(hosted: &Hosted, is_busy: bool) -> tokio::task::JoinHandle<()> {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    std::fs::create_dir_all(hosted.place.store()).unwrap();
+    let path = hosted.socket();
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (input, mut output) = stream.into_split();
+        let mut lines = BufReader::new(input).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let call: Value = serde_json::from_str(&line).unwrap();
+            let refuse = |kind: &str, text: &str| {
+                let data = json!({ "kind": kind, "class": "other", "message": text, "retryable": false });
+                json!({ "jsonrpc": "2.0", "id": call["id"], "error": { "code": -32000, "message": text, "data": data } })
+            };
+            let answer = match call["method"].as_str() {
+                Some("client/hello") => {
+                    refuse("version", "the host of this store is greenroom 9.9 and speaks protocol 99, not 1")
+                }
+                Some("host/stop") if is_busy => refuse("busy", "the host (process 1) is in use"),
+                _ => json!({ "jsonrpc": "2.0", "id": call["id"], "result": { "pid": 1 } }),
+            };
+            output.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+            if !is_busy && call["method"] == "host/stop" {
+                drop(listener);
+                std::fs::remove_file(&path).unwrap();
+                return;
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_of_another_version_is_ended_when_it_is_idle_and_left_when_it_is_not() {
+    let hosted = Hosted::new(1, 0).await;
+    let busy = other_version(&hosted, true).await;
+    let refused = hosted.say("a", "one");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("greenroom 9.9") && refused.stderr.contains("in use"), "{refused:?}");
+    busy.await.unwrap();
+    std::fs::remove_file(hosted.socket()).unwrap();
+    let idle = other_version(&hosted, false).await;
+    let served = hosted.say("a", "one");
+    assert_eq!(served.code, Some(0), "{served:?}");
+    idle.await.unwrap();
+    assert!(hosted.host().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_used_is_said_with_its_reason_and_code() {
+    let hosted = Hosted::new(1, 0).await;
+    // A program that answers on no socket has it.
+    std::fs::create_dir_all(hosted.place.store()).unwrap();
+    let lock = std::fs::File::create(hosted.place.store().join("lock")).unwrap();
+    lock.try_lock().unwrap();
+    let refused = hosted.say("a", "one");
+    assert_eq!(refused.code, Some(3), "{refused:?}");
+    assert!(refused.stderr.contains("in use"), "{refused:?}");
+    drop(lock);
+    assert_eq!(hosted.say("a", "one").code, Some(0));
+    // What is wrong with the configuration is said as without a host.
+    hosted.place.own_file("modell: x\n");
+    let refused = hosted.say("a", "two");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("greenroom.yaml, line 1"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_commands_go_through_the_host() {
+    let hosted = Hosted::new(3, 0).await;
+    assert_eq!(hosted.say("one-session", "one").code, Some(0));
+    let host = hosted.host().expect("a host is there");
+    assert_eq!(hosted.run(&["export", "one-session", "--output", "exported.jsonl"]).code, Some(0));
+    let imported = hosted.run(&["import", "exported.jsonl", "--json"]);
+    assert!(imported.code == Some(2) && imported.stderr.contains("already"), "{imported:?}");
+    let shown = hosted.run(&["show", "one"]);
+    assert!(shown.code == Some(0) && shown.stdout.contains("word word word"), "{shown:?}");
+    let compacted = hosted.run(&["compact", "one", "--json"]);
+    assert_eq!(compacted.code, Some(0), "{compacted:?}");
+    let missing = hosted.run(&["compact", "none"]);
+    assert!(missing.code != Some(0) && missing.stderr.contains("no session"), "{missing:?}");
+    let answered = hosted.run(&["answer", "one", "7", "yes"]);
+    assert_eq!(answered.code, Some(2), "{answered:?}");
+    let deleted = hosted.run(&["delete", "one"]);
+    assert_eq!((deleted.code, deleted.stdout.trim()), (Some(0), "Deleted one-session."), "{deleted:?}");
+    let again = hosted.run(&["import", "exported.jsonl"]);
+    assert_eq!(again.code, Some(0), "{again:?}");
+    assert_eq!(hosted.host(), Some(host), "all of it in one host");
+    assert_eq!(hosted.place.json(&["sessions", "--json"]).as_array().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_serves_others_answers_on_the_socket_too() {
+    let hosted = Hosted::new(3, 0).await;
+    let mut serving = hosted.place.start_command(hosted.command(&["rpc"]));
+    wait_until("it answers", || hosted.socket().exists());
+    let answered = hosted.say("a", "one");
+    assert_eq!((answered.code, answered.stdout.trim()), (Some(0), "word word word"), "{answered:?}");
+    assert_eq!(hosts_of(&hosted.place).len(), 0);
+    serving.close_input();
+    assert_eq!(serving.end().code, Some(0));
+    assert!(!hosted.socket().exists());
+}
+
+/// How a call that cannot be answered ends.
+fn is_lost(error: &ClientError) -> bool {
+    *error == ClientError::Disconnected
+}
