@@ -180,7 +180,10 @@ async fn live_sessions_say_what_they_do() {
     let (go, gone) = tokio::sync::watch::channel(false);
     let waiting = agent(100_000).tool("wait", move |_: Nothing| {
         let mut gone = gone.clone();
-        async move { gone.wait_for(|gone| *gone).await.map(|_| "over").map_err(|_| "never") }
+        async move {
+            let _ = gone.wait_for(|gone| *gone).await;
+            Ok("over")
+        }
     });
     for id in ["idle", "closed"] {
         runtime.open(id, &waiting).await.unwrap().prompt("hello").await.unwrap();

@@ -512,6 +512,7 @@ async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
     let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
     let (near, far) = tokio::io::duplex(1 << 20);
     let (far_read, far_write) = tokio::io::split(far);
+    let served = runtime.clone();
     let server = tokio::spawn(async move {
         super::serve(&served, Arc::new(crate::asking::agent()), far_read, far_write).await
     });
