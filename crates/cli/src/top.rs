@@ -15,9 +15,9 @@ use self::model::{Action, Model};
 use crate::chat::draw::{Frame, Painter, Size};
 use crate::chat::terminal::{self, Input, Raw};
 use crate::interrupt::Interrupts;
-use crate::moment;
 use crate::options::{Global, TopArgs};
 use crate::terminal::Screen;
+use crate::{host, moment};
 
 pub(crate) mod model;
 mod rows;
@@ -27,7 +27,7 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
-    let client = reach_to_look(global).await?;
+    let client = host::reach_to_look(global).await?;
     let mut screen = Screen::stdout(global.color);
     let mut model = Model::new(args.sort);
     if let Some(client) = &client {
@@ -51,10 +51,6 @@ pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
         return Ok(0);
     }
     watch(&client, model, screen.has_color()).await
-}
-
-async fn reach_to_look(_global: &Global) -> Result<Option<Client>> {
-    Ok(None)
 }
 
 /// Shows it until the user has seen enough.
