@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use greenroom::prelude::*;
+use greenroom::{Activity, Status};
 use greenroom_simulator::{Answer as Said, CallInfo, Echo, Function, SeenRequest};
 use serde_json::json;
 
 use crate::support::{agent, builder, simulator};
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
 
 /// Says `done` after a second; where there is a helper, it is called first.
 fn slow(request: &SeenRequest, _: CallInfo) -> Said {
@@ -161,4 +165,52 @@ async fn a_drain_waits_no_longer_than_it_may() {
     assert_eq!(began.elapsed().as_secs(), 5);
     runtime.shutdown().await.unwrap();
     assert!(run.reply().await.is_err(), "it was interrupted");
+}
+
+/// All at a glance: what each does, as its events tell, and nothing is woken by looking.
+#[tokio::test(start_paused = true)]
+async fn live_sessions_say_what_they_do() {
+    let script = Function(|request: &SeenRequest, _: CallInfo| match request.last_user_text().as_str() {
+        _ if request.messages.last().is_some_and(|message| message.role() == "tool") => Said::text("done"),
+        "wait" => Said::call("wait", &json!({})),
+        text => Said::text(text),
+    });
+    let model = simulator(script, 100_000);
+    let runtime = builder(&model).start().await.unwrap();
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let waiting = agent(100_000).tool("wait", move |_: Nothing| {
+        let mut gone = gone.clone();
+        async move {
+            let _ = gone.wait_for(|gone| *gone).await;
+            Ok("over")
+        }
+    });
+    for id in ["idle", "closed"] {
+        runtime.open(id, &waiting).await.unwrap().prompt("hello").await.unwrap();
+    }
+    runtime.close("closed").await.unwrap();
+    let session = runtime.open("works", &waiting).await.unwrap();
+    let mut events = session.subscribe();
+    let mut run = session.prompt("wait").start().await.unwrap();
+    run.recorded().await.unwrap();
+    session.follow_up("and then?").await.unwrap();
+    while events.next_event().await.unwrap().kind.event_type() != EventType::ToolStart {}
+    let live = runtime.live_sessions().await.unwrap();
+    let ids: Vec<&str> = live.iter().map(|session| session.state.id.as_str()).collect();
+    assert_eq!(ids, ["idle", "works"]);
+    assert_eq!((live[0].state.status, live[0].activity.clone()), (Status::Idle, Activity::default()));
+    let works = &live[1];
+    assert_eq!((works.state.status, works.state.waiting), (Status::Working, 1));
+    assert_eq!((works.activity.step, works.activity.tools.as_slice()), (Some(1), &["wait".to_owned()][..]));
+    assert!(works.activity.since_ms.is_some() && works.title.as_deref() == Some("wait"), "{works:?}");
+    // After a while it gives its actors back, and is still there.
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    let live = runtime.live_sessions().await.unwrap();
+    assert_eq!(
+        live.iter().map(|session| (session.state.id.as_str(), session.is_asleep)).collect::<Vec<_>>(),
+        [("works", true)]
+    );
+    assert_eq!(live[0].activity.tools, ["wait"]);
+    go.send(true).unwrap();
+    run.reply().await.unwrap();
 }

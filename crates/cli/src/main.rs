@@ -24,6 +24,7 @@ mod sessions;
 mod show;
 mod simulate;
 mod store;
+mod top;
 mod tree;
 
 mod config;
@@ -146,6 +147,7 @@ async fn perform(options: &Options) -> anyhow::Result<u8> {
         Command::Simulate(args) => simulate::run(global, args).await,
         Command::Delete(args) => sessions::delete(global, args).await,
         Command::Store(command) => store::run(global, command).await,
+        Command::Top(args) => top::run(global, args).await,
         Command::Models(args) => models::run(global, args).await,
         Command::Config(args) => config::run(global, args),
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::completions;
 use crate::surroundings::Surroundings;
+use crate::top::model::Sort;
 
 mod help;
 
@@ -80,6 +81,9 @@ pub(crate) enum Command {
     /// List the stored sessions
     #[command(after_help = help::SESSIONS_EXAMPLES)]
     Sessions(SessionsArgs),
+    /// Watch all live sessions of a host: what each does, its context, tokens and cost
+    #[command(after_help = help::TOP_EXAMPLES)]
+    Top(TopArgs),
     /// Show a stored session: what was said, and what was compacted
     #[command(after_help = help::SHOW_EXAMPLES)]
     Show(ShowArgs),
@@ -173,6 +177,17 @@ pub(crate) struct CompletionsArgs {
     /// The shell: bash, zsh, fish, elvish or powershell
     #[arg(value_enum, value_name = "SHELL", hide_possible_values = true)]
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// `top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// What to sort by at first: state (at work first), context, tokens, cost, queue, age or id
+    #[arg(long, value_enum, default_value_t = Sort::State, value_name = "COLUMN", hide_possible_values = true)]
+    pub(crate) sort: Sort,
+    /// Print JSON: the live sessions, once
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `tree`.
@@ -326,6 +341,9 @@ pub(crate) struct ModelArgs {
     /// Use a simulated model inside this process, over HTTP: no key, no server, no cost
     #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env"])]
     pub(crate) simulate: bool,
+    /// Whether the model may ask the person at the terminal: a chat there says so.
+    #[arg(skip)]
+    pub(crate) asks: bool,
 }
 
 impl ModelArgs {

@@ -29,6 +29,7 @@
 //! [`RunRequest`], [`Run`] and [`RunStream`] what it asks and watches, [`Event`] and [`Subscription`] what it hears, and
 //! [`Error`] what may go wrong. The [`prelude`] has what most programs need.
 
+mod activity;
 mod actors;
 mod admission;
 pub mod agent;
@@ -78,6 +79,7 @@ mod trace;
 pub mod validate;
 mod waits;
 
+pub use activity::{Activity, LiveSession};
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
 pub use children::Child;

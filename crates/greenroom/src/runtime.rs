@@ -16,6 +16,7 @@ use greenroom_store::{Head, Notice, Store, StoreOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::oneshot;
 
+use crate::activity::LiveSession;
 use crate::actors::supervisor::Supervisor;
 use crate::admission::Admission;
 use crate::agent::Agent;
@@ -684,6 +685,51 @@ impl Runtime {
     pub async fn live(&self) -> Result<Vec<String>> {
         let live = self.ask(SupervisorMessage::Live).await?;
         Ok(live.iter().map(ToString::to_string).collect())
+    }
+
+    /// The sessions that are live, or sleep in the middle of a run, by id: how each stands and what it does. Nothing is
+    /// opened or woken by looking.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = Simulator::echo();
+    /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+    /// let session = runtime.open("umbrella", &Agent::new("gpt-5.5")).await?;
+    /// session.prompt("Umbrella in Oslo?").await?;
+    /// for session in runtime.live_sessions().await? {
+    ///     println!("{}: {:?}, step {:?}", session.state.id, session.state.status, session.activity.step);
+    /// }
+    /// # assert_eq!(runtime.live_sessions().await?.len(), 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::Store`].
+    pub async fn live_sessions(&self) -> Result<Vec<LiveSession>> {
+        let mut sessions = Vec::new();
+        for id in self.at_work().await? {
+            let session = match self.session(&id).await {
+                Ok(session) => session,
+                Err(Error::Closed) => return Err(Error::Closed),
+                // It was deleted meanwhile, or nothing was said in it and it is closed.
+                Err(_) => continue,
+            };
+            let Ok(state) = session.state().await else { continue };
+            let summary = self.summary(&id).await?;
+            sessions.push(LiveSession {
+                activity: session.activity(),
+                is_asleep: !session.is_live(),
+                title: summary.as_ref().and_then(|known| known.shown_title().map(str::to_owned)),
+                parent: summary.as_ref().and_then(|known| known.parent.clone()),
+                updated_at_ms: summary.as_ref().map(|known| known.updated_at_ms),
+                labels: summary.map(|known| known.labels).unwrap_or_default(),
+                state,
+            });
+        }
+        sessions.sort_by(|a, b| a.state.id.cmp(&b.state.id));
+        Ok(sessions)
     }
 
     /// The ids of the sessions that are live, or sleep in the middle of a run.

@@ -20,6 +20,7 @@ use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::activity::Activity;
 use crate::actors::session::stored;
 use crate::admission::MailPlace;
 use crate::agent::Agent;
@@ -545,6 +546,11 @@ impl SessionHandle {
             Some(context) => Ok(context),
             None => stored::context(&self.deps, &self.shared.id).await,
         }
+    }
+
+    /// What goes on in it, as far as its events tell. Nothing is started by looking.
+    pub fn activity(&self) -> Activity {
+        self.shared.current_activity()
     }
 
     /// Whether it has actors in memory.

@@ -15,6 +15,7 @@ use ractor::ActorRef;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::activity::{Activity, Tracked};
 use crate::actors::session::Suspended;
 use crate::agent::Agent;
 use crate::bus::Bus;
@@ -104,6 +105,8 @@ struct Broadcast {
     transient: u64,
     /// What began and has not ended.
     pairs: Pairs,
+    /// What goes on.
+    tracked: Tracked,
 }
 
 impl Broadcast {
@@ -450,6 +453,11 @@ impl SessionShared {
         None
     }
 
+    /// What goes on, as far as it was published.
+    pub(crate) fn current_activity(&self) -> Activity {
+        self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).tracked.activity()
+    }
+
     /// Publishes a transient event of the run that is going on, or of none.
     pub(crate) fn publish(&self, bus: &Bus, kind: EventKind) {
         let mut broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
@@ -470,6 +478,7 @@ impl SessionShared {
             if let Some((run, first)) = broadcast.pairs.admit(event.run, &event.kind).first {
                 self.publish_transient(bus, &mut broadcast, Some(run), first);
             }
+            broadcast.tracked.follow(&event.kind, || event.at_ms);
             broadcast.goes_on_at(event.seq + 1);
             bus.publish(event, &self.ancestors());
         }
@@ -481,6 +490,7 @@ impl SessionShared {
             self.publish_transient(bus, broadcast, Some(run), first);
         }
         if admitted.itself {
+            broadcast.tracked.follow(&kind, || bus.now_ms());
             self.publish_transient(bus, broadcast, run, kind);
         }
     }

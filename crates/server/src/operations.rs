@@ -22,6 +22,7 @@ pub use self::connection::{
     ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, PROTOCOL, StopHost, Stopping,
 };
 pub use self::conversation::{Said, Speech};
+pub use self::live::{ListLive, LiveListed, WatchSession};
 pub use self::look::{
     ExportSession, Exported, FindSession, GetSession, ListModels, ListSessions, ModelSummary, ModelsListed,
     Replay, Replayed, SessionFound, SessionPage, SessionState, ShowSession, Shown,
@@ -43,6 +44,7 @@ pub use self::work::{
 
 mod connection;
 mod conversation;
+mod live;
 mod look;
 mod parts;
 mod questions;
@@ -61,6 +63,8 @@ pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub enum Access {
     /// Nothing, or a look into it: nothing is started.
     Looks,
+    /// Its events, from now on: it must be there, and nothing is started.
+    Watches,
     /// The session, which must be there.
     Opens,
     /// The session, which begins where there is none.
@@ -115,7 +119,7 @@ impl Asked {
         if access == Access::Opens {
             self.runtime.session(id).await?;
         }
-        if access != Access::Looks {
+        if matches!(access, Access::Opens | Access::Begins) {
             self.session = Some(self.runtime.join(id, Arc::clone(&self.agent)).await?);
         }
         Ok(())
@@ -289,6 +293,8 @@ pub fn methods() -> Vec<Method> {
         method::<SessionState>(),
         method::<SessionContext>(),
         method::<SessionTree>(),
+        method::<ListLive>(),
+        method::<WatchSession>(),
         method::<ListQuestions>(),
         method::<AnswerQuestion>(),
         method::<ListModels>(),

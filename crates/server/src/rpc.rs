@@ -92,6 +92,7 @@ pub(crate) async fn serve_connection(
         side,
         runs: Runs::default(),
         sessions: HashMap::new(),
+        watched: HashMap::new(),
         tellers: JoinSet::new(),
         out,
     };
@@ -128,7 +129,7 @@ impl Server {
 
     /// The client is gone.
     async fn end(self) {
-        let Self { runtime, side, runs, sessions, tellers, out } = self;
+        let Self { runtime, side, runs, sessions, watched, tellers, out } = self;
         match side {
             // All at once: each interrupts its run or its compaction, and begins nothing that waits.
             Side::Alone(_) => {
@@ -140,7 +141,7 @@ impl Server {
                 }
                 closing.join_all().await;
                 // They end when the results are told that were promised.
-                drop((sessions, out));
+                drop((sessions, watched, out));
                 tellers.join_all().await;
             }
             Side::Host(seat) => {
@@ -176,6 +177,8 @@ struct Server {
     runs: Runs,
     /// Those that were started here.
     sessions: HashMap<String, Started>,
+    /// Those that are only watched: to their tellers.
+    watched: HashMap<String, mpsc::Sender<Telling>>,
     /// One a session: tells its events and results.
     tellers: JoinSet<()>,
     out: mpsc::Sender<String>,
@@ -266,7 +269,7 @@ impl Server {
         let agent = match agent {
             Some(agent) => agent,
             // What only looks has no use for it.
-            None if call.access() == Access::Looks => Arc::new(Agent::new("")),
+            None if matches!(call.access(), Access::Looks | Access::Watches) => Arc::new(Agent::new("")),
             None => return Err(Refusal::new(Refusal::INVALID_PARAMS, NO_DEFINITION)),
         };
         let (outcome, access) = (call.outcome(), call.access());
@@ -274,6 +277,10 @@ impl Server {
         let started = match &session_id {
             Some(id) if access == Access::Begins => Some(self.session(id, &agent).await?),
             Some(id) if access == Access::Opens => Some(self.known(id, &agent).await?),
+            Some(id) if access == Access::Watches => {
+                self.watch(id).await?;
+                None
+            }
             Some(_) | None => None,
         };
         let asked = Asked {
@@ -285,9 +292,12 @@ impl Server {
         };
         let is_deletion = call.deletes();
         let answer = call.perform(asked).await?;
-        if is_deletion && let Some(started) = session_id.as_ref().and_then(|id| self.sessions.remove(id)) {
+        if is_deletion && let Some(id) = &session_id {
             // A session that begins anew under this name has another teller.
-            let _ = started.telling.send(Telling::NoMoreEvents).await;
+            let of_started = self.sessions.remove(id).map(|started| started.telling);
+            for telling in of_started.into_iter().chain(self.watched.remove(id)) {
+                let _ = telling.send(Telling::NoMoreEvents).await;
+            }
         }
         Ok(match answer {
             Answer::Now(value) => Reply::Now(value),
@@ -338,15 +348,43 @@ impl Server {
         self.session(id, agent).await
     }
 
+    /// Tells the events of a session that is there from now on, without starting it.
+    async fn watch(&mut self, id: &str) -> Result<(), Refusal> {
+        self.runtime.session(id).await?;
+        if !self.sessions.contains_key(id) && !self.watched.contains_key(id) {
+            let telling = self.teller(id);
+            self.watched.insert(id.to_owned(), telling);
+        }
+        Ok(())
+    }
+
+    /// Somebody who tells the events of a session from now on.
+    fn teller(&mut self, id: &str) -> mpsc::Sender<Telling> {
+        let events = self.runtime.subscribe(Filter::session(id));
+        let (telling, told) = mpsc::channel(OUT_LINES_MAX);
+        self.tellers.spawn(Teller::new(id, events, told, self.out.clone()).run());
+        telling
+    }
+
     /// The session, opened when it is first named; from then on its events are told.
     async fn session(&mut self, id: &str, agent: &Arc<Agent>) -> Result<Started, Refusal> {
         if let Some(session) = self.sessions.get(id) {
             return Ok(session.clone());
         }
-        let events = self.runtime.subscribe(Filter::session(id));
-        let handle = self.runtime.join(id, Arc::clone(agent)).await?;
-        let (telling, told) = mpsc::channel(OUT_LINES_MAX);
-        self.tellers.spawn(Teller::new(id, events, told, self.out.clone()).run());
+        let watching = self.watched.remove(id);
+        let is_watched = watching.is_some();
+        let telling = watching.unwrap_or_else(|| self.teller(id));
+        let handle = match self.runtime.join(id, Arc::clone(agent)).await {
+            Ok(handle) => handle,
+            Err(error) => {
+                if is_watched {
+                    self.watched.insert(id.to_owned(), telling);
+                } else {
+                    let _ = telling.send(Telling::NoMoreEvents).await;
+                }
+                return Err(error.into());
+            }
+        };
         let started = Started { handle, telling };
         self.sessions.insert(id.to_owned(), started.clone());
         if let Side::Host(seat) = &self.side {

@@ -221,3 +221,12 @@ Examples:
 
 The host is the process that has the store open. Other commands reach it by a socket beside the store, which only you \
 can use; `run` starts one by itself where there is none. Its log is host.log in the store's directory.";
+
+pub(super) const TOP_EXAMPLES: &str = "\
+Examples:
+  greenroom top
+  greenroom top --sort cost
+  greenroom top --json | jq -r '.[] | select(.status == \"working\") | .id'
+
+Enter looks at one session closely: what it says and does, as it happens. From there, and from the list, a session can be \
+aborted and compacted; that is asked first. What is no terminal gets one table.";

@@ -74,6 +74,8 @@ async fn every_operation_does_what_it_says() {
         ("session/start", a.clone(), "/session_id", json!("a")),
         ("session/prompt", prompt("one"), "/entry_id", json!(0)),
         ("session/prompt", with(json!({ "text": "two", "key": "k" })), "outcome/stop", json!("stop")),
+        ("session/live", json!({}), "/sessions/0/status", json!("idle")),
+        ("session/watch", a.clone(), "/session_id", json!("a")),
         ("session/steer", prompt("three"), "/entry_id", json!(6)),
         ("agent/state", a.clone(), "/id", json!("a")),
         ("session/follow_up", prompt("four"), "", Value::Null),

@@ -15,6 +15,7 @@ struct Client {
     lines: Lines<BufReader<ReadHalf<DuplexStream>>>,
     output: WriteHalf<DuplexStream>,
     simulator: Simulator,
+    runtime: Runtime,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
@@ -35,12 +36,13 @@ impl Client {
         let runtime = Runtime::builder().provider(simulator.provider()).store(store).start().await.unwrap();
         let (near, far) = tokio::io::duplex(1 << 20);
         let (far_read, far_write) = tokio::io::split(far);
+        let served = runtime.clone();
         let server = tokio::spawn(async move {
             let agent = Arc::new(Agent::new("simulated").context_window(8_000));
-            super::serve(&runtime, agent, far_read, far_write).await
+            super::serve(&served, agent, far_read, far_write).await
         });
         let (read, output) = tokio::io::split(near);
-        Self { lines: BufReader::new(read).lines(), output, simulator, server }
+        Self { lines: BufReader::new(read).lines(), output, simulator, runtime, server }
     }
 
     async fn send(&mut self, line: &str) {
@@ -54,7 +56,7 @@ impl Client {
     }
 
     /// The next message that `wanted` accepts.
-    async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+    async fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Value {
         loop {
             let message = self.next().await;
             assert_eq!(message["jsonrpc"], "2.0");
@@ -510,11 +512,12 @@ async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
     let runtime = Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
     let (near, far) = tokio::io::duplex(1 << 20);
     let (far_read, far_write) = tokio::io::split(far);
+    let served = runtime.clone();
     let server = tokio::spawn(async move {
-        super::serve(&runtime, Arc::new(crate::asking::agent()), far_read, far_write).await
+        super::serve(&served, Arc::new(crate::asking::agent()), far_read, far_write).await
     });
     let (read, output) = tokio::io::split(near);
-    let mut client = Client { lines: BufReader::new(read).lines(), output, simulator, server };
+    let mut client = Client { lines: BufReader::new(read).lines(), output, simulator, runtime, server };
     client.request(1, "session/prompt", json!({ "session_id": "a", "text": "refund it" })).await;
     let asked = client.until(|message| message["params"]["type"] == "question_asked").await;
     assert_eq!((&asked["params"]["text"], &asked["params"]["kind"]), (&json!("Refund?"), &json!("choice")));
@@ -535,4 +538,44 @@ async fn questions_are_listed_and_answered_once_and_the_run_goes_on() {
     let closed = client.call(5, "session/answer", answer("no")).await;
     assert!(closed["error"]["message"].as_str().unwrap().contains("closed"), "{closed}");
     client.end().await;
+}
+
+/// Looking on opens nothing: its events come, and those of a session that is started afterwards come once.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_watched_is_told_of_and_not_started() {
+    let mut client = Client::start().await;
+    let session = client.runtime.open("a", Agent::new("simulated").context_window(8_000)).await.unwrap();
+    session.prompt("one").await.unwrap();
+    client.runtime.close("a").await.unwrap();
+    assert_eq!(
+        client.call(1, "session/watch", json!({ "session_id": "a" })).await["result"]["session_id"],
+        "a"
+    );
+    assert_eq!(
+        client.call(2, "session/watch", json!({ "session_id": "none" })).await["error"]["code"],
+        -32001
+    );
+    assert!(client.runtime.live().await.unwrap().is_empty(), "nothing was opened");
+    assert_eq!(client.call(3, "session/live", json!({})).await["result"], json!({ "sessions": [] }));
+    let session = client.runtime.open("a", Agent::new("simulated").context_window(8_000)).await.unwrap();
+    session.prompt("two").await.unwrap();
+    let told = client.until(|message| message["params"]["type"] == "run_end").await;
+    assert_eq!(told["params"]["session_id"], "a");
+    let live = client.call(4, "session/live", json!({})).await;
+    let live = &live["result"]["sessions"][0];
+    assert_eq!(
+        (&live["id"], &live["status"], &live["is_asleep"]),
+        (&json!("a"), &json!("idle"), &json!(false))
+    );
+    assert_eq!((&live["title"], &live["activity"]), (&json!("one"), &json!({ "tools": [] })), "{live}");
+    // Starting it too tells nothing twice.
+    client.call(5, "session/prompt", json!({ "session_id": "a", "text": "three" })).await;
+    let mut ends = 0;
+    client
+        .until(|message| {
+            ends += u32::from(message["params"]["type"] == "run_end");
+            message["method"] == "session/prompt_result"
+        })
+        .await;
+    assert_eq!(ends, 1);
 }

@@ -1,0 +1,151 @@
+//! `greenroom top`: the live sessions of a host at a glance, and one of them closely.
+//!
+//! Invariants: nothing is opened or woken by looking; what is no terminal gets one table, and nothing else; however it
+//! ends, the terminal is as it was.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use greenroom_server::operations::{Abort, CompactSession, ListLive, WatchSession};
+use greenroom_server::{Client, ClientError, Events, Received};
+use tokio::sync::mpsc;
+
+use self::model::{Action, Model};
+use crate::chat::draw::{Frame, Painter, Size};
+use crate::chat::terminal::{self, Input, Raw};
+use crate::interrupt::Interrupts;
+use crate::options::{Global, TopArgs};
+use crate::terminal::{Screen, is_at_terminal};
+use crate::{host, moment};
+
+pub(crate) mod model;
+mod rows;
+
+/// How often the list is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+
+/// Runs it.
+pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
+    let client = host::reach_to_look(global).await?;
+    let mut screen = Screen::stdout(global.color);
+    let mut model = Model::new(args.sort);
+    if let Some(client) = &client {
+        model.taken(client.call(ListLive::default()).await?.sessions, moment::now_ms());
+    }
+    if args.json {
+        screen.pretty_json(&model.sessions())?;
+        return Ok(0);
+    }
+    let Some(client) = client else {
+        screen.line(
+            "No host holds the store, so no session is live; `greenroom sessions` lists what is stored, and `greenroom \
+             chat` starts a host.",
+        )?;
+        return Ok(0);
+    };
+    if !is_at_terminal(&screen) {
+        for row in rows::table(&model, usize::MAX) {
+            screen.line(row.text().trim_end())?;
+        }
+        return Ok(0);
+    }
+    watch(&client, model, screen.has_color()).await
+}
+
+/// Shows it until the user has seen enough.
+async fn watch(client: &Client, mut model: Model, color: bool) -> Result<u8> {
+    let interrupts = Interrupts::new()?;
+    let raw = Raw::new()?;
+    let mut painter = Painter::new(color, terminal::size());
+    let mut inputs = terminal::inputs();
+    let (done, mut news) = mpsc::unbounded_channel();
+    let mut events: Option<Events> = None;
+    let mut ticks = tokio::time::interval(ASK_EVERY);
+    let ended = loop {
+        let size = terminal::size();
+        draw(&mut painter, &model, size)?;
+        let action = tokio::select! {
+            biased;
+            () = interrupts.next() => Some(Action::Quit),
+            input = inputs.recv() => match input {
+                Some(Input::Key(key)) => model.key(key),
+                Some(Input::Paste(_) | Input::Resized) => None,
+                Some(Input::Ended(_)) | None => Some(Action::Quit),
+            },
+            Some(notice) = news.recv() => {
+                model.notice = Some(notice);
+                None
+            }
+            received = heard(&mut events) => {
+                match received {
+                    Some(Received::Event(event)) => model.heard(&event),
+                    Some(Received::Gap { .. }) => model.missed(),
+                    Some(Received::Warning(text)) => model.notice = Some(text),
+                    None => events = None,
+                }
+                None
+            }
+            _ = ticks.tick() => {
+                match client.call(ListLive::default()).await {
+                    Ok(listed) => model.taken(listed.sessions, moment::now_ms()),
+                    Err(error) => break Err(error),
+                }
+                None
+            }
+        };
+        match action {
+            Some(Action::Quit) => break Ok(()),
+            Some(Action::Watch(id)) => {
+                events = Some(client.events_of(id.as_str()));
+                if let Err(error) = client.call(WatchSession { session_id: id }).await {
+                    model.notice = Some(error.to_string());
+                }
+            }
+            Some(Action::Leave) => events = None,
+            Some(Action::Abort(id)) => ask(client, &done, abort, id),
+            Some(Action::Compact(id)) => ask(client, &done, compact, id),
+            None => {}
+        }
+    };
+    terminal::write(&painter.clear())?;
+    drop(raw);
+    ended?;
+    Ok(0)
+}
+
+fn draw(painter: &mut Painter, model: &Model, size: Size) -> Result<()> {
+    let frame = Frame { above: Vec::new(), region: rows::screen(model, size), cursor: (0, 0) };
+    Ok(terminal::write(&painter.paint(&frame, size))?)
+}
+
+/// The next event of the session that is looked at; nothing where none is.
+async fn heard(events: &mut Option<Events>) -> Option<Received> {
+    match events {
+        Some(events) => events.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Does something with a session, and tells what came of it.
+fn ask<F>(client: &Client, done: &mpsc::UnboundedSender<String>, does: impl FnOnce(Client, String) -> F, id: String)
+where
+    F: Future<Output = Result<String, ClientError>> + Send + 'static,
+{
+    let (doing, done) = (does(client.clone(), id), done.clone());
+    tokio::spawn(async move {
+        let text = doing.await.unwrap_or_else(|error| error.to_string());
+        // Nobody may be there to read it.
+        let _ = done.send(text);
+    });
+}
+
+async fn abort(client: Client, id: String) -> Result<String, ClientError> {
+    client.call(Abort::current(id.as_str())).await?;
+    Ok(format!("{id} is aborted"))
+}
+
+async fn compact(client: Client, id: String) -> Result<String, ClientError> {
+    let work = client.work(CompactSession { session_id: id.clone(), keep_recent: None, focus: None, force: false });
+    let outcome = work.await?.outcome().await?;
+    Ok(format!("{id}: {}", crate::text::compacted(&outcome.compacted)))
+}
