@@ -18,7 +18,7 @@ mod backend;
 mod between;
 mod calls;
 mod commands;
-mod draw;
+pub(crate) mod draw;
 mod editor;
 mod highlight;
 mod history;
@@ -27,9 +27,9 @@ mod markdown;
 mod model;
 mod picker;
 mod plain;
-mod row;
+pub(crate) mod row;
 mod status;
-mod terminal;
+pub(crate) mod terminal;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {

@@ -120,10 +120,7 @@ fn client_code(error: &ClientError) -> u8 {
                 | ProblemKind::Version,
             ) => USAGE,
             Some(
-                ProblemKind::NoSession
-                | ProblemKind::Damaged
-                | ProblemKind::StoreInUse
-                | ProblemKind::Store,
+                ProblemKind::NoSession | ProblemKind::Damaged | ProblemKind::StoreInUse | ProblemKind::Store,
             ) => STORE,
             Some(ProblemKind::Stopped | ProblemKind::TimedOut) => STOPPED,
             Some(ProblemKind::Waiting) => WAITING,

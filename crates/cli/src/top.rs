@@ -3,6 +3,7 @@
 //! Invariants: nothing is opened or woken by looking; what is no terminal gets one table, and nothing else; however it
 //! ends, the terminal is as it was.
 
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -15,7 +16,7 @@ use crate::chat::draw::{Frame, Painter, Size};
 use crate::chat::terminal::{self, Input, Raw};
 use crate::interrupt::Interrupts;
 use crate::options::{Global, TopArgs};
-use crate::terminal::{Screen, is_at_terminal};
+use crate::terminal::Screen;
 use crate::{host, moment};
 
 pub(crate) mod model;
@@ -43,7 +44,7 @@ pub(crate) async fn run(global: &Global, args: &TopArgs) -> Result<u8> {
         )?;
         return Ok(0);
     };
-    if !is_at_terminal(&screen) {
+    if !screen.is_terminal() || !std::io::stdin().is_terminal() {
         for row in rows::table(&model, usize::MAX) {
             screen.line(row.text().trim_end())?;
         }
@@ -127,8 +128,12 @@ async fn heard(events: &mut Option<Events>) -> Option<Received> {
 }
 
 /// Does something with a session, and tells what came of it.
-fn ask<F>(client: &Client, done: &mpsc::UnboundedSender<String>, does: impl FnOnce(Client, String) -> F, id: String)
-where
+fn ask<F>(
+    client: &Client,
+    done: &mpsc::UnboundedSender<String>,
+    does: impl FnOnce(Client, String) -> F,
+    id: String,
+) where
     F: Future<Output = Result<String, ClientError>> + Send + 'static,
 {
     let (doing, done) = (does(client.clone(), id), done.clone());
@@ -145,7 +150,8 @@ async fn abort(client: Client, id: String) -> Result<String, ClientError> {
 }
 
 async fn compact(client: Client, id: String) -> Result<String, ClientError> {
-    let work = client.work(CompactSession { session_id: id.clone(), keep_recent: None, focus: None, force: false });
+    let work =
+        client.work(CompactSession { session_id: id.clone(), keep_recent: None, focus: None, force: false });
     let outcome = work.await?.outcome().await?;
     Ok(format!("{id}: {}", crate::text::compacted(&outcome.compacted)))
 }

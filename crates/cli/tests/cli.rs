@@ -25,6 +25,7 @@
 //! - `stored`: sessions, show, plan, delete; a store in use; damage
 //! - `surfaces`: a manual compaction, as settings, in an export, over JSON-RPC
 //! - `terminal`: what others say steers no terminal; void answers
+//! - `top`: the live sessions of a host
 //! - `usage`: what cannot work is said in one line, with its code
 
 #![expect(clippy::unwrap_used, reason = "tests end where something is not as it should be")]
@@ -57,5 +58,6 @@ mod cli {
     pub(crate) mod support;
     pub(crate) mod surfaces;
     pub(crate) mod terminal;
+    pub(crate) mod top;
     pub(crate) mod usage;
 }

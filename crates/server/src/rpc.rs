@@ -25,7 +25,10 @@ use self::teller::{Teller, Telling};
 pub use self::wire::LINE_BYTES_MAX;
 use self::wire::{Call, Incoming, Line, Message, Refusal};
 use crate::host::Seat;
-use crate::operations::{self, Access, Answer, Asked, ClientKind, Ended, Runs, Task, Work, is_first};
+use crate::operations::{
+    self, Access, Answer, Asked, ClientKind, CompactSession, Ended, Operation as _, Runs, Task, Work,
+    is_first,
+};
 use crate::problem::Problem;
 
 mod teller;
@@ -266,8 +269,11 @@ impl Server {
         };
         let call = operations::call(&call.method, call.params()?)?;
         let has_agent = agent.is_some();
+        // Whoever looks on may have a live session compacted by the session's own agent.
+        let is_with_own_agent = agent.is_none() && call.outcome() == CompactSession::OUTCOME;
         let agent = match agent {
             Some(agent) => agent,
+            None if is_with_own_agent => Arc::new(Agent::new("")),
             // What only looks has no use for it.
             None if matches!(call.access(), Access::Looks | Access::Watches) => Arc::new(Agent::new("")),
             None => return Err(Refusal::new(Refusal::INVALID_PARAMS, NO_DEFINITION)),
@@ -275,6 +281,7 @@ impl Server {
         let (outcome, access) = (call.outcome(), call.access());
         let session_id = call.session_id().map(str::to_owned);
         let started = match &session_id {
+            Some(id) if is_with_own_agent => Some(self.live(id).await?),
             Some(id) if access == Access::Begins => Some(self.session(id, &agent).await?),
             Some(id) if access == Access::Opens => Some(self.known(id, &agent).await?),
             Some(id) if access == Access::Watches => {
@@ -346,6 +353,21 @@ impl Server {
     async fn known(&mut self, id: &str, agent: &Arc<Agent>) -> Result<Started, Refusal> {
         self.runtime.session(id).await?;
         self.session(id, agent).await
+    }
+
+    /// A session that is live, with the agent that it has. Its events are told from now on.
+    async fn live(&mut self, id: &str) -> Result<Started, Refusal> {
+        let handle = self.runtime.session(id).await?;
+        if !handle.is_live() {
+            return Err(Refusal::new(Refusal::INVALID_PARAMS, NO_DEFINITION));
+        }
+        self.watch(id).await?;
+        let telling = match (self.watched.get(id), self.sessions.get(id)) {
+            (Some(telling), _) => telling.clone(),
+            (None, Some(started)) => started.telling.clone(),
+            (None, None) => return Err(Refusal::new(Refusal::INVALID_PARAMS, NO_DEFINITION)),
+        };
+        Ok(Started { handle, telling })
     }
 
     /// Tells the events of a session that is there from now on, without starting it.

@@ -15,7 +15,7 @@ use crate::chat::row::{Look, Row};
 use crate::picture;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// How many lines of a session's events are kept.
 const LINES_MAX: usize = 500;
@@ -131,7 +131,8 @@ impl Model {
         if self.find(self.chosen.as_deref()).is_none() {
             // The next one moves up.
             let last = self.sessions.len().saturating_sub(1);
-            self.chosen = self.sessions.get(place.unwrap_or(0).min(last)).map(|session| session.state.id.clone());
+            self.chosen =
+                self.sessions.get(place.unwrap_or(0).min(last)).map(|session| session.state.id.clone());
         }
     }
 
@@ -286,7 +287,9 @@ impl Close {
             EventKind::Retry { failure, .. } => (format!("trying again: {failure}"), Look::WARN),
             EventKind::Fallback { model, .. } => (format!("going on with {model}"), Look::WARN),
             EventKind::Warning { message } => (message.clone(), Look::WARN),
-            EventKind::SessionRestarted { reason } => (format!("the session was restarted: {reason}"), Look::WARN),
+            EventKind::SessionRestarted { reason } => {
+                (format!("the session was restarted: {reason}"), Look::WARN)
+            }
             EventKind::SessionFailed { reason } => (format!("the session failed: {reason}"), Look::BAD),
             _ => return,
         };
@@ -306,7 +309,6 @@ pub(crate) fn age_ms(session: &LiveSession, now_ms: u64) -> Option<u64> {
 pub(crate) fn doing(session: &LiveSession) -> String {
     let activity = &session.activity;
     let work = match session.state.status {
-        Status::Idle => "idle".to_owned(),
         Status::Compacting => "compacting".to_owned(),
         Status::Waiting => "waits for an answer".to_owned(),
         Status::Working => {
@@ -320,6 +322,7 @@ pub(crate) fn doing(session: &LiveSession) -> String {
                 None => what,
             }
         }
+        Status::Idle | _ => "idle".to_owned(),
     };
     if session.is_asleep { format!("{work}, asleep") } else { work }
 }
@@ -332,7 +335,7 @@ fn rank(session: &LiveSession, sort: Sort, now_ms: u64) -> u64 {
             Status::Working => 4,
             Status::Compacting => 3,
             Status::Waiting => 2,
-            Status::Idle => 1,
+            Status::Idle | _ => 1,
         },
         // In hundredths of a per cent; where the window is not known, by the tokens behind all others.
         Sort::Context => match state.context.window {

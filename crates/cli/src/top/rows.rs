@@ -22,7 +22,8 @@ const TITLE_COLUMNS: usize = 32;
 const DOING_COLUMNS: usize = 30;
 
 /// The names of the columns. What does not fit into the terminal is left out from the end of [`LEFT_OUT`].
-const COLUMNS: [&str; 9] = ["SESSION", "STATE", "CONTEXT", "TOKENS", "COST", "QUEUE", "AGE", "TITLE", "FOLDER"];
+const COLUMNS: [&str; 9] =
+    ["SESSION", "STATE", "CONTEXT", "TOKENS", "COST", "QUEUE", "AGE", "TITLE", "FOLDER"];
 /// The columns that a narrow terminal does without, the first to go last.
 const LEFT_OUT: [usize; 6] = [6, 2, 4, 3, 7, 8];
 /// The columns of numbers, which stand to the right.
@@ -45,7 +46,8 @@ pub(crate) fn screen(model: &Model, size: Size) -> Vec<Row> {
 
 /// The table alone, for what is no terminal.
 pub(crate) fn table(model: &Model, width: usize) -> Vec<Row> {
-    let cells: Vec<[String; 9]> = model.sessions().iter().map(|session| cells(session, model.now_ms)).collect();
+    let cells: Vec<[String; 9]> =
+        model.sessions().iter().map(|session| cells(session, model.now_ms)).collect();
     let kept = kept(&cells, width);
     let widths = widths(&cells);
     let mut head = Row::default();
@@ -61,7 +63,7 @@ pub(crate) fn table(model: &Model, width: usize) -> Vec<Row> {
         let look = match session.state.status {
             Status::Working | Status::Compacting => Look::PLAIN,
             Status::Waiting => Look::WARN,
-            Status::Idle => Look::DIM,
+            Status::Idle | _ => Look::DIM,
         };
         let mut row = Row::default();
         for column in &kept {
@@ -226,7 +228,7 @@ fn kept(cells: &[[String; 9]], width: usize) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..COLUMNS.len()).collect();
     for left_out in LEFT_OUT.iter().rev() {
         let total: usize = kept.iter().map(|column| widths[*column] + 2).sum();
-        if total <= width + 2 {
+        if total <= width.saturating_add(2) {
             break;
         }
         kept.retain(|column| column != left_out);

@@ -1,0 +1,72 @@
+//! `top`: the live sessions of a host, as JSON, as a table and at a terminal, from where a run is aborted.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use super::host::Hosted;
+use super::screen::{Terminal, is_there};
+use super::support::{Place, Running};
+
+#[test]
+fn without_a_host_nothing_is_live_and_nothing_is_made() {
+    let place = Place::new();
+    assert_eq!(place.json(&["top", "--json"]), Value::Array(Vec::new()));
+    let ran = place.run(&["top"]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("no session is live"), "{ran:?}");
+    assert_eq!(place.run(&["top", "--sort", "weather"]).code, Some(2));
+    assert!(!place.store().exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_live_sessions_of_a_host_are_seen_and_a_run_is_aborted_from_there() {
+    let hosted = Hosted::new(600, 50).await;
+    hosted.start_host();
+    let arguments = ["run", "--window", "100000", "--session", "mine", "-p", "Count the words.", "--json"];
+    let mut command = hosted.command(&arguments);
+    let mut run = Running::start(command.stdin(Stdio::null()));
+    run.wait_for("message_delta");
+    let ran = hosted.run(&["top", "--json"]);
+    let live: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+    let mine = &live[0];
+    assert_eq!(
+        (&mine["id"], &mine["status"], &mine["activity"]["step"]),
+        (&"mine".into(), &"working".into(), &1.into())
+    );
+    assert_eq!(
+        (&mine["title"], &mine["context_window"]),
+        (&"Count the words.".into(), &100_000.into()),
+        "{mine}"
+    );
+    let table = hosted.run(&["top"]);
+    let mut lines = table.stdout.lines();
+    assert!(lines.next().is_some_and(|head| head.starts_with("SESSION  STATE")), "{table:?}");
+    assert!(
+        lines.next().is_some_and(|row| row.starts_with("mine") && row.contains("step 1: the model answers")),
+        "{table:?}"
+    );
+    if is_there() {
+        let terminal = Terminal::run(&hosted.place, (110, 24), &["top"]);
+        terminal.shows("1 live session, 1 at work");
+        terminal.shows("▸ mine");
+        terminal.press("Enter");
+        terminal.shows("word word word");
+        terminal.press("a");
+        terminal.shows("Abort what goes on in mine? What had come is kept. y/n");
+        terminal.press("n");
+        terminal.until("the question is gone", |screen| !screen.contains("y/n"));
+        assert!(!run.has_ended(), "a no is a no");
+        terminal.press("a");
+        terminal.shows("y/n");
+        terminal.press("y");
+        terminal.shows("the run ended: aborted");
+        terminal.press("Escape");
+        terminal.shows("idle");
+        terminal.press("q");
+        terminal.shows("ended with 0");
+    } else {
+        run.signal(rustix::process::Signal::INT);
+    }
+    let ran = run.end();
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+}
