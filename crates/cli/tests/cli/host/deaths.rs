@@ -111,9 +111,9 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_twice() {
     let said: Vec<&str> = shown
         .conversation
         .iter()
-        .filter_map(|said| match &said.speech {
-            Speech::User { text, .. } => Some(text.as_str()),
-            _ => None,
+        .filter_map(|said| {
+            let Speech::User { text, .. } = &said.speech else { return None };
+            Some(text.as_str())
         })
         .collect();
     let times = |text: &String| said.iter().filter(|said| *said == text).count();
