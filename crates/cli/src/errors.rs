@@ -110,30 +110,30 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 
 /// The exit code of what another process refused, or did not answer.
 fn client_code(error: &ClientError) -> u8 {
-    match error {
-        ClientError::Parameters(_) => USAGE,
-        error => match error.kind() {
-            Some(
-                ProblemKind::Invalid
-                | ProblemKind::SessionId
-                | ProblemKind::NothingToCompact
-                | ProblemKind::Version,
-            ) => USAGE,
-            Some(
-                ProblemKind::NoSession | ProblemKind::Damaged | ProblemKind::StoreInUse | ProblemKind::Store,
-            ) => STORE,
-            Some(ProblemKind::Stopped | ProblemKind::TimedOut) => STOPPED,
-            Some(ProblemKind::Waiting) => WAITING,
-            Some(ProblemKind::Aborted) => INTERRUPTED,
-            Some(
-                ProblemKind::Model
-                | ProblemKind::Busy
-                | ProblemKind::Interrupted
-                | ProblemKind::Closed
-                | ProblemKind::Other,
-            )
-            | None => FAILED,
-        },
+    if matches!(error, ClientError::Parameters(_)) {
+        return USAGE;
+    }
+    match error.kind() {
+        Some(
+            ProblemKind::Invalid
+            | ProblemKind::SessionId
+            | ProblemKind::NothingToCompact
+            | ProblemKind::Version,
+        ) => USAGE,
+        Some(
+            ProblemKind::NoSession | ProblemKind::Damaged | ProblemKind::StoreInUse | ProblemKind::Store,
+        ) => STORE,
+        Some(ProblemKind::Stopped | ProblemKind::TimedOut) => STOPPED,
+        Some(ProblemKind::Waiting) => WAITING,
+        Some(ProblemKind::Aborted) => INTERRUPTED,
+        Some(
+            ProblemKind::Model
+            | ProblemKind::Busy
+            | ProblemKind::Interrupted
+            | ProblemKind::Closed
+            | ProblemKind::Other,
+        )
+        | None => FAILED,
     }
 }
 

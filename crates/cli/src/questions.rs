@@ -85,7 +85,7 @@ async fn answer_at(global: &Global, host: &Client, args: &AnswerArgs) -> Result<
     let listed = host.call(ListQuestions { session_id: Some(session_id.clone()) }).await?;
     let question_id = EntryId(args.question);
     let asked = listed.questions.into_iter().find(|asked| asked.id == question_id);
-    let value = value(asked.map(|asked| asked.question.kind), args)?;
+    let value = value(asked.as_ref().map(|asked| &asked.question.kind), args)?;
     let by = args.by.clone().or_else(|| variable("USER"));
     host.call(AnswerQuestion { session_id, question_id, value, by }).await?;
     Screen::stdout(global.color)
@@ -97,14 +97,14 @@ async fn give(runtime: &Runtime, id: &str, args: &AnswerArgs) -> Result<()> {
     let session = runtime.session(id).await?;
     let question = EntryId(args.question);
     let asked = session.questions().await?.into_iter().find(|asked| asked.id == question);
-    let value = value(asked.map(|asked| asked.question.kind), args)?;
+    let value = value(asked.as_ref().map(|asked| &asked.question.kind), args)?;
     let mut answer = Answer::from(value);
     answer.by = args.by.clone().or_else(|| variable("USER"));
     Ok(session.answer(question, answer).await?)
 }
 
 /// The answer as the question wants it.
-fn value(kind: Option<QuestionKind>, args: &AnswerArgs) -> Result<Value> {
+fn value(kind: Option<&QuestionKind>, args: &AnswerArgs) -> Result<Value> {
     // What is no longer open is refused by the session, which knows how it ended.
     Ok(match kind {
         Some(QuestionKind::Form { .. }) => serde_json::from_str(&args.value)
