@@ -68,7 +68,9 @@ fn measured(keys: u32, streams: bool) -> Vec<Duration> {
     let server = runtime.block_on(simulator.serve()).expect("a server");
     let folder = tempfile::tempdir().expect("a folder");
     let mut chat = Chat::start(folder.path(), &server.base_url().to_string());
-    chat.wait_for("/help lists".as_bytes());
+    // It draws: in a chat of plain lines the terminal itself would echo each key at once.
+    chat.wait_for(b"\x1b[?2004h");
+    chat.wait_for(b"/help lists");
     if streams {
         chat.press("go\r".as_bytes());
         chat.wait_for(b"code");

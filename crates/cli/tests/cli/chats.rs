@@ -275,24 +275,26 @@ fn a_question_is_answered_in_place_also_after_the_program_was_killed() {
     let (place, model) = (Place::new(), new(script));
     let terminal = chat(&place, &model, SIZE, &[]);
     terminal.says("paint it");
-    let screen = terminal.shows("Which colour shall it be?");
-    assert!(screen.contains("❯ 1. red") && screen.contains("3. blue"), "{screen}");
+    // The call stands there first, and then its question.
+    let screen = terminal.shows("❯ 1. red");
+    assert!(screen.contains("Which colour shall it be?") && screen.contains("3. blue"), "{screen}");
     terminal.press("Down");
     terminal.shows("❯ 2. green");
     // The terminal is closed in the middle of it.
     drop(terminal);
     let terminal = chat(&place, &model, SIZE, &[]);
-    terminal.shows("Which colour shall it be?");
+    terminal.shows("❯ 1. red");
     terminal.types("3");
     terminal.shows("❯ 3. blue");
     terminal.press("Enter");
     terminal.shows("painted blue");
     // What is typed is an answer, too; and a question can wait.
     terminal.says("free");
-    terminal.shows("Which name?");
+    terminal.shows("Enter answers");
     terminal.press("Escape");
     terminal.shows("Ctrl-Q comes back to it");
     terminal.press("C-q");
+    terminal.shows("Enter answers");
     terminal.says("Ada Lovelace");
     terminal.shows("named Ada Lovelace");
     terminal.shows("→ Ada Lovelace");
