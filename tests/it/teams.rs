@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use greenroom::ConfigError;
 use greenroom::kernel::entry::{ChildStage, EntryKind};
 use greenroom::prelude::*;
 use greenroom_kernel::message::Message;
@@ -549,4 +550,35 @@ async fn one_is_steered() {
         assert_eq!(text, format!("steered: {}", id == "web"), "{id}");
     }
     model.assert_clean();
+}
+
+/// An agent that could not be called is found when a session is opened, however deep it stands, and not by the model.
+#[tokio::test(start_paused = true)]
+async fn agents_that_could_not_be_called_are_refused_when_a_session_is_opened() {
+    let model = simulator(Function(team_script), 100_000);
+    let runtime = runtime(&model).await;
+    let lost = || agent(100_000).provider("nowhere");
+    let small = || agent(1_000).instructions("word ".repeat(2_000));
+    let table = [
+        (
+            agent(100_000).sub_agent(sub_agent("web", lost())),
+            "the sub-agent web: the runtime has no provider",
+        ),
+        (agent(100_000).sub_agent(sub_agent("web", small())), "the sub-agent web: "),
+        (
+            agent(100_000).sub_agent(sub_agent("web", agent(100_000).sub_agent(sub_agent("deep", lost())))),
+            "the sub-agent web: the sub-agent deep: the runtime has no provider",
+        ),
+        (
+            team().sub_agent(sub_agent("web", agent(100_000))),
+            "the sub-agent web: another tool of the agent has the same name",
+        ),
+    ];
+    for (agent, expected) in table {
+        let error = runtime.open("boss", &agent).await.unwrap_err();
+        assert!(matches!(&error, Error::Config(ConfigError::SubAgent { .. })), "{error:?}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    assert!(model.requests().is_empty());
+    runtime.open("boss", &team()).await.unwrap().prompt("go").await.unwrap();
 }

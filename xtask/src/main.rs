@@ -6,6 +6,7 @@
 
 mod bench;
 mod mutants;
+mod record;
 mod run;
 mod simulate;
 mod steps;
@@ -26,6 +27,8 @@ cargo xtask kills [--runs N]                       a real process, killed N time
 cargo xtask mutations [--runs N]                   a store, damaged N times (10,000)
 cargo xtask bench [NAME]... [--quick]              measures, and writes docs/performance.md; `--list` names the
                                                    benchmarks, `--page` only writes the page anew
+cargo xtask record                                 plays a chat in tmux, and writes its pictures: docs/chat.svg and
+                                                   docs/chat-short.svg
 cargo xtask mutants [FILE]...                      what no test notices when these files are changed; by hand, since
                                                    it takes hours; needs `cargo install cargo-mutants --locked`";
 
@@ -47,6 +50,7 @@ fn dispatch(arguments: Vec<String>) -> Result<()> {
         Some("kills") => simulate::kills(arguments),
         Some("mutations") => simulate::mutations(arguments),
         Some("bench") => bench::bench(arguments),
+        Some("record") => record::record(arguments),
         Some("mutants") => mutants::mutants(arguments),
         Some("steps") => {
             for step in STEPS {

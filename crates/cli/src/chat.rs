@@ -13,6 +13,7 @@ use crate::setup::{self, Setup, Stay};
 use crate::terminal::Screen;
 
 mod ask;
+pub(crate) mod ask_user;
 mod backend;
 mod between;
 mod calls;
@@ -33,20 +34,27 @@ pub(crate) mod terminal;
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
+    let model = ModelArgs { asks: is_drawn(global), ..args.model.clone() };
+    let setup = Setup::new(global, &model, Stay::ForMore).await?;
     let id = setup.session_id(args.session.as_deref(), args.goes_on, "chat").await?;
-    talk(global, &args.model, setup, interrupts, id).await
+    talk(global, &model, setup, interrupts, id).await
 }
 
 /// `greenroom resume`: goes on with a session that is there.
 pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
+    let model = ModelArgs { asks: is_drawn(global), ..args.model.clone() };
+    let setup = Setup::new(global, &model, Stay::ForMore).await?;
     let id = match &args.id {
         Some(given) => setup::resolve_known(setup.runtime.store(), given)?,
         None => setup::newest_here(&setup.runtime, &setup.folder).await?,
     };
-    talk(global, &args.model, setup, interrupts, id).await
+    talk(global, &model, setup, interrupts, id).await
+}
+
+/// Whether there is a terminal on both sides, on which the chat can draw.
+fn is_drawn(global: &Global) -> bool {
+    std::io::stdin().is_terminal() && Screen::stdout(global.color).is_terminal()
 }
 
 async fn talk(
@@ -56,18 +64,15 @@ async fn talk(
     interrupts: Interrupts,
     id: String,
 ) -> Result<u8> {
-    setup.check_not_waiting(&id).await?;
-    let is_drawn = std::io::stdin().is_terminal() && Screen::stdout(global.color).is_terminal();
-    let id = if is_drawn {
+    setup.check_not_waiting(&id, args.asks).await?;
+    let id = if is_drawn(global) {
         live::talk(global, args, setup, interrupts, id).await?
     } else {
         plain::talk(global, setup, interrupts, &id).await?;
         id
     };
-    let line = format!(
-        "`greenroom chat --session {id}{}` goes on with this conversation.",
-        setup::data_dir_flag(global)
-    );
+    let flag = setup::data_dir_flag(global);
+    let line = format!("`greenroom chat --session {id}{flag}` goes on with this conversation.");
     Screen::stdout(global.color).line(line)?;
     Ok(0)
 }

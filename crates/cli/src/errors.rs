@@ -115,12 +115,13 @@ fn client_code(error: &ClientError) -> u8 {
         error => match error.kind() {
             Some(
                 ProblemKind::Invalid
-                | ProblemKind::NoSession
                 | ProblemKind::SessionId
                 | ProblemKind::NothingToCompact
                 | ProblemKind::Version,
             ) => USAGE,
-            Some(ProblemKind::Damaged | ProblemKind::StoreInUse | ProblemKind::Store) => STORE,
+            Some(
+                ProblemKind::NoSession | ProblemKind::Damaged | ProblemKind::StoreInUse | ProblemKind::Store,
+            ) => STORE,
             Some(ProblemKind::Stopped | ProblemKind::TimedOut) => STOPPED,
             Some(ProblemKind::Waiting) => WAITING,
             Some(ProblemKind::Aborted) => INTERRUPTED,

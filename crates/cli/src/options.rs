@@ -341,6 +341,9 @@ pub(crate) struct ModelArgs {
     /// Use a simulated model inside this process, over HTTP: no key, no server, no cost
     #[arg(long, conflicts_with_all = ["provider", "base_url", "api_key_env"])]
     pub(crate) simulate: bool,
+    /// Whether the model may ask the person at the terminal: a chat there says so.
+    #[arg(skip)]
+    pub(crate) asks: bool,
 }
 
 impl ModelArgs {

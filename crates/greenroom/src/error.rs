@@ -392,6 +392,14 @@ pub enum ConfigError {
         /// Why not.
         reason: String,
     },
+    /// An agent that another one calls, and that could not work.
+    #[error("the sub-agent {name}: {reason}")]
+    SubAgent {
+        /// The name of its tool.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// A schema of an answer that is no JSON schema, or refers to something outside of it.
     #[error("the output schema: {reason}")]
     OutputSchema {

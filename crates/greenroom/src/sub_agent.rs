@@ -185,6 +185,10 @@ pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
     }
     let mut tools = agent.tools.clone();
     for sub_agent in &agent.sub_agents {
+        if tools.get(&sub_agent.name).is_some() {
+            let reason = "another tool of the agent has the same name".to_owned();
+            return Err(ConfigError::SubAgent { name: sub_agent.name.clone(), reason }.into());
+        }
         let tool = SubAgentTool { deps: Arc::downgrade(deps), definition: sub_agent.clone() };
         tools.insert(tool).map_err(|error| ConfigError::tool(&error))?;
     }
@@ -201,6 +205,18 @@ pub(crate) fn tools_of(deps: &Arc<Deps>, agent: &Agent) -> Result<Registry> {
         tools.insert(Recall { deps: Arc::downgrade(deps) }).map_err(|error| ConfigError::tool(&error))?;
     }
     Ok(tools)
+}
+
+impl SubAgent {
+    /// The name of its tool.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The agent that is called.
+    pub(crate) fn agent(&self) -> &Arc<Agent> {
+        &self.agent
+    }
 }
 
 struct SubAgentTool {

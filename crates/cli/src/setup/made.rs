@@ -16,6 +16,7 @@ use greenroom_simulator::Pace;
 use super::server::{Server, check_cost};
 use super::settings::Settings;
 use super::{load_config, own_skills, workspace};
+use crate::chat::ask_user::ask_user;
 use crate::config::{LimitsConfig, LiveConfig, ProviderConfig, ServeConfig};
 use crate::errors::usage;
 use crate::options::{Global, ModelArgs};
@@ -103,6 +104,9 @@ impl Made {
         }
         if let Some(skills) = skills {
             agent = agent.add_tool(skills.tool());
+        }
+        if args.asks && !args.no_tools {
+            agent = agent.add_tool(ask_user());
         }
         let settings = Arc::new(Settings {
             config: LiveConfig::new(global.config.as_deref(), &loaded),

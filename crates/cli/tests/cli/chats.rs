@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Summariser};
 
+use serde_json::json;
+
 use super::screen::{Terminal, is_there};
 use super::support::{Model, Place};
 
@@ -197,6 +199,7 @@ fn it_lives_through_being_made_narrow_and_wide_again() {
         let newest = seen.matches("word").count();
         terminal.until("it goes on streaming", |screen| screen.matches("word").count() != newest);
     }
+    terminal.shows("word40 ");
     terminal.press("Escape");
     terminal.shows("interrupted");
     // tmux tells programs of a new size a moment after it is there.
@@ -213,7 +216,7 @@ fn it_lives_through_being_made_narrow_and_wide_again() {
         .collect();
     // The last one was cut off by the interrupt.
     let (_, whole) = words.split_last().unwrap();
-    assert!(whole.len() > 15, "{words:?}");
+    assert!(whole.len() > 35, "{words:?}");
     assert!(whole.iter().enumerate().all(|(number, word)| number == *word), "{words:?}");
 }
 
@@ -239,4 +242,132 @@ fn it_says_what_cannot_work_and_keeps_what_was_typed() {
     terminal.says("!date");
     terminal.shows("commands run only in a chat with --allow-shell");
     assert_eq!(model.simulator.calls(), 0);
+}
+
+/// The tool's result that a request ends with.
+fn result(request: &SeenRequest) -> Option<String> {
+    request.messages.last().filter(|message| message.role() == "tool").map(|message| message.text())
+}
+
+#[test]
+fn a_question_is_answered_in_place_also_after_the_program_was_killed() {
+    if !is_there() {
+        return;
+    }
+    let script = Function(|request: &SeenRequest, _: CallInfo| {
+        if request.last_user_text().contains("free") {
+            return match result(request) {
+                None => Answer::call("ask_user", &json!({ "question": "Which name?" })),
+                Some(answer) => Answer::text(format!("named {answer}")),
+            };
+        }
+        match result(request) {
+            None => Answer::call(
+                "ask_user",
+                &json!({ "question": "Which colour shall it be?", "choices": ["red", "green", "blue"] }),
+            ),
+            Some(answer) => Answer::text(format!("painted {answer}")),
+        }
+    });
+    let (place, model) = (Place::new(), new(script));
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.says("paint it");
+    let screen = terminal.shows("Which colour shall it be?");
+    assert!(screen.contains("❯ 1. red") && screen.contains("3. blue"), "{screen}");
+    terminal.press("Down");
+    terminal.shows("❯ 2. green");
+    // The terminal is closed in the middle of it.
+    drop(terminal);
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.shows("Which colour shall it be?");
+    terminal.types("3");
+    terminal.shows("❯ 3. blue");
+    terminal.press("Enter");
+    terminal.shows("painted blue");
+    // What is typed is an answer, too; and a question can wait.
+    terminal.says("free");
+    terminal.shows("Which name?");
+    terminal.press("Escape");
+    terminal.shows("Ctrl-Q comes back to it");
+    terminal.press("C-q");
+    terminal.says("Ada Lovelace");
+    terminal.shows("named Ada Lovelace");
+    terminal.shows("→ Ada Lovelace");
+}
+
+#[test]
+fn a_session_with_ten_thousand_entries_opens_at_once() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::new(), model());
+    let id = |number: usize| format!("{number:08x}");
+    let mut lines = vec![
+        json!({ "type": "session", "version": 3, "id": "long", "cwd": "/", "timestamp": "2026-01-02T03:04:05.000Z" }),
+    ];
+    for number in 0..10_000_usize {
+        let role = if number % 2 == 0 { "user" } else { "assistant" };
+        let text = format!("**message** number {number} of the long one");
+        lines.push(json!({
+            "type": "message", "id": id(number + 1), "timestamp": "2026-01-02T03:04:05.000Z",
+            "parentId": number.checked_sub(1).map(|before| id(before + 1)),
+            "message": {
+                "role": role, "content": [{ "type": "text", "text": text }], "provider": "openai",
+                "model": "gpt-5.5", "timestamp": 1_767_323_045_000_u64, "stopReason": "stop",
+            },
+        }));
+    }
+    let text: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    let file = place.work().join("long.jsonl");
+    std::fs::write(&file, text.join("\n")).unwrap();
+    let imported = place.json(&["import", &file.to_string_lossy(), "--json"]);
+    let session = imported["session_id"].as_str().unwrap().to_owned();
+    let url = model.url();
+    let began = Instant::now();
+    let terminal = Terminal::run(&place, SIZE, &["chat", "--base-url", &url, "--session", &session]);
+    terminal.shows("number 9999 of the long one");
+    let took = began.elapsed();
+    // Opening the store takes most of it, in a build without optimisation on a busy machine; 10,000 entries would take
+    // much longer if each were drawn.
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    let all = terminal.all();
+    assert!(all.contains("more above, 10,0") && all.contains("/export"), "{all}");
+    assert!(all.lines().count() < 120, "two screens of it, not all: {}", all.lines().count());
+    terminal.says("hello there");
+    terminal.shows("heard hello");
+}
+
+#[test]
+fn custom_commands_files_and_own_commands_reach_the_model() {
+    if !is_there() {
+        return;
+    }
+    let (place, model) = (Place::with_files(2), model());
+    let commands = place.work().join(".greenroom/commands");
+    std::fs::create_dir_all(&commands).unwrap();
+    std::fs::write(commands.join("review.md"), "# Looks for bugs\nreview $1 with care\n").unwrap();
+    let terminal = chat(&place, &model, SIZE, &["--allow-shell"]);
+    terminal.types("/rev");
+    terminal.shows("/review");
+    terminal.shows("Looks for bugs");
+    terminal.press("C-u");
+    terminal.says("/review part_1");
+    terminal.shows("heard #");
+    let told = model.simulator.requests().last().unwrap().request.last_user_text().to_owned();
+    assert!(told.contains("review part_1 with care"), "{told}");
+    terminal.types("look @part_1");
+    terminal.shows("src/part_1.rs");
+    terminal.press("Tab");
+    terminal.shows("› look @src/part_1.rs");
+    terminal.press("Enter");
+    terminal.shows("heard look");
+    let told = model.simulator.requests().last().unwrap().request.last_user_text().to_owned();
+    assert!(told.contains("<file path=\"src/part_1.rs\">") && told.contains("count_1_59"), "{told}");
+    terminal.says("!echo from-the-shell");
+    terminal.shows("    from-the-shell");
+    terminal.shows("the next prompt tells it");
+    terminal.says("what was it");
+    terminal.shows("heard what");
+    let told = model.simulator.requests().last().unwrap().request.last_user_text().to_owned();
+    assert!(told.contains("I ran `echo from-the-shell`"), "{told}");
 }

@@ -60,8 +60,31 @@ impl Definition {
     /// Resolves an agent whose session has so many tokens pinned.
     ///
     /// # Errors
-    /// An unknown provider, a tool that cannot be used, settings in which nothing could work, or a fallback with one of these.
+    /// An unknown provider, a tool that cannot be used, settings in which nothing could work; or one of these in a fallback,
+    /// a sub-agent or a member of its team.
     pub(super) fn resolve(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
+        let definition = Self::resolve_alone(deps, agent, pinned_tokens)?;
+        Self::check_sub_agents(deps, &definition.agent)?;
+        Ok(definition)
+    }
+
+    /// The agents that this one may call, and those that these may call.
+    fn check_sub_agents(deps: &Arc<Deps>, agent: &Agent) -> Result<()> {
+        for sub_agent in &agent.sub_agents {
+            let check = || {
+                Self::resolve_alone(deps, Arc::clone(sub_agent.agent()), 0)?;
+                Self::check_sub_agents(deps, sub_agent.agent())
+            };
+            check().map_err(|error| ConfigError::SubAgent {
+                name: sub_agent.name().to_owned(),
+                reason: error.to_string(),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::resolve`], without a look at the sub-agents: each is looked at once.
+    fn resolve_alone(deps: &Arc<Deps>, agent: Arc<Agent>, pinned_tokens: u64) -> Result<Self> {
         let definition = Self::resolve_to_read(deps, agent)?;
         definition.check_room(definition.overhead(pinned_tokens))?;
         for fallback in &definition.agent.fallbacks {
@@ -72,7 +95,7 @@ impl Definition {
             }
             let agent = Arc::new(fallback.of(&definition.agent));
             let other =
-                Self::resolve(deps, agent, pinned_tokens).map_err(|error| refuse(error.to_string()))?;
+                Self::resolve_alone(deps, agent, pinned_tokens).map_err(|error| refuse(error.to_string()))?;
             if other.is_same_model(&definition) {
                 return Err(refuse("it is the agent's own model".to_owned()));
             }

@@ -1,0 +1,50 @@
+//! The tool with which the model asks the person at the terminal.
+//!
+//! Invariants: it changes nothing by itself, so that a call that was cut off by a restart can be run again.
+
+use greenroom::Question;
+use greenroom::tools::{FunctionTool, ToolContext, ToolError, tool};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Its name.
+pub(crate) const NAME: &str = "ask_user";
+
+/// Asks the person at the terminal one question, and waits for the answer. Use it only where the work cannot go on without
+/// a decision that is theirs, not for what you can find out or may decide yourself. Offer choices where there are a few.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AskUser {
+    /// The question, in one line or a few.
+    question: String,
+    /// What can be chosen, at least two; without it, any text is an answer.
+    #[serde(default)]
+    choices: Vec<String>,
+    /// Whether several of the choices may be chosen.
+    #[serde(default)]
+    several: bool,
+    /// What the person should know before the answer.
+    details: Option<String>,
+}
+
+/// The tool.
+pub(crate) fn ask_user() -> FunctionTool {
+    tool(NAME, |asked: AskUser, context: ToolContext| async move {
+        let AskUser { question, choices, several, details } = asked;
+        if question.trim().is_empty() || choices.len() == 1 {
+            return Err(ToolError::new("give a question, and no choices or at least two"));
+        }
+        let mut question = match (choices.is_empty(), several) {
+            (true, _) => Question::text(question),
+            (false, false) => Question::choice(question, choices),
+            (false, true) => Question::choices(question, choices),
+        };
+        question.details = details;
+        let answer = context.ask(question).await?;
+        Ok(match answer.value {
+            serde_json::Value::String(text) => text,
+            value => value.to_string(),
+        })
+    })
+    .resumable()
+}
