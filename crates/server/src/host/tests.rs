@@ -250,9 +250,8 @@ async fn who_looks_on_has_a_live_session_compacted_by_its_own_agent() {
     let compact =
         || CompactSession { session_id: "a".to_owned(), keep_recent: None, focus: None, force: false };
     let ended = watcher.work(compact()).await.unwrap().outcome().await;
-    // There is too little of it, and it is ada's agent that says so; the watcher's request was taken on.
-    let refused = ended.unwrap_err();
-    assert_eq!(refused.kind(), Some(ProblemKind::NothingToCompact), "{refused}");
+    // It was taken on; there is too little to compact.
+    assert!(!ended.unwrap().installed);
     let steer = Steer { session_id: "a".to_owned(), text: "x".to_owned() };
     assert!(watcher.call(steer).await.is_err(), "it begins nothing");
     ada.work(PromptSession::new("a", "two")).await.unwrap().outcome().await.unwrap();
