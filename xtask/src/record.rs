@@ -8,7 +8,7 @@ mod svg;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ const LONG: Recording = Recording {
     after_ms: 300
     between_ms: 30
     pieces: 8
-  - calls: [{ tool: read, arguments: { path: src/count.rs } }]
+  - calls: [{ tool: read, arguments: { path: README.md } }, { tool: read, arguments: { path: src/count.rs } }]
     after_ms: 1500
   - text: "`count.rs` has **one** function. In short, as you asked: it adds one, and wraps around at `u8::MAX`.\n"
     after_ms: 400
@@ -188,7 +188,10 @@ impl Stage {
         let folder = std::env::temp_dir().join(format!("greenroom-record-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(folder.join("counter/src"))?;
-        std::fs::write(folder.join("counter/README.md"), "# Counter\n\nCounts things.\n")?;
+        let lines =
+            (1..=160).map(|number| format!("- rule {number}: what is counted once is not counted again\n"));
+        let readme = format!("# Counter\n\nCounts things.\n\n{}", lines.collect::<String>());
+        std::fs::write(folder.join("counter/README.md"), readme)?;
         let code = "//! Counts.\n\npub fn add(count: &mut u8) {\n    *count += 1;\n}\n";
         std::fs::write(folder.join("counter/src/count.rs"), code)?;
         let script = folder.join("answers.yaml");
@@ -295,8 +298,8 @@ fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
+/// `greenroom`, which was built beside this program.
 fn binary() -> PathBuf {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from);
-    Path::new(&target).join("debug/greenroom")
+    let this = std::env::current_exe().unwrap_or_default();
+    this.with_file_name("greenroom")
 }

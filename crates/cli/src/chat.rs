@@ -6,8 +6,10 @@
 use std::io::IsTerminal;
 
 use anyhow::Result;
+use greenroom_server::operations::ClientKind;
 
 use crate::interrupt::Interrupts;
+use crate::link::{self, Link};
 use crate::options::{ChatArgs, Global, ModelArgs, ResumeArgs};
 use crate::setup::{self, Setup, Stay};
 use crate::terminal::Screen;
@@ -20,6 +22,7 @@ mod calls;
 mod commands;
 pub(crate) mod draw;
 mod editor;
+mod follow;
 mod highlight;
 mod history;
 mod live;
@@ -34,22 +37,35 @@ pub(crate) mod terminal;
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let model = ModelArgs { asks: is_drawn(global), ..args.model.clone() };
-    let setup = Setup::new(global, &model, Stay::ForMore).await?;
+    if is_drawn(global) {
+        let model = ModelArgs { asks: true, ..args.model.clone() };
+        let link = Link::open(global, &model, ClientKind::Chat).await?;
+        let id = link.session_id(args.session.as_deref(), args.goes_on, "chat").await?;
+        return draw_it(global, model, link, interrupts, id).await;
+    }
+    let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
     let id = setup.session_id(args.session.as_deref(), args.goes_on, "chat").await?;
-    talk(global, &model, setup, interrupts, id).await
+    read_lines(global, setup, interrupts, &id).await
 }
 
 /// `greenroom resume`: goes on with a session that is there.
 pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let model = ModelArgs { asks: is_drawn(global), ..args.model.clone() };
-    let setup = Setup::new(global, &model, Stay::ForMore).await?;
+    if is_drawn(global) {
+        let model = ModelArgs { asks: true, ..args.model.clone() };
+        let link = Link::open(global, &model, ClientKind::Chat).await?;
+        let id = match &args.id {
+            Some(given) => link::resolve_known(&link.client, given).await?,
+            None => link.session_id(None, true, "chat").await?,
+        };
+        return draw_it(global, model, link, interrupts, id).await;
+    }
+    let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
     let id = match &args.id {
         Some(given) => setup::resolve_known(setup.runtime.store(), given)?,
         None => setup::newest_here(&setup.runtime, &setup.folder).await?,
     };
-    talk(global, &model, setup, interrupts, id).await
+    read_lines(global, setup, interrupts, &id).await
 }
 
 /// Whether there is a terminal on both sides, on which the chat can draw.
@@ -57,20 +73,28 @@ fn is_drawn(global: &Global) -> bool {
     std::io::stdin().is_terminal() && Screen::stdout(global.color).is_terminal()
 }
 
-async fn talk(
+async fn draw_it(
     global: &Global,
-    args: &ModelArgs,
-    setup: Setup,
+    args: ModelArgs,
+    link: Link,
     interrupts: Interrupts,
     id: String,
 ) -> Result<u8> {
-    setup.check_not_waiting(&id, args.asks).await?;
-    let id = if is_drawn(global) {
-        live::talk(global, args, setup, interrupts, id).await?
-    } else {
-        plain::talk(global, setup, interrupts, &id).await?;
-        id
-    };
+    if let Err(waits) = link.check_not_waiting_for_others(&id).await {
+        link.end().await?;
+        return Err(waits);
+    }
+    let id = live::talk(global, args, link, interrupts, &id).await?;
+    say_how_to_go_on(global, &id)
+}
+
+async fn read_lines(global: &Global, setup: Setup, interrupts: Interrupts, id: &str) -> Result<u8> {
+    setup.check_not_waiting(id).await?;
+    plain::talk(global, setup, interrupts, id).await?;
+    say_how_to_go_on(global, id)
+}
+
+fn say_how_to_go_on(global: &Global, id: &str) -> Result<u8> {
     let flag = setup::data_dir_flag(global);
     let line = format!("`greenroom chat --session {id}{flag}` goes on with this conversation.");
     Screen::stdout(global.color).line(line)?;

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use greenroom::{Order, State, Status};
 use greenroom_server::operations::{
-    ClientKind, FindSession, GetSession, ListSessions, SessionState, SetLabel,
+    ClientKind, FindSession, GetSession, ListQuestions, ListSessions, SessionState, SetLabel,
 };
 use greenroom_server::{Client, ClientError, ProblemKind};
 
+use crate::chat::ask_user;
 use crate::errors::{Answered, usage};
 use crate::host::{self, Reached, Who};
 use crate::moment;
@@ -134,6 +135,29 @@ impl Link {
             let _ = self.client.call(label).await;
         }
         Ok(())
+    }
+
+    /// A connection with the same agent, answering with another model.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) async fn with_model(&self, global: &Global, args: &ModelArgs, model: &str) -> Result<Client> {
+        if let Some(setup) = &self.own {
+            return Ok(Client::in_process(&setup.runtime, setup.agent.clone().model(model)));
+        }
+        let args = ModelArgs { model: Some(model.to_owned()), ..args.clone() };
+        let who = Who { kind: ClientKind::Chat, agent: Some(&args), checks_server: false };
+        let reached = host::reach(global, &who).await?;
+        Ok(reached.ok_or_else(|| usage("the host has ended"))?.client)
+    }
+
+    /// As [`Self::check_not_waiting`], for a chat: it answers the questions of its own tool.
+    pub(crate) async fn check_not_waiting_for_others(&self, session_id: &str) -> Result<()> {
+        let Err(waits) = self.check_not_waiting(session_id).await else { return Ok(()) };
+        let questions = ListQuestions { session_id: Some(session_id.to_owned()) };
+        let questions = self.client.call(questions).await?.questions;
+        let is_own = !questions.is_empty() && questions.iter().all(|asked| asked.tool == ask_user::NAME);
+        if is_own { Ok(()) } else { Err(waits) }
     }
 
     /// Says that this session waits for an answer, before it is opened. The tool that asked is another program's, since

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::kernel::settings::CompactionSettings;
-use greenroom::kernel::{EntryId, EntryKind, Failure, FailureClass};
+use greenroom::kernel::{Failure, FailureClass};
 use greenroom::provider::{BaseUrl, Provider, Proxies};
 use greenroom::questions::{is_waiting_stored, list_stored};
 use greenroom::store::{Notice, Store, StoreError, StoreOptions};
@@ -18,7 +18,6 @@ use greenroom::tools::Workspace;
 use greenroom::{Agent, Order, Runtime, RuntimeBuilder, SessionHandle};
 
 use self::server::{Server, proxies};
-use crate::chat::ask_user;
 use crate::config::{
     FILE_NAME, LimitsConfig, Loaded, Overrides, ProviderConfig, ServeConfig, load, users_places,
 };
@@ -134,16 +133,6 @@ pub(crate) async fn store(global: &Global) -> Result<Store> {
     let (store, notices) = tokio::task::spawn_blocking(move || Store::open(&options)).await??;
     tell(global, &notices)?;
     Ok(store)
-}
-
-/// Whether a chat's own tool, and no other, has asked in the run that a session is in.
-fn is_asked_by_chat(store: &Store, id: &str) -> Result<bool> {
-    let Some(run) = store.head(id)?.and_then(|head| head.open_run) else { return Ok(false) };
-    let entries = store.load(id, EntryId(run.0))?;
-    let is_others = |kind: &EntryKind| {
-        if let EntryKind::Question(asked) = kind { asked.tool != ask_user::NAME } else { false }
-    };
-    Ok(!entries.iter().any(|entry| is_others(&entry.kind)))
 }
 
 /// The label that names the folder in which a session was begun.
@@ -384,12 +373,12 @@ impl Setup {
     }
 
     /// Says that this session waits for an answer, or was answered and waits for its program, before it is opened. The tool
-    /// that asked is another program's, unless it is that of a chat (`may_ask`): with our agent the call could not go on,
-    /// and the answer would be lost to it.
-    pub(crate) async fn check_not_waiting(&self, id: &str, may_ask: bool) -> Result<()> {
+    /// that asked is another program's, since none of ours asks: with our agent the call could not go on, and the answer
+    /// would be lost to it.
+    pub(crate) async fn check_not_waiting(&self, id: &str) -> Result<()> {
         let store = self.runtime.store();
         let is_open = !list_stored(store, id, moment::now_ms())?.is_empty();
-        if !is_open && !is_waiting_stored(store, id)? || (may_ask && is_asked_by_chat(store, id)?) {
+        if !is_open && !is_waiting_stored(store, id)? {
             return Ok(());
         }
         self.runtime.clone().shutdown().await?;

@@ -20,6 +20,9 @@ const MARGIN: f64 = 14.0;
 /// How long the last picture stays.
 const LAST: Duration = Duration::from_secs(3);
 
+/// A row at its place, and from when to when it is seen, in parts of the whole time.
+type Seen<'a> = ((usize, &'a str), Vec<(f64, f64)>);
+
 /// How a piece of text looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Look {
@@ -52,8 +55,7 @@ pub(crate) fn draw(frames: &[Frame], columns: u16, rows: u16) -> String {
          font-family=\"ui-monospace,SFMono-Regular,Menlo,Consolas,monospace\" font-size=\"13\">\n<rect width=\"100%\" \
          height=\"100%\" rx=\"8\" fill=\"#1b1d23\"/>\n<g fill=\"#d8dae0\" xml:space=\"preserve\">\n"
     );
-    // Each row, with the times at which it is seen at its place.
-    let mut seen: Vec<((usize, &str), Vec<(f64, f64)>)> = Vec::new();
+    let mut seen: Vec<Seen<'_>> = Vec::new();
     let mut places: HashMap<(usize, &str), usize> = HashMap::new();
     for (index, frame) in frames.iter().enumerate() {
         let from = frame.at.as_secs_f64() / total;

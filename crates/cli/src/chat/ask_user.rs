@@ -41,10 +41,8 @@ pub(crate) fn ask_user() -> FunctionTool {
         };
         question.details = details;
         let answer = context.ask(question).await?;
-        Ok(match answer.value {
-            serde_json::Value::String(text) => text,
-            value => value.to_string(),
-        })
+        // A text stands as it is, and what is more as JSON.
+        Ok(answer.value.as_str().map_or_else(|| answer.value.to_string(), str::to_owned))
     })
     .resumable()
 }

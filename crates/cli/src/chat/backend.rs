@@ -9,8 +9,7 @@ use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
     ForkSession, ImageData, ListModels, ListSessions, ListTools, ModelsListed, Nothing, Operation,
     PlanSession, Planned, PromptSession, Replay, ResumeSession, SessionContext, SessionPage, SessionState,
-    SessionTree, SetLabel, SetTitle, ShowSession, Shown, StartSession, Steer, ToolsListed, Tree,
-    UndoCompaction,
+    SessionTree, SetTitle, ShowSession, Shown, StartSession, Steer, ToolsListed, Tree, UndoCompaction,
 };
 use greenroom_server::{Client, ClientError, Events};
 
@@ -163,12 +162,6 @@ impl Backend {
 
     pub(crate) async fn set_title(&self, title: String) -> Result<()> {
         self.call(SetTitle { session_id: self.session_id.clone(), title }).await?;
-        Ok(())
-    }
-
-    pub(crate) async fn set_label(&self, name: &str, value: String) -> Result<()> {
-        let (session_id, name) = (self.session_id.clone(), name.to_owned());
-        self.call(SetLabel { session_id, name, value: Some(value) }).await?;
         Ok(())
     }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use greenroom::kernel::question::Question;
-use greenroom::{Agent, Event, ModelSettings, Runtime, Status as SessionStatus};
-use greenroom_server::operations::ListQuestions;
+use greenroom::{CompactionSettings, Event, ModelSettings, Status as SessionStatus};
+use greenroom_server::operations::{ClientKind, ListQuestions};
 use greenroom_server::{Client, ClientError, Events, Received};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -20,13 +20,16 @@ use super::backend::Backend;
 use super::calls::WHEEL_MS;
 use super::commands::{self, Command};
 use super::draw::Painter;
+use super::follow::Follow;
 use super::history::History;
 use super::model::{Effect, Kind, Model};
 use super::row::{Look, Row};
 use super::terminal::{self, Input, Raw};
 use crate::interrupt::Interrupts;
+use crate::link::Link;
 use crate::options::{Global, ModelArgs};
-use crate::setup::{self, Settings, Setup};
+use crate::setup;
+use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, variable};
 use crate::{moment, picture};
 
@@ -84,9 +87,11 @@ struct Live {
     backend: Backend,
     events: Events,
     interrupts: Interrupts,
-    settings: Arc<Settings>,
-    runtime: Runtime,
-    agent: Agent,
+    /// Where compactions begin, as the configuration says.
+    compaction: CompactionSettings,
+    global: Global,
+    args: ModelArgs,
+    link: Arc<Link>,
     /// What the user says per prompt besides the text.
     prompt_settings: ModelSettings,
     history: History,
@@ -97,8 +102,7 @@ struct Live {
     orders: mpsc::UnboundedSender<Order>,
     /// What a command of the user's own does now.
     work: Option<AbortHandle>,
-    /// The newest durable event that was seen.
-    seen: Option<u64>,
+    follow: Follow,
     /// What commands of the user's own printed, and no prompt has told yet.
     told: Vec<String>,
 }
@@ -114,6 +118,8 @@ struct Said {
     ticket: u64,
     kind: Kind,
     text: String,
+    /// Whether the user typed it, and no custom command.
+    is_typed: bool,
     settings: ModelSettings,
     /// What commands of the user's own printed.
     told: Vec<String>,
@@ -122,15 +128,16 @@ struct Said {
 /// Talks until the user leaves. Gives the session that was talked with last.
 pub(super) async fn talk(
     global: &Global,
-    args: &ModelArgs,
-    setup: Setup,
+    args: ModelArgs,
+    link: Link,
     interrupts: Interrupts,
-    id: String,
+    id: &str,
 ) -> Result<String> {
-    let client = Client::in_process(&setup.runtime, &setup.agent);
+    let client = link.client.clone();
+    let folder = link.folder.clone();
     let history = History::new(&setup::data_dir(global)?);
-    let local = Arc::new(Local::new(global, args, &setup.folder)?);
-    let opened = open(client.clone(), &id).await.map_err(anyhow::Error::from)?;
+    let local = Arc::new(Local::new(global, &args, &link.folder)?);
+    let opened = open(client.clone(), id).await.map_err(anyhow::Error::from)?;
     let custom = commands::load(&local.command_folders());
     let color = Screen::stdout(global.color).has_color();
     let size = terminal::size();
@@ -143,19 +150,20 @@ pub(super) async fn talk(
         painter: Painter::new(color, size),
         raw,
         backend: opened.backend.clone(),
-        events: client.events_of(&id),
+        events: client.events_of(id),
         interrupts,
-        settings: Arc::clone(&setup.settings),
-        runtime: setup.runtime.clone(),
-        agent: setup.agent.clone(),
+        compaction: setup::load_config(global, &Surroundings::here())?.config.compaction,
+        global: global.clone(),
+        args,
+        link: Arc::new(link),
         prompt_settings: ModelSettings::default(),
         history,
         local,
-        folder: setup.folder.clone(),
+        folder,
         done,
         orders,
         work: None,
-        seen: None,
+        follow: Follow::default(),
         told: Vec::new(),
     };
     live.model.set_now(moment::now_ms());
@@ -167,17 +175,19 @@ pub(super) async fn talk(
     let last = live.painter.paint(&frame, terminal::size());
     let _ = terminal::write(&last);
     let _ = terminal::write(&live.painter.clear());
-    let (backend, folder) = (live.backend.clone(), live.folder.clone());
+    let (backend, link) = (live.backend.clone(), Arc::clone(&live.link));
     drop(live);
-    // One in which nothing was said stays without a log.
-    if backend.state().await.is_ok_and(|state| state.entries > 0) {
-        let _ = backend.set_label(setup::FOLDER, folder.display().to_string()).await;
+    if let Err(error) = link.note_folder(backend.id()).await
+        && result.is_ok()
+    {
+        return Err(error);
     }
     let id = backend.id().to_owned();
     backend.client().clone().close().await;
-    client.close().await;
-    setup.runtime.shutdown().await?;
-    drop(setup.simulated);
+    // Whatever still works for a command ends with the connection.
+    if let Some(link) = Arc::into_inner(link) {
+        link.end().await?;
+    }
     result?;
     Ok(id)
 }
@@ -202,8 +212,13 @@ async fn obey(
     while let Some(order) = orders.recv().await {
         match order {
             Order::Send(said) => {
-                let Said { backend, ticket, kind, text, settings, told } = *said;
-                let (text, images) = match local.with_files(&text).await {
+                let Said { backend, ticket, kind, text, is_typed, settings, told } = *said;
+                let (text, images) = match local.with_files(&text, is_typed).await {
+                    Ok((_, images)) if kind != Kind::Prompt && !images.is_empty() => {
+                        let problem = "a picture begins a run: say it again when this one is over";
+                        let _ = done.send(Done::Sent(ticket, Err(problem.to_owned())));
+                        continue;
+                    }
                     Ok(whole) => whole,
                     Err(problem) => {
                         let _ = done.send(Done::Sent(ticket, Err(problem)));
@@ -287,7 +302,7 @@ impl Live {
                 received = self.events.next(), if !is_changed => {
                     match received {
                         Some(received) => self.received(received),
-                        None => anyhow::bail!("the connection to the runtime ended"),
+                        None => self.reconnect().await?,
                     }
                     is_changed = true;
                 }
@@ -298,6 +313,28 @@ impl Live {
                 (drawn, is_changed) = (Instant::now(), false);
             }
         }
+    }
+
+    /// The host is gone: another one is started, and the session goes on there.
+    async fn reconnect(&mut self) -> Result<()> {
+        if !self.link.is_host() {
+            anyhow::bail!("the connection to the runtime ended");
+        }
+        self.model.past_ends();
+        self.model.note(Look::WARN, "the host has ended; another one is started");
+        self.draw()?;
+        let link = Link::open(&self.global, &self.args, ClientKind::Chat).await?;
+        let mut opened = open(link.client.clone(), self.backend.id()).await.map_err(anyhow::Error::from)?;
+        self.link = Arc::new(link);
+        // What was seen already is not told again.
+        opened.past = self
+            .follow
+            .missed(std::mem::take(&mut opened.past))
+            .iter()
+            .map(|event| (**event).clone())
+            .collect();
+        self.welcome(opened);
+        Ok(())
     }
 
     fn draw(&mut self) -> Result<()> {
@@ -336,23 +373,18 @@ impl Live {
         self.model.set_now(moment::now_ms());
         match received {
             Received::Event(event) => {
-                // What was read again after a gap is not told twice.
-                if event.is_durable() {
-                    if self.seen.is_some_and(|seen| event.seq <= seen) {
-                        return;
-                    }
-                    self.seen = Some(event.seq);
+                if let Some(event) = self.follow.event(event) {
+                    self.model.event(&event);
                 }
-                self.model.event(&event);
             }
             Received::Warning(warning) => self.model.note(Look::WARN, &warning),
-            Received::Gap { from_seq: None, .. } => {}
-            Received::Gap { from_seq: Some(from_seq), .. } => {
+            Received::Gap { .. } => {
+                let Some(from_seq) = self.follow.gap() else { return };
                 let (backend, done) = (self.backend.clone(), self.done.clone());
                 tokio::spawn(async move {
-                    if let Ok(events) = backend.since(from_seq).await {
-                        let _ = done.send(Done::Missed(events));
-                    }
+                    // A connection that has ended is found elsewhere.
+                    let events = backend.since(from_seq).await.unwrap_or_default();
+                    let _ = done.send(Done::Missed(events));
                 });
             }
         }
@@ -374,8 +406,8 @@ impl Live {
                 self.model.works(None);
             }
             Done::Missed(events) => {
-                for event in events {
-                    self.received(Received::Event(Arc::new(event)));
+                for event in self.follow.missed(events) {
+                    self.model.event(&event);
                 }
             }
             Done::Changed(opened) => {
@@ -397,7 +429,7 @@ impl Live {
     fn welcome(&mut self, opened: Opened) {
         let Opened { backend, events, state, past, questions } = opened;
         (self.backend, self.events) = (backend, events);
-        self.seen = state.entries.checked_sub(1);
+        self.follow = Follow::after(state.entries.checked_sub(1));
         self.stands(&state);
         if state.entries == 0 {
             let line = format!("{}, {}", state.model, super::plain::window(&state.context));
@@ -440,7 +472,7 @@ impl Live {
     fn stands(&mut self, state: &greenroom::State) {
         let window = state.context.window.unwrap_or(0);
         self.model.status.model.clone_from(&state.model);
-        self.model.status.trigger = self.settings.compaction().trigger_tokens(window).unwrap_or(window);
+        self.model.status.trigger = self.compaction.trigger_tokens(window).unwrap_or(window);
         self.model.status.cost_microdollars = state.cost_microdollars;
         self.model.quiet_context(state.context);
     }
@@ -448,10 +480,10 @@ impl Live {
     /// Does what is to be done.
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { ticket, kind, text } => {
+            Effect::Send { ticket, kind, text, is_typed } => {
                 let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
                 let told = std::mem::take(&mut self.told);
-                let said = Said { backend, ticket, kind, text, settings, told };
+                let said = Said { backend, ticket, kind, text, is_typed, settings, told };
                 let _ = self.orders.send(Order::Send(Box::new(said)));
             }
             Effect::Interrupt => {

@@ -23,8 +23,8 @@ mod keys;
 #[cfg(test)]
 mod tests;
 
-/// How many of the newest rows of what is coming are seen.
-const TAIL_MAX: usize = 12;
+/// How many rows are left to the rest when a block of an answer is long: only its end is seen until it is finished.
+const BESIDE_TAIL: usize = 10;
 /// How many rows a prompt that was said takes at most, and how many of a longer one are shown.
 const SAID_MAX: usize = 12;
 /// So many completions are seen at once.
@@ -44,11 +44,12 @@ pub(crate) enum Kind {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Effect {
-    /// Say something. `ticket` is told when it was taken on, or not.
+    /// Say something. `ticket` is told when it was taken on, or not; a custom command's text was not typed.
     Send {
         ticket: u64,
         kind: Kind,
         text: String,
+        is_typed: bool,
     },
     /// Stop what is going on, and take back what waits.
     Interrupt,
@@ -370,7 +371,7 @@ impl Model {
         }
         if let Some((markdown, _)) = &self.answer {
             let tail = markdown.tail();
-            let skip = tail.len().saturating_sub(TAIL_MAX.min(self.size.rows / 2));
+            let skip = tail.len().saturating_sub(self.size.rows.saturating_sub(BESIDE_TAIL).max(3));
             rows.extend(tail.into_iter().skip(skip));
         }
         rows.extend(self.calls.rows(width, self.now_ms));

@@ -213,15 +213,6 @@ Examples:
   greenroom config set --project model gpt-5.5-mini
   greenroom config --default > ~/.config/greenroom/greenroom.yaml";
 
-pub(super) const HOST_EXAMPLES: &str = "\
-Examples:
-  greenroom host                                         until nobody is connected and nothing is at work
-  greenroom host --idle 3600                             and for an hour after that
-  greenroom host --stop                                  end the one that has this store, if it is idle
-
-The host is the process that has the store open. Other commands reach it by a socket beside the store, which only you \
-can use; `run` starts one by itself where there is none. Its log is host.log in the store's directory.";
-
 pub(super) const TOP_EXAMPLES: &str = "\
 Examples:
   greenroom top
@@ -230,3 +221,12 @@ Examples:
 
 Enter looks at one session closely: what it says and does, as it happens. From there, and from the list, a session can be \
 aborted and compacted; that is asked first. What is no terminal gets one table.";
+
+pub(super) const HOST_EXAMPLES: &str = "\
+Examples:
+  greenroom host                                         until nobody is connected and nothing is at work
+  greenroom host --idle 3600                             and for an hour after that
+  greenroom host --stop                                  end the one that has this store, if it is idle
+
+The host is the process that has the store open. Other commands reach it by a socket beside the store, which only you \
+can use; `run` starts one by itself where there is none. Its log is host.log in the store's directory.";

@@ -6,6 +6,7 @@ use greenroom_simulator::{Answer, ByPurpose, CallInfo, Function, Pace, Script, S
 
 use serde_json::json;
 
+use super::host::Hosted;
 use super::screen::{Terminal, is_there};
 use super::support::{Model, Place};
 
@@ -199,7 +200,9 @@ fn it_lives_through_being_made_narrow_and_wide_again() {
         let newest = seen.matches("word").count();
         terminal.until("it goes on streaming", |screen| screen.matches("word").count() != newest);
     }
-    terminal.shows("word40 ");
+    let is_late =
+        |word: &str| word.strip_prefix("word").and_then(|word| word.parse::<usize>().ok()) > Some(40);
+    terminal.until("forty words have come", |screen| screen.split_whitespace().any(is_late));
     terminal.press("Escape");
     terminal.shows("interrupted");
     // tmux tells programs of a new size a moment after it is there.
@@ -370,4 +373,38 @@ fn custom_commands_files_and_own_commands_reach_the_model() {
     terminal.shows("heard what");
     let told = model.simulator.requests().last().unwrap().request.last_user_text().to_owned();
     assert!(told.contains("I ran `echo from-the-shell`"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(3_000, 20).await;
+    let arguments = ["chat", "--session", "mine", "--window", "100000"];
+    let one = Terminal::of(&hosted.place, SIZE, &hosted.command(&arguments));
+    one.shows("›");
+    one.says("go on and on");
+    one.shows("word word");
+    let two = Terminal::of(&hosted.place, SIZE, &hosted.command(&arguments));
+    let screen = two.shows("› go on and on");
+    assert!(screen.contains("Esc interrupts"), "the run goes on there, too: {screen}");
+    two.says("from the other one");
+    two.shows("↪ steers: from the other one");
+    one.shows("1 queued");
+    // The host dies in the middle of it.
+    hosted.kill_host();
+    for terminal in [&one, &two] {
+        terminal.shows("the host has ended; another one is started");
+        terminal.shows("/continue goes on with it");
+    }
+    // Both go on with the same session, in the new host.
+    one.press("C-u");
+    one.says("/continue");
+    one.shows("word word");
+    two.shows("Esc interrupts");
+    two.press("C-u");
+    two.press("Escape");
+    one.shows("interrupted; what had come is kept");
+    two.shows("interrupted; what had come is kept");
 }

@@ -29,23 +29,16 @@ pub(crate) fn is_there() -> bool {
 
 impl Terminal {
     /// Runs the binary with these arguments in a terminal of this size.
-    pub(crate) fn run(place: &Place, (columns, rows): (u16, u16), arguments: &[&str]) -> Self {
-        Self::run_with(place, (columns, rows), arguments, &[])
+    pub(crate) fn run(place: &Place, size: (u16, u16), arguments: &[&str]) -> Self {
+        Self::of(place, size, &place.command(arguments))
     }
 
-    /// As [`Self::run`], with more variables.
-    pub(crate) fn run_with(
-        place: &Place,
-        (columns, rows): (u16, u16),
-        arguments: &[&str],
-        variables: &[(&str, &str)],
-    ) -> Self {
+    /// Runs a command in a terminal of this size.
+    pub(crate) fn of(place: &Place, (columns, rows): (u16, u16), command: &Command) -> Self {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let socket = place.store().with_file_name(format!("tmux{number}"));
-        let command = place.command(arguments);
         let mut words = vec!["env".to_owned(), "-i".to_owned(), "TERM=tmux-256color".to_owned()];
-        words.extend(variables.iter().map(|(name, value)| format!("{name}={value}")));
         for (name, value) in command.get_envs() {
             if let Some(value) = value {
                 words.push(format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));

@@ -4,12 +4,13 @@
 //! what goes wrong as a line.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use greenroom::kernel::size::{Estimator, text_tokens};
 use greenroom::{Order as ListOrder, ReasoningEffort};
+use greenroom_server::ClientError;
 use greenroom_server::operations::{Branch, ListSessions, ModelSummary, Speech, ToolSummary};
-use greenroom_server::{Client, ClientError};
 
 use super::{Done, Live, open};
 use crate::chat::backend::{Backend, HowToCompact};
@@ -202,10 +203,12 @@ impl Live {
         if self.model.is_busy() {
             return self.model.note(Look::WARN, "the model can be changed when the run is over");
         }
-        self.agent = self.agent.clone().model(name);
-        let client = Client::in_process(&self.runtime, &self.agent);
+        let (link, global, args) = (Arc::clone(&self.link), self.global.clone(), self.args.clone());
+        let name = name.to_owned();
         let id = self.backend.id().to_owned();
         self.spawn(async move {
+            let client = link.with_model(&global, &args, &name).await;
+            let client = client.map_err(|error| crate::errors::line(&error))?;
             let opened = open(client, &id).await?;
             Ok(vec![Done::Changed(Box::new(opened))])
         });

@@ -89,11 +89,16 @@ impl Local {
         found.into_iter().take(OFFERED_MAX).map(|path| path.replace(' ', "\\ ")).collect()
     }
 
-    /// A prompt with the files and pictures that it names with `@`. What names no file stays as it is.
+    /// A prompt with the files and pictures that it names with `@`. What names no file stays as it is. Only what the user
+    /// typed may name pictures outside the workspace: a project's command must not fetch them.
     ///
     /// # Errors
     /// A picture that cannot be sent.
-    pub(crate) async fn with_files(&self, text: &str) -> Result<(String, Vec<ImageData>), String> {
+    pub(crate) async fn with_files(
+        &self,
+        text: &str,
+        is_typed: bool,
+    ) -> Result<(String, Vec<ImageData>), String> {
         let (mut whole, mut images) = (text.to_owned(), Vec::new());
         for path in mentioned(text) {
             let is_picture = Path::new(&path).extension().is_some_and(|ending| {
@@ -101,7 +106,7 @@ impl Local {
                 matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp")
             });
             if is_picture {
-                if let Some(image) = self.image(&path)? {
+                if let Some(image) = self.image(&path, is_typed)? {
                     images.push(ImageData::from(&image));
                 }
                 continue;
@@ -112,9 +117,12 @@ impl Local {
         Ok((whole, images))
     }
 
-    /// A picture is the user's own choice, so it may lie outside the workspace.
-    fn image(&self, path: &str) -> Result<Option<Image>, String> {
+    fn image(&self, path: &str, is_typed: bool) -> Result<Option<Image>, String> {
         let place = self.folder.join(path);
+        let is_inside = place.canonicalize().is_ok_and(|place| place.starts_with(self.workspace.root()));
+        if !is_inside && !is_typed {
+            return Ok(None);
+        }
         let Ok(metadata) = std::fs::metadata(&place) else { return Ok(None) };
         if metadata.len() > IMAGE_BYTES_MAX {
             return Err(format!("{path} is larger than {} MB", IMAGE_BYTES_MAX / 1024 / 1024));
@@ -164,3 +172,6 @@ async fn call(tools: &Registry, name: &str, arguments: Value) -> Result<String, 
     let text = text.join("\n");
     if output.status == ToolStatus::Ok { Ok(text) } else { Err(text) }
 }
+
+#[cfg(test)]
+mod tests;

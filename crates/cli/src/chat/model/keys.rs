@@ -233,7 +233,7 @@ impl Model {
                 Ok(Command::Prompt(text)) => {
                     let said = self.editor.submit();
                     let mut effects = vec![Effect::Remember(said)];
-                    effects.extend(self.say(text, is_follow_up));
+                    effects.extend(self.say(text, is_follow_up, false));
                     effects
                 }
                 Ok(command) => {
@@ -249,12 +249,12 @@ impl Model {
         }
         let said = self.editor.submit();
         let mut effects = vec![Effect::Remember(said)];
-        effects.extend(self.say(trimmed.to_owned(), is_follow_up));
+        effects.extend(self.say(trimmed.to_owned(), is_follow_up, true));
         effects
     }
 
     /// Says something: into the run in progress, after it, or to begin one.
-    fn say(&mut self, text: String, is_follow_up: bool) -> Vec<Effect> {
+    fn say(&mut self, text: String, is_follow_up: bool, is_typed: bool) -> Vec<Effect> {
         let kind = match (self.is_busy(), is_follow_up) {
             (false, _) => Kind::Prompt,
             (true, false) => Kind::Steer,
@@ -263,7 +263,7 @@ impl Model {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.pending.push(Pending { ticket, kind, text: text.clone(), entry: None });
-        vec![Effect::Send { ticket, kind, text }]
+        vec![Effect::Send { ticket, kind, text, is_typed }]
     }
 
     /// Esc and Ctrl-C: first a half-typed line is cleared, then what goes on is stopped, and then the chat is left.
