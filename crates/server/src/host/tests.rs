@@ -14,8 +14,8 @@ use tokio::sync::broadcast;
 use super::{Defined, Definer, Host};
 use crate::client::{Client, ClientError, Received};
 use crate::operations::{
-    Abort, ClientKind, FollowUp, Hello, HelloAnswer, HostStatus, ListSessions, PROTOCOL, PromptSession,
-    SessionState, StartSession, Steer, StopHost, Task,
+    Abort, ClientKind, CompactSession, FollowUp, Hello, HelloAnswer, HostStatus, ListSessions, PROTOCOL,
+    PromptSession, SessionState, StartSession, Steer, StopHost, Task,
 };
 use crate::problem::{Problem, ProblemKind};
 
@@ -236,4 +236,26 @@ async fn it_ends_when_it_is_idle_or_told_to() {
     bob.call(StopHost::default()).await.unwrap();
     tokio::time::timeout(Duration::from_millis(10), ended).await.unwrap().unwrap();
     place.runtime.shutdown().await.unwrap();
+}
+
+/// Whoever only looks on may have a live session compacted, with the session's own agent, and nothing else of it.
+#[tokio::test(start_paused = true)]
+async fn who_looks_on_has_a_live_session_compacted_by_its_own_agent() {
+    let place = Place::new().await;
+    let ada = place.client(ClientKind::Chat, "ada").await;
+    ada.work(PromptSession::new("a", "one")).await.unwrap().outcome().await.unwrap();
+    let watcher = place.stranger();
+    watcher.call(hello(ClientKind::Watch, None)).await.unwrap();
+    let mut events = watcher.events_of("a");
+    let compact =
+        || CompactSession { session_id: "a".to_owned(), keep_recent: None, focus: None, force: false };
+    let ended = watcher.work(compact()).await.unwrap().outcome().await;
+    // It was taken on; there is too little to compact.
+    assert!(!ended.unwrap().installed);
+    let steer = Steer { session_id: "a".to_owned(), text: "x".to_owned() };
+    assert!(watcher.call(steer).await.is_err(), "it begins nothing");
+    ada.work(PromptSession::new("a", "two")).await.unwrap().outcome().await.unwrap();
+    assert!(events.try_next().is_some(), "its events are told");
+    place.runtime.close("a").await.unwrap();
+    assert!(watcher.work(compact()).await.is_err(), "what sleeps is not woken");
 }
