@@ -343,6 +343,7 @@ pub(crate) struct ModelArgs {
     pub(crate) simulate: bool,
     /// Whether the model may ask the person at the terminal: a chat there says so.
     #[arg(skip)]
+    #[serde(default)]
     pub(crate) asks: bool,
 }
 

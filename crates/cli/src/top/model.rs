@@ -153,15 +153,17 @@ impl Model {
     }
 
     /// What a key means.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "all other keys mean nothing here")]
     pub(crate) fn key(&mut self, key: KeyEvent) -> Option<Action> {
         self.notice = None;
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         if let Some(question) = self.question.take() {
             let is_yes = matches!(key.code, KeyCode::Char('y' | 'Y')) && !is_control;
-            return is_yes.then(|| match question {
+            let action = match question {
                 Question::Abort(id) => Action::Abort(id),
                 Question::Compact(id) => Action::Compact(id),
-            });
+            };
+            return is_yes.then_some(action);
         }
         match key.code {
             KeyCode::Char('c' | 'd') if is_control => return Some(Action::Quit),

@@ -121,7 +121,8 @@ fn the_branches_of_a_session_are_shown() {
     };
     call("session/prompt", json!({ "session_id": "a", "text": "first" }));
     call("session/prompt", json!({ "session_id": "a", "text": "old way" }));
-    call("session/branch", json!({ "session_id": "a", "entry_id": 1 }));
+    let conversation = place.json(&["show", "a", "--json"])["conversation"].clone();
+    call("session/branch", json!({ "session_id": "a", "entry_id": conversation[1]["entry_id"] }));
     call("session/prompt", json!({ "session_id": "a", "text": "new way" }));
     rpc.close_input();
     rpc.end();

@@ -1,3 +1,5 @@
+//! What is told of events that come in any order.
+
 use greenroom_kernel::entry::RunOutcome;
 use greenroom_kernel::usage::{ContextUsage, Measured, Window, WindowSource};
 use greenroom_kernel::{EntryId, ToolStatus};
