@@ -12,9 +12,8 @@ pub(crate) fn session(id: &str, status: &str, more: serde_json::Value) -> LiveSe
         "context": { "tokens": 0, "usage_tokens": 0, "trailing_tokens": 0, "window": 100_000, "window_source": "catalog" },
         "status": status, "waiting": 0, "is_unanswered": false, "is_asleep": false, "activity": { "tools": [] },
     });
-    for (key, of_key) in more.as_object().expect("an object") {
-        value[key] = of_key.clone();
-    }
+    let serde_json::Value::Object(more) = more else { panic!("an object") };
+    value.as_object_mut().expect("an object").extend(more);
     serde_json::from_value(value).expect("a session")
 }
 
@@ -159,7 +158,10 @@ fn what_a_session_does_is_said_in_a_few_words() {
 
 fn event(id: &str, kind: EventKind) -> Event {
     let mut value = json!({ "session_id": id, "seq": 1, "n": 1, "at_ms": 1 });
-    value.as_object_mut().expect("an object").extend(json!(kind).as_object().expect("an object").clone());
+    let serde_json::Value::Object(kind) = serde_json::to_value(kind).expect("JSON") else {
+        panic!("an object")
+    };
+    value.as_object_mut().expect("an object").extend(kind);
     serde_json::from_value(value).expect("an event")
 }
 
