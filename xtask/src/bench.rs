@@ -26,6 +26,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("crowd", "many subscribers, streams, and compactions at once"),
     ("estimate", "estimating sizes"),
     ("fleet", "1,000 agents at work"),
+    ("host", "short commands and starts of a chat, with a host and without"),
     ("keys", "from a key to the screen of a chat, while an answer streams"),
     ("memory", "live and sleeping sessions in memory"),
     ("pieces", "one streamed piece"),
@@ -35,6 +36,8 @@ const BENCHES: &[(&str, &str)] = &[
     ("start", "opening a store of 100,000 sessions"),
     ("store", "durable appends"),
 ];
+/// Those that measure the binary.
+const BINARY: &[&str] = &["host", "keys"];
 /// Those that run only when they are named.
 const LONG: &[(&str, &str)] = &[
     ("growth", "whether anything grows under load; 30 minutes unless --minutes says otherwise"),
@@ -52,8 +55,8 @@ pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
     }
     let mut kept = Figures::read(&figures_path())?;
     for name in &asked.names {
-        if name == "keys" {
-            // It measures the binary, which no benchmark brings with it.
+        if BINARY.contains(&name.as_str()) {
+            // They measure the binary, which no benchmark brings with it.
             Cargo::new(&["build", "--quiet", "--release", "-p", "greenroom-cli"]).run()?;
         }
         let run = Run { date: date()?, machine: machine(), load: load() };

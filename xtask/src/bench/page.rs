@@ -134,6 +134,12 @@ const GOALS: &[Goal] = &[
         "start/killed/live_after_listing",
         ValueMax(0.0),
     ),
+    Goal::new(
+        "short commands a second, with a host",
+        "`greenroom --version`",
+        "host/sessions",
+        ValueMin(100.0),
+    ),
     Goal::new("from a key to the screen of a chat, p99", NONE, "keys/streaming_no/p99", ValueMax(30.0)),
     Goal::new("… while 200 pieces a second stream in", NONE, "keys/streaming_yes/p99", ValueMax(30.0)),
     Goal::new("planning behind 100,000 entries", FIRST, "plan_cost/100000/plan", RatioMax(1.1)),
