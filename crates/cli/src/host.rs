@@ -4,7 +4,6 @@
 //! nothing is at work; of two that are started at the same time one ends at once, and its client finds the other.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,9 +17,10 @@ use tokio::net::UnixListener;
 use self::agents::{Agents, Definition, Nobody};
 use crate::errors::{self, usage};
 use crate::interrupt::Interrupts;
-use crate::options::{Global, HostArgs, ModelArgs};
+use crate::options::{Color, Global, HostArgs, ModelArgs};
 use crate::setup;
 use crate::surroundings::Surroundings;
+use crate::terminal::Screen;
 
 mod agents;
 mod socket;
@@ -78,8 +78,7 @@ async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
 
 /// Says something to whoever started this, and that this is all.
 fn tell_starter(text: &str) {
-    let mut out = std::io::stdout();
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    let _ = Screen::stdout(Color::Never).line(text);
     // The other end waits for the end of it. Nothing else is ever written there.
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
