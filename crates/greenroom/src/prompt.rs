@@ -400,9 +400,9 @@ impl RunRequest<AsText> {
     /// ```
     /// # use greenroom::prelude::*;
     /// # use greenroom::serde_json::json;
-    /// # use greenroom_simulator::ScriptedModel;
+    /// # use greenroom_simulator::{Answer, ScriptedModel};
     /// # #[tokio::main] async fn main() -> Result<()> {
-    /// # let model = ScriptedModel::new().text(r#"{"name": "Bergen", "rain_mm": 2250}"#);
+    /// # let model = ScriptedModel::new([Answer::text(r#"{"name": "Bergen", "rain_mm": 2250}"#)]);
     /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
     /// # let session = runtime.open("umbrella", &Agent::new("gpt-5.5")).await?;
     /// let schema = json!({
