@@ -47,9 +47,9 @@ struct World<'a> {
     random: Random,
     store: Store,
     model: Simulator,
-    /// A model that never fails, for the last life.
     /// What is fallen back to.
     spare: Simulator,
+    /// A model that never fails, for the last life.
     calm: Simulator,
     runs: Runs,
     panics: Arc<AtomicU64>,
