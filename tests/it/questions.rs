@@ -388,6 +388,30 @@ async fn a_call_that_ends_without_its_answer_withdraws_the_question() {
     assert_eq!(runtime.questions().await.unwrap(), []);
 }
 
+/// A tool may hand its context to a task that lives on.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_asked_in_the_name_of_a_call_that_is_over() {
+    let model = cashier();
+    let (give, mut kept) = tokio::sync::mpsc::unbounded_channel();
+    let keeps = tool("refund", move |_: Refund, cx: ToolContext| {
+        let give = give.clone();
+        async move {
+            let _ = give.send(cx);
+            Ok("done")
+        }
+    });
+    let runtime = runtime(&model).await;
+    let session = runtime.open("s", &agent(100_000).add_tool(keeps)).await.unwrap();
+    for _ in 0..2 {
+        session.prompt("refund it").await.unwrap();
+        let cx = kept.recv().await.unwrap();
+        let late = tokio::time::timeout(Duration::from_secs(1), cx.ask(Question::text("Now?"))).await;
+        assert_eq!(late.expect("it is answered"), Err(AskError::Withdrawn));
+    }
+    assert_eq!(ends(&runtime, "s").await, [], "nothing of it is in the log");
+    model.assert_clean();
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_person_counts_for_no_time_limit() {
     let model = cashier();

@@ -1,7 +1,8 @@
 //! How a tool or a hook asks people.
 //!
 //! Invariants: each question of a call has its place in the order of the call's questions, by which it is found again
-//! after a restart; while a person is asked, the call's time limit stands still.
+//! after a restart; while a person is asked, the call's time limit stands still; once a call is over, nothing is asked in
+//! its name.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,6 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use greenroom_kernel::question::{Answer, Asker, Question, QuestionKind};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::{Pauses, ValueSchema};
 
@@ -25,8 +27,8 @@ pub enum AskError {
     /// Nobody answered in time.
     #[error("nobody answered in time")]
     Expired,
-    /// The run was aborted, or is over.
-    #[error("the question was withdrawn, since its run ended")]
+    /// The run was aborted, or the call is over.
+    #[error("the question was withdrawn, since its run or its call ended")]
     Withdrawn,
     /// It is no question that can be asked.
     #[error("the question cannot be asked: {0}")]
@@ -63,11 +65,18 @@ pub struct Questions {
     next: Arc<AtomicU32>,
     asker: Asker,
     pauses: Pauses,
+    over: CancellationToken,
 }
 
 impl Default for Questions {
     fn default() -> Self {
-        Self { sink: None, next: Arc::default(), asker: Asker::Tool, pauses: Pauses::default() }
+        Self {
+            sink: None,
+            next: Arc::default(),
+            asker: Asker::Tool,
+            pauses: Pauses::default(),
+            over: CancellationToken::new(),
+        }
     }
 }
 
@@ -114,6 +123,11 @@ impl Questions {
         self.next.load(Ordering::Relaxed)
     }
 
+    /// The call is over: whoever still asks in its name hears that the question was withdrawn.
+    pub fn end(&self) {
+        self.over.cancel();
+    }
+
     /// Asks, and waits for the answer.
     ///
     /// # Errors
@@ -126,7 +140,11 @@ impl Questions {
         let sink = self.sink.as_ref().ok_or(AskError::Nobody)?;
         let ordinal = self.next.fetch_add(1, Ordering::Relaxed);
         let _pause = self.pauses.pause();
-        sink(self.asker, ordinal, question).await
+        tokio::select! {
+            biased;
+            () = self.over.cancelled() => Err(AskError::Withdrawn),
+            answer = sink(self.asker, ordinal, question) => answer,
+        }
     }
 }
 

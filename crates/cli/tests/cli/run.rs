@@ -171,23 +171,31 @@ fn an_interruption_keeps_what_had_come() {
 /// However early it comes: what was asked to stop is not carried out to its end.
 #[test]
 fn an_interruption_within_the_first_moments_is_not_swallowed() {
-    const ROUNDS: u64 = 120;
-    let heard = std::sync::atomic::AtomicU64::new(0);
+    const ROUNDS: u32 = 120;
+    let heard = std::sync::atomic::AtomicU32::new(0);
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let heard = &heard;
             scope.spawn(move || {
                 let (place, model) = (Place::new(), slow());
                 let url = model.url();
+                let start = || place.start_alone(&["run", "-p", "Count.", "--base-url", &url]);
+                // The first moments are as long as this machine takes to begin.
+                let began = std::time::Instant::now();
+                let run = start();
+                wait_for_call(&model);
+                let moments = began.elapsed();
+                run.signal(Signal::INT);
+                assert_eq!(run.end().code, Some(130));
                 for round in (0..ROUNDS).filter(|round| round % 4 == thread) {
-                    let run = place.start_alone(&["run", "-p", "Count.", "--base-url", &url]);
-                    std::thread::park_timeout(std::time::Duration::from_millis(2 + round / 2));
+                    let run = start();
+                    std::thread::park_timeout(moments * round / (ROUNDS / 2));
                     run.signal(Signal::INT);
                     let ran = run.end();
                     // Before it listens, the signal ends the process by itself.
                     assert!(matches!(ran.code, Some(130) | None), "round {round}: {ran:?}");
                     assert!(!ran.stdout.contains("line 199"), "round {round}: it ran to its end");
-                    heard.fetch_add(u64::from(ran.code.is_some()), std::sync::atomic::Ordering::Relaxed);
+                    heard.fetch_add(u32::from(ran.code.is_some()), std::sync::atomic::Ordering::Relaxed);
                 }
             });
         }

@@ -219,13 +219,16 @@ impl ToolTask {
         if let Some(answer) = self.answer {
             context.key = format!("{}/{answer}/{}", self.shared.id, call.id);
         }
-        let pauses = context.questions.pauses().clone();
+        let questions = context.questions.clone();
         let running = self.tools.run(call, context, self.definition.tool_timeout);
         tokio::select! {
             biased;
-            result = self.waiting.clone().scope(running) => result,
+            result = self.waiting.clone().scope(running) => {
+                questions.end();
+                result
+            }
             // Its question stays open, so there is nothing that it could come to an end with.
-            () = self.left_waiting(&pauses) => ToolResult::interrupted(call),
+            () = self.left_waiting(questions.pauses()) => ToolResult::interrupted(call),
         }
     }
 
