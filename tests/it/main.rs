@@ -23,6 +23,7 @@ mod handles;
 /// Hooks around tool calls and model calls, and guards on input and output.
 mod hooks;
 /// Validators that send answers back, and instructions written for each run.
+mod joining;
 mod judged;
 /// Idempotency keys.
 mod keys;

@@ -79,7 +79,7 @@ mod trace;
 pub mod validate;
 mod waits;
 
-pub use activity::{Activity, LiveSession};
+pub use activity::{Activity, InProgress, LiveSession};
 pub use agent::Agent;
 pub use bus::{Delivery, Filter, Subscription};
 pub use children::Child;

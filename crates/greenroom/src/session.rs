@@ -20,7 +20,7 @@ use ractor::ActorRef;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use crate::activity::Activity;
+use crate::activity::{Activity, InProgress};
 use crate::actors::session::stored;
 use crate::admission::MailPlace;
 use crate::agent::Agent;
@@ -551,6 +551,12 @@ impl SessionHandle {
     /// What goes on in it, as far as its events tell. Nothing is started by looking.
     pub fn activity(&self) -> Activity {
         self.shared.current_activity()
+    }
+
+    /// What goes on in it that its log does not say yet: for who joins while a run is under way. See [`InProgress`].
+    /// Nothing is started by looking.
+    pub fn in_progress(&self) -> InProgress {
+        self.shared.in_progress()
     }
 
     /// Whether it has actors in memory.

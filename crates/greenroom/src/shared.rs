@@ -15,7 +15,7 @@ use ractor::ActorRef;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::activity::{Activity, Tracked};
+use crate::activity::{Activity, InProgress, Tracked};
 use crate::actors::session::Suspended;
 use crate::agent::Agent;
 use crate::bus::Bus;
@@ -456,6 +456,22 @@ impl SessionShared {
     /// What goes on, as far as it was published.
     pub(crate) fn current_activity(&self) -> Activity {
         self.broadcast.lock().unwrap_or_else(PoisonError::into_inner).tracked.activity()
+    }
+
+    /// What goes on that no entry says yet.
+    pub(crate) fn in_progress(&self) -> InProgress {
+        let broadcast = self.broadcast.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seq, n, run) = (broadcast.next.saturating_sub(1), broadcast.transient, broadcast.pairs.run());
+        let event = |(at_ms, kind)| Event {
+            session: Arc::clone(&self.id),
+            seq,
+            n: Some(n),
+            at_ms,
+            run,
+            parent: self.parent.clone(),
+            kind,
+        };
+        InProgress { seq, n, events: broadcast.tracked.events().into_iter().map(event).collect() }
     }
 
     /// Publishes a transient event of the run that is going on, or of none.

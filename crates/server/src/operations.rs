@@ -22,7 +22,7 @@ pub use self::connection::{
     ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, PROTOCOL, StopHost, Stopping,
 };
 pub use self::conversation::{Said, Speech};
-pub use self::live::{ListLive, LiveListed, WatchSession};
+pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::look::{
     ExportSession, Exported, FindSession, GetSession, ListModels, ListSessions, ModelSummary, ModelsListed,
     Replay, Replayed, SessionFound, SessionPage, SessionState, ShowSession, Shown,
@@ -295,6 +295,7 @@ pub fn methods() -> Vec<Method> {
         method::<SessionTree>(),
         method::<ListLive>(),
         method::<WatchSession>(),
+        method::<SessionInProgress>(),
         method::<ListQuestions>(),
         method::<AnswerQuestion>(),
         method::<ListModels>(),

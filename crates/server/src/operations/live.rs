@@ -2,7 +2,7 @@
 //!
 //! Invariants: nothing is opened or woken by looking on.
 
-use greenroom::LiveSession;
+use greenroom::{InProgress, LiveSession};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -54,5 +54,27 @@ impl Operation for WatchSession {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         asked.runtime.session(&self.session_id).await?;
         Ok(Answer::Now(SessionNamed { session_id: self.session_id }))
+    }
+}
+
+/// What goes on in a session that its log does not say yet.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionInProgress {
+    /// The session.
+    pub session_id: String,
+}
+
+impl Operation for SessionInProgress {
+    const METHOD: &'static str = "session/in_progress";
+    type Output = InProgress;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Now(asked.runtime.session(&self.session_id).await?.in_progress()))
     }
 }

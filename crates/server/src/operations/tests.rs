@@ -76,6 +76,7 @@ async fn every_operation_does_what_it_says() {
         ("session/prompt", with(json!({ "text": "two", "key": "k" })), "outcome/stop", json!("stop")),
         ("session/live", json!({}), "/sessions/0/status", json!("idle")),
         ("session/watch", a.clone(), "/session_id", json!("a")),
+        ("session/in_progress", a.clone(), "/events", json!([])),
         ("session/steer", prompt("three"), "/entry_id", json!(6)),
         ("agent/state", a.clone(), "/id", json!("a")),
         ("session/follow_up", prompt("four"), "", Value::Null),
