@@ -145,9 +145,9 @@ impl Tracked {
             since_ms: going.run_ms.or(going.compaction.as_ref().map(|(at_ms, _)| *at_ms)),
             step: going.step.as_ref().map(|(_, step, _)| *step),
             tools: going.calls.iter().map(|call| call.name.clone()).collect(),
-            queue_position: going.queue.as_ref().and_then(|(_, queue)| match queue {
-                EventKind::QueueUpdate { position, .. } => Some(*position),
-                _ => None,
+            queue_position: going.queue.as_ref().and_then(|(_, queue)| {
+                let EventKind::QueueUpdate { position, .. } = queue else { return None };
+                Some(*position)
             }),
         }
     }
