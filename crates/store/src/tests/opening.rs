@@ -270,28 +270,6 @@ fn behind_the_checkpoint(has_record: bool) {
     assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(7), EntryId(8))]);
 }
 
-/// What a kill leaves on the disk: the index is never far behind, however busy or idle the store was.
-#[test]
-fn the_index_on_the_disk_is_at_most_half_a_mebibyte_behind_the_journal() {
-    let world = World { segment_bytes: 64 << 20, ..World::new() };
-    let store = world.open_quiet();
-    let text = "x".repeat(10_000);
-    let mut behind_most = 0;
-    for id in 0..200 {
-        append(&store, "one", batch(id, &[&text])).unwrap();
-        if id % 20 == 19 {
-            let aside = tempfile::tempdir().unwrap();
-            copy_dir(&world.index(), &aside.path().join("index"));
-            let end = bytes_of(&world, 1).len() as u64;
-            let indexed = Index::open(aside.path(), 1 << 20).unwrap().checkpoint().unwrap();
-            let behind = end - indexed.map_or(0, |checkpoint| checkpoint.offset);
-            assert!(behind <= (512 << 10) + 2 * 10_100, "at entry {id} it is {behind} bytes behind");
-            behind_most = behind_most.max(behind);
-        }
-    }
-    assert!(behind_most > 100_000, "the index is written in batches");
-}
-
 #[test]
 fn a_segment_number_is_never_used_again_even_if_only_the_index_remembers_it() {
     let world = World { segment_bytes: 400, ..World::new() };
