@@ -6,7 +6,6 @@ use greenroom_kernel::EntryId;
 
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::{EIO, Fault};
-use crate::index::Index;
 use crate::journal::manifest::{Manifest, State};
 use crate::journal::sessions::SegmentSessions;
 use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
