@@ -1,8 +1,8 @@
 //! The index: where each entry lies in the journal, each session's head, and how far the journal is indexed.
 //!
 //! A change is first staged: it goes into a table in memory, where every reader sees it at once. Later the staged
-//! changes move to sled in one atomic batch, together with the checkpoint. So an append never waits for sled, and
-//! sled never holds half a group.
+//! changes move to sled in one atomic batch, together with the checkpoint; until they are there, readers find them in
+//! memory, and newer changes are staged beside them. So an append never waits for sled, and sled never holds half a group.
 //!
 //! Invariants: the index says nothing that the journal does not say, and it can be built again from the journal.
 //! After the first failure of sled every call fails, and the next start builds the index again.
@@ -14,7 +14,7 @@ use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use greenroom_kernel::EntryId;
@@ -35,12 +35,33 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// The changes that have not been moved to sled yet.
+/// Changes by key.
+type Table = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// The changes that are not in sled yet.
 #[derive(Debug, Default)]
 struct Staged {
-    table: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// About how much memory they take.
+    /// The newest.
+    table: Table,
+    /// About how much memory the newest take, in bytes.
     bytes: usize,
+    /// Those that are on their way to sled.
+    moving: Option<Arc<Table>>,
+}
+
+impl Staged {
+    fn get(&self, key: &[u8]) -> Option<&Option<Vec<u8>>> {
+        self.table.get(key).or_else(|| self.moving.as_ref()?.get(key))
+    }
+
+    /// The first `limit` changes of each table within the bounds, the older table first.
+    fn ranges(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), limit: usize) -> [Vec<Change>; 2] {
+        let of = |table: &Table| {
+            let range = table.range::<[u8], _>(bounds).take(limit);
+            range.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        [self.moving.as_deref().map(of).unwrap_or_default(), of(&self.table)]
+    }
 }
 
 /// The index of one store. Every call may block on the disk.
@@ -54,6 +75,9 @@ pub(crate) struct Index {
     is_closed: AtomicBool,
     /// If this file exists, the next start builds the index again.
     suspect_path: PathBuf,
+    /// No change moves while a test holds this.
+    #[cfg(test)]
+    pub(crate) gate: Mutex<()>,
 }
 
 fn index_error(detail: impl std::fmt::Display) -> StoreError {
@@ -73,6 +97,8 @@ impl Index {
             broken: Mutex::new(None),
             is_closed: AtomicBool::new(false),
             suspect_path: dir.join("index.suspect"),
+            #[cfg(test)]
+            gate: Mutex::default(),
         }
     }
 
@@ -170,7 +196,7 @@ impl Index {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        if let Some(value) = self.staged.read().unwrap_or_else(PoisonError::into_inner).table.get(key) {
+        if let Some(value) = self.staged.read().unwrap_or_else(PoisonError::into_inner).get(key) {
             return Ok(value.clone());
         }
         let value = self.with(|database| database.get(key))?;
@@ -181,10 +207,7 @@ impl Index {
     fn range(&self, from: &[u8], until: &[u8]) -> Result<Vec<Pair>, StoreError> {
         let bounds = (Bound::Included(from), Bound::Excluded(until));
         // The staged changes are read first: one that moves to sled meanwhile is then seen twice, but never missed.
-        let newer: Vec<Change> = {
-            let staged = self.staged.read().unwrap_or_else(PoisonError::into_inner);
-            staged.table.range::<[u8], _>(bounds).map(|(key, value)| (key.clone(), value.clone())).collect()
-        };
+        let newer = self.staged.read().unwrap_or_else(PoisonError::into_inner).ranges(bounds, usize::MAX);
         let older = self.with(|database| {
             database
                 .range(from..until)
@@ -192,12 +215,11 @@ impl Index {
                 .collect()
         })?;
         let older: Vec<Pair> = older.unwrap_or_default();
-        if newer.is_empty() {
+        if newer.iter().all(Vec::is_empty) {
             return Ok(older);
         }
-        let mut merged: BTreeMap<Vec<u8>, Option<Vec<u8>>> =
-            older.into_iter().map(|(key, value)| (key, Some(value))).collect();
-        merged.extend(newer);
+        let mut merged: Table = older.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        merged.extend(newer.into_iter().flatten());
         Ok(merged.into_iter().filter_map(|(key, value)| Some((key, value?))).collect())
     }
 
@@ -215,26 +237,46 @@ impl Index {
         self.staged.read().unwrap_or_else(PoisonError::into_inner).bytes
     }
 
-    /// Moves the staged changes to sled, in one atomic batch. If that fails, they stay staged. Only the writer may
-    /// call it.
-    pub(crate) fn flush_staged(&self) -> Result<(), StoreError> {
+    /// Makes all staged changes the ones that move to sled next. Returns whether there are any. While earlier ones are on
+    /// their way, it changes nothing. Only the writer may call it.
+    pub(crate) fn begin_move(&self) -> Result<bool, StoreError> {
+        if self.with(|_| Ok(()))?.is_none() {
+            return Ok(false);
+        }
+        let mut staged = self.staged.write().unwrap_or_else(PoisonError::into_inner);
+        if staged.moving.is_none() && !staged.table.is_empty() {
+            staged.moving = Some(Arc::new(std::mem::take(&mut staged.table)));
+            staged.bytes = 0;
+        }
+        Ok(staged.moving.is_some())
+    }
+
+    /// Moves the changes for which [`Self::begin_move`] was called to sled, in one atomic batch. If that fails, readers
+    /// still find them in memory. One thread at a time may call it.
+    pub(crate) fn finish_move(&self) -> Result<(), StoreError> {
+        let moving = self.staged.read().unwrap_or_else(PoisonError::into_inner).moving.clone();
+        let Some(moving) = moving else { return Ok(()) };
+        #[cfg(test)]
+        let _held = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = sled::Batch::default();
-        {
-            let staged = self.staged.read().unwrap_or_else(PoisonError::into_inner);
-            if staged.table.is_empty() {
-                return Ok(());
-            }
-            for (key, value) in &staged.table {
-                match value {
-                    Some(value) => batch.insert(key.as_slice(), value.as_slice()),
-                    None => batch.remove(key.as_slice()),
-                }
+        for (key, value) in moving.iter() {
+            match value {
+                Some(value) => batch.insert(key.as_slice(), value.as_slice()),
+                None => batch.remove(key.as_slice()),
             }
         }
         if self.with(|database| database.apply_batch(batch))?.is_some() {
-            *self.staged.write().unwrap_or_else(PoisonError::into_inner) = Staged::default();
+            self.staged.write().unwrap_or_else(PoisonError::into_inner).moving = None;
         }
         Ok(())
+    }
+
+    /// Moves the staged changes to sled. If that fails, they stay in memory. Only the writer may call it, while nothing
+    /// else moves changes.
+    pub(crate) fn flush_staged(&self) -> Result<(), StoreError> {
+        // What could not be moved earlier comes first.
+        self.finish_move()?;
+        if self.begin_move()? { self.finish_move() } else { Ok(()) }
     }
 
     /// Makes what was moved to sled durable.
@@ -323,11 +365,7 @@ impl Index {
     ) -> Result<(Vec<Pair>, Option<Vec<u8>>), StoreError> {
         let bounds = (Bound::Included(from), Bound::Excluded(until));
         // The staged changes are read first, as for a whole range.
-        let newer: Vec<Change> = {
-            let staged = self.staged.read().unwrap_or_else(PoisonError::into_inner);
-            let range = staged.table.range::<[u8], _>(bounds).take(limit);
-            range.map(|(key, value)| (key.clone(), value.clone())).collect()
-        };
+        let newer = self.staged.read().unwrap_or_else(PoisonError::into_inner).ranges(bounds, limit);
         let older = self.with(|database| {
             let range = database.range(from..until).take(limit);
             range.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
@@ -335,11 +373,11 @@ impl Index {
         let older: Vec<Pair> = older.unwrap_or_default();
         // What lies behind the end of a cut list may have changes that were not read.
         let end_of_older = older.last().filter(|_| older.len() == limit).map(|(key, _)| key.clone());
-        let end_of_newer = newer.last().filter(|_| newer.len() == limit).map(|(key, _)| key.clone());
-        let end = end_of_older.into_iter().chain(end_of_newer).min();
-        let mut merged: BTreeMap<Vec<u8>, Option<Vec<u8>>> =
-            older.into_iter().map(|(key, value)| (key, Some(value))).collect();
-        merged.extend(newer);
+        let cut = newer.iter().filter(|newer| newer.len() == limit);
+        let ends_of_newer = cut.filter_map(|newer| newer.last().map(|(key, _)| key.clone()));
+        let end = end_of_older.into_iter().chain(ends_of_newer).min();
+        let mut merged: Table = older.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        merged.extend(newer.into_iter().flatten());
         merged.retain(|key, _| end.as_ref().is_none_or(|end| key <= end));
         let pairs = merged.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
         Ok((pairs, end.map(|end| key::after(&end))))

@@ -29,7 +29,7 @@ use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader,
 use crate::lock::DirectoryLock;
 use crate::reader;
 use crate::record::StoredRecord;
-use crate::writer::{Active, Tail, Writer, open_active};
+use crate::writer::{Active, Mover, Tail, Writer, open_active};
 use listing::missing_in;
 use trust::TrustedIndex;
 
@@ -156,6 +156,7 @@ pub(crate) fn recover(
         unknown,
         noted_end,
         unindexed_bytes: 0,
+        mover: Mover::new(Arc::clone(&index)),
         index,
         indexer,
         manifest,

@@ -37,17 +37,24 @@ use crate::lock::DirectoryLock;
 use crate::record::{self, StoredRecord};
 use crate::{Appended, reader};
 
+mod mover;
+
 #[cfg(test)]
 mod tests;
+
+pub(crate) use mover::Mover;
 
 /// A group holds no more bytes than this, plus one more command.
 const GROUP_BYTES_MAX: u64 = 16 << 20;
 /// A group holds no more commands than this.
 const GROUP_COMMANDS_MAX: usize = 4_096;
-/// After so many bytes in the journal, the staged index changes are moved to sled and synced: fewer and larger writes, in
-/// which a head that changed often is written once. A start reads at most so much of the journal again; and what a disk
-/// cuts off the journal behind the index's checkpoint is not noticed, so it must not be much.
-const INDEXED_EVERY_BYTES: u64 = 512 << 10;
+/// The index on the disk may be so many bytes of the journal behind before a group is acknowledged. A start reads at most
+/// so much, and one group, of the journal again; and what a disk cuts off the journal behind the index's checkpoint is not
+/// noticed, so it must not be much.
+const UNINDEXED_BYTES_MAX: u64 = 512 << 10;
+/// After so many bytes in the journal, the staged index changes begin to move to sled: fewer and larger writes, in which a
+/// head that changed often is written once. What is left of [`UNINDEXED_BYTES_MAX`] is for what is appended meanwhile.
+const INDEXED_EVERY_BYTES: u64 = UNINDEXED_BYTES_MAX / 2;
 /// Staged index changes of this many bytes are moved to sled in any case.
 const STAGED_BYTES_MAX: usize = 8 << 20;
 /// With staged index changes of this many bytes, sled evidently does not work, and nothing more is written.
@@ -195,8 +202,9 @@ pub(crate) struct Writer {
     pub(crate) unknown: Arc<Mutex<Vec<Unknown>>>,
     /// How far the active segment is noted in the manifest and in the record of its sessions, in bytes.
     pub(crate) noted_end: u64,
-    /// How many bytes were written to the journal since the index was last moved to sled.
+    /// How many bytes were written to the journal since staged index changes last began to move to sled.
     pub(crate) unindexed_bytes: u64,
+    pub(crate) mover: Mover,
     pub(crate) active: Active,
     /// A segment is sealed at this size, in bytes.
     pub(crate) segment_bytes: u64,
@@ -235,9 +243,7 @@ impl Writer {
             if closing.is_some() {
                 break;
             }
-            if self.unindexed_bytes >= INDEXED_EVERY_BYTES || self.index.staged_bytes() > STAGED_BYTES_MAX {
-                self.flush_index();
-            }
+            self.index_if_due();
             if commands.is_empty() && std::mem::take(&mut self.is_reclaim_due) {
                 if let Err(error) = self.reclaim(false) {
                     tracing::warn!(%error, "cannot reclaim the space of deleted sessions now");
@@ -256,7 +262,37 @@ impl Writer {
         }
     }
 
+    /// Begins to move the staged index changes to sled, if they are many and none are on their way.
+    fn index_if_due(&mut self) {
+        let is_due =
+            self.unindexed_bytes >= INDEXED_EVERY_BYTES || self.index.staged_bytes() > STAGED_BYTES_MAX;
+        if is_due && self.mover.under_way() == 0 {
+            self.begin_flush();
+        }
+    }
+
+    /// Begins to move the staged index changes to sled.
+    fn begin_flush(&mut self) {
+        let bytes = std::mem::take(&mut self.unindexed_bytes);
+        if let Err(error) = self.mover.begin(bytes) {
+            tracing::error!(%error, "the index cannot be written; the journal goes on without it");
+        }
+    }
+
+    /// Waits until the index on the disk is not too far behind to acknowledge more.
+    fn await_index(&mut self) {
+        if self.mover.under_way() + self.unindexed_bytes >= UNINDEXED_BYTES_MAX {
+            self.mover.wait();
+        }
+        if self.unindexed_bytes >= UNINDEXED_BYTES_MAX {
+            self.begin_flush();
+            self.mover.wait();
+        }
+    }
+
+    /// Moves the staged index changes to sled.
     fn flush_index(&mut self) {
+        self.mover.wait();
         self.unindexed_bytes = 0;
         if let Err(error) = self.index.flush_staged().and_then(|()| self.index.sync()) {
             tracing::error!(%error, "the index cannot be written; the journal goes on without it");
@@ -281,6 +317,7 @@ impl Writer {
         if let Err(error) = stored {
             tracing::warn!(%error, "cannot note that the store was closed; the next start finds out by itself");
         }
+        self.mover.end();
         self.index.close();
     }
 
@@ -519,6 +556,7 @@ impl Writer {
     /// Makes the frames durable and visible: all of them, or after an error none. `bytes` is their length.
     fn write(&mut self, pending: Vec<Pending>, bytes: u64) -> Result<(), StoreError> {
         if self.index.staged_bytes() > STAGED_BYTES_LIMIT {
+            self.mover.wait();
             self.index.flush_staged()?;
         }
         self.repair()?;
@@ -550,6 +588,7 @@ impl Writer {
             }
             return Err(error);
         }
+        self.await_index();
         self.active.end = start + bytes;
         self.active.chain = chain;
         self.unindexed_bytes += bytes;

@@ -6,7 +6,6 @@ use greenroom_kernel::EntryId;
 
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::{EIO, Fault};
-use crate::index::Index;
 use crate::journal::manifest::{Manifest, State};
 use crate::journal::sessions::SegmentSessions;
 use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
@@ -268,28 +267,6 @@ fn behind_the_checkpoint(has_record: bool) {
     assert_eq!(notices, [Notice::Damaged { segment: 1, offset, sessions, others_possible: !has_record }]);
     assert_eq!(store.head("one").unwrap().unwrap().lost_from, Some(EntryId(7)));
     assert_eq!(store.salvage("one").unwrap().lost, [(EntryId(7), EntryId(8))]);
-}
-
-/// What a kill leaves on the disk: the index is never far behind, however busy or idle the store was.
-#[test]
-fn the_index_on_the_disk_is_at_most_half_a_mebibyte_behind_the_journal() {
-    let world = World { segment_bytes: 64 << 20, ..World::new() };
-    let store = world.open_quiet();
-    let text = "x".repeat(10_000);
-    let mut behind_most = 0;
-    for id in 0..200 {
-        append(&store, "one", batch(id, &[&text])).unwrap();
-        if id % 20 == 19 {
-            let aside = tempfile::tempdir().unwrap();
-            copy_dir(&world.index(), &aside.path().join("index"));
-            let end = bytes_of(&world, 1).len() as u64;
-            let indexed = Index::open(aside.path(), 1 << 20).unwrap().checkpoint().unwrap();
-            let behind = end - indexed.map_or(0, |checkpoint| checkpoint.offset);
-            assert!(behind <= (512 << 10) + 2 * 10_100, "at entry {id} it is {behind} bytes behind");
-            behind_most = behind_most.max(behind);
-        }
-    }
-    assert!(behind_most > 100_000, "the index is written in batches");
 }
 
 #[test]

@@ -1,18 +1,21 @@
 //! The writer's checks: each one is broken on purpose, and then nothing is written and everything else goes on.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use super::{AppendCommand, Group, Tail, Writer};
+use super::{AppendCommand, Group, Tail, UNINDEXED_BYTES_MAX, Writer};
 use crate::error::StoreError;
 use crate::faults::Fault;
 use crate::files::{Files, RealFiles};
+use crate::index::Index;
 use crate::journal::manifest::{Listed, State};
 use crate::lock::DirectoryLock;
 use crate::record::{self, StoredRecord};
-use crate::tests::world::{World, append, batch, texts};
+use crate::tests::world::{World, append, batch, copy_dir, texts};
 use crate::{Appended, Batch, Notice, StoreOptions, recovery};
 
 /// A writer without its thread.
@@ -338,4 +341,102 @@ fn what_the_checks_cost() {
         "an append on this disk, with its sync: {:?}",
         began.elapsed() / u32::try_from(appends).unwrap()
     );
+}
+
+/// How many acknowledged bytes of the journal a start would read again, if the process were killed now.
+fn behind(world: &World, writer: &Writer) -> u64 {
+    let aside = tempfile::tempdir().unwrap();
+    copy_dir(&world.index(), &aside.path().join("index"));
+    let indexed = Index::open(aside.path(), 1 << 20).unwrap().checkpoint().unwrap();
+    writer.active.end - indexed.map_or(0, |checkpoint| checkpoint.offset)
+}
+
+/// What a kill leaves on the disk: the index is never far behind, however busy or idle the store was.
+#[test]
+fn the_index_on_the_disk_is_at_most_half_a_mebibyte_behind_the_journal() {
+    let world = World { segment_bytes: 64 << 20, ..World::new() };
+    let mut writer = open(&world.options());
+    let text = "x".repeat(10_000);
+    let mut behind_most = 0;
+    for id in 0..200 {
+        append_one(&mut writer, "one", batch(id, &[&text])).unwrap();
+        writer.index_if_due();
+        if id % 20 == 19 {
+            // A copy that is made during a write is not what a kill leaves.
+            writer.mover.wait();
+            let behind = behind(&world, &writer);
+            assert!(behind <= UNINDEXED_BYTES_MAX + 2 * 10_100, "at entry {id} it is {behind} bytes behind");
+            behind_most = behind_most.max(behind);
+        }
+    }
+    assert!(behind_most > 100_000, "the index is written in batches");
+    writer.finish();
+}
+
+/// While a move takes long, appends are acknowledged until the index would be too far behind, and go on afterwards.
+#[test]
+fn appends_go_on_during_a_move_but_not_too_far() {
+    let world = World { segment_bytes: 64 << 20, ..World::new() };
+    let mut writer = open(&world.options());
+    let (index, is_waited_for) = (Arc::clone(&writer.index), Arc::clone(&writer.mover.is_waited_for));
+    let text = "x".repeat(10_000);
+    append_one(&mut writer, "one", batch(0, &[&text])).unwrap();
+    writer.flush_index();
+    let indexed = writer.active.end;
+    let acknowledged = Arc::new(AtomicU64::new(indexed));
+    let held = index.gate.lock().unwrap();
+    let told = Arc::clone(&acknowledged);
+    let appends = std::thread::spawn(move || {
+        for id in 1..200 {
+            append_one(&mut writer, "one", batch(id, &[&text])).unwrap();
+            told.store(writer.active.end, Ordering::SeqCst);
+            writer.index_if_due();
+        }
+        writer
+    });
+    while !is_waited_for.load(Ordering::SeqCst) && !appends.is_finished() {
+        std::thread::yield_now();
+    }
+    let behind = acknowledged.load(Ordering::SeqCst) - indexed;
+    let group = 10_100;
+    assert!(behind <= UNINDEXED_BYTES_MAX + group, "{behind} bytes were acknowledged that no index has");
+    assert!(behind > UNINDEXED_BYTES_MAX - 2 * group, "after {behind} bytes appends waited for the index");
+    drop(held);
+    let mut writer = appends.join().unwrap();
+    writer.finish();
+    drop(writer);
+    assert_eq!(texts(&world.open_quiet(), "one", 0).unwrap().len(), 200);
+}
+
+/// Readers find what is on its way to the database, and what is newer than that.
+#[test]
+fn what_moves_to_the_database_can_be_read_meanwhile() {
+    let world = World::new();
+    let mut writer = open(&world.options());
+    for session in ["a", "b", "c"] {
+        append_one(&mut writer, session, batch(0, &["first"])).unwrap();
+    }
+    let index = Arc::clone(&writer.index);
+    let held = index.gate.lock().unwrap();
+    writer.begin_flush();
+    assert!(writer.mover.under_way() > 0);
+    append_one(&mut writer, "b", batch(1, &["second"])).unwrap();
+    writer.delete("c").unwrap();
+    append_one(&mut writer, "d", batch(0, &["first"])).unwrap();
+    let read = |after: Option<&str>, limit: usize| -> Vec<(String, u64)> {
+        let heads = index.heads(after, limit).unwrap();
+        heads.into_iter().map(|(session, head)| (session, head.entries)).collect()
+    };
+    let all = [("a".to_owned(), 1), ("b".to_owned(), 2), ("d".to_owned(), 1)];
+    for limit in 1..5 {
+        assert_eq!(read(None, limit), all[..limit.min(3)], "the first {limit}");
+    }
+    assert_eq!(read(Some("a"), 9), all[1..]);
+    assert_eq!(index.rows().unwrap().0.len(), 3);
+    assert_eq!(index.entries("b", 0, 9).unwrap().len(), 2);
+    assert_eq!(index.row("c").unwrap(), None);
+    drop(held);
+    writer.mover.wait();
+    assert_eq!((read(None, 9), index.row("c").unwrap()), (all.to_vec(), None), "and afterwards");
+    writer.finish();
 }
