@@ -16,6 +16,7 @@ use crate::terminal::Screen;
 
 mod ask;
 pub(crate) mod ask_user;
+mod attached;
 mod backend;
 mod between;
 mod calls;
@@ -85,7 +86,7 @@ async fn draw_it(
         return Err(waits);
     }
     let id = live::talk(global, args, link, interrupts, &id).await?;
-    say_how_to_go_on(global, &id)
+    id.map_or(Ok(0), |id| say_how_to_go_on(global, &id))
 }
 
 async fn read_lines(global: &Global, setup: Setup, interrupts: Interrupts, id: &str) -> Result<u8> {

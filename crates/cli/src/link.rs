@@ -99,7 +99,7 @@ impl Link {
     }
 
     /// A name that no session has yet, such as `run-20260102-030405`.
-    async fn new_session(&self, kind: &str) -> Result<String> {
+    pub(crate) async fn new_session(&self, kind: &str) -> Result<String> {
         let stamp = moment::stamp(moment::now_ms());
         // Others may begin one in the same second.
         let name = match self.is_host() {
@@ -118,11 +118,11 @@ impl Link {
     }
 
     /// Notes the folder in which a session was begun, for those who look for it there. One in which nothing was said
-    /// stays without a log.
-    pub(crate) async fn note_folder(&self, session_id: &str) -> Result<()> {
+    /// stays without a log: `false`.
+    pub(crate) async fn note_folder(&self, session_id: &str) -> Result<bool> {
         let known = match self.client.call(GetSession { session_id: session_id.to_owned() }).await {
             Ok(found) => found.session,
-            Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(()),
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
         if !known.labels.contains_key(FOLDER) {
@@ -134,7 +134,7 @@ impl Link {
             // A path that no label can hold is looked for by nobody.
             let _ = self.client.call(label).await;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A connection with the same agent, answering with another model.

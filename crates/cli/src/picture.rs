@@ -108,6 +108,9 @@ pub(crate) fn fill(context: &ContextUsage) -> String {
 
 /// A compaction in one line: `compacted 142.3k → 21.8k tokens, 96 messages, 8.4 s, $0.03`.
 pub(crate) fn compaction(end: &Compacted) -> String {
+    if let CompactionOutcome::Nothing { reason } = &end.outcome {
+        return format!("nothing to compact: {reason}");
+    }
     if !end.is_installed() {
         let reason = end.outcome.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
         return format!("compaction {}{reason}; the conversation is as it was", end.outcome.as_str());

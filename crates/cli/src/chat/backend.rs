@@ -63,13 +63,13 @@ impl Backend {
     }
 
     /// Says something into the run in progress.
-    pub(crate) async fn steer(&self, text: String) -> Result<EntryId> {
-        Ok(self.client.call(Steer { session_id: self.session_id.clone(), text }).await?.entry_id)
+    pub(crate) async fn steer(&self, text: String, images: Vec<ImageData>) -> Result<EntryId> {
+        Ok(self.client.call(Steer { images, ..Steer::new(&self.session_id, text) }).await?.entry_id)
     }
 
     /// Says something after the run in progress.
-    pub(crate) async fn follow_up(&self, text: String) -> Result<EntryId> {
-        Ok(self.client.call(FollowUp { session_id: self.session_id.clone(), text }).await?.entry_id)
+    pub(crate) async fn follow_up(&self, text: String, images: Vec<ImageData>) -> Result<EntryId> {
+        Ok(self.client.call(FollowUp { images, ..FollowUp::new(&self.session_id, text) }).await?.entry_id)
     }
 
     /// Stops what is under way, and takes back what waits: first that, so that nothing of it begins.

@@ -20,8 +20,6 @@ const DIFF_LINES_MAX: usize = 16;
 const AROUND: usize = 2;
 /// Of how many calls and thoughts the whole is kept.
 const KEPT_MAX: usize = 50;
-/// Calls quicker than this are shown without their time, in milliseconds.
-const QUICK_MS: u64 = 500;
 /// A turning wheel, a step at a time.
 const WHEEL: [&str; 8] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧"];
 /// How long a step takes, in milliseconds.
@@ -52,6 +50,8 @@ struct Kept {
     changes: Vec<Row>,
     text: String,
     is_shown: bool,
+    /// Whether it failed, and nothing was said of why.
+    is_unexplained: bool,
 }
 
 /// The calls of a session, as far as this chat has seen them.
@@ -82,43 +82,30 @@ impl Calls {
         }
     }
 
-    /// A call has ended. Gives what stays to be seen of it.
+    /// A call has ended, after so long, where that is known. Gives what stays to be seen of it.
     pub(crate) fn end(
         &mut self,
         call_id: &str,
         name: &str,
         status: ToolStatus,
-        duration_ms: u64,
+        duration_ms: Option<u64>,
         width: usize,
     ) -> Vec<Row> {
         let place = self.running.iter().position(|running| running.call_id == call_id);
         let arguments = place.map(|place| self.running.remove(place).arguments).unwrap_or_default();
-        self.ended(call_id, name, &arguments, status, Some(duration_ms), width)
-    }
-
-    /// A call that ended before this chat began.
-    pub(crate) fn ended(
-        &mut self,
-        call_id: &str,
-        name: &str,
-        arguments: &str,
-        status: ToolStatus,
-        duration_ms: Option<u64>,
-        width: usize,
-    ) -> Vec<Row> {
         let (mark, look, what) = match status {
             ToolStatus::Ok => ("✓", Look::GOOD, ""),
             ToolStatus::Error => ("✗", Look::BAD, " failed"),
             ToolStatus::Interrupted => ("✗", Look::WARN, " interrupted"),
         };
-        let time = duration_ms.filter(|ms| *ms >= QUICK_MS).map(|ms| format!(" {}", picture::duration(ms)));
+        let time = duration_ms.map(|ms| format!(" {}", picture::duration(ms)));
         let after = format!("{what}{}", time.unwrap_or_default());
         let room = width.saturating_sub(5 + after.chars().count()).max(10);
-        let title = picture::call(name, arguments, room);
+        let title = picture::call(name, &arguments, room);
         let mut rows = vec![
             Row::plain("  ").and(mark, look).and(&format!(" {title}"), Look::PLAIN).and(&after, Look::DIM),
         ];
-        let changes = changes(name, arguments);
+        let changes = changes(name, &arguments);
         if status == ToolStatus::Ok {
             rows.extend(changes.iter().take(DIFF_LINES_MAX).map(|row| row.cut(width)));
             if let Some(more) = changes.len().checked_sub(DIFF_LINES_MAX).filter(|more| *more > 0) {
@@ -127,14 +114,27 @@ impl Calls {
             }
         }
         self.keep(call_id, &title, changes, String::new());
+        if let Some(kept) = self.kept.back_mut() {
+            kept.is_unexplained = status == ToolStatus::Error;
+        }
         rows
     }
 
-    /// The result of a call.
-    pub(crate) fn result(&mut self, call_id: &str, text: &str) {
-        if let Some(kept) = self.kept.iter_mut().rev().find(|kept| kept.call_id == call_id) {
-            text.clone_into(&mut kept.text);
+    /// The result of a call. Gives why it failed, if it did.
+    pub(crate) fn result(&mut self, call_id: &str, text: &str, width: usize) -> Option<Row> {
+        let is_newest = self.kept.back().is_some_and(|kept| kept.call_id == call_id);
+        let kept = self.kept.iter_mut().rev().find(|kept| kept.call_id == call_id)?;
+        text.clone_into(&mut kept.text);
+        if !std::mem::take(&mut kept.is_unexplained) {
+            return None;
         }
+        // What a command printed comes before how it ended.
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let last = lines.clone().next_back().filter(|line| line.starts_with('[') && line.ends_with(']'));
+        let reason = last.or_else(|| lines.next())?.trim_matches(['[', ']']);
+        // The call's own line may be further up.
+        let call = if is_newest { String::new() } else { format!("{}: ", kept.title) };
+        Some(Row::new(&format!("      {call}{reason}"), Look::DIM).cut(width))
     }
 
     /// What the model thought.
@@ -182,7 +182,7 @@ impl Calls {
 
     fn keep(&mut self, call_id: &str, title: &str, changes: Vec<Row>, text: String) {
         let (call_id, title) = (call_id.to_owned(), title.to_owned());
-        self.kept.push_back(Kept { call_id, title, changes, text, is_shown: false });
+        self.kept.push_back(Kept { call_id, title, changes, text, is_shown: false, is_unexplained: false });
         if self.kept.len() > KEPT_MAX {
             self.kept.pop_front();
         }

@@ -63,7 +63,7 @@ pub(crate) struct Editor {
     undo: Vec<(String, usize)>,
     last: Option<Change>,
     killed: String,
-    /// The prompts of earlier, the oldest first.
+    /// The prompts of earlier, the oldest first, as they are shown: with folded pastes.
     history: Vec<String>,
     /// Which prompt of the history is shown, and what had been typed before.
     browsing: Option<(usize, String)>,
@@ -79,8 +79,15 @@ pub(crate) struct Layout {
 
 impl Editor {
     /// An empty one that knows these prompts.
-    pub(crate) fn new(history: Vec<String>) -> Self {
-        Self { history, ..Self::default() }
+    pub(crate) fn new(history: &[String]) -> Self {
+        let mut editor = Self::default();
+        editor.history = history.iter().map(|text| editor.folding(text)).collect();
+        editor
+    }
+
+    /// The prompts of earlier, whole, the newest first.
+    pub(crate) fn history(&self) -> impl Iterator<Item = String> {
+        self.history.iter().rev().map(|text| self.unfold(text))
     }
 
     /// Whether nothing is typed.
@@ -100,9 +107,9 @@ impl Editor {
 
     /// Takes the text out. It is part of the history from now on.
     pub(crate) fn submit(&mut self) -> String {
-        let text = self.take();
-        self.remember(&text);
-        text
+        let shown = self.text.clone();
+        self.keep(shown);
+        self.take()
     }
 
     /// Takes the text out, and forgets it. Undoing brings it back.
@@ -113,10 +120,14 @@ impl Editor {
         text
     }
 
-    /// Adds a prompt to the history.
-    pub(crate) fn remember(&mut self, text: &str) {
-        if !text.trim().is_empty() && self.history.last().is_none_or(|last| last != text) {
-            self.history.push(text.to_owned());
+    /// Takes the text out, as [`Self::submit`] does, where it was not said.
+    pub(crate) fn clear(&mut self) {
+        self.submit();
+    }
+
+    fn keep(&mut self, shown: String) {
+        if !shown.trim().is_empty() && self.history.last().is_none_or(|last| *last != shown) {
+            self.history.push(shown);
         }
     }
 
@@ -127,8 +138,8 @@ impl Editor {
         }
         self.record(Change::Other);
         let typed = std::mem::take(&mut self.text);
-        self.cursor = 0;
-        self.put(text);
+        self.text = self.folding(text);
+        self.cursor = self.text.len();
         if !typed.is_empty() {
             self.put("\n");
             self.text.push_str(&typed);
@@ -151,15 +162,41 @@ impl Editor {
     pub(crate) fn paste(&mut self, text: &str) {
         self.record(Change::Other);
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
-        let lines = text.lines().count();
+        let shown = if is_long(&text) { self.fold(text) } else { without_marks(&text) };
+        self.text.insert_str(self.cursor, &shown);
+        self.cursor += shown.len();
+    }
+
+    /// Puts this in the place of all that is typed.
+    pub(crate) fn replace(&mut self, text: &str) {
+        self.record(Change::Other);
+        self.text = self.folding(text);
+        self.cursor = self.text.len();
+    }
+
+    /// What stands for a text that is kept apart.
+    fn fold(&mut self, text: String) -> String {
         let place = u32::try_from(self.pastes.len()).ok().filter(|place| *place < FOLDED_MAX);
         match place.and_then(|place| char::from_u32(FOLDED + place)) {
-            Some(mark) if lines > PASTE_LINES_MAX || text.len() > PASTE_BYTES_MAX => {
+            Some(mark) => {
                 self.pastes.push(text);
-                self.text.insert(self.cursor, mark);
-                self.cursor += mark.len_utf8();
+                mark.to_string()
             }
-            Some(_) | None => self.put(&text),
+            None => without_marks(&text),
+        }
+    }
+
+    /// A text as it is shown: a long one is folded behind its first line, by which it is known.
+    fn folding(&mut self, text: &str) -> String {
+        if !is_long(text) {
+            return without_marks(text);
+        }
+        match text.split_once('\n') {
+            Some((first, rest)) if first.len() <= PASTE_BYTES_MAX / 2 && is_long(rest) => {
+                let folded = self.fold(rest.to_owned());
+                format!("{}\n{folded}", without_marks(first))
+            }
+            Some(_) | None => self.fold(text.to_owned()),
         }
     }
 
@@ -216,10 +253,11 @@ impl Editor {
     pub(crate) fn layout(&self, width: usize, rows_max: usize) -> Layout {
         let (lead, next) = (Row::new("› ", Look::BOLD), Row::plain("  "));
         let room = width.saturating_sub(2).max(1);
-        let (mut rows, mut cursor) = (vec![lead], (0, 2));
+        let (begin, end) = self.lines_around(rows_max.max(1));
+        let (mut rows, mut cursor) = (vec![if begin == 0 { lead } else { next.clone() }], (0, 2));
         let mut column = 0;
-        let starts = self.text.grapheme_indices(true).map(|(start, _)| start);
-        for (start, grapheme) in starts.zip(self.text.graphemes(true)) {
+        let shown = self.text.get(begin..end).unwrap_or_default();
+        for (start, grapheme) in shown.grapheme_indices(true).map(|(start, text)| (begin + start, text)) {
             if start == self.cursor {
                 cursor = (rows.len() - 1, column + 2);
             }
@@ -245,7 +283,7 @@ impl Editor {
                 *row = std::mem::take(row).then(shown);
             }
         }
-        if self.cursor == self.text.len() {
+        if self.cursor == end {
             if column >= room {
                 rows.push(next);
                 column = 0;
@@ -256,6 +294,14 @@ impl Editor {
         let first = (cursor.0 + 1).saturating_sub(rows_max).min(rows.len().saturating_sub(1));
         let rows = rows.into_iter().skip(first).take(rows_max).collect();
         Layout { rows, cursor: (cursor.0 - first, cursor.1) }
+    }
+
+    /// The part of the text that has so many lines before and after the cursor's: no more of it can be seen.
+    fn lines_around(&self, count: usize) -> (usize, usize) {
+        let begin = self.before_cursor().rmatch_indices('\n').nth(count).map_or(0, |(place, _)| place + 1);
+        let after = self.text.get(self.cursor..).unwrap_or_default();
+        let end = after.match_indices('\n').nth(count).map_or(after.len(), |(place, _)| place);
+        (begin, self.cursor + end)
     }
 
     fn unfold(&self, text: &str) -> String {
@@ -275,8 +321,7 @@ impl Editor {
 
     /// Adds text at the cursor. What folded pastes are marked with is not taken from outside.
     fn put(&mut self, text: &str) {
-        let text: String =
-            text.chars().map(|c| if place_of(c) < FOLDED_MAX as usize { '\u{fffd}' } else { c }).collect();
+        let text = without_marks(text);
         self.text.insert_str(self.cursor, &text);
         self.cursor += text.len();
     }
@@ -421,8 +466,7 @@ impl Editor {
     fn show(&mut self, place: usize) {
         let text = self.history.get(place).cloned().unwrap_or_default();
         self.record(Change::Other);
-        (self.text, self.cursor) = (String::new(), 0);
-        self.put(&text);
+        (self.cursor, self.text) = (text.len(), text);
     }
 
     fn place_in_line(&self, start: usize, column: usize) -> usize {
@@ -436,6 +480,16 @@ impl Editor {
         }
         place
     }
+}
+
+/// Whether a text is too long to be shown as it is.
+fn is_long(text: &str) -> bool {
+    text.len() > PASTE_BYTES_MAX || text.lines().count() > PASTE_LINES_MAX
+}
+
+/// A text from outside, which has no marks of folded pastes.
+fn without_marks(text: &str) -> String {
+    text.chars().map(|c| if place_of(c) < FOLDED_MAX as usize { '\u{fffd}' } else { c }).collect()
 }
 
 /// Which paste a character stands for, if it stands for one.

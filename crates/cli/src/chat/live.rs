@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use self::local::Local;
+use self::orders::{Order, Said, obey};
 use super::ask::Ask;
 use super::backend::Backend;
 use super::calls::WHEEL_MS;
@@ -22,7 +23,7 @@ use super::commands::{self, Command};
 use super::draw::Painter;
 use super::follow::Follow;
 use super::history::History;
-use super::model::{Effect, Kind, Model};
+use super::model::{Effect, Model};
 use super::row::{Look, Row};
 use super::terminal::{self, Input, Raw};
 use crate::interrupt::Interrupts;
@@ -35,6 +36,7 @@ use crate::{moment, picture};
 
 mod does;
 mod local;
+mod orders;
 
 /// Frames that only events ask for are at least so far apart.
 const FRAME: Duration = Duration::from_millis(16);
@@ -47,6 +49,8 @@ const PAST_SCREENS: usize = 2;
 enum Done {
     /// What was said was taken on, or not.
     Sent(u64, Result<greenroom::EntryId, String>),
+    /// What had not gone out when the user interrupted.
+    TakenBack(Vec<u64>),
     /// Rows to show.
     Rows(Vec<Row>),
     /// A line to show.
@@ -107,32 +111,14 @@ struct Live {
     told: Vec<String>,
 }
 
-/// Something that is said, or taken back.
-enum Order {
-    Send(Box<Said>),
-    Interrupt(Backend),
-}
-
-struct Said {
-    backend: Backend,
-    ticket: u64,
-    kind: Kind,
-    text: String,
-    /// Whether the user typed it, and no custom command.
-    is_typed: bool,
-    settings: ModelSettings,
-    /// What commands of the user's own printed.
-    told: Vec<String>,
-}
-
-/// Talks until the user leaves. Gives the session that was talked with last.
+/// Talks until the user leaves. Gives the session that was talked with last, where something was said in it.
 pub(super) async fn talk(
     global: &Global,
     args: ModelArgs,
     link: Link,
     interrupts: Interrupts,
     id: &str,
-) -> Result<String> {
+) -> Result<Option<String>> {
     let client = link.client.clone();
     let folder = link.folder.clone();
     let history = History::new(&setup::data_dir(global)?);
@@ -177,12 +163,12 @@ pub(super) async fn talk(
     let _ = terminal::write(&live.painter.clear());
     let (backend, link) = (live.backend.clone(), Arc::clone(&live.link));
     drop(live);
-    if let Err(error) = link.note_folder(backend.id()).await
-        && result.is_ok()
-    {
-        return Err(error);
-    }
-    let id = backend.id().to_owned();
+    let is_there = match link.note_folder(backend.id()).await {
+        Ok(is_there) => is_there,
+        Err(error) if result.is_ok() => return Err(error),
+        Err(_) => true,
+    };
+    let id = is_there.then(|| backend.id().to_owned());
     backend.client().clone().close().await;
     // Whatever still works for a command ends with the connection.
     if let Some(link) = Arc::into_inner(link) {
@@ -201,45 +187,6 @@ async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     let questions = ListQuestions { session_id: Some(id.to_owned()) };
     let questions = backend.client().call(questions).await?.questions;
     Ok(Opened { backend, events, state, past, questions })
-}
-
-/// Says what is to be said, one after the other.
-async fn obey(
-    mut orders: mpsc::UnboundedReceiver<Order>,
-    done: mpsc::UnboundedSender<Done>,
-    local: Arc<Local>,
-) {
-    while let Some(order) = orders.recv().await {
-        match order {
-            Order::Send(said) => {
-                let Said { backend, ticket, kind, text, is_typed, settings, told } = *said;
-                let (text, images) = match local.with_files(&text, is_typed).await {
-                    Ok((_, images)) if kind != Kind::Prompt && !images.is_empty() => {
-                        let problem = "a picture begins a run: say it again when this one is over";
-                        let _ = done.send(Done::Sent(ticket, Err(problem.to_owned())));
-                        continue;
-                    }
-                    Ok(whole) => whole,
-                    Err(problem) => {
-                        let _ = done.send(Done::Sent(ticket, Err(problem)));
-                        continue;
-                    }
-                };
-                let text = told.into_iter().fold(text, |text, told| format!("{text}\n\n{told}"));
-                let sent = match kind {
-                    Kind::Prompt => backend.prompt(text, images, settings).await,
-                    Kind::Steer => backend.steer(text).await,
-                    Kind::FollowUp => backend.follow_up(text).await,
-                };
-                let _ = done.send(Done::Sent(ticket, sent.map_err(|error| error.to_string())));
-            }
-            Order::Interrupt(backend) => {
-                if let Err(error) = backend.interrupt().await {
-                    let _ = done.send(Done::Note(Look::BAD, error.to_string()));
-                }
-            }
-        }
-    }
 }
 
 impl Live {
@@ -394,6 +341,7 @@ impl Live {
         self.model.set_now(moment::now_ms());
         match done {
             Done::Sent(ticket, result) => self.model.sent(ticket, result),
+            Done::TakenBack(tickets) => self.model.taken_back(&tickets),
             Done::Rows(rows) => self.model.show(rows),
             Done::Note(look, text) => self.model.note(look, &text),
             Done::Pick(picker) => self.model.pick(picker),
@@ -418,6 +366,9 @@ impl Live {
                 self.model.note(Look::DIM, &format!("from the next prompt on: {text}"));
             }
             Done::Opened(opened) => {
+                let (link, left) = (Arc::clone(&self.link), self.backend.id().to_owned());
+                // Where it fails, the session is not found by its folder.
+                tokio::spawn(async move { link.note_folder(&left).await });
                 self.model.begin_session();
                 self.model.note(Look::NOTE, &format!("session {}", opened.backend.id()));
                 self.welcome(*opened);

@@ -104,6 +104,8 @@ struct Completion {
     /// What is inserted, and what it does.
     items: Vec<(String, String)>,
     at: usize,
+    /// Whether the user went to the one that is marked.
+    is_chosen: bool,
     is_command: bool,
 }
 
@@ -152,7 +154,7 @@ impl Model {
             size,
             now_ms: 0,
             status: Status::default(),
-            editor: Editor::new(history),
+            editor: Editor::new(&history),
             custom,
             above: Vec::new(),
             last: Last::Nothing,
@@ -273,7 +275,13 @@ impl Model {
     pub(crate) fn files(&mut self, fragment: &str, files: Vec<String>) {
         if self.typed_file().is_some_and(|typed| typed == fragment) && !files.is_empty() {
             let items = files.into_iter().map(|file| (format!("@{file} "), String::new())).collect();
-            self.completion = Some(Completion { bytes: fragment.len() + 1, items, at: 0, is_command: false });
+            self.completion = Some(Completion {
+                bytes: fragment.len() + 1,
+                items,
+                at: 0,
+                is_chosen: false,
+                is_command: false,
+            });
         }
     }
 
@@ -292,6 +300,20 @@ impl Model {
                 self.editor.give_back(&pending.text);
             }
         }
+    }
+
+    /// What had not gone out when the user interrupted: it comes back into the editor, in its order.
+    pub(crate) fn taken_back(&mut self, tickets: &[u64]) {
+        self.give_back(|pending| tickets.contains(&pending.ticket));
+    }
+
+    /// What was typed ahead, and these want back, stands in the editor again.
+    fn give_back(&mut self, is_wanted: impl Fn(&Pending) -> bool) {
+        let (back, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.pending).into_iter().partition(is_wanted);
+        self.pending = kept;
+        let texts: Vec<String> = back.into_iter().map(|pending| pending.text).collect();
+        self.editor.give_back(&texts.join("\n"));
     }
 
     /// An answer to a question was refused.
@@ -420,6 +442,8 @@ impl Model {
             None if self.is_asked_later && !self.asks.is_empty() => {
                 "  a question waits: Ctrl-Q comes back to it"
             }
+            // Esc puts the question off.
+            None if !self.asks.is_empty() => return None,
             None if self.is_busy() && !self.editor.is_empty() => "  Enter steers · Alt+Enter: after this",
             None if self.is_busy() => "  Esc interrupts",
             None => return None,

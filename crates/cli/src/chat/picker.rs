@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Branch,
     Model,
     Effort,
+    /// A prompt of earlier.
+    History,
 }
 
 /// One row.
@@ -54,6 +56,14 @@ impl Picker {
         Self { purpose, title: title.to_owned(), items, filter: String::new(), at: 0 }
     }
 
+    /// Begins with what was typed already, where it is one line that something has.
+    pub(crate) fn narrow(&mut self, typed: &str) {
+        self.filter = typed.trim().to_owned();
+        if typed.contains('\n') || self.matching().next().is_none() {
+            self.filter.clear();
+        }
+    }
+
     /// A key.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
     pub(crate) fn key(&mut self, key: KeyEvent) -> Picked {
@@ -63,6 +73,8 @@ impl Picker {
             KeyCode::Esc => return Picked::Left,
             KeyCode::Char('c' | 'd') if is_control => return Picked::Left,
             KeyCode::Up => self.at = self.at.checked_sub(1).unwrap_or(last),
+            // As in a shell: again, the one before.
+            KeyCode::Char('r') if is_control => self.at = if self.at >= last { 0 } else { self.at + 1 },
             KeyCode::Down | KeyCode::Tab => self.at = if self.at >= last { 0 } else { self.at + 1 },
             KeyCode::PageUp => self.at = self.at.saturating_sub(SHOWN),
             KeyCode::PageDown => self.at = (self.at + SHOWN).min(last),

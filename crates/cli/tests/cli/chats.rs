@@ -378,6 +378,43 @@ fn custom_commands_files_and_own_commands_reach_the_model() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_session_begins_and_the_one_before_is_found_again() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(3, 1).await;
+    let terminal = Terminal::of(&hosted.place, SIZE, &hosted.command(&["chat", "--session", "first"]));
+    terminal.shows("›");
+    // Also where nothing was said yet.
+    for command in ["/tree", "/export", "/fork"] {
+        terminal.says(command);
+        terminal.until(&format!("{command} says that nothing was said"), |screen| {
+            let said = screen.split_once(&format!("  {command}")).map(|(_, after)| after.to_owned());
+            said.is_some_and(|after| after.contains("nothing was said"))
+        });
+    }
+    terminal.says("/new");
+    terminal.shows("session chat-");
+    terminal.says("alpha");
+    terminal.shows("word word word");
+    terminal.says("/new");
+    terminal.until("another one begins", |screen| screen.matches("session chat-").count() == 2);
+    terminal.says("beta");
+    terminal.until("it is answered there", |screen| screen.matches("word word word").count() == 2);
+    terminal.says("/resume");
+    terminal.shows("Go on with");
+    terminal.types("alpha");
+    terminal.until("the first one alone is offered", |screen| screen.contains("1 of 1"));
+    terminal.press("Enter");
+    terminal.shows("goes on; 0 compactions");
+    terminal.press("C-d");
+    terminal.shows("ended with 0");
+    let sessions = hosted.run(&["sessions", "--here"]).stdout;
+    assert_eq!(sessions.matches("chat-").count(), 2, "both are found by their folder: {sessions}");
+    assert!(!sessions.contains("first"), "nothing was said in it: {sessions}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host() {
     if !is_there() {
         return;

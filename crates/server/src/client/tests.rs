@@ -12,8 +12,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 
 use super::{Client, ClientError, Received};
 use crate::operations::{
-    Abort, ExportSession, ImageData, ImportSession, ListSessions, PlanSession, PromptSession, SessionState,
-    ShowSession, StartSession,
+    Abort, ExportSession, FollowUp, ImageData, ImportSession, ListSessions, PlanSession, PromptSession,
+    SessionState, ShowSession, StartSession, Steer,
 };
 use crate::problem::ProblemKind;
 
@@ -74,6 +74,29 @@ async fn a_refusal_says_which_kind_it_is() {
     let wrong = client.work(wrong).await.map(|_| ()).unwrap_err();
     assert!(matches!(&wrong, ClientError::Parameters(text) if text.starts_with("images[0]")), "{wrong}");
     client.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_picture_joins_the_run_with_a_steer_and_with_a_follow_up() {
+    let (simulator, runtime) = runtime(20, Pace { between_ms: 1_000, ..Pace::default() }).await;
+    let client = Client::in_process(&runtime, agent());
+    let mut events = client.events_of("a");
+    let work = client.work(PromptSession::new("a", "one")).await.unwrap();
+    let image = || vec![ImageData { media_type: "image/gif".into(), data: "R0lGODlh".into() }];
+    client.call(Steer { images: image(), ..Steer::new("a", "two") }).await.unwrap();
+    client.call(FollowUp { images: image(), ..FollowUp::new("a", "three") }).await.unwrap();
+    work.outcome().await.unwrap();
+    let mut said = Vec::new();
+    while let Some(Received::Event(event)) = events.try_next() {
+        if let EventKind::MessageEnd { message, .. } = &event.kind
+            && message.role == greenroom::Role::User
+        {
+            said.push((message.text.clone(), message.images));
+        }
+    }
+    assert_eq!(said, [("one".to_owned(), 0), ("two".to_owned(), 1), ("three".to_owned(), 1)]);
+    client.close().await;
+    simulator.assert_clean();
 }
 
 #[tokio::test(start_paused = true)]

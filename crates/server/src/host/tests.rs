@@ -136,9 +136,9 @@ async fn two_clients_of_a_session_hear_the_same_and_each_is_answered_by_their_ow
     bob.call(start()).await.unwrap();
     let first = ada.work(PromptSession::new("a", "one")).await.unwrap();
     // Both wait for her run, and then begin runs of his.
-    let steer = Steer { session_id: "a".to_owned(), text: "two".to_owned() };
+    let steer = Steer::new("a", "two");
     bob.call(steer).await.unwrap();
-    bob.call(FollowUp { session_id: "a".to_owned(), text: "three".to_owned() }).await.unwrap();
+    bob.call(FollowUp::new("a", "three")).await.unwrap();
     let last = ada.work(PromptSession::new("a", "four")).await.unwrap();
     assert!(first.outcome().await.unwrap().reply.text.starts_with("ada:"));
     assert!(last.outcome().await.unwrap().reply.text.starts_with("ada:"));
@@ -252,7 +252,7 @@ async fn who_looks_on_has_a_live_session_compacted_by_its_own_agent() {
     let ended = watcher.work(compact()).await.unwrap().outcome().await;
     // It was taken on; there is too little to compact.
     assert!(!ended.unwrap().installed);
-    let steer = Steer { session_id: "a".to_owned(), text: "x".to_owned() };
+    let steer = Steer::new("a", "x");
     assert!(watcher.call(steer).await.is_err(), "it begins nothing");
     ada.work(PromptSession::new("a", "two")).await.unwrap().outcome().await.unwrap();
     assert!(events.try_next().is_some(), "its events are told");

@@ -96,17 +96,17 @@ impl PromptSession {
             timeout_s: None,
         }
     }
+}
 
-    /// What is said.
-    fn prompt(&self) -> Result<Prompt, Refused> {
-        let mut prompt = Prompt::from(self.text.clone());
-        for (number, image) in self.images.iter().enumerate() {
-            let image = Image::from_base64(&image.media_type, &image.data)
-                .map_err(|error| Refused::Parameters(format!("images[{number}]: {error}")))?;
-            prompt = prompt.image(image);
-        }
-        Ok(prompt)
+/// What is said: a text, and the images that follow it.
+fn prompt(text: String, images: &[ImageData]) -> Result<Prompt, Refused> {
+    let mut prompt = Prompt::from(text);
+    for (number, image) in images.iter().enumerate() {
+        let image = Image::from_base64(&image.media_type, &image.data)
+            .map_err(|error| Refused::Parameters(format!("images[{number}]: {error}")))?;
+        prompt = prompt.image(image);
     }
+    Ok(prompt)
 }
 
 impl Operation for PromptSession {
@@ -121,8 +121,8 @@ impl Operation for PromptSession {
     }
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        let prompt = self.prompt()?;
-        let Self { session_id, key, settings, output_schema, cost_limit_usd, timeout_s, .. } = self;
+        let Self { session_id, text, key, images, settings, output_schema, cost_limit_usd, timeout_s } = self;
+        let prompt = prompt(text, &images)?;
         settings.check().map_err(Error::from)?;
         let mut request = asked.session()?.prompt(prompt).settings(settings);
         if let Some(key) = key {
@@ -224,6 +224,16 @@ pub struct Steer {
     pub session_id: String,
     /// What is said.
     pub text: String,
+    /// Images, which follow the text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<ImageData>,
+}
+
+impl Steer {
+    /// Nothing but a text.
+    pub fn new(session_id: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { session_id: session_id.into(), text: text.into(), images: Vec::new() }
+    }
 }
 
 impl Operation for Steer {
@@ -237,7 +247,8 @@ impl Operation for Steer {
     }
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        Ok(Answer::Now(Sent { entry_id: asked.session()?.steer(self.text).await?.entry() }))
+        let prompt = prompt(self.text, &self.images)?;
+        Ok(Answer::Now(Sent { entry_id: asked.session()?.steer(prompt).await?.entry() }))
     }
 }
 
@@ -249,6 +260,16 @@ pub struct FollowUp {
     pub session_id: String,
     /// What is said.
     pub text: String,
+    /// Images, which follow the text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<ImageData>,
+}
+
+impl FollowUp {
+    /// Nothing but a text.
+    pub fn new(session_id: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { session_id: session_id.into(), text: text.into(), images: Vec::new() }
+    }
 }
 
 impl Operation for FollowUp {
@@ -262,7 +283,8 @@ impl Operation for FollowUp {
     }
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
-        Ok(Answer::Now(Sent { entry_id: asked.session()?.follow_up(self.text).await?.entry() }))
+        let prompt = prompt(self.text, &self.images)?;
+        Ok(Answer::Now(Sent { entry_id: asked.session()?.follow_up(prompt).await?.entry() }))
     }
 }
 

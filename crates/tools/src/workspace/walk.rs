@@ -74,6 +74,22 @@ impl Workspace {
         walk.folder(&directory, start, depth_max.min(DEPTH_MAX)).map(|_| ())
     }
 
+    /// The paths of the regular files in the workspace, in the order of names: at most `depth_max` levels of folders down,
+    /// and at most `count_max`. What `.gitignore` names is left out. Blocks while folders are read.
+    ///
+    /// # Errors
+    /// When the workspace's own folder cannot be read.
+    pub fn files(&self, depth_max: usize, count_max: usize) -> Result<Vec<String>, ToolsError> {
+        let mut files = Vec::new();
+        self.walk(&self.locate(".")?, depth_max, &CancellationToken::new(), &mut |found| {
+            if found.kind == FileType::RegularFile {
+                files.push(found.path.as_str().to_owned());
+            }
+            Ok(if files.len() < count_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        Ok(files)
+    }
+
     /// The rules of `.git/info/exclude`.
     fn exclude_file(&self) -> Gitignore {
         let text =

@@ -19,10 +19,16 @@ fn a_call_is_a_line_while_it_runs_and_one_when_it_has_ended() {
         ["  ⠋ read src/lib.rs 2 s", "  ⠋ bash make 2 s … compiling"]
             .map(|row| row.replace('⠋', wheel(3_500)))
     );
-    assert_eq!(texts(&calls.end("1", "read", ToolStatus::Ok, 20, 40)), ["  ✓ read src/lib.rs"]);
-    assert_eq!(texts(&calls.end("2", "bash", ToolStatus::Error, 1_200, 40)), ["  ✗ bash make failed 1.2 s"]);
+    assert_eq!(texts(&calls.end("1", "read", ToolStatus::Ok, Some(20), 40)), ["  ✓ read src/lib.rs 20 ms"]);
+    assert_eq!(
+        texts(&calls.end("2", "bash", ToolStatus::Error, Some(1_200), 40)),
+        ["  ✗ bash make failed 1.2 s"]
+    );
     assert_eq!(calls.rows(40, 4_000), []);
-    assert_eq!(texts(&calls.end("9", "late", ToolStatus::Interrupted, 0, 40)), ["  ✗ late interrupted"]);
+    assert_eq!(
+        texts(&calls.end("9", "late", ToolStatus::Interrupted, Some(0), 40)),
+        ["  ✗ late interrupted 0 ms"]
+    );
 }
 
 #[test]
@@ -33,9 +39,9 @@ fn an_edit_shows_what_goes_and_what_comes() {
     });
     calls.start("1", "edit", &arguments.to_string(), 0);
     assert_eq!(
-        texts(&calls.end("1", "edit", ToolStatus::Ok, 0, 40)),
+        texts(&calls.end("1", "edit", ToolStatus::Ok, Some(0), 40)),
         [
-            "  ✓ edit a.rs",
+            "  ✓ edit a.rs 0 ms",
             "        two",
             "        three",
             "      - four",
@@ -46,7 +52,7 @@ fn an_edit_shows_what_goes_and_what_comes() {
     );
     // One that failed has changed nothing.
     calls.start("2", "edit", &arguments.to_string(), 0);
-    assert_eq!(texts(&calls.end("2", "edit", ToolStatus::Error, 0, 40)), ["  ✗ edit a.rs failed"]);
+    assert_eq!(texts(&calls.end("2", "edit", ToolStatus::Error, Some(0), 40)), ["  ✗ edit a.rs failed 0 ms"]);
 }
 
 #[test]
@@ -55,14 +61,31 @@ fn what_is_folded_is_shown_whole_on_request_the_newest_first() {
     let lines: Vec<String> = (0..30).map(|number| format!("line {number}")).collect();
     let arguments = serde_json::json!({ "path": "a.txt", "content": lines.join("\n") });
     calls.start("1", "write", &arguments.to_string(), 0);
-    let rows = texts(&calls.end("1", "write", ToolStatus::Ok, 0, 60));
+    let rows = texts(&calls.end("1", "write", ToolStatus::Ok, Some(0), 60));
     assert_eq!(rows.len(), 1 + DIFF_LINES_MAX + 1);
     assert_eq!(rows.last().unwrap(), "      … 14 more lines · Ctrl-O shows all");
-    calls.result("1", "written");
+    assert_eq!(calls.result("1", "written", 60), None);
     calls.thought("thought for 2 s", "why\nnot");
     let thought = texts(&calls.expand(60).unwrap());
     assert_eq!(thought, ["  ▾ thought for 2 s", "    why", "    not"]);
     let all = texts(&calls.expand(60).unwrap());
     assert_eq!((all.len(), all.last().unwrap().as_str()), (32, "    written"));
     assert_eq!(calls.expand(60), None);
+}
+
+#[test]
+fn a_call_that_failed_says_why_in_a_row() {
+    let mut calls = Calls::default();
+    for (id, arguments) in [("1", r#"{"command":"make"}"#), ("2", r#"{"path":"../x"}"#)] {
+        calls.start(id, if id == "1" { "bash" } else { "read" }, arguments, 0);
+    }
+    calls.end("1", "bash", ToolStatus::Error, Some(5), 60);
+    calls.end("2", "read", ToolStatus::Error, Some(5), 60);
+    let reason = |calls: &mut Calls, id: &str, text: &str| {
+        calls.result(id, text, 60).map(|row| row.text().trim_end().to_owned())
+    };
+    let printed = "cc: no input\n\n[exit code 3]\n";
+    assert_eq!(reason(&mut calls, "1", printed).unwrap(), "      bash make: exit code 3");
+    assert_eq!(reason(&mut calls, "2", "`../x` leads out").unwrap(), "      `../x` leads out");
+    assert_eq!(reason(&mut calls, "2", "`../x` leads out"), None, "it is said once");
 }

@@ -102,7 +102,7 @@ fn what_marks_a_paste_is_not_taken_from_outside() {
 
 #[test]
 fn the_history_keeps_what_was_being_typed() {
-    let mut editor = Editor::new(vec!["first".to_owned(), "second\nof two lines".to_owned()]);
+    let mut editor = Editor::new(&["first".to_owned(), "second\nof two lines".to_owned()]);
     editor.insert("half");
     editor.edit(Edit::Up);
     assert_eq!(editor.text(), "second\nof two lines");
@@ -138,4 +138,44 @@ fn it_is_laid_out_around_the_cursor() {
     // A full row leaves the cursor on a row of its own.
     let layout = at("abcdef|").layout(8, 5);
     assert_eq!((layout.rows.len(), layout.cursor), (2, (1, 2)));
+}
+
+#[test]
+fn a_key_costs_no_more_where_there_is_more_text() {
+    let lines: Vec<String> = (0..5_000).map(|number| format!("line {number} of the text")).collect();
+    let text = lines.join("\n");
+    for cursor in [0, text.len() / 2, text.len()] {
+        let editor = Editor { text: text.clone(), cursor, ..Editor::default() };
+        let (begin, end) = editor.lines_around(6);
+        assert!(text[begin..end].lines().count() <= 13, "{begin}..{end}");
+        // What is seen is the same as if all had been looked at.
+        let (few, all) = (editor.layout(40, 6), editor.layout(40, 10_000));
+        let shown: Vec<&Row> = all.rows.iter().collect();
+        let first = all.cursor.0.saturating_sub(few.cursor.0);
+        assert_eq!(few.rows.iter().collect::<Vec<_>>(), shown[first..first + few.rows.len()]);
+        assert_eq!(few.cursor.1, all.cursor.1);
+    }
+}
+
+#[test]
+fn a_long_prompt_of_earlier_is_one_again() {
+    let pasted = "x\n".repeat(300);
+    let mut editor = Editor::new(&["first".to_owned(), format!("why?\n{pasted}"), pasted.clone()]);
+    editor.edit(Edit::Up);
+    assert_eq!(editor.layout(40, 9).rows.len(), 2, "its first line, and the rest of it folded");
+    assert_eq!(editor.text(), pasted);
+    editor.edit(Edit::Up);
+    editor.edit(Edit::Up);
+    assert_eq!(editor.text(), format!("why?\n{pasted}"));
+    // One that was pasted in this chat is folded as it was.
+    let mut editor = Editor::default();
+    editor.insert("see ");
+    editor.paste(&pasted);
+    let (before, said) = (editor.text.clone(), editor.submit());
+    editor.edit(Edit::Up);
+    assert_eq!((editor.text.clone(), editor.text()), (before, said));
+    // And so is what is given back.
+    editor.take();
+    editor.give_back(&pasted);
+    assert_eq!((editor.layout(40, 9).rows.len(), editor.text()), (2, pasted));
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use greenroom::kernel::size::{Estimator, text_tokens};
 use greenroom::{Order as ListOrder, ReasoningEffort};
-use greenroom_server::ClientError;
 use greenroom_server::operations::{Branch, ListSessions, ModelSummary, Speech, ToolSummary};
+use greenroom_server::{ClientError, ProblemKind};
 
 use super::{Done, Live, open};
 use crate::chat::backend::{Backend, HowToCompact};
@@ -18,6 +18,7 @@ use crate::chat::commands::{COMMANDS, Command, Custom};
 use crate::chat::picker::{Item, Picker, Purpose};
 use crate::chat::row::{Look, Row};
 use crate::chat::{plain, status};
+use crate::link::Link;
 use crate::text::thousands;
 use crate::{moment, picture, terminal, tree};
 
@@ -34,6 +35,10 @@ struct Problem(String);
 
 impl From<ClientError> for Problem {
     fn from(error: ClientError) -> Self {
+        // A session has no log before something is said in it.
+        if error.kind() == Some(ProblemKind::NoSession) {
+            return Self("nothing was said in this session yet".to_owned());
+        }
         Self(error.to_string())
     }
 }
@@ -77,10 +82,7 @@ impl Live {
             Command::Cost => self.spawn(async move { cost(&backend).await }),
             Command::Model(name) => self.model_command(name),
             Command::Effort(level) => self.effort(level),
-            Command::New => {
-                let id = self.new_id();
-                self.switch(id);
-            }
+            Command::New => self.begin(),
             Command::Resume(Some(id)) => self.switch(id),
             Command::Resume(None) => self.spawn(async move { sessions(&backend).await }),
             Command::Continue => {
@@ -91,8 +93,12 @@ impl Live {
                 });
             }
             Command::Fork(name) => {
-                let id = name.unwrap_or_else(|| self.new_id());
+                let link = Arc::clone(&self.link);
                 self.spawn(async move {
+                    let id = match name {
+                        Some(name) => name,
+                        None => new_id(&link).await?,
+                    };
                     backend.fork(id.clone()).await?;
                     let opened = open(backend.client().clone(), &id).await?;
                     Ok(vec![Done::Opened(Box::new(opened))])
@@ -140,10 +146,18 @@ impl Live {
         });
     }
 
-    /// A name that no session has yet.
-    fn new_id(&self) -> String {
-        let id = format!("chat-{}", moment::stamp(moment::now_ms()));
-        if id == self.backend.id() { format!("{id}-2") } else { id }
+    /// Begins a new session.
+    fn begin(&self) {
+        let (backend, link) = (self.backend.clone(), Arc::clone(&self.link));
+        self.spawn(async move {
+            let mut id = new_id(&link).await?;
+            if id == backend.id() {
+                // Nothing was said in this one, so that its name is still free.
+                id.push_str("-b");
+            }
+            let opened = open(backend.client().clone(), &id).await?;
+            Ok(vec![Done::Opened(Box::new(opened))])
+        });
     }
 
     fn effort(&mut self, level: Option<String>) {
@@ -234,6 +248,11 @@ impl Live {
             Err(error) => self.model.note(Look::BAD, &error.to_string()),
         }
     }
+}
+
+/// A name that no session has yet.
+async fn new_id(link: &Link) -> Result<String, Problem> {
+    link.new_session("chat").await.map_err(|error| Problem(crate::errors::line(&error)))
 }
 
 fn sized(window: u64) -> String {
@@ -393,8 +412,9 @@ async fn places(backend: &Backend) -> Outcome {
 async fn branch(backend: &Backend, entry: u64) -> Outcome {
     backend.branch(Some(greenroom::EntryId(entry))).await?;
     let state = backend.state().await?;
-    let text =
-        format!("the next prompt goes on after entry {entry}; what came after it stays as a branch: /tree");
+    let text = format!(
+        "the next prompt goes on after entry {entry}; what came after it, if anything did, is a branch: /tree"
+    );
     Ok(vec![Done::Note(Look::NOTE, text), Done::Context(state.context)])
 }
 

@@ -4,6 +4,8 @@
 //! the model may run them, too.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use greenroom::Image;
@@ -13,12 +15,17 @@ use greenroom::tools::{Registry, ToolContext, Workspace, builtin};
 use greenroom_server::operations::ImageData;
 use serde_json::{Value, json};
 
+use crate::chat::attached;
 use crate::options::{Global, ModelArgs};
 use crate::setup;
 use crate::surroundings::Surroundings;
 
 /// How many levels of folders are looked through for a file's name.
-const DEPTH: u64 = 6;
+const DEPTH: usize = 12;
+/// How many files are looked through for one.
+const FILES_MAX: usize = 200_000;
+/// So long what is there is not looked for again: the user types letter after letter.
+const KNOWN: Duration = Duration::from_secs(3);
 /// How many names are offered.
 const OFFERED_MAX: usize = 50;
 /// The largest picture that is sent, in bytes.
@@ -33,14 +40,36 @@ pub(crate) struct Local {
     workspace: Workspace,
     files: Registry,
     may_run: bool,
+    /// The workspace's files, and when they were looked for.
+    known: tokio::sync::Mutex<Option<(Instant, Arc<Vec<String>>)>>,
+}
+
+/// A prompt with all that goes along.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    pub(super) text: String,
+    pub(super) images: Vec<ImageData>,
+    /// What does not go along, and why.
+    pub(super) notes: Vec<String>,
 }
 
 impl Local {
     /// Those of the folder that the chat works in.
     pub(crate) fn new(global: &Global, args: &ModelArgs, folder: &Path) -> Result<Self> {
         let workspace = setup::workspace(global, &args.workspace, &Surroundings::here())?;
+        Ok(Self { folder: folder.to_owned(), may_run: args.allow_shell, ..Self::of(workspace) })
+    }
+
+    /// Those of a workspace, in which no command may run.
+    pub(super) fn of(workspace: Workspace) -> Self {
         let files = builtin::read_only(workspace.clone());
-        Ok(Self { folder: folder.to_owned(), workspace, files, may_run: args.allow_shell })
+        Self {
+            folder: workspace.root().to_owned(),
+            workspace,
+            files,
+            may_run: false,
+            known: Default::default(),
+        }
     }
 
     /// Where custom commands are looked for: the user's own come first.
@@ -74,61 +103,79 @@ impl Local {
 
     /// The files whose paths hold what is typed, the nearest first.
     pub(crate) async fn matching(&self, typed: &str) -> Vec<String> {
-        let wanted = typed.to_lowercase();
-        let Ok(list) = call(&self.files, "list", json!({ "depth": DEPTH })).await else { return Vec::new() };
-        let mut found: Vec<&str> = list
-            .lines()
-            .filter(|line| !line.ends_with(['/', '@']) && !line.starts_with('['))
-            .filter(|line| line.to_lowercase().contains(&wanted))
-            .collect();
+        let wanted = typed.replace("\\ ", " ").to_lowercase();
+        let files = self.known_files().await;
+        let mut found: Vec<&String> =
+            files.iter().filter(|path| path.to_lowercase().contains(&wanted)).collect();
         // First those whose names begin like that, and those that are short.
-        found.sort_by_key(|path| {
+        found.sort_by_cached_key(|path| {
             let name = path.rsplit('/').next().unwrap_or(path).to_lowercase();
             (!name.starts_with(&wanted), !path.to_lowercase().starts_with(&wanted), path.len())
         });
         found.into_iter().take(OFFERED_MAX).map(|path| path.replace(' ', "\\ ")).collect()
     }
 
-    /// A prompt with the files and pictures that it names with `@`. What names no file stays as it is. Only what the user
-    /// typed may name pictures outside the workspace: a project's command must not fetch them.
+    async fn known_files(&self) -> Arc<Vec<String>> {
+        let mut known = self.known.lock().await;
+        if let Some((at, files)) = &*known
+            && at.elapsed() < KNOWN
+        {
+            return Arc::clone(files);
+        }
+        let workspace = self.workspace.clone();
+        let listed = tokio::task::spawn_blocking(move || workspace.files(DEPTH, FILES_MAX)).await;
+        let mut files = listed.ok().and_then(Result::ok).unwrap_or_default();
+        // Such a name cannot be typed.
+        files.retain(|path| !path.contains(char::is_control));
+        let files = Arc::new(files);
+        *known = Some((Instant::now(), Arc::clone(&files)));
+        files
+    }
+
+    /// A prompt with the files and pictures that it names with `@`. What names no file that can be read stays as it is, and
+    /// the user is told. Only what the user typed may name pictures outside the workspace: a project's command must not
+    /// fetch them.
     ///
     /// # Errors
     /// A picture that cannot be sent.
-    pub(crate) async fn with_files(
-        &self,
-        text: &str,
-        is_typed: bool,
-    ) -> Result<(String, Vec<ImageData>), String> {
-        let (mut whole, mut images) = (text.to_owned(), Vec::new());
+    pub(super) async fn with_files(&self, text: &str, is_typed: bool) -> Result<Whole, String> {
+        let mut whole = Whole { text: text.to_owned(), ..Whole::default() };
         for path in mentioned(text) {
             let is_picture = Path::new(&path).extension().is_some_and(|ending| {
                 let ending = ending.to_string_lossy().to_ascii_lowercase();
                 matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp")
             });
-            if is_picture {
-                if let Some(image) = self.image(&path, is_typed)? {
-                    images.push(ImageData::from(&image));
-                }
+            if is_picture && let Some(image) = self.image(&path, is_typed).await? {
+                whole.images.push(ImageData::from(&image));
                 continue;
             }
-            let Ok(content) = call(&self.files, "read", json!({ "path": path })).await else { continue };
-            whole.push_str(&format!("\n\n<file path=\"{path}\">\n{content}\n</file>"));
+            match call(&self.files, "read", json!({ "path": path })).await {
+                Ok(content) => whole.text.push_str(&attached::write(&path, &content)),
+                Err(reason) => whole.notes.push(format!("@{path} goes as text: {}", reason.trim())),
+            }
         }
-        Ok((whole, images))
+        Ok(whole)
     }
 
-    fn image(&self, path: &str, is_typed: bool) -> Result<Option<Image>, String> {
-        let place = self.folder.join(path);
-        let is_inside = place.canonicalize().is_ok_and(|place| place.starts_with(self.workspace.root()));
-        if !is_inside && !is_typed {
-            return Ok(None);
-        }
-        let Ok(metadata) = std::fs::metadata(&place) else { return Ok(None) };
-        if metadata.len() > IMAGE_BYTES_MAX {
-            return Err(format!("{path} is larger than {} MB", IMAGE_BYTES_MAX / 1024 / 1024));
-        }
-        let bytes = std::fs::read(&place).map_err(|error| format!("read {path}: {error}"))?;
-        Image::new(bytes).map(Some).map_err(|error| format!("{path}: {error}"))
+    async fn image(&self, path: &str, is_typed: bool) -> Result<Option<Image>, String> {
+        let (place, root) = (self.folder.join(path), self.workspace.root().to_owned());
+        let path = path.to_owned();
+        let reading = move || {
+            let is_inside = place.canonicalize().is_ok_and(|place| place.starts_with(&root));
+            if !is_inside && !is_typed {
+                return Ok(None);
+            }
+            let Ok(metadata) = std::fs::metadata(&place) else { return Ok(None) };
+            if !metadata.is_file() {
+                return Err(format!("{path} is no file"));
+            }
+            if metadata.len() > IMAGE_BYTES_MAX {
+                return Err(format!("{path} is larger than {} MB", IMAGE_BYTES_MAX / 1024 / 1024));
+            }
+            let bytes = std::fs::read(&place).map_err(|error| format!("read {path}: {error}"))?;
+            Image::new(bytes).map(Some).map_err(|error| format!("{path}: {error}"))
+        };
+        tokio::task::spawn_blocking(reading).await.map_err(|error| error.to_string())?
     }
 }
 
@@ -138,7 +185,8 @@ fn mentioned(text: &str) -> Vec<String> {
     let mut chars = text.chars().peekable();
     let mut before = ' ';
     while let Some(c) = chars.next() {
-        if c == '@' && before.is_whitespace() {
+        if c == '@' && (before.is_whitespace() || matches!(before, '(' | '[' | '{' | '<' | '"' | '\'' | '`'))
+        {
             let mut path = String::new();
             while let Some(next) = chars.next_if(|next| !next.is_whitespace()) {
                 match (next, chars.peek()) {
@@ -146,7 +194,9 @@ fn mentioned(text: &str) -> Vec<String> {
                     _ => path.push(next),
                 }
             }
-            let path = path.trim_end_matches([',', '.', ':', ';', '?', '!', ')']).to_owned();
+            let path = path
+                .trim_end_matches([',', '.', ':', ';', '?', '!', ')', ']', '}', '>', '"', '\'', '`'])
+                .to_owned();
             if !path.is_empty() && !found.contains(&path) {
                 found.push(path);
             }

@@ -6,8 +6,8 @@ use greenroom::kernel::{FailureClass, RunOutcome};
 use greenroom::{EntryId, Event, Role};
 
 use super::{Ask, Kind, Last, Look, Markdown, Model, Pending, Row, SAID_MAX};
-use crate::chat::markdown;
 use crate::chat::status::{FILLING, NEARLY_FULL, look_of};
+use crate::chat::{attached, markdown};
 use crate::picture;
 
 impl Model {
@@ -33,7 +33,7 @@ impl Model {
             }
             EventKind::ToolUpdate { call_id, line, .. } => self.calls.update(call_id, line),
             EventKind::ToolEnd { call_id, name, status, duration_ms } => {
-                let rows = self.calls.end(call_id, name, *status, *duration_ms, self.size.width());
+                let rows = self.calls.end(call_id, name, *status, Some(*duration_ms), self.size.width());
                 self.put(Last::Call, rows);
             }
             EventKind::UsageUpdate { context, cost_microdollars, .. } => {
@@ -113,8 +113,9 @@ impl Model {
                 if let (Role::Tool, Some(call_id)) = (message.role, &message.call_id) {
                     let name = message.tool_name.as_deref().unwrap_or_default();
                     let status = message.status.unwrap_or(greenroom::kernel::ToolStatus::Ok);
-                    let rows = self.calls.end(call_id, name, status, 0, self.size.width());
-                    self.calls.result(call_id, &message.text);
+                    let width = self.size.width();
+                    let mut rows = self.calls.end(call_id, name, status, None, width);
+                    rows.extend(self.calls.result(call_id, &message.text, width));
                     self.put(Last::Call, rows);
                 }
             }
@@ -255,7 +256,8 @@ impl Model {
             }
             Role::Tool => {
                 if let Some(call_id) = &message.call_id {
-                    self.calls.result(call_id, &message.text);
+                    let reason = self.calls.result(call_id, &message.text, self.size.width());
+                    self.put(Last::Call, reason.into_iter().collect());
                 }
             }
             Role::Shell | Role::Custom => self.said(&message.text, 0, entry),
@@ -269,7 +271,8 @@ impl Model {
     }
 
     /// The user, or a program, said something: it joins the conversation.
-    fn said(&mut self, text: &str, images: usize, entry: EntryId) {
+    fn said(&mut self, whole: &str, images: usize, entry: EntryId) {
+        let text = whole;
         // The chat's own prompt is shown as it was typed, without the files that went with it.
         let is_it = |pending: &Pending| match pending.entry {
             Some(known) => known == entry,
@@ -284,6 +287,8 @@ impl Model {
             Some(pending) => ("› ", pending.text.as_str()),
             None => ("› ", text),
         };
+        let (_, files) = attached::split(whole);
+        let (text, _) = attached::split(text);
         let (first, next) = (Row::new(mark, Look::NOTE), Row::plain("  "));
         let mut rows = Vec::new();
         for line in text.lines() {
@@ -304,6 +309,8 @@ impl Model {
             let images = picture::count(images as u64, "image");
             rows.push(Row::new(&format!("  [{images}]"), Look::DIM));
         }
+        let width = self.size.width();
+        rows.extend(files.iter().map(|file| Row::new(&format!("  [{file}]"), Look::DIM).cut(width)));
         self.put(Last::User, rows);
     }
 
@@ -337,15 +344,7 @@ impl Model {
         match record {
             Record::InboxCleared { items } => {
                 self.queued.retain(|entry| !items.contains(entry));
-                let mut given_back = Vec::new();
-                self.pending.retain(|pending| {
-                    let is_cleared = pending.entry.is_some_and(|entry| items.contains(&entry));
-                    if is_cleared {
-                        given_back.push(pending.text.clone());
-                    }
-                    !is_cleared
-                });
-                self.editor.give_back(&given_back.join("\n"));
+                self.give_back(|pending| pending.entry.is_some_and(|entry| items.contains(&entry)));
             }
             Record::ModelChange { model, .. } => self.status.model.clone_from(model),
             Record::LeafMoved { to } => self.status.branch = Some(to.map_or(0, |entry| entry.0)),

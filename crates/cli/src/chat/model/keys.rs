@@ -1,10 +1,16 @@
 //! Keys and pastes.
 
+use std::collections::HashSet;
+
 use super::{
     Asked, COMMANDS, Command, Completion, Edit, Effect, KeyCode, KeyEvent, KeyModifiers, Kind, Look, Model,
-    Pending, Picked, Purpose, commands,
+    Pending, Picked, Picker, Purpose, commands,
 };
+use crate::chat::picker::Item;
+use crate::terminal::one_line;
 
+/// How many prompts of earlier are offered.
+const HISTORY_OFFERED_MAX: usize = 1_000;
 /// What the first Ctrl-C at an empty line says.
 const LEAVES: &str = "  Ctrl-C again leaves; the session stays";
 
@@ -74,6 +80,10 @@ impl Model {
 
     fn picked(&mut self, purpose: Purpose, value: String) -> Vec<Effect> {
         vec![Effect::Command(match purpose {
+            Purpose::History => {
+                self.editor.replace(&value);
+                return Vec::new();
+            }
             Purpose::Resume => Command::Resume(Some(value)),
             Purpose::Model => Command::Model(Some(value)),
             Purpose::Effort => Command::Effort(Some(value)),
@@ -90,8 +100,14 @@ impl Model {
         let completion = self.completion.as_mut()?;
         let last = completion.items.len().saturating_sub(1);
         match key.code {
-            KeyCode::Up => completion.at = completion.at.checked_sub(1).unwrap_or(last),
-            KeyCode::Down => completion.at = if completion.at >= last { 0 } else { completion.at + 1 },
+            KeyCode::Up => {
+                completion.at = completion.at.checked_sub(1).unwrap_or(last);
+                completion.is_chosen = true;
+            }
+            KeyCode::Down => {
+                completion.at = if completion.at >= last { 0 } else { completion.at + 1 };
+                completion.is_chosen = true;
+            }
             KeyCode::Esc => self.completion = None,
             KeyCode::Tab => self.accept(),
             KeyCode::Enter if key.modifiers.is_empty() => {
@@ -99,8 +115,11 @@ impl Model {
                 let (name, _) = completion.items.get(completion.at)?;
                 let takes = COMMANDS.iter().find(|spec| spec.name == name).map_or("", |spec| spec.arguments);
                 let needs = takes.starts_with('<');
+                // A beginning that several commands have is no command: Enter only writes the marked one out.
+                let is_clear =
+                    completion.is_chosen || last == 0 || completion.bytes == name.len() + "/".len();
                 self.accept();
-                if is_command && !needs {
+                if is_command && !needs && is_clear {
                     return Some(self.enter());
                 }
             }
@@ -110,7 +129,7 @@ impl Model {
     }
 
     fn accept(&mut self) {
-        let Some(Completion { bytes, items, at, is_command }) = self.completion.take() else { return };
+        let Some(Completion { bytes, items, at, is_command, .. }) = self.completion.take() else { return };
         if let Some((text, _)) = items.get(at) {
             let text = if is_command { format!("/{text} ") } else { text.clone() };
             self.editor.complete(bytes, &text);
@@ -127,6 +146,10 @@ impl Model {
             KeyCode::Char('d') if is_control && self.editor.is_empty() => return vec![Effect::Quit],
             KeyCode::Char('z') if is_control => return vec![Effect::Suspend],
             KeyCode::Char('l') if is_control => return vec![Effect::Redraw],
+            KeyCode::Char('r') if is_control => {
+                self.search_history();
+                return Vec::new();
+            }
             KeyCode::Char('q') if is_control => {
                 self.is_asked_later = false;
                 return Vec::new();
@@ -238,6 +261,7 @@ impl Model {
                 }
                 Ok(command) => {
                     let said = self.editor.submit();
+                    self.note(Look::DIM, said.trim());
                     vec![Effect::Remember(said), Effect::Command(command)]
                 }
                 // What was typed stays, so that it can be put right.
@@ -270,8 +294,7 @@ impl Model {
     fn cancel(&mut self, is_ctrl_c: bool, is_second: bool) -> Vec<Effect> {
         self.completion = None;
         if !self.editor.is_empty() {
-            let typed = self.editor.take();
-            self.editor.remember(&typed);
+            self.editor.clear();
             self.hint = Some("  cleared; ↑ brings it back".to_owned());
             return Vec::new();
         }
@@ -289,6 +312,22 @@ impl Model {
         Vec::new()
     }
 
+    /// Offers the prompts of earlier, the newest first, each once.
+    fn search_history(&mut self) {
+        let mut seen = HashSet::new();
+        let prompts =
+            self.editor.history().filter(|text| seen.insert(text.clone())).take(HISTORY_OFFERED_MAX);
+        let item = |text: String| Item { label: one_line(&text, 200), detail: String::new(), value: text };
+        let items: Vec<Item> = prompts.map(item).collect();
+        if items.is_empty() {
+            self.hint = Some("  nothing was said yet".to_owned());
+            return;
+        }
+        let mut picker = Picker::new(Purpose::History, "Earlier prompts", items);
+        picker.narrow(&self.editor.text());
+        self.pick(picker);
+    }
+
     /// Offers what can complete the word before the cursor.
     fn offer(&mut self) {
         self.completion = None;
@@ -300,7 +339,8 @@ impl Model {
             let items = commands::completions(typed, &self.custom);
             let bytes = typed.len() + 1;
             if !items.is_empty() {
-                self.completion = Some(Completion { bytes, items, at: 0, is_command: true });
+                self.completion =
+                    Some(Completion { bytes, items, at: 0, is_chosen: false, is_command: true });
             }
         }
     }
@@ -308,8 +348,13 @@ impl Model {
     /// What is typed of a file's name, after its `@`.
     pub(super) fn typed_file(&self) -> Option<&str> {
         let before = self.editor.before_cursor();
-        let word = before.rsplit(char::is_whitespace).next().unwrap_or_default();
-        word.strip_prefix('@')
+        // A blank in a name is written `\ `.
+        let is_blank = |(place, c): &(usize, char)| {
+            c.is_whitespace() && !before.get(..*place).unwrap_or_default().ends_with('\\')
+        };
+        let blank = before.char_indices().rev().find(is_blank);
+        let word = before.get(blank.map_or(0, |(place, c)| place + c.len_utf8())..).unwrap_or_default();
+        word.trim_start_matches(['(', '[', '{', '<', '"', '\'', '`']).strip_prefix('@')
     }
 
     fn files_effect(&self) -> Vec<Effect> {

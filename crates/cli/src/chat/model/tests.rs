@@ -254,3 +254,73 @@ fn a_picture_that_is_dropped_on_the_terminal_is_named() {
     chat.model.paste("'/home/me/my picture.PNG'");
     assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Prompt, "@/home/me/my\\ picture.PNG")]);
 }
+
+#[test]
+fn a_beginning_that_several_commands_have_is_written_out_and_not_done() {
+    let mut chat = Chat::new();
+    for typed in ["/", "/co"] {
+        chat.types(typed);
+        assert_eq!(chat.press(KeyCode::Enter), [], "{typed}");
+        assert!(chat.region().join("\n").contains("› /compact"));
+        chat.control('u');
+    }
+    // One that the user went to is meant, and so is a whole name that others begin with, too.
+    chat.types("/co");
+    chat.press(KeyCode::Down);
+    assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::Context)));
+    assert_eq!(chat.above(), ["  /context"], "what was done is seen");
+    chat.types("/cost");
+    assert!(chat.press(KeyCode::Enter).contains(&Effect::Command(Command::Cost)));
+}
+
+#[test]
+fn what_had_not_gone_out_comes_back_in_its_order() {
+    let mut chat = Chat::new();
+    chat.hears(EventKind::RunStart);
+    let tickets: Vec<u64> = ["one", "two", "three"]
+        .into_iter()
+        .map(|text| match chat.says(text).last() {
+            Some(Effect::Send { ticket, .. }) => *ticket,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    chat.model.sent(tickets[0], Ok(EntryId(5)));
+    chat.model.taken_back(&tickets[1..]);
+    assert!(chat.region().join("\n").contains("↪ steers: one"));
+    let items = vec![EntryId(5)];
+    chat.hears(EventKind::Recorded { entry_id: EntryId(7), record: Record::InboxCleared { items } });
+    chat.ends(RunOutcome::Aborted);
+    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Prompt, "one\ntwo\nthree")]);
+}
+
+#[test]
+fn earlier_prompts_are_searched_for() {
+    let mut chat = Chat::new();
+    let long = format!("explain\n{}", "a line\n".repeat(200));
+    for text in ["fix the parser", "what else", "fix the tests"] {
+        chat.says(text);
+    }
+    chat.model.paste(&long);
+    chat.press(KeyCode::Enter);
+    chat.types("fix");
+    chat.control('r');
+    let region = chat.region().join("\n");
+    assert!(region.contains("❯ fix the tests") && region.contains("1 of 2"), "{region}");
+    chat.control('r');
+    chat.press(KeyCode::Enter);
+    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Prompt, "fix the parser")]);
+    // A long one is folded behind its first line, and given out whole.
+    chat.control('r');
+    chat.types("explain");
+    chat.press(KeyCode::Enter);
+    let region = chat.region().join("\n");
+    assert!(region.contains("› explain") && region.contains("[pasted 200 lines]"), "{region}");
+    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Prompt, long.trim())]);
+}
+
+#[test]
+fn a_file_that_went_along_is_named_and_not_shown() {
+    let mut chat = Chat::new();
+    chat.joins("look at @a.txt\n\n<file path=\"a.txt\">\n1\tone\n2\ttwo\n</file>", 1);
+    assert_eq!(chat.above(), ["› look at @a.txt", "  [a.txt, 2 lines]"]);
+}

@@ -4,16 +4,16 @@
 use super::*;
 
 fn local(root: &Path) -> Local {
-    let workspace = Workspace::open(root).unwrap();
-    let files = builtin::read_only(workspace.clone());
-    Local { folder: workspace.root().to_owned(), workspace, files, may_run: false }
+    Local::of(Workspace::open(root).unwrap())
 }
 
 #[test]
 fn only_words_that_begin_with_an_at_sign_name_files() {
     assert_eq!(
-        mentioned("look at @src/lib.rs, and (@no) at @my\\ file.txt. Not at me@example.org @src/lib.rs"),
-        ["src/lib.rs", "my file.txt"]
+        mentioned(
+            "look at @src/lib.rs, (@in.txt) \"@q.txt\" at @my\\ file.txt. Not at me@example.org @src/lib.rs"
+        ),
+        ["src/lib.rs", "in.txt", "q.txt", "my file.txt"]
     );
 }
 
@@ -29,17 +29,26 @@ async fn files_come_from_the_workspace_and_pictures_from_where_the_user_says() {
     let out = folder.path().join("out.png");
     std::fs::write(&out, b"\x89PNG\r\n\x1a\n out").unwrap();
     let local = local(&root);
-    let (text, images) = local.with_files("see @a.txt and @absent.txt @../secret.txt", true).await.unwrap();
+    let see = "see @a.txt and (@absent.txt) @../secret.txt @more @none.png";
+    std::fs::create_dir(root.join("more")).unwrap();
+    let Whole { text, images, notes } = local.with_files(see, true).await.unwrap();
     assert!(text.contains("<file path=\"a.txt\">") && text.contains("second"), "{text}");
-    assert!(!text.contains("<file path=\"absent") && !text.contains("\nsecret"), "{text}");
+    assert_eq!(text.matches("<file path").count(), 1, "{text}");
     assert!(images.is_empty());
+    // Whoever names a file believes that it goes along.
+    let named: Vec<&str> = notes.iter().map(|note| note.split_once(" goes as text: ").unwrap().0).collect();
+    assert_eq!(named, ["@absent.txt", "@../secret.txt", "@more", "@none.png"]);
     let prompt = format!("see @in.png and @{}", out.display());
     for (is_typed, wanted) in [(true, 2), (false, 1)] {
-        let (text, images) = local.with_files(&prompt, is_typed).await.unwrap();
+        let Whole { text, images, .. } = local.with_files(&prompt, is_typed).await.unwrap();
         assert_eq!((text.as_str(), images.len()), (prompt.as_str(), wanted), "typed: {is_typed}");
     }
     let problem = local.with_files("see @no.png", true).await.unwrap_err();
     assert!(problem.contains("no.png: these bytes are no PNG"), "{problem}");
+    // What is no file, such as a pipe that nobody writes to, is not waited for.
+    std::fs::create_dir(root.join("folder.png")).unwrap();
+    let problem = local.with_files("see @folder.png", true).await.unwrap_err();
+    assert_eq!(problem, "folder.png is no file");
 }
 
 #[tokio::test]
@@ -51,4 +60,19 @@ async fn files_are_offered_the_nearest_first() {
         std::fs::write(path, "x").unwrap();
     }
     assert_eq!(local(folder.path()).matching("par").await, ["parts.txt", "src/parse.rs", "docs/compare.md"]);
+}
+
+#[tokio::test]
+async fn a_folder_of_many_files_hides_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("huge")).unwrap();
+    for number in 0..3_000 {
+        std::fs::write(folder.path().join(format!("huge/f{number:04}")), "").unwrap();
+    }
+    std::fs::write(folder.path().join("plain text.txt"), "x").unwrap();
+    std::fs::write(folder.path().join("two\nlines.txt"), "x").unwrap();
+    let local = local(folder.path());
+    assert_eq!(local.matching("plain\\ t").await, ["plain\\ text.txt"]);
+    assert_eq!(local.matching("f2999").await, ["huge/f2999"]);
+    assert_eq!(local.matching("lines").await, Vec::<String>::new(), "it could not be typed");
 }

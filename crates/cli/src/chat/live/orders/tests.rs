@@ -1,0 +1,124 @@
+//! What goes out when, to a runtime that a test plays and that answers nothing.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+
+use greenroom::tools::Workspace;
+use greenroom_server::Client;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::Instant;
+
+use super::*;
+
+/// The runtime at the other end of the connection.
+struct Runtime {
+    requests: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
+    answers: WriteHalf<DuplexStream>,
+}
+
+impl Runtime {
+    /// The next request: its id, its method, and what is said with it.
+    async fn hears(&mut self) -> (Value, String, String) {
+        let line = self.requests.next_line().await.unwrap().unwrap();
+        let mut request: Value = serde_json::from_str(&line).unwrap();
+        let method = request["method"].as_str().unwrap().to_owned();
+        let text = request["params"]["text"].as_str().unwrap_or_default().to_owned();
+        (request["id"].take(), method, text)
+    }
+
+    async fn answers(&mut self, id: &Value, result: Value) {
+        let line = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string() + "\n";
+        self.answers.write_all(line.as_bytes()).await.unwrap();
+    }
+}
+
+/// A session with such a runtime.
+async fn session() -> (Backend, Runtime) {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let (input, output) = tokio::io::split(near);
+    let client = Client::new(input, output);
+    let (requests, answers) = tokio::io::split(far);
+    let mut runtime = Runtime { requests: BufReader::new(requests).lines(), answers };
+    let starts = async {
+        let (id, _, _) = runtime.hears().await;
+        runtime.answers(&id, json!({ "session_id": "s" })).await;
+    };
+    let (opened, ()) = tokio::join!(Backend::open(client, "s"), starts);
+    (opened.unwrap().0, runtime)
+}
+
+fn said(backend: &Backend, ticket: u64, kind: Kind, text: &str) -> Order {
+    Order::Send(Box::new(Said {
+        backend: backend.clone(),
+        ticket,
+        kind,
+        text: text.to_owned(),
+        is_typed: true,
+        settings: ModelSettings::default(),
+        told: vec![format!("told with {ticket}")],
+    }))
+}
+
+fn local(folder: &Path) -> Arc<Local> {
+    Arc::new(Local::of(Workspace::open(folder).unwrap()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupt_waits_for_nothing_and_what_had_not_gone_out_comes_back() {
+    let (backend, mut runtime) = session().await;
+    let folder = tempfile::tempdir().unwrap();
+    let ((orders, ordered), (done, mut results)) = (unbounded_channel(), unbounded_channel());
+    tokio::spawn(obey(ordered, done, local(folder.path())));
+    let began = Instant::now();
+    for (ticket, text) in [(1, "one"), (2, "two"), (3, "three")] {
+        orders.send(said(&backend, ticket, Kind::Steer, text)).unwrap();
+    }
+    let (steer, method, text) = runtime.hears().await;
+    assert_eq!((method.as_str(), text.as_str()), ("session/steer", "one\n\ntold with 1"));
+    // The runtime does not answer it, and takes the interrupt all the same.
+    orders.send(Order::Interrupt(backend.clone())).unwrap();
+    let (clear, method, _) = runtime.hears().await;
+    assert_eq!(method, "session/clear_inbox");
+    let (abort, method, _) = runtime.hears().await;
+    assert_eq!(method, "agent/abort");
+    assert_eq!(began.elapsed().as_millis(), 0);
+    // The two that were behind it come back, with what was to be told.
+    for told in ["told with 2", "told with 3"] {
+        let Some(Done::Told(text)) = results.recv().await else { panic!("{told} is lost") };
+        assert_eq!(text, told);
+    }
+    let Some(Done::TakenBack(tickets)) = results.recv().await else { panic!("they are lost") };
+    assert_eq!(tickets, [2, 3]);
+    // What had gone out ends as the runtime says.
+    runtime.answers(&steer, json!({ "entry_id": 7 })).await;
+    runtime.answers(&clear, json!({ "withdrawn": 1 })).await;
+    runtime.answers(&abort, json!({ "session_id": "s" })).await;
+    let Some(Done::Sent(1, Ok(entry))) = results.recv().await else { panic!("it is not told") };
+    assert_eq!(entry.0, 7);
+    // And the next thing that is said goes out.
+    orders.send(said(&backend, 4, Kind::FollowUp, "four")).unwrap();
+    let (_, method, text) = runtime.hears().await;
+    assert_eq!((method.as_str(), text.as_str()), ("session/follow_up", "four\n\ntold with 4"));
+    // Nobody orders anything any more, and what is under way goes on until the connection ends.
+    drop((orders, runtime));
+    while results.recv().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_picture_goes_with_a_steer_and_with_a_follow_up() {
+    let (backend, mut runtime) = session().await;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.png"), b"\x89PNG\r\n\x1a\n a").unwrap();
+    let ((orders, ordered), (done, _results)) = (unbounded_channel(), unbounded_channel());
+    tokio::spawn(obey(ordered, done, local(folder.path())));
+    for (kind, wanted) in [(Kind::Steer, "session/steer"), (Kind::FollowUp, "session/follow_up")] {
+        orders.send(said(&backend, 1, kind, "look at @a.png")).unwrap();
+        let line = runtime.requests.next_line().await.unwrap().unwrap();
+        let request: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(request["method"], wanted);
+        assert_eq!(request["params"]["images"][0]["media_type"], "image/png");
+        runtime.answers(&request["id"], json!({ "entry_id": 1 })).await;
+    }
+}
