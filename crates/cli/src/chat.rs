@@ -40,9 +40,10 @@ pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     if is_drawn(global) {
         let model = ModelArgs { asks: true, ..args.model.clone() };
-        let link = Link::open(global, &model, ClientKind::Chat).await?;
-        let id = link.session_id(args.session.as_deref(), args.goes_on, "chat").await?;
-        return draw_it(global, model, link, interrupts, id).await;
+        return draw_it(global, model, interrupts, async |link| {
+            link.session_id(args.session.as_deref(), args.goes_on, "chat").await
+        })
+        .await;
     }
     let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
     let id = setup.session_id(args.session.as_deref(), args.goes_on, "chat").await?;
@@ -54,12 +55,11 @@ pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
     if is_drawn(global) {
         let model = ModelArgs { asks: true, ..args.model.clone() };
-        let link = Link::open(global, &model, ClientKind::Chat).await?;
-        let id = match &args.id {
-            Some(given) => link::resolve_known(&link.client, given).await?,
-            None => link.session_id(None, true, "chat").await?,
-        };
-        return draw_it(global, model, link, interrupts, id).await;
+        return draw_it(global, model, interrupts, async |link| match &args.id {
+            Some(given) => link::resolve_known(&link.client, given).await,
+            None => link.session_id(None, true, "chat").await,
+        })
+        .await;
     }
     let setup = Setup::new(global, &args.model, Stay::ForMore).await?;
     let id = match &args.id {
@@ -77,15 +77,17 @@ fn is_drawn(global: &Global) -> bool {
 async fn draw_it(
     global: &Global,
     args: ModelArgs,
-    link: Link,
     interrupts: Interrupts,
-    id: String,
+    which: impl AsyncFn(&Link) -> Result<String>,
 ) -> Result<u8> {
-    if let Err(waits) = link.check_not_waiting_for_others(&id).await {
-        link.end().await?;
-        return Err(waits);
-    }
-    let id = live::talk(global, args, link, interrupts, &id).await?;
+    let (link, opened) = Link::open_and(global, &args, ClientKind::Chat, async |link| {
+        let id = which(link).await?;
+        link.check_not_waiting_for_others(&id).await?;
+        Ok(live::open(link.client.clone(), &id).await?)
+    })
+    .await?;
+    link.say_warnings(global)?;
+    let id = live::talk(global, args, link, interrupts, opened).await?;
     id.map_or(Ok(0), |id| say_how_to_go_on(global, &id))
 }
 

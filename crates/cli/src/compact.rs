@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::errors;
 use crate::interrupt::Interrupts;
-use crate::link::{self, Link};
+use crate::link::Link;
 use crate::options::{CompactArgs, Global};
 use crate::progress::Progress;
 use crate::terminal::Screen;
@@ -19,14 +19,20 @@ use crate::text;
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &CompactArgs) -> Result<u8> {
     let interrupts = Interrupts::new()?;
-    let link = Link::open_for_once(global, &args.model).await?;
-    let result = compact(global, args, &link, &interrupts).await;
+    let (link, id) = Link::open_once_for(global, &args.model, &args.id).await?;
+    link.say_warnings(global)?;
+    let result = compact(global, args, &link, id, &interrupts).await;
     link.end().await?;
     result
 }
 
-async fn compact(global: &Global, args: &CompactArgs, link: &Link, interrupts: &Interrupts) -> Result<u8> {
-    let id = link::resolve_known(&link.client, &args.id).await?;
+async fn compact(
+    global: &Global,
+    args: &CompactArgs,
+    link: &Link,
+    id: String,
+    interrupts: &Interrupts,
+) -> Result<u8> {
     let what = format!("compacting {id}");
     let progress = Progress::start(global.color, move || what.clone());
     let operation = CompactSession {

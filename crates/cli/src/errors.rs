@@ -12,7 +12,7 @@ use greenroom::tools::ToolsError;
 use greenroom_server::{ClientError, ProblemKind};
 use serde_json::{Map, Value};
 
-use crate::host::Unstarted;
+use crate::host::{OtherUsers, Unreached};
 use crate::terminal::harmless;
 
 /// What to do where a session is not found.
@@ -95,13 +95,13 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         if let Some(error) = cause.downcast_ref::<ClientError>() {
             return client_code(error);
         }
-        if let Some(unstarted) = cause.downcast_ref::<Unstarted>() {
-            return unstarted.code;
+        if let Some(unreached) = cause.downcast_ref::<Unreached>() {
+            return unreached.code;
         }
         if cause.is::<Answered>() {
             return WAITING;
         }
-        if cause.is::<Usage>() || cause.is::<ToolsError>() {
+        if cause.is::<Usage>() || cause.is::<OtherUsers>() || cause.is::<ToolsError>() {
             return USAGE;
         }
     }

@@ -26,7 +26,7 @@ const ID_CHARS_MAX: usize = 64;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
-    let target = match host::reach_to_look(global).await? {
+    let target = match host::reach_to_change(global).await? {
         Some(host) => Target::Host(host),
         None => {
             // Nothing is asked of a model; a runtime wants one all the same.

@@ -4,6 +4,7 @@
 //! the command.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use greenroom::{Order, State, Status};
@@ -13,11 +14,16 @@ use greenroom_server::operations::{
 use greenroom_server::{Client, ClientError, ProblemKind};
 
 use crate::chat::ask_user;
-use crate::errors::{Answered, usage};
+use crate::errors::{self, Answered, usage};
 use crate::host::{self, Reached, Who};
 use crate::moment;
 use crate::options::{Global, ModelArgs};
 use crate::setup::{self, FOLDER, Setup, Stay, warn};
+
+/// How many hosts that end are replaced, before that is said.
+pub(crate) const ATTEMPTS: u32 = 5;
+/// How long the end of a connection may take.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// A connection to a runtime, with an agent of this command's.
 pub(crate) struct Link {
@@ -25,43 +31,81 @@ pub(crate) struct Link {
     pub(crate) client: Client,
     /// The folder that the user works in.
     pub(crate) folder: PathBuf,
+    /// What the user should know of the host's side, a line each.
+    pub(crate) warnings: Vec<String>,
     /// The runtime, where it is in this process.
     own: Option<Setup>,
 }
 
 impl Link {
     /// A connection for a command of this kind: to a host, which is started where there is none; to a runtime in this
-    /// process where the user wants no host. What the user should know is said on standard error.
+    /// process where the user wants no host.
     pub(crate) async fn open(global: &Global, args: &ModelArgs, kind: ClientKind) -> Result<Self> {
         let host = setup::load_config(global, &crate::surroundings::Surroundings::here())?.config.host;
         let who = Who { kind, agent: Some(args), checks_server: kind == ClientKind::Run };
         let reached = match (global.no_host, host.start) {
             (true, _) => None,
-            (false, false) => host::reach(global, &who).await?,
+            (false, false) => host::reach_or_free(global, &who).await?,
             (false, true) => Some(host::reach_or_start(global, &who, host.idle_s).await?),
         };
         match reached {
-            Some(reached) => Self::to_host(global, args, reached),
+            Some(reached) => Ok(Self::to_host(args, reached)),
             None => Self::in_process(global, args, kind).await,
         }
     }
 
-    /// As [`Self::open`], and none is started: a command that works for a moment needs none.
-    pub(crate) async fn open_for_once(global: &Global, args: &ModelArgs) -> Result<Self> {
+    /// As [`Self::open`], with what is asked first, which may be asked again: a host that ends meanwhile is replaced.
+    pub(crate) async fn open_and<T>(
+        global: &Global,
+        args: &ModelArgs,
+        kind: ClientKind,
+        first: impl AsyncFn(&Self) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let mut attempt = 1;
+        loop {
+            let link = Self::open(global, args, kind).await?;
+            match first(&link).await {
+                Ok(answer) => return Ok((link, answer)),
+                Err(error) if link.is_host() && attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
+                Err(error) => {
+                    link.end().await?;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// As [`Self::open_and`], for a session that the user named; none is started: a command that works for a moment needs
+    /// none.
+    pub(crate) async fn open_once_for(global: &Global, args: &ModelArgs, id: &str) -> Result<(Self, String)> {
+        let mut attempt = 1;
+        loop {
+            let link = Self::open_for_once(global, args).await?;
+            match resolve_known(&link.client, id).await {
+                Ok(id) => return Ok((link, id)),
+                Err(error) if link.is_host() && attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
+                Err(error) => {
+                    link.end().await?;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    async fn open_for_once(global: &Global, args: &ModelArgs) -> Result<Self> {
         let who = Who { kind: ClientKind::Run, agent: Some(args), checks_server: true };
-        let reached = if global.no_host { None } else { host::reach(global, &who).await? };
+        let reached = if global.no_host { None } else { host::reach_or_free(global, &who).await? };
         match reached {
-            Some(reached) => Self::to_host(global, args, reached),
+            Some(reached) => Ok(Self::to_host(args, reached)),
             None => Self::in_process(global, args, ClientKind::Run).await,
         }
     }
 
-    fn to_host(global: &Global, args: &ModelArgs, reached: Reached) -> Result<Self> {
+    fn to_host(args: &ModelArgs, reached: Reached) -> Self {
         let Reached { client, warnings } = reached;
-        warnings.iter().try_for_each(|warning| warn(global, warning))?;
         let folder = if args.no_tools { PathBuf::from(".") } else { args.workspace.clone() };
         let folder = folder.canonicalize().unwrap_or(folder);
-        Ok(Self { client, folder, own: None })
+        Self { client, folder, warnings, own: None }
     }
 
     async fn in_process(global: &Global, args: &ModelArgs, kind: ClientKind) -> Result<Self> {
@@ -71,17 +115,29 @@ impl Link {
             setup.check_reachable().await?;
         }
         let client = Client::in_process(&setup.runtime, setup.agent.clone());
-        Ok(Self { client, folder: setup.folder.clone(), own: Some(setup) })
+        // What the user should know was said already.
+        Ok(Self { client, folder: setup.folder.clone(), warnings: Vec::new(), own: Some(setup) })
     }
 
     /// Ends the connection, and the runtime where it is in this process.
     pub(crate) async fn end(self) -> Result<()> {
         let Self { client, own, .. } = self;
-        client.close().await;
         match own {
-            Some(setup) => setup::end(setup.runtime, async {}).await,
-            None => Ok(()),
+            Some(setup) => {
+                client.close().await;
+                setup::end(setup.runtime, async {}).await
+            }
+            None => {
+                // A host that answers no more is not waited for.
+                let _ = tokio::time::timeout(CLOSE_MAX, client.close()).await;
+                Ok(())
+            }
         }
+    }
+
+    /// Says on standard error what the user should know.
+    pub(crate) fn say_warnings(&self, global: &Global) -> Result<()> {
+        self.warnings.iter().try_for_each(|warning| warn(global, warning))
     }
 
     /// Whether the runtime is in another process.
@@ -153,7 +209,10 @@ impl Link {
 
     /// As [`Self::check_not_waiting`], for a chat: it answers the questions of its own tool.
     pub(crate) async fn check_not_waiting_for_others(&self, session_id: &str) -> Result<()> {
-        let Err(waits) = self.check_not_waiting(session_id).await else { return Ok(()) };
+        let waits = match self.check_not_waiting(session_id).await {
+            Err(waits) if errors::exit_code(&waits) == errors::WAITING => waits,
+            other => return other,
+        };
         let questions = ListQuestions { session_id: Some(session_id.to_owned()) };
         let questions = self.client.call(questions).await?.questions;
         let is_own = !questions.is_empty() && questions.iter().all(|asked| asked.tool == ask_user::NAME);

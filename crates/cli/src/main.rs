@@ -55,7 +55,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
-use greenroom::tools::{helper, privacy};
+use greenroom::tools::{background, helper, privacy};
 use rustix::process::{Resource, getrlimit};
 
 use crate::options::{Command, Options};
@@ -74,7 +74,11 @@ fn main() -> ExitCode {
     };
     setup::keep_in_mind(hidden);
     let options = Options::parse();
-    log::start(&options.global, matches!(options.command, Command::Host(_)));
+    let is_host = matches!(&options.command, Command::Host(args) if !args.stop);
+    if is_host && let Err(error) = background::close_inherited() {
+        return end(Err(error.into()));
+    }
+    log::start(&options.global, is_host);
     if let Err(error) = check_limits() {
         return end(Err(error));
     }

@@ -58,8 +58,13 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
     if !setup::data_dir(global)?.exists() {
         return Err(StoreError::NotFound { session: args.session.clone() }.into());
     }
-    if let Some(host) = host::reach_to_look(global).await? {
-        return answer_at(global, &host, args).await;
+    let known = async |host: &Client| {
+        let session_id = link::resolve_known(host, &args.session).await?;
+        let listed = host.call(ListQuestions { session_id: Some(session_id.clone()) }).await?;
+        Ok((session_id, listed.questions))
+    };
+    if let Some((host, (session_id, questions))) = host::reach_to_change_and(global, known).await? {
+        return answer_at(global, &host, args, session_id, questions).await;
     }
     let store = setup::store(global).await.map_err(|error| match errors::is_store_in_use(&error) {
         true => error.context("the program that uses the store must be given the answer"),
@@ -80,16 +85,24 @@ pub(crate) async fn answer(global: &Global, args: &AnswerArgs) -> Result<u8> {
 }
 
 /// Answers one where a host has the store.
-async fn answer_at(global: &Global, host: &Client, args: &AnswerArgs) -> Result<u8> {
-    let session_id = link::resolve_known(host, &args.session).await?;
-    let listed = host.call(ListQuestions { session_id: Some(session_id.clone()) }).await?;
+async fn answer_at(
+    global: &Global,
+    host: &Client,
+    args: &AnswerArgs,
+    session_id: String,
+    questions: Vec<PendingQuestion>,
+) -> Result<u8> {
     let question_id = EntryId(args.question);
-    let asked = listed.questions.into_iter().find(|asked| asked.id == question_id);
+    let asked = questions.into_iter().find(|asked| asked.id == question_id);
     let value = value(asked.as_ref().map(|asked| &asked.question.kind), args)?;
     let by = args.by.clone().or_else(|| variable("USER"));
-    host.call(AnswerQuestion { session_id, question_id, value, by }).await?;
-    Screen::stdout(global.color)
-        .line("Answered. The run goes on, at once where the program that has its tools is at work.")?;
+    host.call(AnswerQuestion { session_id: session_id.clone(), question_id, value, by }).await?;
+    let mut screen = Screen::stdout(global.color);
+    if args.json {
+        screen.pretty_json(&json!({ "session_id": session_id, "question_id": args.question }))?;
+    } else {
+        screen.line("Answered. The run goes on, at once where the program that has its tools is at work.")?;
+    }
     Ok(0)
 }
 

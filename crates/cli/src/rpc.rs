@@ -11,7 +11,7 @@ use greenroom::{Delivery, EventType, Filter};
 use crate::host::Answering;
 use crate::interrupt::Interrupts;
 use crate::options::{Global, RpcArgs};
-use crate::setup::{self, Setup, Stay};
+use crate::setup::{Setup, Stay};
 
 /// Runs it, until standard input ends or it is interrupted.
 pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
@@ -32,11 +32,10 @@ pub(crate) async fn run(global: &Global, args: &RpcArgs) -> Result<u8> {
         result = served => result,
         () = noting => Ok(()),
     };
-    drop(answering);
     while let Some(delivery) = begun.try_next() {
         note(&setup, delivery).await;
     }
-    setup::end(setup.runtime, async {}).await?;
+    answering.end(setup.runtime, async {}).await?;
     result?;
     Ok(0)
 }

@@ -20,16 +20,15 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::files::{self, FileError};
+use crate::host;
 use crate::interrupt::Interrupts;
-use crate::link::Link;
+use crate::link::{ATTEMPTS, Link};
 use crate::options::{Color, Global, RunArgs};
 use crate::run_view::PlayedOver;
 use crate::terminal::{Screen, Style};
 use crate::view::View;
 use crate::{errors, picture, run_view};
 
-/// How often a prompt is said again that no host took on.
-const ATTEMPTS: u32 = 5;
 /// How many events are replayed at a time.
 const REPLAYED_MAX: usize = 1_000;
 /// How long standard input may take to begin.
@@ -73,18 +72,27 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     };
     let interrupts = Interrupts::new()?;
     let mut attempt = 1;
-    let mut session = None;
+    let mut session: Option<String> = None;
     loop {
-        let link = Link::open(global, &args.model, ClientKind::Run).await?;
-        let played =
-            play(global, args, &link, &prompt, &mut session, events.as_deref_mut(), &interrupts).await;
+        let known = session.clone();
+        let (link, id) = Link::open_and(global, &args.model, ClientKind::Run, async |link| {
+            let id = match &known {
+                Some(id) => id.clone(),
+                None => link.session_id(args.session.as_deref(), args.goes_on, "run").await?,
+            };
+            link.check_not_waiting(&id).await?;
+            Ok(id)
+        })
+        .await?;
+        if attempt == 1 {
+            link.say_warnings(global)?;
+        }
+        session = Some(id.clone());
+        let played = play(global, args, &link, &prompt, &id, events.as_deref_mut(), &interrupts).await;
         let is_lost = matches!(
             &played,
-            Ok(PlayedOver {
-                reply: Err(ClientError::Disconnected),
-                is_accepted: false,
-                is_interrupted: false
-            })
+            Ok(PlayedOver { reply: Err(error), is_accepted: false, is_interrupted: false })
+                if host::is_gone_client(error)
         );
         link.end().await?;
         if is_lost && attempt < ATTEMPTS {
@@ -107,24 +115,18 @@ async fn play(
     args: &RunArgs,
     link: &Link,
     prompt: &PromptSession,
-    session: &mut Option<String>,
+    id: &str,
     mut events: Option<&mut Events>,
     interrupts: &Interrupts,
 ) -> Result<PlayedOver> {
-    let id = match session {
-        Some(id) => id.clone(),
-        None => link.session_id(args.session.as_deref(), args.goes_on, "run").await?,
-    };
-    *session = Some(id.clone());
     if let Some(events) = events.as_deref_mut() {
-        events.session = Some(id.clone());
+        events.session = Some(id.to_owned());
     }
-    link.check_not_waiting(&id).await?;
     let notes = Screen::stderr(global.color);
     let is_watched = notes.is_terminal() || global.verbose > 0;
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));
     let is_typed = prompt.output_schema.is_some();
-    let prompt = PromptSession { session_id: id.clone(), ..prompt.clone() };
+    let prompt = PromptSession { session_id: id.to_owned(), ..prompt.clone() };
     let played = run_view::play_over(&link.client, prompt, interrupts, |item| match events.as_deref_mut() {
         Some(events) => events.item(item),
         // The value alone is printed, when it is whole.
@@ -133,10 +135,14 @@ async fn play(
     });
     let played = played.await?;
     view.end()?;
-    if matches!(played.reply, Err(ClientError::Disconnected)) {
+    if matches!(&played.reply, Err(error) if host::is_gone_client(error)) {
         return Ok(played);
     }
-    link.note_folder(&id).await?;
+    match link.note_folder(id).await {
+        // The answer is there all the same.
+        Err(error) if host::is_gone(&error) => {}
+        noted => drop(noted?),
+    }
     let value = played.reply.as_ref().ok().and_then(|outcome| outcome.value.as_ref());
     match events {
         Some(events) => {

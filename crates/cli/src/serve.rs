@@ -66,9 +66,8 @@ pub(crate) async fn run(global: &Global, args: &ServeArgs) -> Result<u8> {
     ))?;
     interrupts.next().await;
     screen.line("Stopping; any run in progress is interrupted.")?;
-    drop(answering);
     // Both at once: requests that wait for a run are answered when it is interrupted.
-    setup::end(setup.runtime, server.stop()).await?;
+    answering.end(setup.runtime, server.stop()).await?;
     Ok(0)
 }
 

@@ -9,6 +9,7 @@ use greenroom::SessionSummary;
 use greenroom::deletion::delete_stored;
 
 use greenroom::store::{Head, SessionState, StoreError};
+use greenroom_server::Client;
 use greenroom_server::operations::{DeleteSession, ListSessions};
 use serde_json::json;
 
@@ -227,11 +228,14 @@ pub(crate) async fn delete(global: &Global, args: &DeleteArgs) -> Result<u8> {
     if !dir.exists() {
         return Err(StoreError::NotFound { session: args.id.clone() }.into());
     }
-    let (id, below, erased) = match host::reach_to_look(global).await? {
-        Some(host) => {
-            let id = link::resolve_known(&host, &args.id).await?;
-            let list = ListSessions { tree: Some(id.clone()), ..ListSessions::default() };
-            let below = host.call(list).await?.sessions.len();
+    let known = async |host: &Client| {
+        let id = link::resolve_known(host, &args.id).await?;
+        let list = ListSessions { tree: Some(id.clone()), ..ListSessions::default() };
+        let below = host.call(list).await?.sessions.len();
+        Ok((id, below))
+    };
+    let (id, below, erased) = match host::reach_to_change_and(global, known).await? {
+        Some((host, (id, below))) => {
             host.call(DeleteSession { session_id: id.clone() }).await?;
             (id, below, Ok(()))
         }

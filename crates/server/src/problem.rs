@@ -130,8 +130,8 @@ impl ProblemKind {
             | StoreError::Version { .. }
             | StoreError::Record { .. }
             | StoreError::Index { .. }
-            | StoreError::Invariant { .. }
-            | StoreError::Closed => Self::Store,
+            | StoreError::Invariant { .. } => Self::Store,
+            StoreError::Closed => Self::Closed,
         }
     }
 }

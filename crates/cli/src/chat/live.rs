@@ -75,7 +75,7 @@ enum Done {
 }
 
 /// A session that was opened.
-struct Opened {
+pub(super) struct Opened {
     backend: Backend,
     events: Events,
     state: greenroom::State,
@@ -117,13 +117,11 @@ pub(super) async fn talk(
     args: ModelArgs,
     link: Link,
     interrupts: Interrupts,
-    id: &str,
+    opened: Opened,
 ) -> Result<Option<String>> {
-    let client = link.client.clone();
     let folder = link.folder.clone();
     let history = History::new(&setup::data_dir(global)?);
     let local = Arc::new(Local::new(global, &args, &link.folder)?);
-    let opened = open(client.clone(), id).await.map_err(anyhow::Error::from)?;
     let custom = commands::load(&local.command_folders());
     let color = Screen::stdout(global.color).has_color();
     let size = terminal::size();
@@ -136,7 +134,7 @@ pub(super) async fn talk(
         painter: Painter::new(color, size),
         raw,
         backend: opened.backend.clone(),
-        events: client.events_of(id),
+        events: link.client.events_of(opened.backend.id()),
         interrupts,
         compaction: setup::load_config(global, &Surroundings::here())?.config.compaction,
         global: global.clone(),
@@ -179,7 +177,7 @@ pub(super) async fn talk(
 }
 
 /// Opens a session, with what is shown of its past.
-async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
+pub(super) async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     let (backend, events) = Backend::open(client, id).await?;
     let state = backend.state().await?;
     let past =
@@ -270,8 +268,14 @@ impl Live {
         self.model.past_ends();
         self.model.note(Look::WARN, "the host has ended; another one is started");
         self.draw()?;
-        let link = Link::open(&self.global, &self.args, ClientKind::Chat).await?;
-        let mut opened = open(link.client.clone(), self.backend.id()).await.map_err(anyhow::Error::from)?;
+        let id = self.backend.id().to_owned();
+        let (link, mut opened) = Link::open_and(&self.global, &self.args, ClientKind::Chat, async |link| {
+            Ok(open(link.client.clone(), &id).await?)
+        })
+        .await?;
+        for warning in &link.warnings {
+            self.model.note(Look::WARN, warning);
+        }
         self.link = Arc::new(link);
         // What was seen already is not told again.
         opened.past = self

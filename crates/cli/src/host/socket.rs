@@ -1,12 +1,14 @@
 //! Where a host is reached: a Unix socket beside its store, for its owner alone.
 //!
 //! Invariants: who holds the store's lock replaces a socket that is there already, since nobody answers it; a peer of
-//! another user is refused on both sides; a path that is too long for a socket leads to a private folder, always the same one.
+//! another user is refused on both sides; a path that is too long for a socket leads to a private folder, always the same
+//! one; what is no socket is never removed, and neither is the socket of whoever came after.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use tokio::net::{UnixListener, UnixStream};
@@ -72,39 +74,129 @@ fn hash(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// A socket that this process listens on.
+pub(super) struct Place {
+    path: PathBuf,
+    /// Its device and number: what else has this path is another's.
+    file: Mutex<(u64, u64)>,
+}
+
+impl Place {
+    /// A socket in the place of this one, where it is gone.
+    ///
+    /// # Errors
+    /// When none can be made.
+    pub(super) fn renewed(&self) -> Result<Option<UnixListener>> {
+        if self.is_there() {
+            return Ok(None);
+        }
+        let (listener, Self { file, .. }) = listen(self.path.clone())?;
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) =
+            file.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Some(listener))
+    }
+
+    /// Removes it.
+    pub(super) fn leave(&self) {
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        let file = *self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        identity(&self.path).is_ok_and(|there| there == file)
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    path.symlink_metadata().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
 /// Listens there. Only who holds the store's lock may call this.
 ///
 /// # Errors
 /// When no socket can be made there.
-pub(super) fn listen(path: &Path) -> Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("replace {}", path.display()));
+pub(super) fn listen(path: PathBuf) -> Result<(UnixListener, Place)> {
+    let shown = path.display();
+    match path.symlink_metadata() {
+        Err(_) => {}
+        Ok(there) if !there.file_type().is_socket() => {
+            return Err(usage(format!(
+                "{shown} is no socket, and in the way of the one of the host; move it away"
+            )));
         }
-        Ok(()) | Err(_) => {}
+        Ok(_) => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("replace {shown}"));
+            }
+            Ok(()) | Err(_) => {}
+        },
     }
-    let listener = UnixListener::bind(path).with_context(|| format!("listen on {}", path.display()))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-        .with_context(|| format!("protect {}", path.display()))?;
-    Ok(listener)
+    let listener = UnixListener::bind(&path).with_context(|| format!("listen on {shown}"))?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+        .with_context(|| format!("protect {shown}"))?;
+    let file = Mutex::new(identity(&path).with_context(|| format!("look at {shown}"))?);
+    Ok((listener, Place { path, file }))
 }
 
 /// Whether whoever is at the other end is this user.
 pub(super) fn is_own(stream: &UnixStream) -> bool {
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
+    peer(stream).is_some_and(|user| user == rustix::process::geteuid().as_raw())
 }
 
-/// A connection to whoever answers there; `None` where nobody does.
+/// The user at the other end; `None` where nobody is there any more.
+fn peer(stream: &UnixStream) -> Option<u32> {
+    stream.peer_cred().ok().map(|peer| peer.uid())
+}
+
+/// What came of a connection.
+pub(super) enum Connected {
+    Stream(UnixStream),
+    /// Nobody listens there.
+    Nobody,
+    /// Somebody did, and ends just now, or has too much to do.
+    Again,
+}
+
+/// Connects to whoever answers there.
 ///
 /// # Errors
-/// It is another user's, or cannot be reached for another reason than that nobody listens.
-pub(super) async fn connect(path: &Path) -> Result<Option<UnixStream>> {
+/// It is another user's, or cannot be reached for a reason that does not pass.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the system's errors are open-ended")]
+pub(super) async fn connect(path: &Path) -> Result<Connected> {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, NotConnected,
+        NotFound, PermissionDenied, TimedOut, WouldBlock,
+    };
+    let others = || OtherUsers(path.to_owned()).into();
     match UnixStream::connect(path).await {
-        Ok(stream) if is_own(&stream) => Ok(Some(stream)),
-        Ok(_) => Err(usage(format!("{} is another user's socket; remove it", path.display()))),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            Ok(None)
-        }
-        Err(error) => Err(error).with_context(|| format!("connect to {}", path.display())),
+        Ok(stream) if is_own(&stream) => Ok(Connected::Stream(stream)),
+        Ok(stream) if peer(&stream).is_none() => Ok(Connected::Again),
+        Ok(_) => Err(others()),
+        Err(error) => match error.kind() {
+            NotFound | ConnectionRefused => Ok(Connected::Nobody),
+            // It was accepted by nobody before the listener was closed, or there is no place in its queue.
+            ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected | TimedOut | WouldBlock
+            | Interrupted => Ok(Connected::Again),
+            PermissionDenied => Err(others()),
+            _ => Err(error).with_context(|| format!("connect to {}", path.display())),
+        },
     }
 }
+
+/// The socket is another user's.
+#[derive(Debug)]
+pub(crate) struct OtherUsers(PathBuf);
+
+impl std::fmt::Display for OtherUsers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} is another user's socket; remove it, or name another store with --data-dir",
+            self.0.display()
+        )
+    }
+}
+
+impl std::error::Error for OtherUsers {}

@@ -18,6 +18,7 @@ use super::support::{Place, Ran, ran};
 
 mod deaths;
 mod definitions;
+mod dying;
 mod sharing;
 
 /// Nothing here takes longer, on the slowest machine.
@@ -207,6 +208,21 @@ async fn a_run_starts_a_host_which_the_next_one_finds_and_which_ends_when_told()
     let again = hosted.run(&["host", "--stop"]);
     assert_eq!(again.code, Some(2), "{again:?}");
     hosted.simulator.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_in_the_background_holds_nothing_of_whoever_started_it() {
+    let hosted = Hosted::new(3, 0).await;
+    let greenroom = env!("CARGO_BIN_EXE_greenroom");
+    // Whoever has a copy of the output holds up those who read it to its end.
+    let arguments = ["-c", "exec \"$0\" \"$@\" 7>&1", greenroom, "run", "--window", "100000", "-p", "one"];
+    let mut command = hosted.with_host(hosted.place.command_of("sh".into(), &arguments));
+    command.env("GREENROOM_HOST_IDLE_S", "3").env("PATH", "/usr/bin:/bin");
+    let ended = ran(command.output().unwrap());
+    assert_eq!((ended.code, ended.stdout.trim()), (Some(0), "word word word"), "{ended:?}");
+    assert!(hosted.host().is_some(), "the output ended before the host did");
+    let store = std::fs::metadata(hosted.place.store()).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&store) & 0o777, 0o700);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,405 @@
+//! How commands find the host of a store, and start one where there is none.
+//!
+//! Invariants: a host that ends while it is reached is tried again, or replaced, and never the reason of a failure; whatever
+//! a host does or leaves undone, reaching it takes no longer than a time that is set.
+
+use std::ffi::OsString;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use greenroom::tools::background;
+use greenroom_server::operations::{ClientKind, Hello, HelloAnswer, PROTOCOL, StopHost};
+use greenroom_server::{Client, ClientError, ProblemKind};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::agents::Definition;
+use super::socket::{self, Connected};
+use super::{AGAIN_AFTER, LOG_FILE, READY};
+use crate::errors::{self, usage};
+use crate::link::ATTEMPTS;
+use crate::options::{Global, ModelArgs};
+use crate::setup;
+use crate::surroundings::Surroundings;
+
+/// How long a client tries to reach a host that is starting, ending or silent.
+const REACH_WITHIN: Duration = Duration::from_secs(15);
+/// How long a store may be in use by somebody who cannot be reached, before that is said.
+const UNREACHED_MAX: Duration = Duration::from_secs(3);
+/// How long it waits before it starts another one in the place of one that could not have the store.
+const START_AGAIN_AFTER: Duration = Duration::from_millis(150);
+/// How many hosts may die as they start, before that is said.
+const DEATHS_MAX: u32 = 3;
+
+/// Who a client is.
+pub(crate) struct Who<'a> {
+    pub(crate) kind: ClientKind,
+    /// What its agent is made of; without it, it can only look.
+    pub(crate) agent: Option<&'a ModelArgs>,
+    /// Whether it wants to hear at once that nobody answers at the server's address.
+    pub(crate) checks_server: bool,
+}
+
+/// Who only looks, and has no agent.
+const LOOKS: Who<'_> = Who { kind: ClientKind::Watch, agent: None, checks_server: false };
+
+/// A connection to a host, and what it said.
+pub(crate) struct Reached {
+    pub(crate) client: Client,
+    /// What the user should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The host of the store, where there is one.
+///
+/// # Errors
+/// It refuses this client, does not answer, or speaks another protocol and is in use.
+pub(crate) async fn reach(global: &Global, who: &Who<'_>) -> Result<Option<Reached>> {
+    Reaching::new(global, who, None)?.reach().await
+}
+
+/// As [`reach`]; where there is none, the store is free when this comes back, or somebody has it who cannot be reached.
+///
+/// # Errors
+/// As [`reach`].
+pub(crate) async fn reach_or_free(global: &Global, who: &Who<'_>) -> Result<Option<Reached>> {
+    let began = Instant::now();
+    loop {
+        if let Some(reached) = reach(global, who).await? {
+            return Ok(Some(reached));
+        }
+        // A host has the store's lock a moment before it answers, and a moment longer.
+        if is_free(&setup::data_dir(global)?) || began.elapsed() > UNREACHED_MAX {
+            return Ok(None);
+        }
+        sleep(AGAIN_AFTER).await;
+    }
+}
+
+/// A connection to the host of the store, where there is one, for what needs no agent.
+///
+/// # Errors
+/// As [`reach`].
+pub(crate) async fn reach_to_look(global: &Global) -> Result<Option<Client>> {
+    if global.no_host {
+        return Ok(None);
+    }
+    Ok(reach(global, &LOOKS).await?.map(|reached| reached.client))
+}
+
+/// As [`reach_to_look`], for what needs the store alone where there is no host: see [`reach_or_free`].
+///
+/// # Errors
+/// As [`reach`].
+pub(crate) async fn reach_to_change(global: &Global) -> Result<Option<Client>> {
+    if global.no_host {
+        make_room(global).await?;
+        return Ok(None);
+    }
+    Ok(reach_or_free(global, &LOOKS).await?.map(|reached| reached.client))
+}
+
+/// As [`reach_to_change`], with what is asked first and changes nothing: a host that ends meanwhile is asked no more.
+///
+/// # Errors
+/// As [`reach`], and those of `first`.
+pub(crate) async fn reach_to_change_and<T>(
+    global: &Global,
+    first: impl AsyncFn(&Client) -> Result<T>,
+) -> Result<Option<(Client, T)>> {
+    let mut attempt = 1;
+    loop {
+        let Some(client) = reach_to_change(global).await? else { return Ok(None) };
+        match first(&client).await {
+            Ok(answer) => return Ok(Some((client, answer))),
+            Err(error) if attempt < ATTEMPTS && is_gone(&error) => attempt += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The host of the store; where there is none, one is started.
+///
+/// # Errors
+/// As [`reach`]; or none can be started.
+pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, idle_s: u64) -> Result<Reached> {
+    let dir = setup::data_dir(global)?;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+    made.with_context(|| format!("make {}", dir.display()))?;
+    let reached = Reaching::new(global, who, Some(idle_s))?.reach().await?;
+    reached.ok_or_else(|| anyhow::anyhow!("no host could be reached or started"))
+}
+
+/// Ends the host of the store where it is idle, for a command that works on the store in its own process. One that is in
+/// use stays, and then the store is in use.
+///
+/// # Errors
+/// The socket is another user's.
+pub(crate) async fn make_room(global: &Global) -> Result<()> {
+    let dir = setup::data_dir(global)?;
+    match ask_to_end(&dir, false).await? {
+        Ending::Nobody => Ok(()),
+        // The store is in use then, and that is said when it is opened.
+        Ending::Refused(_) => Ok(()),
+        Ending::Ends => {
+            // Its lock goes with the rest of it.
+            let began = Instant::now();
+            while !is_free(&dir) && began.elapsed() < setup::END_MAX {
+                sleep(AGAIN_AFTER).await;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Ends the host of the store.
+pub(super) async fn stop(global: &Global, force: bool) -> Result<u8> {
+    let dir = setup::data_dir(global)?;
+    match ask_to_end(&dir, force).await? {
+        Ending::Ends => Ok(0),
+        Ending::Refused(error) => Err(error.into()),
+        Ending::Nobody => Err(usage(format!("no host answers for the store in {}", dir.display()))),
+    }
+}
+
+/// Whether the connection to a host ended, or the host was about to end, before it did what was asked. What was asked may
+/// have been done.
+pub(crate) fn is_gone(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<ClientError>()).any(is_gone_client)
+}
+
+/// As [`is_gone`].
+pub(crate) fn is_gone_client(error: &ClientError) -> bool {
+    *error == ClientError::Disconnected || error.kind() == Some(ProblemKind::Closed)
+}
+
+/// Whether nobody has the store's lock.
+fn is_free(dir: &Path) -> bool {
+    std::fs::File::open(dir.join("lock")).map_or(true, |lock| lock.try_lock_shared().is_ok())
+}
+
+/// What became of a host that was asked to end.
+enum Ending {
+    /// Nobody answers.
+    Nobody,
+    Ends,
+    Refused(ClientError),
+}
+
+/// Asks the host of the store to end, and waits until the connection to it has ended.
+async fn ask_to_end(dir: &Path, force: bool) -> Result<Ending> {
+    if !dir.exists() {
+        return Ok(Ending::Nobody);
+    }
+    let path = socket::path(dir)?;
+    let asking = async {
+        let mut is_ending = false;
+        loop {
+            let stream = match socket::connect(&path).await? {
+                Connected::Stream(stream) => stream,
+                Connected::Again => {
+                    is_ending = true;
+                    sleep(AGAIN_AFTER).await;
+                    continue;
+                }
+                Connected::Nobody if is_ending => return Ok(Ending::Ends),
+                Connected::Nobody => return Ok(Ending::Nobody),
+            };
+            let (input, output) = stream.into_split();
+            let client = Client::new(input, output);
+            match client.call(StopHost { force }).await {
+                Ok(_) => {
+                    client.closed().await;
+                    return Ok(Ending::Ends);
+                }
+                // It ends already.
+                Err(error) if is_gone_client(&error) => is_ending = true,
+                Err(error) => return Ok(Ending::Refused(error)),
+            }
+            sleep(AGAIN_AFTER).await;
+        }
+    };
+    timeout(REACH_WITHIN, asking).await.map_err(|_| silent(dir))?
+}
+
+/// What is said of a host that is connected, and does not answer.
+fn silent(dir: &Path) -> anyhow::Error {
+    let holder = std::fs::read_to_string(dir.join("lock")).ok();
+    let holder = holder.and_then(|text| text.trim().parse::<u32>().ok());
+    let reason = match holder {
+        Some(pid) => format!(
+            "the host of this store (process {pid}) does not answer; wait, or end it with `kill -9 {pid}`: nothing that was \
+             acknowledged is lost"
+        ),
+        None => "the host of this store does not answer".to_owned(),
+    };
+    Unreached { code: errors::STORE, reason }.into()
+}
+
+struct Reaching<'a> {
+    dir: PathBuf,
+    hello: Hello,
+    global: &'a Global,
+    /// How long a host that is started stays idle; `None`: none is started.
+    idle_s: Option<u64>,
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Reached(Reached),
+    /// Nobody answers.
+    Nobody,
+    /// Somebody did, and is about to end.
+    Again,
+}
+
+impl<'a> Reaching<'a> {
+    fn new(global: &'a Global, who: &Who<'_>, idle_s: Option<u64>) -> Result<Self> {
+        let definition = who.agent.map(|model| definition(global, model, who.checks_server)).transpose()?;
+        let hello = Hello {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            kind: who.kind,
+            definition,
+        };
+        Ok(Self { dir: setup::data_dir(global)?, hello, global, idle_s })
+    }
+
+    async fn reach(self) -> Result<Option<Reached>> {
+        let deadline = Instant::now() + REACH_WITHIN;
+        // Whoever else holds the store, as the last host that was started had it.
+        let mut in_use: Option<(Instant, Unreached)> = None;
+        let mut deaths = 0;
+        loop {
+            let attempt = match self.dir.exists() {
+                true => {
+                    let path = socket::path(&self.dir)?;
+                    timeout_at(deadline, self.attempt(&path)).await.map_err(|_| silent(&self.dir))?
+                }
+                false => Ok(Attempt::Nobody),
+            };
+            match (attempt?, self.idle_s) {
+                (Attempt::Reached(reached), _) => return Ok(Some(reached)),
+                (Attempt::Nobody, None) => return Ok(None),
+                (Attempt::Nobody, Some(idle_s)) => match start(self.global, &self.dir, idle_s).await? {
+                    Started::Ready => {}
+                    // It may have been killed with the one before it.
+                    Started::Died if deaths < DEATHS_MAX => deaths += 1,
+                    Started::Died => return Err(Unreached::died().into()),
+                    Started::Failed(failed) if failed.code != errors::STORE => return Err(failed.into()),
+                    // Another one may have been quicker. Else it is a program that does not answer, or a broken store.
+                    Started::Failed(failed) => {
+                        let (since, failed) = in_use.get_or_insert_with(|| (Instant::now(), failed));
+                        if since.elapsed() > UNREACHED_MAX {
+                            return Err(failed.clone().into());
+                        }
+                        sleep(START_AGAIN_AFTER).await;
+                    }
+                },
+                (Attempt::Again, _) => {}
+            }
+            if Instant::now() > deadline {
+                return Err(in_use.map_or_else(|| silent(&self.dir), |(_, failed)| failed.into()));
+            }
+            sleep(AGAIN_AFTER).await;
+        }
+    }
+
+    async fn attempt(&self, path: &Path) -> Result<Attempt> {
+        let stream = match socket::connect(path).await? {
+            Connected::Stream(stream) => stream,
+            Connected::Nobody => return Ok(Attempt::Nobody),
+            Connected::Again => return Ok(Attempt::Again),
+        };
+        let (input, output) = stream.into_split();
+        let client = Client::new(input, output);
+        match client.call(self.hello.clone()).await {
+            Ok(HelloAnswer { warnings, .. }) => Ok(Attempt::Reached(Reached { client, warnings })),
+            Err(error) if is_gone_client(&error) => Ok(Attempt::Again),
+            Err(error) if error.kind() == Some(ProblemKind::Version) => {
+                match client.call(StopHost { force: false }).await {
+                    // It is idle, and ends.
+                    Ok(_) => Ok(Attempt::Again),
+                    Err(gone) if is_gone_client(&gone) => Ok(Attempt::Again),
+                    Err(busy) => Err(usage(format!(
+                        "{error}; {busy}; wait until it is idle, or end it with the greenroom that started it: \
+                         `greenroom host --stop`"
+                    ))),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What a client says of its agent.
+fn definition(global: &Global, model: &ModelArgs, checks_server: bool) -> Result<serde_json::Value> {
+    let here = Surroundings::here();
+    // What is wrong with the configuration is said here, as if there were no host.
+    let loaded = setup::load_config(global, &here)?;
+    let keys = loaded.config.providers.values().filter_map(|provider| provider.api_key_env.clone());
+    let keys: Vec<String> = keys.chain(model.server.api_key_env.clone()).collect();
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    Ok(serde_json::to_value(Definition {
+        surroundings: Surroundings::hand_over(&keys)?,
+        config: global.config.as_ref().map(absolute),
+        settings: global.settings.clone(),
+        model: Box::new(model.clone()),
+        checks_server,
+    })?)
+}
+
+/// What became of a host that was started.
+enum Started {
+    Ready,
+    /// It could not begin, and said why.
+    Failed(Unreached),
+    /// It ended without a word.
+    Died,
+}
+
+/// Why no host can be reached.
+#[derive(Debug, Clone)]
+pub(crate) struct Unreached {
+    /// The exit code that goes with it.
+    pub(crate) code: u8,
+    reason: String,
+}
+
+impl Unreached {
+    fn died() -> Self {
+        Self {
+            code: errors::FAILED,
+            reason: format!(
+                "the host that was started in the background ended without a word; {LOG_FILE} beside the store may say \
+                 why, and --no-host does without one"
+            ),
+        }
+    }
+}
+
+impl std::fmt::Display for Unreached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Unreached {}
+
+async fn start(global: &Global, dir: &Path, idle_s: u64) -> Result<Started> {
+    let dir = std::path::absolute(dir)?;
+    let mut arguments: Vec<OsString> = vec!["host".into(), "--data-dir".into(), dir.into_os_string()];
+    arguments.extend(["--idle".into(), idle_s.to_string().into()]);
+    arguments.extend(std::iter::repeat_n("-v".into(), usize::from(global.verbose)));
+    let said = tokio::task::spawn_blocking(move || background::start(&arguments)).await?;
+    let said = said.context("start a host in the background (--no-host does without one)")?;
+    let last = said.lines().next_back().unwrap_or_default();
+    if last == READY {
+        return Ok(Started::Ready);
+    }
+    Ok(match last.split_once(' ').and_then(|(code, reason)| Some((code.parse().ok()?, reason))) {
+        Some((code, reason)) => Started::Failed(Unreached { code, reason: reason.to_owned() }),
+        None => Started::Died,
+    })
+}
