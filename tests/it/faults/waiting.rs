@@ -5,13 +5,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use greenroom::prelude::*;
 use greenroom_kernel::EntryId;
+use greenroom_provider::{Provider, ProviderError, ReplyStream, Request};
 use greenroom_simulator::{
-    Answer as Said, ByPurpose, CallInfo, Function, Pace, Script, SeenRequest, Simulator, Summariser,
+    Answer as Said, ByPurpose, CallInfo, Function, SeenRequest, Simulator, Summariser,
 };
 use greenroom_store::StoreOptions;
 use greenroom_store::faults::{EIO, ENOSPC, Fault, FaultyFiles, MemoryFiles};
+
+use tokio::sync::watch;
 
 use crate::support::{agent, simulator};
 
@@ -19,21 +24,37 @@ const WINDOW: u64 = 6_000;
 /// Nothing here takes longer, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers that take a while, and a summary that takes longer.
 fn talk() -> Simulator {
-    let pace = Pace { chunks: 2, first_ms: 300, between_ms: 10 };
-    let runs = Function(move |_: &SeenRequest, info: CallInfo| {
-        Said::text(format!("answer {} {}", info.session_call, "word ".repeat(100))).with_pace(pace)
+    let runs = Function(|_: &SeenRequest, info: CallInfo| {
+        Said::text(format!("answer {} {}", info.session_call, "word ".repeat(100)))
     });
-    let summaries = Function(move |request: &SeenRequest, info: CallInfo| {
-        Summariser::Obedient.reply(request, info).with_pace(pace)
-    });
-    simulator(ByPurpose::new(runs, summaries), WINDOW)
+    simulator(ByPurpose::new(runs, Summariser::Obedient), WINDOW)
 }
 
-async fn start(model: &Simulator, dir: &Path, files: &FaultyFiles) -> Runtime {
+/// A model that answers while its gate is open.
+struct Gated {
+    model: Arc<dyn Provider>,
+    gate: watch::Receiver<bool>,
+}
+
+impl Provider for Gated {
+    fn name(&self) -> &str {
+        self.model.name()
+    }
+
+    fn stream(&self, request: Request) -> BoxFuture<'static, Result<ReplyStream, ProviderError>> {
+        let (model, mut gate) = (Arc::clone(&self.model), self.gate.clone());
+        async move {
+            let _ = gate.wait_for(|is_open| *is_open).await;
+            model.stream(request).await
+        }
+        .boxed()
+    }
+}
+
+async fn start(model: Arc<dyn Provider>, dir: &Path, files: &FaultyFiles) -> Runtime {
     let options = StoreOptions { files: Arc::new(files.clone()), ..StoreOptions::new(dir) };
-    Runtime::builder().provider(model.provider()).store_options(options).start().await.unwrap()
+    Runtime::builder().provider(model).store_options(options).start().await.unwrap()
 }
 
 /// How often a user's message with this text is on the record.
@@ -53,7 +74,8 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let model = talk();
     let files = FaultyFiles::new(Arc::new(MemoryFiles::new()));
-    let runtime = start(&model, dir.path(), &files).await;
+    let (gate, gated) = watch::channel(true);
+    let runtime = start(Arc::new(Gated { model: model.provider(), gate: gated }), dir.path(), &files).await;
     let session = runtime.open("waiting", &agent(WINDOW)).await.unwrap();
     if compacts {
         for number in 0..4 {
@@ -61,6 +83,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
         }
         until(&session, |state| state.status == Status::Idle).await;
     }
+    gate.send_replace(false);
     let compaction = compacts.then(|| {
         let session = session.clone();
         let options = CompactOptions { force: true, ..CompactOptions::default() };
@@ -79,6 +102,7 @@ async fn check(fault: Fault, heals: bool, compacts: bool) -> usize {
     }
     session.follow_up("followed up").await.unwrap();
     files.set(fault);
+    gate.send_replace(true);
     let mut failed = Vec::new();
     for (text, prompt) in prompts {
         let answer = tokio::time::timeout(PATIENCE, prompt).await;
