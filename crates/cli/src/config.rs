@@ -9,6 +9,7 @@ mod layers;
 mod live;
 mod model;
 mod overrides;
+mod place;
 mod show;
 mod words;
 
@@ -334,62 +335,73 @@ pub(crate) fn check_variable(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// As [`check`], of the settings of compaction.
-fn check_compaction(settings: &CompactionSettings) -> Result<(), (String, String)> {
-    settings.check().map_err(|error| {
+/// A setting's name in its parts, and what it must be.
+type Wrong = (Vec<String>, String);
+
+fn wrong(parts: &[&str], reason: &str) -> Result<(), Wrong> {
+    Err((parts.iter().map(|part| (*part).to_owned()).collect(), reason.to_owned()))
+}
+
+/// As [`check`], of the settings of compaction in this section.
+fn check_compaction(section: &[&str], settings: &CompactionSettings) -> Result<(), Wrong> {
+    settings.check().or_else(|error| {
         let text = error.to_string();
-        let (key, reason) = text.split_once(": ").unwrap_or(("compaction", &text));
-        (key.to_owned(), reason.to_owned())
+        match text.split_once(": ") {
+            Some((key, reason)) => wrong(&[section, &[key]].concat(), reason),
+            None => wrong(section, &text),
+        }
     })
 }
 
-/// Checks the values of one file; gives the first that is wrong: its key and what it must be.
-fn check(config: &Config) -> Result<(), (String, String)> {
-    let wrong = |key: &str, reason: &str| Err((key.to_owned(), reason.to_owned()));
-    check_compaction(&config.compaction)?;
-    let of_models = config.models.values().map(|model| &model.settings);
-    for settings in std::iter::once(&config.model_settings).chain(of_models) {
-        if let Err(error) = settings.check() {
-            let key = error.setting.rsplit('.').next().unwrap_or_default();
-            return wrong(key, &error.reason);
-        }
-    }
-    for model in config.models.values() {
+/// As [`check`], of how a model answers, in this section.
+fn check_model_settings(section: &[&str], settings: &ModelSettings) -> Result<(), Wrong> {
+    settings.check().or_else(|error| {
+        let parts: Vec<&str> = section.iter().copied().chain(error.setting.split('.')).collect();
+        wrong(&parts, &error.reason)
+    })
+}
+
+/// Checks the values of one file; gives the first that is wrong.
+fn check(config: &Config) -> Result<(), Wrong> {
+    check_compaction(&["compaction"], &config.compaction)?;
+    check_model_settings(&["model_settings"], &config.model_settings)?;
+    for (name, model) in &config.models {
+        check_model_settings(&["models", name], &model.settings)?;
         if model.context_window == Some(0) {
-            return wrong("context_window", "must be at least 1 token, or null");
+            return wrong(&["models", name, "context_window"], "must be at least 1 token, or null");
         }
         match model.compaction_over(&config.compaction) {
-            Ok(Some(compaction)) => check_compaction(&compaction)?,
+            Ok(Some(compaction)) => check_compaction(&["models", name, "compaction"], &compaction)?,
             Ok(None) => {}
-            Err(error) => return wrong("models", &error.to_string()),
+            Err(error) => return wrong(&["models", name, "compaction"], &error.to_string()),
         }
     }
     for (key, text) in
         [("system_prompt", &config.system_prompt), ("append_system_prompt", &config.append_system_prompt)]
     {
         if text.as_ref().is_some_and(|text| text.len() > SYSTEM_PROMPT_BYTES_MAX) {
-            return wrong(key, &format!("must have at most {SYSTEM_PROMPT_BYTES_MAX} bytes"));
+            return wrong(&[key], &format!("must have at most {SYSTEM_PROMPT_BYTES_MAX} bytes"));
         }
     }
     if config.model.trim().is_empty() {
-        return wrong("model", "must not be empty");
+        return wrong(&["model"], "must not be empty");
     }
     if config.context_window == Some(0) {
-        return wrong("context_window", "must be at least 1 token, or null");
+        return wrong(&["context_window"], "must be at least 1 token, or null");
     }
     let not_a_name = "must be a name of letters, digits, dots, hyphens and underscores";
     if !is_name(&config.provider) {
-        return wrong("provider", not_a_name);
+        return wrong(&["provider"], not_a_name);
     }
     for (name, provider) in &config.providers {
         if !is_name(name) {
-            return wrong("providers", not_a_name);
+            return wrong(&["providers", name], not_a_name);
         }
         if provider.base_url.is_none() && name != OPENAI {
-            return wrong(name, "its base_url is missing");
+            return wrong(&["providers", name], "its base_url is missing");
         }
         if let Some(Err(reason)) = provider.api_key_env.as_deref().map(check_variable) {
-            return wrong("api_key_env", reason);
+            return wrong(&["providers", name, "api_key_env"], reason);
         }
         for (key, value) in [
             ("max_in_flight", provider.max_in_flight as u64),
@@ -398,7 +410,7 @@ fn check(config: &Config) -> Result<(), (String, String)> {
             ("idle_timeout_s", provider.idle_timeout_s),
         ] {
             if value == 0 {
-                return wrong(key, "must be at least 1");
+                return wrong(&["providers", name, key], "must be at least 1");
             }
         }
     }
@@ -413,27 +425,27 @@ fn check(config: &Config) -> Result<(), (String, String)> {
         ("live_sessions_max", config.limits.live_sessions_max.unwrap_or(1) as u64),
     ] {
         if value == 0 {
-            return wrong(key, "must be at least 1");
+            return wrong(&["limits", key], "must be at least 1");
         }
     }
     if config.limits.cost_usd_max.is_some_and(|dollars| !dollars.is_finite() || dollars < 0.0) {
-        return wrong("cost_usd_max", "must be an amount of US dollars, or null");
+        return wrong(&["limits", "cost_usd_max"], "must be an amount of US dollars, or null");
     }
     for (key, value, min, reason) in [
         ("connections_max", config.serve.connections_max as u64, 2, "must be at least 2"),
         ("request_timeout_s", config.serve.request_timeout_s, 1, "must be at least 1"),
     ] {
         if value < min {
-            return wrong(key, reason);
+            return wrong(&["serve", key], reason);
         }
     }
     if let Some(Err(reason)) =
         config.serve.host_names.iter().map(|name| check_host_name(name)).find(Result::is_err)
     {
-        return wrong("host_names", &format!("each {reason}"));
+        return wrong(&["serve", "host_names"], &format!("each {reason}"));
     }
     if config.trusted_folders.iter().any(|folder| !layers::is_absolute(folder)) {
-        return wrong("trusted_folders", "each must be an absolute path, or begin with ~/");
+        return wrong(&["trusted_folders"], "each must be an absolute path, or begin with ~/");
     }
     Ok(())
 }
@@ -454,8 +466,12 @@ fn parse_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BaseUrl>, D::E
 }
 
 fn show_url<S: Serializer>(url: &Option<BaseUrl>, to: S) -> Result<S::Ok, S::Error> {
-    let shown = url.as_ref().map(|url| format!("{url}{}", if url.has_query() { "?***" } else { "" }));
-    shown.serialize(to)
+    url.as_ref().map(shown_url).serialize(to)
+}
+
+/// An address without its query, which may hold a key.
+fn shown_url(url: &BaseUrl) -> String {
+    format!("{url}{}", if url.has_query() { "?***" } else { "" })
 }
 
 #[cfg(test)]

@@ -69,6 +69,18 @@ impl fmt::Display for Answered {
 
 impl std::error::Error for Answered {}
 
+/// The run was aborted, since nobody reads its output any more: `greenroom run … | head -1`.
+#[derive(Debug)]
+pub(crate) struct Unread;
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the run was aborted, since nothing reads its output any more")
+    }
+}
+
+impl std::error::Error for Unread {}
+
 /// An error for what the user asked for.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Usage(text.into()))
@@ -100,6 +112,9 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         }
         if cause.is::<Answered>() {
             return WAITING;
+        }
+        if cause.is::<Unread>() {
+            return INTERRUPTED;
         }
         if cause.is::<Usage>() || cause.is::<OtherUsers>() || cause.is::<ToolsError>() {
             return USAGE;

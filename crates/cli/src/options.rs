@@ -124,7 +124,7 @@ pub(crate) enum Command {
     #[command(after_help = help::RPC_EXAMPLES)]
     Rpc(RpcArgs),
     /// Hold the store for all terminals, in the background; `chat` and `run` start it by themselves
-    #[command(after_help = help::HOST_EXAMPLES, hide = true)]
+    #[command(after_help = help::HOST_EXAMPLES)]
     Host(HostArgs),
     /// Serve a simulated model over HTTP, for tests of programs in any language that talk to an OpenAI-compatible API
     #[command(after_help = help::SIMULATE_EXAMPLES)]

@@ -69,7 +69,8 @@ pub(crate) fn cents(microdollars: u64) -> String {
 
 /// `1 message`, `2 messages`.
 pub(crate) fn count(number: u64, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{} {what}s", crate::text::thousands(number)) }
+    let many = || what.strip_suffix('y').map_or(format!("{what}s"), |stem| format!("{stem}ies"));
+    if number == 1 { format!("1 {what}") } else { format!("{} {}", crate::text::thousands(number), many()) }
 }
 
 /// How full a window is, as a bar of `width` characters with a mark where compaction triggers.

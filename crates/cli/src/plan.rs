@@ -128,8 +128,8 @@ fn options(args: &PlanArgs, config: &Config, window: u64) -> PlanOptions {
 
 fn print(screen: &mut Screen, report: &PlanReport) -> Result<()> {
     screen.line(format!(
-        "{} entries on the path, {} tokens: {} reported by the provider, {} estimated",
-        thousands(report.entries as u64),
+        "{} on the path, {} tokens: {} reported by the provider, {} estimated",
+        picture::count(report.entries as u64, "entry"),
         thousands(report.context_tokens),
         thousands(report.usage_tokens),
         thousands(report.trailing_tokens),

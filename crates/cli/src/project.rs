@@ -79,9 +79,8 @@ impl ProjectFiles {
             let kept = cut(&text, room);
             if kept.len() < text.len() {
                 warnings.push(format!(
-                    "{shown}: {} of {} bytes are used: a project's instructions have at most {BYTES_MAX} together",
-                    kept.len(),
-                    text.len()
+                    "{shown}: only its first {} bytes are used: a project's instructions have at most {BYTES_MAX} together",
+                    kept.len()
                 ));
             }
             room -= kept.len();

@@ -44,7 +44,8 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8> {
     let result = perform(global, args, events.as_mut()).await;
     let (Some(events), Err(error)) = (&mut events, &result) else { return result };
     let is_told = events.end.is_some() && is_end_of_run(error);
-    if !errors::is_closed_pipe(error) && !is_told {
+    let is_read = !errors::is_closed_pipe(error) && !error.is::<errors::Unread>();
+    if is_read && !is_told {
         events.screen.json(&errors::json(error, events.session.as_deref()))?;
     }
     result

@@ -8,6 +8,7 @@ use greenroom::{EntryId, Error, Event, Reply, RunId, RunItem, RunStream};
 use greenroom_server::operations::{Abort, PromptOutcome, PromptSession};
 use greenroom_server::{Client, ClientError, Received};
 
+use crate::errors::{self, Unread};
 use crate::interrupt::Interrupts;
 
 /// How a run ended.
@@ -93,8 +94,8 @@ pub(crate) async fn play_over(
         if let Err(error) = taken {
             // The reader went away. The run's end is to be in the log.
             abort().await;
-            let _ = outcome.await;
-            return Err(error);
+            let is_aborted = outcome.await.is_err();
+            return Err(if is_aborted && errors::is_closed_pipe(&error) { Unread.into() } else { error });
         }
     };
     while let Some(received) = events.try_next() {

@@ -206,7 +206,7 @@ fn conversation(screen: &mut Screen, id: &str, stored: &Stored) -> Result<()> {
     screen.line(Line::styled(Style::Bold, id).and(format!(
         "  {}, {}, {}, {}, {}",
         one_line(&head.model, 40),
-        picture::count(head.entries, "entry").replace("entrys", "entries"),
+        picture::count(head.entries, "entry"),
         picture::fill(&stored.context()),
         picture::count(head.compactions, "compaction"),
         sessions::state(head, stored.is_in_use),

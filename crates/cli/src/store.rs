@@ -85,7 +85,7 @@ async fn check(global: &Global, args: &JsonArgs) -> Result<u8> {
             let entries: u64 = heads.iter().map(|(_, head)| head.entries).sum();
             screen.line(format!(
                 "Nothing is damaged: all {} of {} can be read.",
-                picture::count(entries, "entry").replace("entrys", "entries"),
+                picture::count(entries, "entry"),
                 picture::count(heads.len() as u64, "session"),
             ))?;
         }

@@ -77,9 +77,9 @@ pub struct CompactionSettings {
     pub unknown_window: UnknownWindow,
     /// The most bytes a request may have; images fill it before they fill the window.
     pub max_request_bytes: u64,
-    /// Background preparation begins at this fraction of the window.
+    /// Reserved, and of no effect yet: the fraction of the window at which background preparation begins.
     pub soft_threshold: f64,
-    /// Whether summaries are prepared in the background.
+    /// Reserved, and of no effect yet: whether summaries are prepared in the background.
     pub background: bool,
     /// Replaces the instruction of the summary request; `{messages}` in it is where the transcript goes.
     pub compact_prompt: Option<String>,

@@ -402,7 +402,7 @@ impl Live {
             self.model.keep_newest(rows, is_part, || {
                 format!(
                     "… more above, {} in all: `greenroom show {id}`, /export",
-                    picture::count(entries, "entry").replace("entrys", "entries")
+                    picture::count(entries, "entry")
                 )
             });
             let compacted = picture::count(state.compactions, "compaction");

@@ -13,6 +13,7 @@ use serde_norway::Value;
 use super::FILE_NAME;
 use super::layers::{Author, Files, Source, assemble, checked, get, own_file, set_parts};
 use super::overrides::{self, Overrides};
+use super::place::{Block, below, find, indent, is_silent};
 use super::show::flow;
 use crate::errors::usage;
 use crate::options::Global;
@@ -140,20 +141,20 @@ fn remove(value: &mut Value, names: &[&str]) {
     }
 }
 
-/// Sections that are empty say nothing.
+/// Sections that are empty say nothing, and neither does an empty file.
 fn without_empty(value: &Value) -> Value {
-    let Value::Mapping(map) = value else { return value.clone() };
+    let none = serde_norway::Mapping::new();
+    let map = match value {
+        Value::Mapping(map) => map,
+        Value::Null => &none,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Sequence(_) | Value::Tagged(_) => {
+            return value.clone();
+        }
+    };
     let kept = map.iter().map(|(name, value)| (name.clone(), without_empty(value)));
-    let kept: serde_norway::Mapping = kept
-        .filter(|(_, value)| !matches!(value, Value::Mapping(map) if map.is_empty()) && !value.is_null())
-        .collect();
+    let kept: serde_norway::Mapping =
+        kept.filter(|(_, value)| !matches!(value, Value::Mapping(map) if map.is_empty())).collect();
     Value::Mapping(kept)
-}
-
-/// The lines of a section: those below its own that are indented further, blank ones and comments among them.
-struct Block {
-    lines: std::ops::Range<usize>,
-    indent: usize,
 }
 
 fn put(lines: &mut Vec<String>, parts: &[String], value: Option<&Value>) -> Option<()> {
@@ -210,36 +211,6 @@ fn nested(parts: &[String], value: &Value, indent: usize) -> Option<Vec<String>>
     let indent = " ".repeat(indent + 2 * sections.len());
     lines.push(format!("{indent}{}: {}", name(last)?, flow(value).ok()?));
     Some(lines)
-}
-
-fn find(lines: &[String], block: &Block, part: &str) -> Option<usize> {
-    block.lines.clone().find(|at| {
-        let line = &lines[*at];
-        let named = line.trim_start().split_once(':').map(|(name, _)| name.trim().trim_matches(['"', '\'']));
-        indent(line) == block.indent && !is_silent(line) && named == Some(part)
-    })
-}
-
-/// Where what belongs to a line ends.
-fn below(lines: &[String], at: usize, own: usize, end: usize) -> usize {
-    // A list may stand as far to the left as its name.
-    let is_item = |line: &str| indent(line) == own && line.trim_start().starts_with('-');
-    let is_next = |line: &str| !is_silent(line) && indent(line) <= own && !is_item(line);
-    let next = (at + 1..end).find(|line| is_next(&lines[*line]));
-    let next = next.unwrap_or(end);
-    // What stands right before the next setting is about that one.
-    let silent = (at + 1..next).rev().take_while(|line| is_silent(&lines[*line])).count();
-    next - silent
-}
-
-fn indent(line: &str) -> usize {
-    line.len() - line.trim_start_matches(' ').len()
-}
-
-/// Whether a line is blank or a comment.
-fn is_silent(line: &str) -> bool {
-    let line = line.trim();
-    line.is_empty() || line.starts_with('#')
 }
 
 /// A line's name with its colon, its value, and its comment. `None` for a value that the comment cannot be told from.

@@ -102,6 +102,8 @@ pub(crate) fn parts(key: &str) -> Option<Vec<String>> {
             return (setting.key == key).then(|| setting.key.split('.').map(str::to_owned).collect());
         };
         let name = key.strip_prefix(section)?.strip_prefix('.')?.strip_suffix(rest)?.strip_suffix('.')?;
+        let quoted = |quote| name.strip_prefix(quote).and_then(|name: &str| name.strip_suffix(quote));
+        let name = quoted('"').or_else(|| quoted('\'')).unwrap_or(name);
         let is_name = !name.is_empty() && !is_setting_of(section, name);
         is_name.then(|| [section, name].into_iter().chain(rest.split('.')).map(str::to_owned).collect())
     })

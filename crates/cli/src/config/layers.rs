@@ -17,6 +17,7 @@ use greenroom::provider::BaseUrl;
 use serde_norway::Value;
 
 use super::overrides::Overrides;
+use super::place::line_of;
 use super::words::plain;
 use super::{Config, FILE_NAME, OPENAI, check};
 use crate::errors::usage;
@@ -223,14 +224,14 @@ pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
         origins.put(&over.value, &merged, Some(over.origin.clone()));
     }
     let config = typed(files.overrides.over(merged))?;
-    if let Err((key, reason)) = check(&config) {
-        return Err(usage(format!("the configuration: {key}: {reason}")));
+    if let Err((parts, reason)) = check(&config) {
+        return Err(usage(format!("the configuration: {}: {reason}", parts.join("."))));
     }
     if let Err(error) = config.provider(&config.provider) {
-        let names_it = |source: &&Source| line_of(&source.text, "provider").is_some();
+        let names_it = |source: &&Source| line_of(&source.text, &["provider"]).is_some();
         let source = [&files.project, &files.own].into_iter().flatten().find(names_it);
         let text = error.to_string();
-        return Err(usage(source.map_or(text.clone(), |source| at(source, "provider", &text))));
+        return Err(usage(source.map_or(text.clone(), |source| at(source, &["provider"], &text))));
     }
     if let Some(source) = &files.project
         && config.provider == OPENAI
@@ -244,7 +245,7 @@ pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
             own_config.provider,
             own_file_shown()
         );
-        return Err(usage(at(source, "provider", &reason)));
+        return Err(usage(at(source, &["provider"], &reason)));
     }
     let read = [&files.own, &files.project].into_iter().flatten().map(|source| source.path.clone()).collect();
     let (texts, overrides) = (files.texts(), files.overrides.clone());
@@ -456,8 +457,11 @@ fn text(file: std::fs::File) -> Result<String, FileError> {
 
 fn text_within(file: std::fs::File, bytes_max: u64) -> Result<String, FileError> {
     let bytes = files::read_all(file, bytes_max)?;
-    String::from_utf8(bytes).map_err(|_| {
-        FileError::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = good.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let reason = format!("line {line} is not UTF-8 text");
+        FileError::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, reason))
     })
 }
 
@@ -488,14 +492,14 @@ pub(super) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
         Err(_) if has_unset => serde_norway::from_value(value.clone()),
         typed => typed,
     };
-    let mut typed = typed.map_err(|error| wrong(source, &error))?.unwrap_or_default();
+    let mut typed = typed.map_err(|error| misfit(source, &value, &error))?.unwrap_or_default();
     for (key, text) in typed.prompts() {
         let Some(name) = text.as_deref().and_then(prompt_file) else { continue };
         // One that is not to be used is not read either.
         *text = if is_trusted {
-            let last = key.rsplit('.').next().unwrap_or(key);
+            let parts: Vec<&str> = key.split('.').collect();
             let text = read_prompt(source, name).map_err(|reason| {
-                usage(at(source, last, format!("{name}: {reason}").trim_start_matches(": ")))
+                usage(at(source, &parts, format!("{name}: {reason}").trim_start_matches(": ")))
             })?;
             set(&mut value, key, Value::String(text.clone()));
             Some(text)
@@ -503,8 +507,8 @@ pub(super) fn checked(source: &Source, is_trusted: bool) -> Result<Value> {
             None
         };
     }
-    if let Err((key, reason)) = check(&typed) {
-        return Err(usage(at(source, &key, &reason)));
+    if let Err((parts, reason)) = check(&typed) {
+        return Err(usage(at(source, &parts, &reason)));
     }
     rename(&mut value, "compaction", "model_auto_compact_token_limit", "auto_compact_token_limit");
     Ok(value)
@@ -589,7 +593,7 @@ fn refuse_old_provider(source: &Source, value: &Value) -> Result<()> {
     let url = match provider.get("base_url") {
         Some(Value::String(text)) => match text.parse::<BaseUrl>() {
             Ok(url) => url.to_string(),
-            Err(error) => return Err(usage(at(source, "provider", &error.to_string()))),
+            Err(error) => return Err(usage(at(source, &["provider"], &error.to_string()))),
         },
         Some(_) | None => "https://…".to_owned(),
     };
@@ -602,7 +606,7 @@ fn refuse_old_provider(source: &Source, value: &Value) -> Result<()> {
             own_file_shown()
         ),
     };
-    Err(usage(at(source, "provider", &reason)))
+    Err(usage(at(source, &["provider"], &reason)))
 }
 
 /// A project's file, on its way over the user's.
@@ -636,7 +640,7 @@ impl Over<'_> {
                          folder can choose one of your providers with `provider: NAME`",
                         own_file_shown()
                     );
-                    return Err(usage(self.at(name, &reason)));
+                    return Err(usage(self.at(&key, &reason)));
                 }
             }
         }
@@ -644,7 +648,9 @@ impl Over<'_> {
     }
 
     fn at(&self, key: &str, reason: &str) -> String {
-        self.source.map_or_else(|| format!("{FILE_NAME}: {key}: {reason}"), |source| at(source, key, reason))
+        let parts: Vec<&str> = key.split('.').collect();
+        self.source
+            .map_or_else(|| format!("{FILE_NAME}: {key}: {reason}"), |source| at(source, &parts, reason))
     }
 
     fn lower(&mut self, known: &mut Value, value: Value, key: &str) {
@@ -675,7 +681,7 @@ impl Over<'_> {
              `trusted_folders: [{folder:?}]` to {}",
             own_file_shown()
         );
-        let text = self.at(key.rsplit('.').next().unwrap_or(key), &reason);
+        let text = self.at(key, &reason);
         self.warnings.push(text);
     }
 }
@@ -742,35 +748,55 @@ fn rename(value: &mut Value, section: &str, alias: &str, name: &str) {
     }
 }
 
-/// What the parser said, and where.
+/// What the parser said of a text that is no YAML, and where.
 fn wrong(source: &Source, error: &serde_norway::Error) -> anyhow::Error {
-    let text = error.to_string();
-    let key = text.split('`').nth(1);
-    let located = error.location().map(|location| location.line());
-    // What is below a name of the user's own is known by its key alone.
-    let says_it = |line: &usize| {
-        let said = source.text.lines().nth(line.saturating_sub(1));
-        said.is_some_and(|said| key.is_none_or(|key| said.contains(key)))
-    };
-    let line = located.filter(says_it).or_else(|| line_of(&source.text, key?)).or(located);
-    let line = line.map(|line| format!(", line {line}")).unwrap_or_default();
-    usage(format!("{}{line}: {}", source.path.display(), plain(&text)))
+    let line = error.location().map(|location| format!(", line {}", location.line())).unwrap_or_default();
+    usage(format!("{}{line}: {}", source.path.display(), plain(&error.to_string())))
 }
 
-/// What is wrong with a key, and where it stands.
-fn at(source: &Source, key: &str, reason: &str) -> String {
-    let line = line_of(&source.text, key).map(|line| format!(", line {line}")).unwrap_or_default();
-    format!("{}{line}: {key}: {reason}", source.path.display())
+/// What the parser said of a value that cannot be what it is set to: with its whole name, and where it stands.
+fn misfit(source: &Source, value: &Value, error: &serde_norway::Error) -> anyhow::Error {
+    let Err(located) = serde_path_to_error::deserialize::<_, Option<Config>>(value) else {
+        return wrong(source, error);
+    };
+    let (mut parts, said) = (parts_of(located.path()), located.inner().to_string());
+    let mut said = said.as_str();
+    // What is below a name of the user's own says by itself in which part of it.
+    while let Some((part, rest)) = said.split_once(": ")
+        && !part.contains(' ')
+    {
+        parts.extend(part.split('.').map(str::to_owned));
+        said = rest;
+    }
+    // A key that is not known is the last part, unless it is said already.
+    usage(at(source, &parts, &plain(said)))
 }
 
-/// The line on which a key stands, from 1.
-pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
-    let is_key = |line: &str| {
-        line.split([',', '{']).any(|part| {
-            part.trim().split_once(':').is_some_and(|(name, _)| name.trim().trim_matches(['"', '\'']) == key)
-        })
+/// What is wrong with a setting, and where it stands.
+fn at(source: &Source, parts: &[impl AsRef<str>], reason: &str) -> String {
+    let line = line_of(&source.text, parts).map(|line| format!(", line {line}")).unwrap_or_default();
+    let key: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+    let key = if key.is_empty() { String::new() } else { format!("{}: ", key.join(".")) };
+    format!("{}{line}: {key}{reason}", source.path.display())
+}
+
+/// What cannot be read, with the names on the way to it.
+pub(super) fn located(error: &serde_path_to_error::Error<serde_norway::Error>) -> String {
+    match parts_of(error.path()).join(".") {
+        parts if parts.is_empty() => error.inner().to_string(),
+        parts => format!("{parts}: {}", error.inner()),
+    }
+}
+
+/// The names on the way to a value.
+fn parts_of(path: &serde_path_to_error::Path) -> Vec<String> {
+    let name = |segment: &serde_path_to_error::Segment| match segment {
+        serde_path_to_error::Segment::Map { key } => Some(key.clone()),
+        serde_path_to_error::Segment::Seq { .. }
+        | serde_path_to_error::Segment::Enum { .. }
+        | serde_path_to_error::Segment::Unknown => None,
     };
-    text.lines().position(is_key).map(|index| index + 1)
+    path.iter().filter_map(name).collect()
 }
 
 /// The user's own file. A variable that is no absolute path does not count: the current folder would be asked.

@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use serde_norway::Value;
 
-use super::layers::{Files, Loaded, Source, Tighter, assemble, line_of, set, setting, settings_of, tighter};
+use super::layers::{Files, Loaded, Source, Tighter, assemble, set, setting, settings_of, tighter};
+use super::place::line_of;
 use super::{Config, Overrides};
 
 /// A file that was changed so short a time ago is read again with each look: clocks of file systems are coarse, and its
@@ -245,8 +246,8 @@ fn project_waits(source: Option<&Source>, keys: &[String]) -> String {
     let place = source.map_or_else(
         || format!("{} is gone", super::FILE_NAME),
         |source| {
-            let name = keys[0].rsplit('.').next().unwrap_or_default();
-            let line = line_of(&source.text, name).map(|line| format!(", line {line}")).unwrap_or_default();
+            let parts: Vec<&str> = keys[0].split('.').collect();
+            let line = line_of(&source.text, &parts).map(|line| format!(", line {line}")).unwrap_or_default();
             format!("{}{line}", source.path.display())
         },
     );

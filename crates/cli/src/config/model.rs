@@ -9,7 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_norway::{Mapping, Value};
 
-use super::layers::merge;
+use super::layers::{located, merge};
 
 /// What is set for one model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
@@ -40,7 +40,8 @@ impl ModelConfig {
         }
         let mut merged = serde_norway::to_value(all)?;
         merge(&mut merged, Value::Mapping(self.compaction.clone()));
-        serde_norway::from_value(merged).map(Some)
+        let compaction = serde_path_to_error::deserialize(&merged);
+        compaction.map(Some).map_err(|error| serde_norway::Error::custom(located(&error)))
     }
 }
 
@@ -63,7 +64,8 @@ impl<'de> Deserialize<'de> for ModelConfig {
         config
             .compaction_over(&CompactionSettings::default())
             .map_err(|error| in_section("compaction", &error))?;
-        let settings = serde_norway::from_value(Value::Mapping(map)).map_err(D::Error::custom)?;
+        let settings = serde_path_to_error::deserialize(&Value::Mapping(map))
+            .map_err(|error| D::Error::custom(located(&error)))?;
         Ok(Self { settings, ..config })
     }
 }

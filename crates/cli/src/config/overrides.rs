@@ -125,7 +125,8 @@ pub(super) fn read(origin: &str, parts: &[&str], text: &str) -> Result<Value> {
         Ok(Source { path: origin.into(), text: serde_norway::to_string(value)?, author: Author::User })
     };
     let fits = |value: Value| -> Result<Value> {
-        checked(&source(&with(value))?, true).map_err(|error| usage(without_line(&error.to_string(), origin)))
+        checked(&source(&with(value))?, true)
+            .map_err(|error| usage(of_origin(&error.to_string(), origin, &parts)))
     };
     // Where any text will do it is taken as it is: YAML would join its lines.
     if !is_quoted_or_null(text)
@@ -145,10 +146,14 @@ pub(super) fn is_quoted_or_null(text: &str) -> bool {
     is_in('"') || is_in('\'') || matches!(text, "" | "null" | "~")
 }
 
-/// The text of a problem without the line, which is none that the user wrote.
-fn without_line(problem: &str, origin: &str) -> String {
-    let Some(rest) = problem.strip_prefix(origin).and_then(|rest| rest.strip_prefix(", line ")) else {
-        return problem.to_owned();
-    };
-    format!("{origin}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
+/// The text of a problem without the line, which is none that the user wrote, and without the setting's name, which the
+/// origin says.
+fn of_origin(problem: &str, origin: &str, parts: &[&str]) -> String {
+    let Some(rest) = problem.strip_prefix(origin) else { return problem.to_owned() };
+    let rest = rest.strip_prefix(", line ").unwrap_or(rest).trim_start_matches(|c: char| c.is_ascii_digit());
+    match rest.strip_prefix(&format!(": {}", parts.join("."))) {
+        // A part of what was set.
+        Some(below) if below.starts_with('.') => format!("{origin}: {}", &below[1..]),
+        reason => format!("{origin}{}", reason.unwrap_or(rest)),
+    }
 }

@@ -3,6 +3,7 @@
 //! Invariants: what is printed can be read back as a configuration; an address's query is not shown.
 
 use anyhow::Result;
+use greenroom::provider::BaseUrl;
 use serde_json::json;
 use serde_norway::Value;
 
@@ -14,6 +15,7 @@ use super::{Config, FILE_NAME, Loaded};
 use crate::errors::usage;
 use crate::options::{ConfigArgs, ConfigCommand, Global};
 use crate::setup;
+use crate::surroundings::Surroundings;
 use crate::terminal::Screen;
 
 /// Where the sources begin, in columns.
@@ -70,13 +72,20 @@ fn shown(config: &Config) -> Result<Value> {
     Ok(serde_norway::to_value(config)?)
 }
 
-fn source_of<'a>(loaded: &'a Loaded, parts: &[String]) -> &'a str {
-    loaded.origins.get(parts).map_or("default", String::as_str)
+/// Where a setting comes from; of a section, where its parts do.
+fn source_of(loaded: &Loaded, parts: &[String]) -> String {
+    let within = loaded.origins.iter().filter(|(setting, _)| setting.starts_with(parts));
+    let sources: std::collections::BTreeSet<&str> = within.map(|(_, source)| source.as_str()).collect();
+    if sources.is_empty() {
+        return "default".to_owned();
+    }
+    Vec::from_iter(sources).join(", ")
 }
 
 fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
     let value = shown(&loaded.config)?;
     if as_json {
+        let value = with_model_settings(value);
         let settings: serde_json::Map<String, serde_json::Value> = leaves(&value)
             .into_iter()
             .map(|(parts, value)| {
@@ -98,6 +107,13 @@ fn show(screen: &mut Screen, loaded: &Loaded, as_json: bool) -> Result<()> {
     for note in &loaded.notes {
         screen.line(format!("# {note}"))?;
     }
+    if let Some(address) = Surroundings::here().variable("OPENAI_BASE_URL") {
+        let shown =
+            address.parse::<BaseUrl>().map_or_else(|error| error.to_string(), |url| super::shown_url(&url));
+        screen.line(format!(
+            "# OPENAI_BASE_URL is set ({shown}): that server is asked, unless --base-url or --provider says otherwise."
+        ))?;
+    }
     let mut text = String::new();
     write(&mut text, &value, &[], &|parts, line| {
         let Some(source) = loaded.origins.get(parts) else { return line };
@@ -112,24 +128,14 @@ pub(super) fn defaults() -> Result<String> {
     let mut text = String::new();
     let head = format!(
         "Greenroom's settings and their defaults. Put what you change into {}, or name a file with --config; \
-         ./{FILE_NAME} can choose and tighten. Each has a variable, such as {}, and can be given with --set KEY=VALUE.",
+         ./{FILE_NAME} can choose and tighten. Each can be given with --set KEY=VALUE, and each that is not of one \
+         provider or one model by its variable, such as {}.",
         own_file_shown(),
         variable_of("compaction.threshold")
     );
     comment(&mut text, &head, 0);
     text.push('\n');
-    let mut value = shown(&Config::default())?;
-    // What can be set for all models is told, though nothing of it is.
-    let model_settings =
-        keys::settings().iter().filter_map(|setting| setting.key.strip_prefix("model_settings."));
-    let mut unset = serde_norway::Mapping::new();
-    for name in model_settings {
-        let none = if name == "extra" { Value::Mapping(serde_norway::Mapping::new()) } else { Value::Null };
-        unset.insert(name.into(), none);
-    }
-    if let Value::Mapping(map) = &mut value {
-        map.insert("model_settings".into(), Value::Mapping(unset));
-    }
+    let value = with_model_settings(shown(&Config::default())?);
     let mut first = true;
     write(&mut text, &value, &[], &|parts, line| {
         let Some(setting) = setting_of(parts) else { return line };
@@ -148,6 +154,19 @@ pub(super) fn defaults() -> Result<String> {
         spaced.push('\n');
     }
     Ok(spaced)
+}
+
+/// The same, with each setting of how a model answers that is not set: it has no default of ours.
+fn with_model_settings(mut value: Value) -> Value {
+    let Value::Mapping(map) = &mut value else { return value };
+    let set = map.entry("model_settings".into()).or_insert(Value::Null);
+    let mut all = serde_norway::Mapping::new();
+    for name in keys::settings().iter().filter_map(|setting| setting.key.strip_prefix("model_settings.")) {
+        let none = if name == "extra" { Value::Mapping(serde_norway::Mapping::new()) } else { Value::Null };
+        all.insert(name.into(), set.get(name).cloned().unwrap_or(none));
+    }
+    *set = Value::Mapping(all);
+    value
 }
 
 fn previous_is_comment(text: &str) -> bool {

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use serde_norway::Value;
 
 use super::edit::edited;
-use super::layers::{Author, Rule, Source, checked, leaves, line_of, load, merge, rule};
+use super::layers::{Author, Rule, Source, checked, leaves, load, merge, rule};
 use super::overrides::{self, variable_of};
+use super::place::line_of;
 use super::{Config, Overrides, keys, show};
 
 fn problem(text: &str, author: Author) -> String {
@@ -19,35 +20,76 @@ fn problems_name_the_file_the_line_and_the_key() {
     for (text, parts) in [
         ("modle: x\n", &["greenroom.yaml", "modle", "line 1"][..]),
         ("model: x\ncompaction:\n  thresold: 0.7\n", &["compaction", "thresold", "line 3"]),
-        ("model: x\ncompaction:\n  threshold: much\n", &["threshold", "line 3"]),
-        ("model: x\ncompaction:\n  threshold: 7\n", &["greenroom.yaml, line 3: threshold", "fraction"]),
-        ("providers:\n  openai: { max_in_flight: 0 }\n", &["line 2: max_in_flight"]),
-        ("providers: { x: { base_url: 'http://x', max_in_flight: 0 } }\n", &["line 1: max_in_flight"]),
-        ("providers: { openai: { idle_timeout_s: 0 } }\n", &["line 1: idle_timeout_s"]),
-        ("model: x\nproviders:\n  local: { max_in_flight: 2 }\n", &["line 3: local", "base_url is missing"]),
+        ("model: x\ncompaction:\n  threshold: much\n", &["line 3: compaction.threshold: must be a number"]),
+        (
+            "model: x\ncompaction:\n  threshold: 7\n",
+            &["greenroom.yaml, line 3: compaction.threshold: ", "fraction"],
+        ),
+        ("providers:\n  openai: { max_in_flight: 0 }\n", &["line 2: providers.openai.max_in_flight: "]),
+        (
+            "providers: { x: { base_url: 'http://x', max_in_flight: 0 } }\n",
+            &["line 1: providers.x.max_in_flight: "],
+        ),
+        ("providers: { openai: { idle_timeout_s: 0 } }\n", &["line 1: providers.openai.idle_timeout_s: "]),
+        (
+            "model: x\nproviders:\n  local: { max_in_flight: 2 }\n",
+            &["line 3: providers.local: ", "base_url is missing"],
+        ),
         ("model: x\nproviders: { x: { base_url: 'http:x' } }\n", &["line 2", "base URL", "http://"]),
-        ("model: x\nproviders: { 'a b': { base_url: 'http://x' } }\n", &["line 2: providers", "letters"]),
-        ("model: x\nproviders: { openai: { api_key_env: sk-1 } }\n", &["line 2: api_key_env", "not the key"]),
+        (
+            "model: x\nproviders: { 'a b': { base_url: 'http://x' } }\n",
+            &["line 2: providers.a b: ", "letters"],
+        ),
+        (
+            "model: x\nproviders: { openai: { api_key_env: sk-1 } }\n",
+            &["line 2: providers.openai.api_key_env: ", "not the key"],
+        ),
         (
             "provider: { base_url: 'http://x/v1' }\n",
             &["line 1: provider", "providers: { NAME: { base_url: \"http://x/v1\" } }"],
         ),
         ("provider: 'a b'\n", &["line 1: provider", "letters"]),
         ("trusted_folders: [x]\n", &["line 1: trusted_folders", "absolute"]),
-        ("model_settings:\n  temperature: 3\n", &["line 2: temperature", "0 to 2"]),
+        ("model_settings:\n  temperature: 3\n", &["line 2: model_settings.temperature: ", "0 to 2"]),
         ("model_settings:\n  temprature: 1\n", &["line 2", "temprature"]),
         ("model_settings: { reasoning_effort: huge }\n", &["line 1", "huge"]),
-        ("models:\n  gpt-5.5:\n    extra: { messages: [] }\n", &["line 3: messages", "cannot be set here"]),
-        ("limits:\n  steps_max: 0\n", &["line 2: steps_max"]),
-        ("limits:\n  inputs_max: 0\n", &["line 2: inputs_max", "at least 1"]),
-        ("limits:\n  live_sessions_max: -1\n", &["line 2", "live_sessions_max"]),
-        ("providers: { openai: { tokens_per_minute: 0 } }\n", &["line 1: tokens_per_minute", "at least 1"]),
+        (
+            "models:\n  gpt-5.5:\n    extra: { messages: [] }\n",
+            &["line 3: models.gpt-5.5.extra.messages: ", "cannot be set here"],
+        ),
+        ("limits:\n  steps_max: 0\n", &["line 2: limits.steps_max: "]),
+        ("limits:\n  inputs_max: 0\n", &["line 2: limits.inputs_max: ", "at least 1"]),
+        ("limits:\n  live_sessions_max: -1\n", &["line 2: limits.live_sessions_max: must be"]),
+        (
+            "providers: { openai: { tokens_per_minute: 0 } }\n",
+            &["line 1: providers.openai.tokens_per_minute: ", "at least 1"],
+        ),
         ("limits:\n  retries: 1\n", &["limits", "retries", "line 2"]),
-        ("limits: { cost_usd_max: -1 }\n", &["line 1: cost_usd_max", "dollars"]),
-        ("limits: { cost_usd_max: .nan }\n", &["line 1: cost_usd_max", "dollars"]),
+        ("limits: { cost_usd_max: -1 }\n", &["line 1: limits.cost_usd_max: ", "dollars"]),
+        ("limits: { cost_usd_max: .nan }\n", &["line 1: limits.cost_usd_max: ", "dollars"]),
         ("compaction: [\n", &["greenroom.yaml", "line"]),
         ("model: ''\n", &["line 1: model"]),
-        ("context_window: -3\n", &["context_window", "line 1"]),
+        ("context_window: -3\n", &["line 1: context_window: must be a whole number"]),
+        // Keys of one name in several sections: the one that is wrong.
+        (
+            "compaction: { context_window: 9000 }\nmodels:\n  a: { context_window: 9000 }\n  b:\n    context_window: x\n",
+            &["line 5: models.b.context_window: must be"],
+        ),
+        ("models:\n  m:\n    temperature: 'x'\n", &["line 3: models.m.temperature: must be a number"]),
+        (
+            "models:\n  m.n:\n    # a comment\n    compaction:\n      threshold: 'x'\n",
+            &["line 5: models.m.n.compaction.threshold: must be a number"],
+        ),
+        ("models:\n  m:\n    temprature: 1\n", &["line 3: models.m", "temprature"]),
+        ("serve:\n  connections_max: 1\n", &["line 2: serve.connections_max: must be at least 2"]),
+        (
+            "limits:\n  run_timeout_s: 99999999999999999999\n",
+            &["line 2: limits.run_timeout_s: must be a smaller number"],
+        ),
+        (
+            "limits:\n  steps_max: 3\n  steps_max: 4\n",
+            &["greenroom.yaml, line ", "limits: twice there: steps_max"],
+        ),
         ("model: !x y\n", &["greenroom.yaml", "tag"]),
     ] {
         let problem = problem(text, Author::User);
@@ -124,8 +166,8 @@ fn the_defaults_can_be_written_and_read() {
     let read: Config = serde_norway::from_str(&text).expect("what was written");
     assert_eq!(read, Config::default());
     for setting in keys::settings().iter().filter(|setting| !setting.is_named()) {
-        let last = setting.key.rsplit('.').next().expect("a name");
-        let line = line_of(&text, last).unwrap_or_else(|| panic!("{} is not in it", setting.key));
+        let parts: Vec<&str> = setting.key.split('.').collect();
+        let line = line_of(&text, &parts).unwrap_or_else(|| panic!("{} is not in it", setting.key));
         let before = text.lines().nth(line - 2).expect("a line before");
         assert!(before.trim_start().starts_with("# "), "{}: {before:?}", setting.key);
         assert!(!setting.about.is_empty(), "{}: what does it mean?", setting.key);
@@ -194,20 +236,19 @@ fn a_value_from_outside_a_file_is_read_as_in_one() {
             r#"{"providers":{"openai":{"tokens_per_minute":9000}}}"#,
         ),
         ("models.x.y.temperature", "1", r#"{"models":{"x.y":{"temperature":1}}}"#),
+        ("models.\"x.y\".temperature", "1", r#"{"models":{"x.y":{"temperature":1}}}"#),
+        ("models.'x.y'.temperature", "1", r#"{"models":{"x.y":{"temperature":1}}}"#),
         ("providers", "{l: {base_url: 'http://l/v1'}}", r#"{"providers":{"l":{"base_url":"http://l/v1"}}}"#),
     ] {
         assert_eq!(read(key, text).as_deref(), Ok(wanted), "{key}={text}");
     }
     for (key, text, wanted) in [
-        (
-            "compaction.threshold",
-            "much",
-            "here: compaction.threshold: must be a number, not the text \"much\"",
-        ),
-        ("compaction.threshold", "7", "here: threshold: "),
-        ("limits.steps_max", "-1", "here: limits.steps_max: "),
+        ("compaction.threshold", "much", "here: must be a number, not the text \"much\""),
+        ("compaction.threshold", "7", "here: must be a fraction"),
+        ("limits.steps_max", "-1", "here: must be a whole number"),
+        ("models.x.y.temperature", "warm", "here: must be a number"),
         ("context_window", "[", "here: "),
-        ("limits.inputs_max", "0", "here: inputs_max: must be at least 1"),
+        ("limits.inputs_max", "0", "here: must be at least 1"),
     ] {
         let problem = read(key, text).expect_err(key);
         assert!(problem.starts_with(wanted) && !problem.contains("line"), "{key}={text}: {problem}");
@@ -238,6 +279,9 @@ fn an_edit_changes_one_setting_and_leaves_the_text() {
         Some("http://l/v1"),
         Some("providers:\n  l:\n    base_url: http://l/v1\n"),
     );
+    check("model: a\n", "model", None, Some(""));
+    check("# mine\nmodel: a\n", "model", None, Some("# mine\n"));
+    check("models:\n  m:\n    temperature: 1\n", "models.m.temperature", None, Some("models:\n  m:\n"));
     check("limits:\n", "limits.steps_max", Some("2"), Some("limits:\n  steps_max: 2\n"));
     check("limits: {}\n", "limits.steps_max", Some("2"), Some("limits:\n  steps_max: 2\n"));
     check("limits: { steps_max: 3 }\n", "limits.steps_max", Some("2"), None);
@@ -268,8 +312,11 @@ fn a_model_has_settings_of_its_own() {
     assert_eq!(over.reserve_tokens, config.compaction.reserve_tokens);
     for (text, parts) in [
         ("models:\n  m:\n    compaction: { thresold: 1 }\n", &["line 3", "thresold"][..]),
-        ("models:\n  m:\n    compaction: { threshold: 7 }\n", &["line 3: threshold", "fraction"]),
-        ("models:\n  m:\n    context_window: 0\n", &["line 3: context_window"]),
+        (
+            "models:\n  m:\n    compaction: { threshold: 7 }\n",
+            &["line 3: models.m.compaction.threshold: ", "fraction"],
+        ),
+        ("models:\n  m:\n    context_window: 0\n", &["line 3: models.m.context_window: "]),
         ("models:\n  m:\n    temprature: 1\n", &["line 3", "temprature"]),
     ] {
         let problem = problem(text, Author::User);

@@ -23,6 +23,9 @@ fn in_general(message: &str) -> String {
     match message.split_once("data did not match any variant of untagged enum ") {
         Some((key, "UnknownWindowText")) => format!("{key}must be a number of tokens, or `disable`"),
         Some((key, _)) => format!("{key}is none of the forms that it may have"),
+        None if message.contains("duplicate entry with key ") => {
+            message.replace("duplicate entry with key ", "twice there: ").replace('"', "")
+        }
         None => {
             message.replace("unknown field ", "unknown key ").replace("unknown variant ", "unknown value ")
         }
@@ -41,6 +44,8 @@ fn wanted(wanted: &str) -> String {
         "a map" | "map" => "a section with keys of its own",
         "option" => "a value or null",
         "unit" => "empty",
+        // A number that no type of YAML holds.
+        "any YAML value" => "a smaller number",
         "socket address" => "an address with a port, such as 127.0.0.1:7878",
         _ if wanted.starts_with("struct ") => "a section with keys of its own",
         _ if wanted.starts_with("enum ") => "one of the words that it may be",
@@ -51,7 +56,17 @@ fn wanted(wanted: &str) -> String {
 
 /// What there is.
 fn found(found: &str) -> String {
-    let value = |kind: &str| found.strip_prefix(kind).map(|value| value.trim().trim_matches('`').to_owned());
+    let value = |kind: &str| {
+        let value = found.strip_prefix(kind)?;
+        Some(
+            value
+                .trim()
+                .trim_end_matches(" as u128")
+                .trim_end_matches(" as i128")
+                .trim_matches('`')
+                .to_owned(),
+        )
+    };
     if let Some(number) = value("integer ").or_else(|| value("floating point ")).or_else(|| value("boolean "))
     {
         return number;

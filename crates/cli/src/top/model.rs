@@ -168,13 +168,22 @@ impl Model {
         match key.code {
             KeyCode::Char('c' | 'd') if is_control => return Some(Action::Quit),
             KeyCode::Char('q') => return Some(Action::Quit),
-            KeyCode::Char('a') => self.ask(Question::Abort),
+            KeyCode::Char('a') => {
+                self.ask(Question::Abort);
+                if let Some(Question::Abort(id)) = &self.question
+                    && self.find(Some(id)).is_some_and(|session| session.state.status == Status::Idle)
+                {
+                    self.notice = Some(format!("{id} is idle: there is nothing to abort"));
+                    self.question = None;
+                }
+            }
             KeyCode::Char('c') => self.ask(Question::Compact),
             KeyCode::Esc | KeyCode::Left | KeyCode::Backspace if self.close.is_some() => {
                 self.close = None;
                 return Some(Action::Leave);
             }
-            KeyCode::Esc => return Some(Action::Quit),
+            // Pressed once more on the way back, it does not leave the program.
+            KeyCode::Esc => {}
             _ if self.close.is_some() => {}
             KeyCode::Enter | KeyCode::Right => {
                 let id = self.chosen.clone().filter(|id| self.find(Some(id)).is_some())?;

@@ -40,7 +40,7 @@ pub(crate) fn screen(model: &Model, size: Size) -> Vec<Row> {
     while rows.len() + 1 < size.rows {
         rows.push(Row::default());
     }
-    rows.push(bottom(model));
+    rows.push(bottom(model, width));
     rows.into_iter().map(|row| row.cut(width)).collect()
 }
 
@@ -152,7 +152,7 @@ fn close_up(model: &Model, close: &Close, size: Size) -> Vec<Row> {
 }
 
 /// What is asked, what came of it, or what the keys do.
-fn bottom(model: &Model) -> Row {
+fn bottom(model: &Model, width: usize) -> Row {
     if let Some(question) = &model.question {
         let text = match question {
             Question::Abort(id) => format!("Abort what goes on in {id}? What had come is kept. y/n"),
@@ -164,11 +164,18 @@ fn bottom(model: &Model) -> Row {
         return Row::new(notice, Look::WARN);
     }
     if model.close.is_some() {
-        return Row::new("Esc back  a abort  c compact  q quit", Look::DIM);
+        return keys(&["Esc back", "a abort", "c compact", "q quit"], width);
     }
     let order = if model.is_reversed { ", reversed" } else { "" };
-    let sort = format!("s sort ({}{order})  r reverse", model.sort.name());
-    Row::new(&format!("↑↓ choose  Enter look  {sort}  a abort  c compact  q quit"), Look::DIM)
+    let sort = format!("s sort ({}{order})", model.sort.name());
+    keys(&["↑↓ choose", "Enter look", &sort, "r reverse", "a abort", "c compact", "q quit"], width)
+}
+
+/// The keys in one row. Where it is too narrow for all, the first ones go: the last one leaves the program.
+fn keys(keys: &[&str], width: usize) -> Row {
+    let line = |keys: &[&str]| Row::new(&keys.join("  "), Look::DIM);
+    let narrower = (0..keys.len()).map(|left_out| line(&keys[left_out..]));
+    narrower.into_iter().find(|row| row.width() <= width).unwrap_or_else(|| line(&keys[keys.len() - 1..]))
 }
 
 fn sorted_column(model: &Model) -> &'static str {

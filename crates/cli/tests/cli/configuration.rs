@@ -503,7 +503,7 @@ fn a_prompt_may_stand_in_a_file_beside_the_configuration() {
     let ran = place.run(&["config"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(
-        ran.stderr.contains("prompts/own.md") && ran.stderr.contains("line 1: compact_prompt"),
+        ran.stderr.contains("prompts/own.md") && ran.stderr.contains("line 1: compaction.compact_prompt"),
         "{ran:?}"
     );
     let prompts = own.parent().unwrap().join("prompts");

@@ -28,11 +28,24 @@ fn each_layer_stands_over_the_one_below_and_is_named() {
     check(&[], &[], "0.8", "default");
     place.own_file("compaction: { threshold: 0.7 }\n");
     check(&[], &[], "0.7", ".config/greenroom/greenroom.yaml");
-    place.project_file("compaction: { threshold: 0.6 }\n");
+    place.project_file("compaction: { threshold: 0.6, cut: nearest }\n");
     check(&[], &[], "0.6", "./greenroom.yaml");
     check(&variable, &[], "0.5", "GREENROOM_COMPACTION_THRESHOLD");
     check(&variable, &flag, "0.4", "--set compaction.threshold");
     check(&[("GREENROOM_COMPACTION_THRESHOLD", " ")], &[], "0.6", "./greenroom.yaml");
+    // A section comes from where its parts do; what is not set is there, too.
+    let all = place.json_of(&with_variables(&place, &["config", "get", "compaction", "--json"], &variable));
+    assert!(all["source"].as_str().unwrap().starts_with("./greenroom.yaml, "), "{}", all["source"]);
+    assert!(
+        all["source"].as_str().unwrap().ends_with(", GREENROOM_COMPACTION_THRESHOLD"),
+        "{}",
+        all["source"]
+    );
+    let all = place.json(&["config", "--json"]);
+    assert_eq!(all["model_settings.temperature"], serde_json::json!({ "value": null, "source": "default" }));
+    let asked = [("OPENAI_BASE_URL", "http://127.0.0.1:9/v1?key=secret")];
+    let shown = with_variables(&place, &["config"], &asked);
+    assert!(shown.stdout.contains("# OPENAI_BASE_URL is set (http://127.0.0.1:9/v1?***): "), "{shown:?}");
     // The whole configuration says the same, and can be read back.
     let shown = with_variables(&place, &["config"], &variable);
     assert!(shown.stdout.contains("threshold: 0.5"), "{shown:?}");
@@ -53,11 +66,7 @@ fn what_stands_over_the_files_is_checked_and_named() {
             &[][..],
             &["GREENROOM_LIMITS_STEPS_MAX: ", "whole number"][..],
         ),
-        (
-            &[("GREENROOM_LIMITS_STEPS_MAX", "0")],
-            &[],
-            &["GREENROOM_LIMITS_STEPS_MAX: steps_max: ", "at least 1"],
-        ),
+        (&[("GREENROOM_LIMITS_STEPS_MAX", "0")], &[], &["GREENROOM_LIMITS_STEPS_MAX: must", "at least 1"]),
         (
             &[("GREENROOM_MODEL_SETTINGS_TEMPERATURE", "9")],
             &[],
@@ -72,7 +81,7 @@ fn what_stands_over_the_files_is_checked_and_named() {
             &["--set threshold: there is no such setting", "compaction.threshold"],
         ),
         (&[], &["--set", "model"], &["KEY=VALUE"]),
-        (&[], &["--set", "compaction.threshold=7"], &["--set compaction.threshold: threshold: ", "fraction"]),
+        (&[], &["--set", "compaction.threshold=7"], &["--set compaction.threshold: must", "fraction"]),
     ] {
         let ran = with_variables(&place, &[&["config"], flags].concat(), variables);
         assert_eq!(ran.code, Some(2), "{ran:?}");

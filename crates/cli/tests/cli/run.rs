@@ -168,6 +168,27 @@ fn an_interruption_keeps_what_had_come() {
     }
 }
 
+/// `greenroom run … --json | head -1`: a script must not take it for done.
+#[test]
+fn a_run_whose_output_nobody_reads_is_aborted_and_says_so() {
+    for arguments in [&["--json"][..], &["--json", "--no-host"]] {
+        let (place, model) = (Place::new(), slow());
+        let url = model.url();
+        let run = ["run", "-p", "Count.", "--session", "mine", "--base-url", &url];
+        let mut run = place.start_alone(&[&run[..], arguments].concat());
+        run.wait_for("line 3");
+        run.close_output();
+        let ran = run.end();
+        assert_eq!(ran.code, Some(130), "{ran:?}");
+        assert!(
+            ran.stderr.contains("the run was aborted, since nothing reads its output any more"),
+            "{ran:?}"
+        );
+        let shown = place.run(&["show", "mine"]);
+        assert!(shown.stdout.contains("line 3") && !shown.stdout.contains("line 199"), "{}", shown.stdout);
+    }
+}
+
 /// However early it comes: what was asked to stop is not carried out to its end.
 #[test]
 fn an_interruption_within_the_first_moments_is_not_swallowed() {

@@ -22,7 +22,11 @@ fn what_cannot_work_is_said_in_one_line() {
             &["NOT_SET"],
         ),
         (&["run", "-p", "x", "--config", "none.yaml"], 2, &["none.yaml"]),
-        (&["run", "-p", "x", "--config", "bad.yaml"], 2, &["bad.yaml, line 3: threshold", "fraction"]),
+        (
+            &["run", "-p", "x", "--config", "bad.yaml"],
+            2,
+            &["bad.yaml, line 3: compaction.threshold", "fraction"],
+        ),
         (&["config", "--config", "unknown.yaml"], 2, &["unknown.yaml, line 1", "modle"]),
         (&["plan", "nothing.jsonl"], 3, &["nothing.jsonl"]),
         (&["sessions", "--data-dir", "/dev/null/x"], 0, &[]),

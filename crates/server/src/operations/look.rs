@@ -183,7 +183,9 @@ impl Operation for FindSession {
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let prefix = self.prefix;
         if prefix.is_empty() {
-            return Err(Refused::Parameters("`prefix` must not be empty".to_owned()));
+            return Err(Refused::Parameters(
+                "a session's id, or its beginning, must not be empty".to_owned(),
+            ));
         }
         if asked.runtime.summary(&prefix).await?.is_some() {
             return Ok(Answer::Now(SessionNamed { session_id: prefix }));

@@ -381,7 +381,7 @@ async fn sessions(backend: &Backend) -> Outcome {
         let detail = format!(
             "{}, {}, {}{here}",
             moment::ago(session.updated_at_ms, now),
-            picture::count(session.entries, "entry").replace("entrys", "entries"),
+            picture::count(session.entries, "entry"),
             session.id
         );
         Item { value: session.id, label: title, detail }

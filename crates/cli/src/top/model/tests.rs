@@ -126,6 +126,13 @@ fn nothing_is_ended_or_changed_before_it_is_asked() {
     assert_eq!(press(&mut model, "n"), None);
     assert_eq!((press(&mut model, "y"), &model.question), (None, &None), "the question is gone");
     assert_eq!(press(&mut model, "ay"), Some(Action::Abort("b".into())));
+    // Where nothing goes on, nothing is asked.
+    assert_eq!(press(&mut model, "↑a"), None);
+    assert_eq!(
+        (&model.question, model.notice.as_deref()),
+        (&None, Some("a is idle: there is nothing to abort"))
+    );
+    assert_eq!(press(&mut model, "↓␛"), None, "only q leaves the list");
     assert_eq!(press(&mut model, "cy"), Some(Action::Compact("b".into())));
     // A quit is no yes, and any other key is a no.
     assert_eq!(press(&mut model, "cq"), None);
@@ -135,7 +142,7 @@ fn nothing_is_ended_or_changed_before_it_is_asked() {
     assert_eq!(press(&mut model, "ay"), Some(Action::Abort("c".into())));
     assert_eq!(press(&mut model, "↓cy"), Some(Action::Compact("c".into())));
     assert_eq!(press(&mut model, "␛"), Some(Action::Leave));
-    assert_eq!(press(&mut model, "␛"), Some(Action::Quit));
+    assert_eq!(press(&mut model, "␛"), None, "once more is no quit");
 }
 
 #[test]

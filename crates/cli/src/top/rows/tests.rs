@@ -41,6 +41,10 @@ fn a_small_terminal_gets_what_matters_most() {
             assert!(rows < 6 || screen[3].contains("▸ a"), "{columns} by {rows}: {screen:#?}");
         }
     }
+    for columns in 8..200 {
+        let keys = text(&model(Sort::Id), columns, 6).pop().unwrap_or_default();
+        assert!(keys.ends_with("q quit"), "{columns}: {keys}");
+    }
     let narrow = text(&model(Sort::Id), 44, 8);
     assert!(narrow[2].contains("SESSION  STATE") && !narrow[2].contains("TITLE"), "{narrow:#?}");
     // The one that is chosen is always seen.
