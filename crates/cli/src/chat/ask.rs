@@ -277,7 +277,6 @@ impl Ask {
 }
 
 /// `None` for keys that choose nothing.
-#[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
 fn choose(
     choices: &[String],
     several: bool,

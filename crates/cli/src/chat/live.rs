@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use greenroom::kernel::question::Question;
 use greenroom::tools::Progress;
-use greenroom::{CompactionSettings, Event, ModelSettings, Status as SessionStatus};
+use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
 use greenroom_server::operations::{ClientKind, ListQuestions};
 use greenroom_server::{Client, ClientError, Events, Received};
 use tokio::sync::mpsc;
@@ -83,6 +83,8 @@ pub(super) struct Opened {
     events: Events,
     state: greenroom::State,
     past: Vec<Event>,
+    /// What went on in it, which the log does not say yet.
+    in_progress: Option<InProgress>,
     questions: Vec<greenroom::PendingQuestion>,
 }
 
@@ -135,7 +137,7 @@ pub(super) async fn talk(
     tokio::spawn(obey(ordered, done.clone(), Arc::clone(&local)));
     let raw = Raw::new()?;
     let mut live = Live {
-        model: Model::new(size, history.read(), custom),
+        model: Model::new(size, &history.read(), custom),
         painter: Painter::new(color, size).cutting(terminal::cuts_rows()),
         raw,
         backend: opened.backend.clone(),
@@ -186,11 +188,16 @@ pub(super) async fn talk(
 pub(super) async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     let (backend, events) = Backend::open(client, id).await?;
     let state = backend.state().await?;
-    let past =
+    let in_progress = backend.in_progress().await?;
+    let mut past =
         if state.entries > 0 { backend.newest(state.entries, PAST_ENTRIES).await? } else { Vec::new() };
+    if let Some(in_progress) = &in_progress {
+        // What came after it is told by its events.
+        past.retain(|event| event.seq <= in_progress.seq);
+    }
     let questions = ListQuestions { session_id: Some(id.to_owned()) };
     let questions = backend.client().call(questions).await?.questions;
-    Ok(Opened { backend, events, state, past, questions })
+    Ok(Opened { backend, events, state, past, in_progress, questions })
 }
 
 impl Live {
@@ -389,9 +396,11 @@ impl Live {
 
     /// Shows where a session stands, and the end of what was said in it.
     fn welcome(&mut self, opened: Opened) {
-        let Opened { backend, events, state, past, questions } = opened;
+        let Opened { backend, events, state, past, in_progress, questions } = opened;
         (self.backend, self.events) = (backend, events);
-        self.follow = Follow::after(state.entries.checked_sub(1));
+        let newest = past.last().map(|event| event.seq).max(state.entries.checked_sub(1));
+        let going_on = in_progress.as_ref().map(|told| told.events.clone()).unwrap_or_default();
+        self.follow = in_progress.map_or_else(|| Follow::after(newest), Follow::within);
         self.stands(&state);
         if state.entries == 0 {
             let line = format!("{}, {}", state.model, super::plain::window(&state.context));
@@ -415,6 +424,14 @@ impl Live {
             self.model.note(Look::DIM, &format!("session {} goes on; {compacted}", self.backend.id()));
         }
         match state.status {
+            _ if !going_on.is_empty() => {
+                for event in &going_on {
+                    // So it is seen how long it has gone on already.
+                    self.model.set_now(event.at_ms);
+                    self.model.event(event);
+                }
+                self.model.set_now(moment::now_ms());
+            }
             SessionStatus::Working | SessionStatus::Waiting => self.model.joins_run(),
             SessionStatus::Idle | SessionStatus::Compacting if state.is_unanswered => {
                 let text = "its newest prompt has no complete answer: /continue goes on with it";

@@ -166,12 +166,12 @@ pub(crate) struct Model {
 
 impl Model {
     /// A chat in which nothing was said yet.
-    pub(crate) fn new(size: Size, history: Vec<String>, custom: Vec<Custom>) -> Self {
+    pub(crate) fn new(size: Size, history: &[String], custom: Vec<Custom>) -> Self {
         Self {
             size,
             now_ms: 0,
             status: Status::default(),
-            editor: Editor::new(&history),
+            editor: Editor::new(history),
             custom,
             above: Vec::new(),
             last: Last::Nothing,
@@ -247,7 +247,7 @@ impl Model {
         let (size, now_ms) = (self.size, self.now_ms);
         let (custom, above) = (std::mem::take(&mut self.custom), std::mem::take(&mut self.above));
         let (status, next_ticket) = (std::mem::take(&mut self.status), self.next_ticket);
-        *self = Self::new(size, Vec::new(), custom);
+        *self = Self::new(size, &[], custom);
         (self.editor, self.now_ms, self.above) = (history, now_ms, above);
         (self.next_ticket, self.last) = (next_ticket, Last::Note);
         self.status.git_branch = status.git_branch;

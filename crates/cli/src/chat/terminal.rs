@@ -99,7 +99,7 @@ pub(crate) fn size() -> Size {
 /// Whether the terminal cuts rows off when it gets narrower: xterm, rxvt, the Linux console and GNU screen do, where most
 /// others wrap them anew.
 pub(crate) fn cuts_rows() -> bool {
-    cuts(|name| crate::terminal::variable(name))
+    cuts(crate::terminal::variable)
 }
 
 /// As the environment's variables tell it. The innermost terminal is the one that counts.

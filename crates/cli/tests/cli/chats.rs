@@ -440,6 +440,11 @@ async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host(
     let two = Terminal::of(&hosted.place, SIZE, &hosted.command(&arguments));
     let screen = two.shows("› go on and on");
     assert!(screen.contains("Esc interrupts"), "the run goes on there, too: {screen}");
+    // What came before it joined is seen there, and what comes: as in the other one.
+    let count = |screen: &str| screen.matches("word").count();
+    let before = count(&two.until("what had come is seen", |screen| screen.contains("word word")));
+    let screen = two.until("more comes", |screen| count(screen) > before);
+    assert!(screen.contains("Esc interrupts"), "in the middle of it: {screen}");
     two.says("from the other one");
     two.shows("↪ steers: from the other one");
     one.shows("1 queued");

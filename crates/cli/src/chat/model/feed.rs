@@ -120,7 +120,7 @@ impl Model {
                 }
             }
             EventKind::CompactionStart { .. } | EventKind::QuestionAsked { .. } => {}
-            EventKind::InputQueued { .. } | EventKind::Warning { .. } => {}
+            EventKind::Warning { .. } => {}
             EventKind::RunEnd { outcome, context } => {
                 self.calls.clear();
                 self.run_end(outcome, *context);
@@ -132,7 +132,6 @@ impl Model {
     /// All of the past was told.
     pub(crate) fn past_ends(&mut self) {
         self.calls.clear();
-        self.queued.clear();
         self.asks.clear();
         (self.busy_since, self.starts) = (None, None);
         self.compacting = None;

@@ -20,7 +20,7 @@ struct Chat {
 
 impl Chat {
     fn new() -> Self {
-        Self { model: Model::new(SIZE, Vec::new(), Vec::new()), seq: 0 }
+        Self { model: Model::new(SIZE, &[], Vec::new()), seq: 0 }
     }
 
     fn hears(&mut self, kind: EventKind) {
@@ -339,7 +339,7 @@ fn only_a_typed_mark_begins_a_command_of_the_users_own() {
         let Some(Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
         chat.press(KeyCode::Up);
         assert!(!runs(&chat.press(KeyCode::Enter)));
-        let mut later = Model::new(SIZE, vec![kept.clone()], Vec::new());
+        let mut later = Model::new(SIZE, std::slice::from_ref(kept), Vec::new());
         later.key(KeyEvent::from(KeyCode::Up));
         assert!(!runs(&later.key(KeyEvent::from(KeyCode::Enter))));
         // Nor when it is given back.
@@ -425,4 +425,28 @@ fn a_question_does_not_take_the_keys_of_who_is_typing() {
     chat.press(KeyCode::Down);
     chat.press(KeyCode::Down);
     assert_eq!(chat.press(KeyCode::Enter), [Effect::Answer { id: EntryId(4), value: "no".into() }]);
+}
+
+#[test]
+fn what_others_said_and_is_not_taken_up_is_counted_by_who_joins() {
+    let mut chat = Chat::new();
+    let mut past = |seq: u64, kind: EventKind| {
+        let event = Event { session: Arc::from("s"), seq, n: None, at_ms: 0, run: None, parent: None, kind };
+        chat.model.past(&event);
+    };
+    for entry in [3, 4] {
+        let delivery = greenroom::InboxDelivery::Steer;
+        past(entry, EventKind::InputQueued { entry_id: EntryId(entry), delivery });
+    }
+    let message = said(Role::User, "taken up");
+    past(5, EventKind::MessageEnd { entry_id: EntryId(5), message, queued: Some(EntryId(3)) });
+    chat.model.past_ends();
+    chat.hears(EventKind::RunStart);
+    chat.hears(EventKind::ToolStart {
+        call_id: "1".into(),
+        name: "bash".into(),
+        arguments: r#"{"command":"make"}"#.into(),
+    });
+    let region = chat.region().join("\n");
+    assert!(region.contains("1 queued") && region.contains("bash make"), "{region}");
 }
