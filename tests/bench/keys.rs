@@ -5,9 +5,12 @@
 
 mod pseudo_terminal;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions};
+use greenroom_simulator::{
+    Answer, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+};
 use greenroom_tests::measure::{figure, percentile, scaled, title};
 
 use self::pseudo_terminal::AtTerminal;
@@ -36,10 +39,22 @@ fn main() {
         figure(&format!("keys/streaming_{name}/median"), median, "ms", None);
         figure(&format!("keys/streaming_{name}/p99"), p99, "ms", None);
     }
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let mut times = interrupted(scaled(50));
+    let (median, worst) =
+        (ms(percentile(&mut times, 50)), ms(times.iter().copied().max().unwrap_or_default()));
+    println!("\nFrom Esc to \"interrupted\" while it streams: median {median:.2} ms, worst {worst:.2} ms");
+    figure("keys/interrupt/median", median, "ms", None);
+    figure("keys/interrupt/worst", worst, "ms", None);
+    let count = scaled(20);
+    let [short, long] = [20, 10_000].map(|entries| ms(percentile(&mut opened(entries, count), 50)));
+    println!("A session of 20 entries opens in {short:.0} ms, one of 10,000 in {long:.0} ms");
+    figure("keys/open_20/median", short, "ms", None);
+    figure("keys/open_10000/median", long, "ms", None);
 }
 
-fn measured(keys: u32, streams: bool) -> Vec<Duration> {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+/// A model that streams for longer than anything here takes.
+fn serve(runtime: &tokio::runtime::Runtime) -> (SimulatorServer, String) {
     let script = Function(|_: &SeenRequest, _: CallInfo| {
         // Prose with some Markdown, cut into small pieces, for longer than the keys take.
         let text = "Some **bold** words, `code` and a line of prose.\n\n- an item of a list\n\n```rust\nlet x = 1;\n```\n\n";
@@ -52,13 +67,86 @@ fn measured(keys: u32, streams: bool) -> Vec<Duration> {
     });
     let simulator = Simulator::new(SimulatorOptions::new(script));
     let server = runtime.block_on(simulator.serve()).expect("a server");
-    let folder = tempfile::tempdir().expect("a folder");
     let url = server.base_url().to_string();
-    let arguments = ["chat", "--base-url", &url, "--model", "simulated", "--no-tools", "--no-host"];
-    let mut chat = AtTerminal::start(folder.path(), &arguments);
-    // It draws: in a chat of plain lines the terminal itself would echo each key at once.
+    (server, url)
+}
+
+/// A chat that draws: in one of plain lines the terminal itself would echo each key at once.
+fn at_chat(url: &str, folder: &Path) -> AtTerminal {
+    let arguments = ["chat", "--base-url", url, "--model", "simulated", "--no-tools", "--no-host"];
+    let mut chat = AtTerminal::start(folder, &arguments);
     chat.wait_for(b"\x1b[?2004h");
     chat.wait_for(b"/help lists");
+    chat
+}
+
+/// From Esc to "interrupted" on the screen, while an answer streams.
+fn interrupted(times: usize) -> Vec<Duration> {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (_simulator, url) = serve(&runtime);
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut chat = at_chat(&url, folder.path());
+    (0..times)
+        .map(|_| {
+            chat.press("go\r".as_bytes());
+            chat.wait_for(b"Esc interrupts");
+            chat.wait_for(b"code");
+            std::thread::sleep(BETWEEN_KEYS);
+            let pressed = Instant::now();
+            chat.press(b"\x1b");
+            chat.wait_for(b"interrupted").saturating_duration_since(pressed)
+        })
+        .collect()
+}
+
+/// From the start of a chat until the newest message of a session of so many entries is on the screen.
+fn opened(entries: usize, times: usize) -> Vec<Duration> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let id = |number: usize| format!("{number:08x}");
+    let mut lines = vec![
+        serde_json::json!({ "type": "session", "version": 3, "id": "long", "cwd": "/", "timestamp": "2026-01-02T03:04:05.000Z" })
+            .to_string(),
+    ];
+    for number in 0..entries {
+        let role = if number % 2 == 0 { "user" } else { "assistant" };
+        let parent = number.checked_sub(1).map(|before| id(before + 1));
+        lines.push(
+            serde_json::json!({
+                "type": "message", "id": id(number + 1), "timestamp": "2026-01-02T03:04:05.000Z", "parentId": parent,
+                "message": {
+                    "role": role, "content": [{ "type": "text", "text": format!("**message** number {number}.") }],
+                    "provider": "openai", "model": "gpt-5.5", "timestamp": 1_767_323_045_000_u64, "stopReason": "stop",
+                },
+            })
+            .to_string(),
+        );
+    }
+    let file = folder.path().join("long.jsonl");
+    std::fs::write(&file, lines.join("\n")).expect("it is written");
+    let imported = pseudo_terminal::command(folder.path())
+        .args(["import", &file.to_string_lossy(), "--json"])
+        .output()
+        .expect("the binary runs");
+    let imported: serde_json::Value = serde_json::from_slice(&imported.stdout).expect("it is JSON");
+    let session = imported["session_id"].as_str().expect("it is named").to_owned();
+    let newest = format!("number {}.", entries - 1);
+    let url = "http://127.0.0.1:9/v1";
+    let arguments =
+        ["chat", "--base-url", url, "--model", "simulated", "--no-tools", "--no-host", "--session", &session];
+    (0..times)
+        .map(|_| {
+            let began = Instant::now();
+            let mut chat = AtTerminal::start(folder.path(), &arguments);
+            chat.wait_for(newest.as_bytes()).saturating_duration_since(began)
+        })
+        .collect()
+}
+
+fn measured(keys: u32, streams: bool) -> Vec<Duration> {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (_simulator, url) = serve(&runtime);
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut chat = at_chat(&url, folder.path());
     if streams {
         chat.press("go\r".as_bytes());
         chat.wait_for(b"code");

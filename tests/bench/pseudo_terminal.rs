@@ -21,6 +21,8 @@ pub(crate) struct AtTerminal {
     keys: File,
     screen: Receiver<(Instant, Vec<u8>)>,
     seen: Vec<u8>,
+    /// When the newest of it was written.
+    newest: Instant,
 }
 
 impl AtTerminal {
@@ -54,7 +56,7 @@ impl AtTerminal {
                 }
             }
         });
-        Self { child, keys, screen: receiver, seen: Vec::new() }
+        Self { child, keys, screen: receiver, seen: Vec::new(), newest: Instant::now() }
     }
 
     /// Types this.
@@ -62,21 +64,22 @@ impl AtTerminal {
         self.keys.write_all(keys).expect("the terminal takes it");
     }
 
-    /// Waits until this was written to the terminal, and gives when.
+    /// Waits until this was written to the terminal, after what was waited for before, and gives when.
     pub(crate) fn wait_for(&mut self, wanted: &[u8]) -> Instant {
         loop {
-            let (at, bytes) = self.screen.recv_timeout(LOST).unwrap_or_else(|_| {
-                let end = self.seen.len().saturating_sub(2_000);
-                panic!("{wanted:?} is not seen: {}", String::from_utf8_lossy(&self.seen[end..]))
-            });
-            self.seen.extend(bytes);
             if let Some(place) = self.seen.windows(wanted.len()).position(|bytes| bytes == wanted) {
-                self.seen.drain(..place);
-                return at;
+                self.seen.drain(..place + wanted.len());
+                return self.newest;
             }
             // It may have come in two parts.
             let keep = self.seen.len().saturating_sub(4_096);
             self.seen.drain(..keep);
+            let (at, bytes) = self.screen.recv_timeout(LOST).unwrap_or_else(|_| {
+                let end = self.seen.len().saturating_sub(2_000);
+                panic!("{wanted:?} is not seen: {}", String::from_utf8_lossy(&self.seen[end..]))
+            });
+            self.newest = at;
+            self.seen.extend(bytes);
         }
     }
 }

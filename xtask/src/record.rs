@@ -125,6 +125,8 @@ const LONG: Recording = Recording {
         See("shall it stop or fail"),
         Look(900),
         Press("Down"),
+        Look(400),
+        Press("Down"),
         Look(700),
         Press("Enter"),
         See("the documentation"),

@@ -142,6 +142,12 @@ const GOALS: &[Goal] = &[
     ),
     Goal::new("from a key to the screen of a chat, p99", NONE, "keys/streaming_no/p99", ValueMax(30.0)),
     Goal::new("… while 200 pieces a second stream in", NONE, "keys/streaming_yes/p99", ValueMax(30.0)),
+    Goal::new(
+        "from Esc to \"interrupted\" while they stream in, worst",
+        NONE,
+        "keys/interrupt/worst",
+        ValueMax(100.0),
+    ),
     Goal::new("planning behind 100,000 entries", FIRST, "plan_cost/100000/plan", RatioMax(1.1)),
     Goal::new(
         "a run behind 10,000 entries, on disk",

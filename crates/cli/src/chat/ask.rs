@@ -1,7 +1,8 @@
 //! A tool's question, answered in place: a text, a choice by number or arrow keys, several choices, or a form field by
 //! field.
 //!
-//! Invariants: nothing is answered before Enter; an answer has the type that the question wants, or is refused here with
+//! Invariants: nothing is answered before Enter, and no choice before the user went to it: a question may appear under
+//! the hands of who types something else; an answer has the type that the question wants, or is refused here with
 //! what is wrong, and what was typed stays.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -49,7 +50,8 @@ enum Form {
     Choice {
         choices: Vec<String>,
         several: bool,
-        at: usize,
+        /// Where the user went; at first nowhere.
+        at: Option<usize>,
         chosen: Vec<bool>,
     },
     Fields {
@@ -85,7 +87,7 @@ impl Ask {
             QuestionKind::Choice { choices, several } => Form::Choice {
                 choices: choices.clone(),
                 several: *several,
-                at: 0,
+                at: None,
                 chosen: vec![false; choices.len()],
             },
             QuestionKind::Form { schema } => match fields(schema) {
@@ -101,6 +103,11 @@ impl Ask {
             form,
             problem: None,
         }
+    }
+
+    /// What is asked.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
 
     /// Why the answer was refused.
@@ -134,7 +141,14 @@ impl Ask {
                     Asked::Waits
                 }
             },
-            Form::Choice { choices, several, at, chosen } => choose(choices, *several, at, chosen, key),
+            Form::Choice { choices, several, at, chosen } => match choose(choices, *several, at, chosen, key)
+            {
+                Some(asked) => asked,
+                None => {
+                    self.problem = Some("a number or ↑ ↓ chooses; Esc for something else".to_owned());
+                    Asked::Waits
+                }
+            },
             Form::Fields { fields, at } => match fill(fields, at, key) {
                 Ok(asked) => asked,
                 Err(problem) => {
@@ -207,9 +221,11 @@ impl Ask {
                 "JSON; Enter answers · Esc: later"
             }
             Form::Choice { choices, several, at, chosen } => {
-                let first = (at + 1).saturating_sub(CHOICES_SHOWN);
+                let first = at.map_or(0, |at| (at + 1).saturating_sub(CHOICES_SHOWN));
+                cursor = (rows.len(), 2);
                 for (index, choice) in choices.iter().enumerate().skip(first).take(CHOICES_SHOWN) {
-                    if index == *at {
+                    let is_at = *at == Some(index);
+                    if is_at {
                         cursor = (rows.len(), 2);
                     }
                     let tick = match (several, chosen.get(index)) {
@@ -217,17 +233,17 @@ impl Ask {
                         (true, _) => "☐ ",
                         (false, _) => "",
                     };
-                    let pointer = if index == *at { "  ❯ " } else { "    " };
-                    let look = if index == *at { Look::BOLD } else { Look::PLAIN };
+                    let pointer = if is_at { "  ❯ " } else { "    " };
+                    let look = if is_at { Look::BOLD } else { Look::PLAIN };
                     let row = Row::new(pointer, Look::WARN)
                         .and(&format!("{tick}{}. ", index + 1), Look::DIM)
                         .and(choice, look);
                     rows.push(row.cut(width));
                 }
                 if *several {
-                    "Space chooses, Enter answers · Esc: later"
+                    "numbers or ↑ ↓ and Space, then Enter · Esc: later"
                 } else {
-                    "a number or ↑ ↓, Enter answers · Esc: later"
+                    "a number or ↑ ↓, then Enter · Esc: later"
                 }
             }
             Form::Fields { fields, at } => {
@@ -260,38 +276,46 @@ impl Ask {
     }
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing here")]
-fn choose(choices: &[String], several: bool, at: &mut usize, chosen: &mut [bool], key: KeyEvent) -> Asked {
+/// `None` for keys that choose nothing.
+fn choose(
+    choices: &[String],
+    several: bool,
+    at: &mut Option<usize>,
+    chosen: &mut [bool],
+    key: KeyEvent,
+) -> Option<Asked> {
     let last = choices.len().saturating_sub(1);
-    match key.code {
-        KeyCode::Up | KeyCode::BackTab => *at = at.checked_sub(1).unwrap_or(last),
-        KeyCode::Down | KeyCode::Tab => *at = if *at == last { 0 } else { *at + 1 },
-        KeyCode::Home => *at = 0,
-        KeyCode::End => *at = last,
-        KeyCode::Char(' ') if several => toggle(chosen, *at),
-        KeyCode::Char(digit) => {
-            let number = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok());
-            let place = number.and_then(|number| number.checked_sub(1)).filter(|place| *place <= last);
-            if let Some(place) = place {
-                *at = place;
-                if several {
-                    toggle(chosen, place);
-                }
+    match (key.code, *at) {
+        (KeyCode::Up | KeyCode::BackTab, now) => {
+            *at = Some(now.and_then(|now| now.checked_sub(1)).unwrap_or(last));
+        }
+        (KeyCode::Down | KeyCode::Tab, now) => {
+            *at = Some(now.filter(|now| *now < last).map_or(0, |now| now + 1));
+        }
+        (KeyCode::Home, _) => *at = Some(0),
+        (KeyCode::End, _) => *at = Some(last),
+        (KeyCode::Char(' '), Some(now)) if several => toggle(chosen, now),
+        (KeyCode::Char(digit @ '1'..='9'), _) => {
+            let number = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok())?;
+            let place = Some(number - 1).filter(|place| *place <= last)?;
+            *at = Some(place);
+            if several {
+                toggle(chosen, place);
             }
         }
-        KeyCode::Enter if several => {
+        (KeyCode::Enter, _) if several => {
             let values = choices.iter().zip(chosen.iter()).filter(|(_, is_chosen)| **is_chosen);
             let values: Vec<Value> = values.map(|(choice, _)| Value::from(choice.as_str())).collect();
-            return if values.is_empty() { Asked::Waits } else { Asked::Answered(Value::from(values)) };
+            return (!values.is_empty()).then(|| Asked::Answered(Value::from(values)));
         }
-        KeyCode::Enter => {
-            if let Some(choice) = choices.get(*at) {
-                return Asked::Answered(Value::from(choice.as_str()));
-            }
+        (KeyCode::Enter, now) => {
+            let choice = choices.get(now?)?;
+            return Some(Asked::Answered(Value::from(choice.as_str())));
         }
+        (KeyCode::Char(_), _) => return None,
         _ => {}
     }
-    Asked::Waits
+    Some(Asked::Waits)
 }
 
 fn toggle(chosen: &mut [bool], place: usize) {

@@ -4,14 +4,15 @@
 //! none of it.
 
 use greenroom::kernel::usage::ContextUsage;
-use greenroom::{Compacted, EntryId, Event, ModelSettings, State};
+use greenroom::{Compacted, EntryId, Event, InProgress, ModelSettings, State};
 use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
     ForkSession, ImageData, ListModels, ListSessions, ListTools, ModelsListed, Nothing, Operation,
-    PlanSession, Planned, PromptSession, Replay, ResumeSession, SessionContext, SessionPage, SessionState,
-    SessionTree, SetTitle, ShowSession, Shown, StartSession, Steer, ToolsListed, Tree, UndoCompaction,
+    PlanSession, Planned, PromptSession, Replay, ResumeSession, SessionContext, SessionInProgress,
+    SessionPage, SessionState, SessionTree, SetTitle, ShowSession, Shown, StartSession, Steer, ToolsListed,
+    Tree, UndoCompaction,
 };
-use greenroom_server::{Client, ClientError, Events};
+use greenroom_server::{Client, ClientError, Events, ProblemKind};
 
 /// The session that is talked with.
 #[derive(Debug, Clone)]
@@ -109,6 +110,16 @@ impl Backend {
 
     pub(crate) async fn state(&self) -> Result<State> {
         self.call(SessionState { session_id: self.session_id.clone() }).await
+    }
+
+    /// What goes on that the log does not say yet.
+    pub(crate) async fn in_progress(&self) -> Result<Option<InProgress>> {
+        match self.call(SessionInProgress { session_id: self.session_id.clone() }).await {
+            Ok(found) => Ok(Some(found).filter(|found| !found.events.is_empty())),
+            // Nothing was said in it yet.
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The newest durable events: at most so many.

@@ -47,6 +47,7 @@ pub(crate) struct Running {
 struct Kept {
     call_id: String,
     title: String,
+    arguments: String,
     changes: Vec<Row>,
     text: String,
     is_shown: bool,
@@ -115,6 +116,7 @@ impl Calls {
         }
         self.keep(call_id, &title, changes, String::new());
         if let Some(kept) = self.kept.back_mut() {
+            kept.arguments = arguments;
             kept.is_unexplained = status == ToolStatus::Error;
         }
         rows
@@ -148,6 +150,10 @@ impl Calls {
         kept.is_shown = true;
         let mut rows = vec![Row::new(&format!("  ▾ {}", kept.title), Look::BOLD)];
         let indent = Row::plain("    ");
+        let is_changing = !kept.changes.is_empty();
+        for line in whole_arguments(&kept.arguments, is_changing) {
+            rows.extend(Row::plain(&line).wrap_exactly(width, &indent));
+        }
         rows.extend(kept.changes.iter().flat_map(|row| row.wrap_exactly(width, &Row::default())));
         let lines = kept.text.lines();
         rows.extend(lines.flat_map(|line| Row::new(line, Look::DIM).wrap_exactly(width, &indent)));
@@ -182,11 +188,39 @@ impl Calls {
 
     fn keep(&mut self, call_id: &str, title: &str, changes: Vec<Row>, text: String) {
         let (call_id, title) = (call_id.to_owned(), title.to_owned());
-        self.kept.push_back(Kept { call_id, title, changes, text, is_shown: false, is_unexplained: false });
+        self.kept.push_back(Kept {
+            call_id,
+            title,
+            arguments: String::new(),
+            changes,
+            text,
+            is_shown: false,
+            is_unexplained: false,
+        });
         if self.kept.len() > KEPT_MAX {
             self.kept.pop_front();
         }
     }
+}
+
+/// The arguments of a call, whole: a line's title may be cut. Texts that a change shows are left out.
+fn whole_arguments(arguments: &str, is_changing: bool) -> Vec<String> {
+    let Ok(Value::Object(arguments)) = serde_json::from_str::<Value>(arguments) else {
+        return arguments.lines().map(str::to_owned).collect();
+    };
+    let is_shown = |name: &str| !is_changing || !matches!(name, "old" | "new" | "content");
+    let mut lines = Vec::new();
+    for (name, value) in arguments.iter().filter(|(name, _)| is_shown(name)) {
+        match value.as_str() {
+            Some(text) => {
+                let mut text = text.lines();
+                lines.push(format!("{name}: {}", text.next().unwrap_or_default()));
+                lines.extend(text.map(|line| format!("  {line}")));
+            }
+            None => lines.push(format!("{name}: {value}")),
+        }
+    }
+    lines
 }
 
 /// What a call changes, where that can be read from its arguments: lines that go, and lines that come.

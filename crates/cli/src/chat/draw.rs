@@ -39,6 +39,8 @@ pub(crate) struct Frame {
 #[derive(Debug)]
 pub(crate) struct Painter {
     color: bool,
+    /// Whether the terminal wraps rows anew when it gets narrower; others cut them off.
+    rewraps: bool,
     size: Size,
     region: Vec<Row>,
     cursor: (usize, usize),
@@ -47,7 +49,14 @@ pub(crate) struct Painter {
 impl Painter {
     /// A painter whose cursor stands at the beginning of an empty row.
     pub(crate) fn new(color: bool, size: Size) -> Self {
-        Self { color, size, region: Vec::new(), cursor: (0, 0) }
+        Self { color, rewraps: true, size, region: Vec::new(), cursor: (0, 0) }
+    }
+
+    /// For a terminal that cuts rows off when it gets narrower, and does not wrap them anew.
+    #[must_use]
+    pub(crate) fn cutting(mut self, is_cutting: bool) -> Self {
+        self.rewraps = !is_cutting;
+        self
     }
 
     /// What the terminal is to be sent, so that it shows this.
@@ -108,7 +117,7 @@ impl Painter {
     /// On which row the cursor stands, counted from the top of what was drawn. A terminal that got narrower has wrapped
     /// what was drawn, so that it takes more rows than it did.
     fn cursor_row(&self, size: Size) -> usize {
-        if size.columns >= self.size.columns {
+        if size.columns >= self.size.columns || !self.rewraps {
             return self.cursor.0;
         }
         let columns = size.columns.max(1);

@@ -23,6 +23,10 @@ const UNDO_MAX: usize = 200;
 const FOLDED: u32 = 0xF_0000;
 /// How many pastes can be folded at a time.
 const FOLDED_MAX: u32 = 0xFFFD;
+/// What stands for an `@` that was pasted, and for a `!` that a paste begins with: text, which names no file and begins no
+/// command.
+const PASTED_AT: char = '\u{10FFFD}';
+const PASTED_MARK: char = '\u{10FFFC}';
 
 /// An edit, as keys ask for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +104,11 @@ impl Editor {
         self.unfold(&self.text)
     }
 
+    /// What was typed of the text: what was pasted is left out, or marked.
+    pub(crate) fn typed(&self) -> &str {
+        &self.text
+    }
+
     /// The text up to the cursor, as it is shown.
     pub(crate) fn before_cursor(&self) -> &str {
         self.text.get(..self.cursor).unwrap_or_default()
@@ -139,6 +148,10 @@ impl Editor {
         self.record(Change::Other);
         let typed = std::mem::take(&mut self.text);
         self.text = self.folding(text);
+        if self.text.starts_with('!') {
+            // It was said, and no command.
+            self.text.replace_range(..1, &PASTED_MARK.to_string());
+        }
         self.cursor = self.text.len();
         if !typed.is_empty() {
             self.put("\n");
@@ -162,7 +175,7 @@ impl Editor {
     pub(crate) fn paste(&mut self, text: &str) {
         self.record(Change::Other);
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
-        let shown = if is_long(&text) { self.fold(text) } else { without_marks(&text) };
+        let shown = if is_long(&text) { self.fold(text) } else { as_pasted(&text) };
         self.text.insert_str(self.cursor, &shown);
         self.cursor += shown.len();
     }
@@ -268,7 +281,7 @@ impl Editor {
             }
             let (shown, look) = match self.folded(grapheme) {
                 Some(paste) => (fold(paste), Look::NOTE),
-                None => (grapheme.replace('\t', "    "), Look::PLAIN),
+                None => (grapheme.replace('\t', "    ").chars().map(plain).collect(), Look::PLAIN),
             };
             let shown = Row::new(&shown, look).cut(room);
             if column + shown.width() > room {
@@ -309,7 +322,7 @@ impl Editor {
         for c in text.chars() {
             match self.pastes.get(place_of(c)) {
                 Some(paste) => out.push_str(paste),
-                None => out.push(c),
+                None => out.push(plain(c)),
             }
         }
         out
@@ -489,7 +502,26 @@ fn is_long(text: &str) -> bool {
 
 /// A text from outside, which has no marks of folded pastes.
 fn without_marks(text: &str) -> String {
-    text.chars().map(|c| if place_of(c) < FOLDED_MAX as usize { '\u{fffd}' } else { c }).collect()
+    let is_mark = |c| place_of(c) < FOLDED_MAX as usize || plain(c) != c;
+    text.chars().map(|c| if is_mark(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// A text that was pasted, marked as such where it could mean something else.
+fn as_pasted(text: &str) -> String {
+    let text = without_marks(text).replace('@', &PASTED_AT.to_string());
+    match text.strip_prefix('!') {
+        Some(rest) => format!("{PASTED_MARK}{rest}"),
+        None => text,
+    }
+}
+
+/// The character that a mark stands for.
+fn plain(c: char) -> char {
+    match c {
+        PASTED_AT => '@',
+        PASTED_MARK => '!',
+        c => c,
+    }
 }
 
 /// Which paste a character stands for, if it stands for one.

@@ -1,10 +1,11 @@
 //! The order of a session's events, also where some were missed and read again.
 //!
-//! Invariants: every durable event is given out once, in its order; what comes while missed events are read waits for them.
+//! Invariants: every event is given out once, in its order; what comes while missed events are read waits for them; what was
+//! told of a run that is joined in its middle is not told again.
 
 use std::sync::Arc;
 
-use greenroom::Event;
+use greenroom::{Event, InProgress};
 
 #[cfg(test)]
 mod tests;
@@ -16,12 +17,19 @@ pub(crate) struct Follow {
     seen: Option<u64>,
     /// What waits for missed events; `None` where none are read.
     held: Option<Vec<Arc<Event>>>,
+    /// What went on when it was joined, which was told then.
+    told: Option<InProgress>,
 }
 
 impl Follow {
     /// From the event after this one on.
     pub(crate) fn after(seen: Option<u64>) -> Self {
-        Self { seen, held: None }
+        Self { seen, ..Self::default() }
+    }
+
+    /// From the event after what went on already on.
+    pub(crate) fn within(told: InProgress) -> Self {
+        Self { seen: Some(told.seq), held: None, told: Some(told) }
     }
 
     /// An event came. Gives it, if it is its turn.
@@ -51,7 +59,7 @@ impl Follow {
 
     fn is_new(&mut self, event: &Event) -> bool {
         if !event.is_durable() {
-            return true;
+            return !self.told.as_ref().is_some_and(|told| told.contains(event));
         }
         let is_new = self.seen.is_none_or(|seen| event.seq > seen);
         if is_new {

@@ -4,7 +4,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 #[cfg(test)]
@@ -31,12 +31,18 @@ impl History {
 
     /// The prompts, the oldest first.
     pub(crate) fn read(&self) -> Vec<String> {
-        let mut text = String::new();
+        // Whatever else stands in its place, such as a pipe, is not waited for.
+        if !fs::metadata(&self.0).is_ok_and(|metadata| metadata.is_file()) {
+            return Vec::new();
+        }
+        let mut bytes = Vec::new();
         let read =
-            fs::File::open(&self.0).and_then(|file| file.take(2 * FILE_BYTES_MAX).read_to_string(&mut text));
+            fs::File::open(&self.0).and_then(|file| file.take(2 * FILE_BYTES_MAX).read_to_end(&mut bytes));
         if read.is_err() {
             return Vec::new();
         }
+        // A damaged line harms no other.
+        let text = String::from_utf8_lossy(&bytes);
         // A line each, as JSON: prompts have lines of their own. One that is cut off is left out.
         let prompts: Vec<String> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let skip = prompts.len().saturating_sub(PROMPTS_MAX);
@@ -48,10 +54,15 @@ impl History {
         if prompt.trim().is_empty() || prompt.len() > PROMPT_BYTES_MAX {
             return Ok(());
         }
+        if fs::metadata(&self.0).is_ok_and(|metadata| !metadata.is_file()) {
+            return Err(io::Error::other("there is no file in the history's place"));
+        }
         let mut open = OpenOptions::new();
         open.create(true).mode(0o600);
         let line = format!("{}\n", serde_json::to_string(prompt)?);
         let mut file = open.clone().append(true).open(&self.0)?;
+        // Also one that was made otherwise.
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
         // One write, so that two chats do not mix their lines.
         file.write_all(line.as_bytes())?;
         if file.metadata()?.len() > FILE_BYTES_MAX {

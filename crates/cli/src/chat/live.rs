@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use greenroom::kernel::question::Question;
-use greenroom::{CompactionSettings, Event, ModelSettings, Status as SessionStatus};
+use greenroom::tools::Progress;
+use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
 use greenroom_server::operations::{ClientKind, ListQuestions};
 use greenroom_server::{Client, ClientError, Events, Received};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 
 use self::local::Local;
 use self::orders::{Order, Said, obey};
@@ -41,9 +42,9 @@ mod orders;
 /// Frames that only events ask for are at least so far apart.
 const FRAME: Duration = Duration::from_millis(16);
 /// How many of a session's newest entries are looked at when it is opened.
-const PAST_ENTRIES: u64 = 200;
-/// How many screens of the past are shown.
-const PAST_SCREENS: usize = 2;
+const PAST_ENTRIES: u64 = 400;
+/// How many rows of the past are shown at most.
+const PAST_ROWS: usize = 4_000;
 
 /// What came of something that was asked for.
 enum Done {
@@ -66,6 +67,8 @@ enum Done {
     /// An answer was refused.
     Refused(greenroom::EntryId, String),
     Files(String, Vec<String>),
+    /// A line that a command of the user's own prints now.
+    Prints(String),
     /// What a command of the user's own printed, for the next prompt.
     Told(String),
     /// Nothing is being worked on any more.
@@ -80,6 +83,8 @@ pub(super) struct Opened {
     events: Events,
     state: greenroom::State,
     past: Vec<Event>,
+    /// What went on in it, which the log does not say yet.
+    in_progress: Option<InProgress>,
     questions: Vec<greenroom::PendingQuestion>,
 }
 
@@ -104,8 +109,10 @@ struct Live {
     done: mpsc::UnboundedSender<Done>,
     /// What is said goes through here, so that it keeps its order.
     orders: mpsc::UnboundedSender<Order>,
-    /// What a command of the user's own does now.
-    work: Option<AbortHandle>,
+    /// Ends the command of the user's own that runs now.
+    work: Option<CancellationToken>,
+    /// Whether it was said how the model is told of such commands.
+    is_told_how: bool,
     follow: Follow,
     /// What commands of the user's own printed, and no prompt has told yet.
     told: Vec<String>,
@@ -130,8 +137,8 @@ pub(super) async fn talk(
     tokio::spawn(obey(ordered, done.clone(), Arc::clone(&local)));
     let raw = Raw::new()?;
     let mut live = Live {
-        model: Model::new(size, history.read(), custom),
-        painter: Painter::new(color, size),
+        model: Model::new(size, &history.read(), custom),
+        painter: Painter::new(color, size).cutting(terminal::cuts_rows()),
         raw,
         backend: opened.backend.clone(),
         events: link.client.events_of(opened.backend.id()),
@@ -147,6 +154,7 @@ pub(super) async fn talk(
         done,
         orders,
         work: None,
+        is_told_how: false,
         follow: Follow::default(),
         told: Vec::new(),
     };
@@ -180,11 +188,16 @@ pub(super) async fn talk(
 pub(super) async fn open(client: Client, id: &str) -> Result<Opened, ClientError> {
     let (backend, events) = Backend::open(client, id).await?;
     let state = backend.state().await?;
-    let past =
+    let in_progress = backend.in_progress().await?;
+    let mut past =
         if state.entries > 0 { backend.newest(state.entries, PAST_ENTRIES).await? } else { Vec::new() };
+    if let Some(in_progress) = &in_progress {
+        // What came after it is told by its events.
+        past.retain(|event| event.seq <= in_progress.seq);
+    }
     let questions = ListQuestions { session_id: Some(id.to_owned()) };
     let questions = backend.client().call(questions).await?.questions;
-    Ok(Opened { backend, events, state, past, questions })
+    Ok(Opened { backend, events, state, past, in_progress, questions })
 }
 
 impl Live {
@@ -352,6 +365,7 @@ impl Live {
             Done::Context(context) => self.model.context(context),
             Done::Refused(id, problem) => self.model.answer_refused(id, &problem),
             Done::Files(fragment, files) => self.model.files(&fragment, files),
+            Done::Prints(line) => self.model.prints(line),
             Done::Told(text) => self.told.push(text),
             Done::Rest => {
                 self.work = None;
@@ -382,9 +396,11 @@ impl Live {
 
     /// Shows where a session stands, and the end of what was said in it.
     fn welcome(&mut self, opened: Opened) {
-        let Opened { backend, events, state, past, questions } = opened;
+        let Opened { backend, events, state, past, in_progress, questions } = opened;
         (self.backend, self.events) = (backend, events);
-        self.follow = Follow::after(state.entries.checked_sub(1));
+        let newest = past.last().map(|event| event.seq).max(state.entries.checked_sub(1));
+        let going_on = in_progress.as_ref().map(|told| told.events.clone()).unwrap_or_default();
+        self.follow = in_progress.map_or_else(|| Follow::after(newest), Follow::within);
         self.stands(&state);
         if state.entries == 0 {
             let line = format!("{}, {}", state.model, super::plain::window(&state.context));
@@ -396,12 +412,11 @@ impl Live {
         }
         self.model.past_ends();
         if state.entries > 0 {
-            let rows = terminal::size().rows.saturating_mul(PAST_SCREENS);
             let (entries, id) = (state.entries, self.backend.id().to_owned());
             let is_part = entries > PAST_ENTRIES;
-            self.model.keep_newest(rows, is_part, || {
+            self.model.keep_newest(PAST_ROWS, is_part, || {
                 format!(
-                    "… more above, {} in all: `greenroom show {id}`, /export",
+                    "… this is the end of it, {} in all: `greenroom show {id}` or /export show the rest",
                     picture::count(entries, "entry")
                 )
             });
@@ -409,6 +424,14 @@ impl Live {
             self.model.note(Look::DIM, &format!("session {} goes on; {compacted}", self.backend.id()));
         }
         match state.status {
+            _ if !going_on.is_empty() => {
+                for event in &going_on {
+                    // So it is seen how long it has gone on already.
+                    self.model.set_now(event.at_ms);
+                    self.model.event(event);
+                }
+                self.model.set_now(moment::now_ms());
+            }
             SessionStatus::Working | SessionStatus::Waiting => self.model.joins_run(),
             SessionStatus::Idle | SessionStatus::Compacting if state.is_unanswered => {
                 let text = "its newest prompt has no complete answer: /continue goes on with it";
@@ -427,7 +450,8 @@ impl Live {
     fn stands(&mut self, state: &greenroom::State) {
         let window = state.context.window.unwrap_or(0);
         self.model.status.model.clone_from(&state.model);
-        self.model.status.trigger = self.compaction.trigger_tokens(window).unwrap_or(window);
+        let trigger = self.compaction.trigger_tokens(window).filter(|_| self.compaction.enabled);
+        self.model.status.trigger = trigger.unwrap_or(0);
         self.model.status.cost_microdollars = state.cost_microdollars;
         self.model.quiet_context(state.context);
     }
@@ -435,16 +459,16 @@ impl Live {
     /// Does what is to be done.
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { ticket, kind, text, is_typed } => {
+            Effect::Send { ticket, kind, text, names, is_typed } => {
                 let (backend, settings) = (self.backend.clone(), self.prompt_settings.clone());
                 let told = std::mem::take(&mut self.told);
-                let said = Said { backend, ticket, kind, text, is_typed, settings, told };
+                let said = Said { backend, ticket, kind, text, names, is_typed, settings, told };
                 let _ = self.orders.send(Order::Send(Box::new(said)));
             }
             Effect::Interrupt => {
-                if let Some(work) = self.work.take() {
-                    work.abort();
-                    self.model.works(None);
+                // What it has printed is told when it has ended.
+                if let Some(work) = &self.work {
+                    work.cancel();
                 }
                 let _ = self.orders.send(Order::Interrupt(self.backend.clone()));
             }
@@ -482,17 +506,23 @@ impl Live {
         self.model.note(Look::BOLD, &format!("! {command}"));
         self.model.works(Some(&command));
         let (local, done) = (Arc::clone(&self.local), self.done.clone());
-        let task = tokio::spawn(async move {
-            let output = local.run(&command).await;
+        let (cancel, is_said) = (CancellationToken::new(), self.is_told_how || !is_told);
+        self.is_told_how |= is_told;
+        self.work = Some(cancel.clone());
+        let printing = done.clone();
+        let progress = Progress::new(move |line| drop(printing.send(Done::Prints(line))));
+        tokio::spawn(async move {
+            let output = local.run(&command, cancel, progress).await;
             let rows = output.lines().map(|line| Row::new(&format!("    {line}"), Look::DIM)).collect();
             let _ = done.send(Done::Rows(rows));
             if is_told {
                 let _ = done.send(Done::Told(format!("I ran `{command}`. It printed:\n```\n{output}\n```")));
+            }
+            if !is_said {
                 let text = "the next prompt tells it to the model; with !! it would not";
                 let _ = done.send(Done::Note(Look::DIM, text.to_owned()));
             }
             let _ = done.send(Done::Rest);
         });
-        self.work = Some(task.abort_handle());
     }
 }

@@ -3,6 +3,8 @@
 //! Invariants: nothing here reads or writes anything, and time is passed in; what the user typed ahead never begins by
 //! itself after an interrupt; each row above is given out once.
 
+use std::collections::VecDeque;
+
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use greenroom::EntryId;
 use serde_json::Value;
@@ -27,6 +29,8 @@ mod tests;
 const BESIDE_TAIL: usize = 10;
 /// How many rows a prompt that was said takes at most, and how many of a longer one are shown.
 const SAID_MAX: usize = 12;
+/// So many of the newest lines of a command of the user's own are seen while it runs.
+const PRINTED_SHOWN: usize = 6;
 /// So many completions are seen at once.
 const COMPLETIONS_SHOWN: usize = 8;
 
@@ -44,11 +48,13 @@ pub(crate) enum Kind {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Effect {
-    /// Say something. `ticket` is told when it was taken on, or not; a custom command's text was not typed.
+    /// Say something. `ticket` is told when it was taken on, or not. Files are named in `names`: what was pasted names
+    /// none. A custom command's text was not typed.
     Send {
         ticket: u64,
         kind: Kind,
         text: String,
+        names: String,
         is_typed: bool,
     },
     /// Stop what is going on, and take back what waits.
@@ -109,6 +115,15 @@ struct Completion {
     is_command: bool,
 }
 
+/// A command of the user's own that runs.
+#[derive(Debug)]
+struct Working {
+    command: String,
+    since: u64,
+    /// What it printed last.
+    tail: VecDeque<String>,
+}
+
 /// The chat.
 #[derive(Debug)]
 pub(crate) struct Model {
@@ -129,13 +144,15 @@ pub(crate) struct Model {
     /// What waits in the session's inbox.
     queued: Vec<EntryId>,
     next_ticket: u64,
-    /// Since when a run goes on.
+    /// Since when a run goes on: from the prompt on.
     busy_since: Option<u64>,
+    /// The prompt whose run has not begun.
+    starts: Option<u64>,
     is_interrupting: bool,
     /// What is being compacted, in tokens, and since when.
     compacting: Option<(u64, u64)>,
     /// What a command of the user's own is doing.
-    working: Option<(String, u64)>,
+    working: Option<Working>,
     asks: Vec<Ask>,
     is_asked_later: bool,
     picker: Option<Picker>,
@@ -149,12 +166,12 @@ pub(crate) struct Model {
 
 impl Model {
     /// A chat in which nothing was said yet.
-    pub(crate) fn new(size: Size, history: Vec<String>, custom: Vec<Custom>) -> Self {
+    pub(crate) fn new(size: Size, history: &[String], custom: Vec<Custom>) -> Self {
         Self {
             size,
             now_ms: 0,
             status: Status::default(),
-            editor: Editor::new(&history),
+            editor: Editor::new(history),
             custom,
             above: Vec::new(),
             last: Last::Nothing,
@@ -166,6 +183,7 @@ impl Model {
             queued: Vec::new(),
             next_ticket: 1,
             busy_since: None,
+            starts: None,
             is_interrupting: false,
             compacting: None,
             working: None,
@@ -229,7 +247,7 @@ impl Model {
         let (size, now_ms) = (self.size, self.now_ms);
         let (custom, above) = (std::mem::take(&mut self.custom), std::mem::take(&mut self.above));
         let (status, next_ticket) = (std::mem::take(&mut self.status), self.next_ticket);
-        *self = Self::new(size, Vec::new(), custom);
+        *self = Self::new(size, &[], custom);
         (self.editor, self.now_ms, self.above) = (history, now_ms, above);
         (self.next_ticket, self.last) = (next_ticket, Last::Note);
         self.status.git_branch = status.git_branch;
@@ -268,7 +286,18 @@ impl Model {
 
     /// A command of the user's own begins, or has ended.
     pub(crate) fn works(&mut self, what: Option<&str>) {
-        self.working = what.map(|what| (what.to_owned(), self.now_ms));
+        let since = self.now_ms;
+        self.working = what.map(|what| Working { command: what.to_owned(), since, tail: VecDeque::new() });
+    }
+
+    /// A line that it prints now.
+    pub(crate) fn prints(&mut self, line: String) {
+        if let Some(working) = &mut self.working {
+            working.tail.push_back(line);
+            if working.tail.len() > PRINTED_SHOWN {
+                working.tail.pop_front();
+            }
+        }
     }
 
     /// Files whose names hold what was asked for.
@@ -296,6 +325,7 @@ impl Model {
             }
             Err(problem) => {
                 let pending = self.pending.remove(place);
+                self.starts_not(pending.ticket);
                 self.note(Look::BAD, &problem);
                 self.editor.give_back(&pending.text);
             }
@@ -312,8 +342,16 @@ impl Model {
         let (back, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.pending).into_iter().partition(is_wanted);
         self.pending = kept;
+        back.iter().for_each(|pending| self.starts_not(pending.ticket));
         let texts: Vec<String> = back.into_iter().map(|pending| pending.text).collect();
         self.editor.give_back(&texts.join("\n"));
+    }
+
+    /// No run begins with this prompt.
+    fn starts_not(&mut self, ticket: u64) {
+        if self.starts == Some(ticket) {
+            (self.starts, self.busy_since, self.is_interrupting) = (None, None, false);
+        }
     }
 
     /// An answer to a question was refused.
@@ -327,8 +365,11 @@ impl Model {
     /// A question that was open when this chat began.
     pub(crate) fn ask(&mut self, ask: Ask) {
         if !self.asks.iter().any(|known| known.id == ask.id) {
+            // It must not take the keys of who is typing something else.
+            if self.asks.is_empty() {
+                self.is_asked_later = !self.editor.is_empty();
+            }
             self.asks.push(ask);
-            self.is_asked_later = false;
         }
     }
 
@@ -407,8 +448,9 @@ impl Model {
         if let Some((tokens, since)) = self.compacting {
             rows.push(waits(&format!("compacting {} tokens", picture::tenths(tokens)), since));
         }
-        if let Some((what, since)) = &self.working {
-            rows.push(waits(what, *since));
+        if let Some(Working { command, since, tail }) = &self.working {
+            rows.push(waits(command, *since));
+            rows.extend(tail.iter().map(|line| Row::new(&format!("    {line}"), Look::DIM).cut(width)));
         }
         if let Some(since) = self.busy_since {
             if self.is_interrupting {
@@ -437,11 +479,13 @@ impl Model {
     }
 
     fn hint_row(&self, width: usize) -> Option<Row> {
+        if let (None, true, Some(ask)) = (&self.hint, self.is_asked_later, self.asks.first()) {
+            let question = crate::terminal::one_line(ask.text(), width.saturating_sub(30).max(10));
+            let row = Row::new("  ? ", Look::WARN).and(&question, Look::PLAIN);
+            return Some(row.and(" · Ctrl-Q comes back to it", Look::DIM).cut(width));
+        }
         let text = match &self.hint {
             Some(hint) => hint.as_str(),
-            None if self.is_asked_later && !self.asks.is_empty() => {
-                "  a question waits: Ctrl-Q comes back to it"
-            }
             // Esc puts the question off.
             None if !self.asks.is_empty() => return None,
             None if self.is_busy() && !self.editor.is_empty() => "  Enter steers · Alt+Enter: after this",

@@ -26,8 +26,7 @@ use crate::{errors, picture, run_view};
 /// The longest line that is taken from standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-const HELP: &str = "\
-  /compact [focus]   replace the older part of the conversation by a summary
+const HELP: &str = "  /compact [focus]   replace the older part of the conversation by a summary
   /plan              what /compact would do
   /undo-compact      make the newest compaction no longer count
   /context           what fills the window

@@ -81,6 +81,11 @@ impl Look {
         Self { color: Some(color), ..Self::PLAIN }
     }
 
+    /// Without its colour.
+    fn colourless(self) -> Self {
+        Self { color: None, ..self }
+    }
+
     fn write(self, out: &mut String) {
         let flags = [
             (self.bold, 1),
@@ -232,11 +237,12 @@ impl Row {
         out
     }
 
-    /// What a terminal is sent for it.
+    /// What a terminal is sent for it. Where no colours are wanted, what is bold or dim stays so.
     pub(crate) fn render(&self, color: bool, out: &mut String) {
         for span in &self.0 {
-            if color && span.look != Look::PLAIN {
-                span.look.write(out);
+            let look = if color { span.look } else { span.look.colourless() };
+            if look != Look::PLAIN {
+                look.write(out);
                 out.push_str(&span.text);
                 out.push_str("\x1b[0m");
             } else {

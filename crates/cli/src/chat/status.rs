@@ -66,7 +66,9 @@ impl Status {
         if let Some(window) = self.context.window
             && width >= 60
         {
-            let bar = picture::bar(self.context.tokens, window, self.trigger, BAR);
+            // Where nothing triggers one, there is no mark.
+            let mark = if self.trigger == 0 { window } else { self.trigger };
+            let bar = picture::bar(self.context.tokens, window, mark, BAR);
             fill.push(&format!("{bar} "), look);
         }
         let text = match (percent, self.context.window) {

@@ -96,6 +96,22 @@ pub(crate) fn size() -> Size {
     }
 }
 
+/// Whether the terminal cuts rows off when it gets narrower: xterm, rxvt, the Linux console and GNU screen do, where most
+/// others wrap them anew.
+pub(crate) fn cuts_rows() -> bool {
+    cuts(crate::terminal::variable)
+}
+
+/// As the environment's variables tell it. The innermost terminal is the one that counts.
+fn cuts(variable: impl Fn(&str) -> Option<String>) -> bool {
+    if variable("TMUX").is_some() {
+        return false;
+    }
+    let term = variable("TERM").unwrap_or_default();
+    let is_cutting = ["linux", "rxvt", "screen"].iter().any(|name| term.starts_with(name));
+    is_cutting || variable("STY").is_some() || variable("XTERM_VERSION").is_some()
+}
+
 /// What the user does, read by a thread that ends with the process.
 pub(crate) fn inputs() -> mpsc::Receiver<Input> {
     let (sender, receiver) = mpsc::channel(256);
@@ -116,3 +132,6 @@ pub(crate) fn inputs() -> mpsc::Receiver<Input> {
     });
     receiver
 }
+
+#[cfg(test)]
+mod tests;

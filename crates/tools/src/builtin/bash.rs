@@ -9,14 +9,13 @@
 
 use std::ffi::OsString;
 use std::process::ExitStatus;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use greenroom_kernel::{Block, ToolStatus};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::io::AsyncReadExt;
-use tokio::process::ChildStdout;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 pub use crate::helper::Helper;
 use crate::output::{BODY_BYTES_MAX, BODY_LINES_MAX, Clip, cap_line};
@@ -33,6 +32,10 @@ const TIMEOUT_MS_MAX: u64 = 60 * 60 * 1000;
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the rest of the output may take to arrive after all processes were ended.
 const DRAIN: Duration = Duration::from_millis(200);
+
+/// At most so much of the output of a command that is cancelled is taken in besides, in bytes: what a pipe holds. A
+/// command that writes without end must not keep whoever ends it.
+const PIPE_BYTES: u64 = 64 * 1024;
 
 /// How commands are run: limits, environment, sandbox.
 #[derive(Debug, Clone)]
@@ -139,7 +142,8 @@ async fn run(
         }
         End::TimedOut | End::Cancelled => {
             // What is there by now; what comes later is about processes being ended.
-            let _ = collector.read_all(&mut output).now_or_never();
+            let mut there = (&mut output).take(PIPE_BYTES);
+            let _ = collector.read_all(&mut there).now_or_never();
             running.end().await;
         }
     }
@@ -223,20 +227,29 @@ struct Collector<'a> {
     progress: &'a Progress,
     /// The line that has begun, up to what is shown of it.
     line: Vec<u8>,
+    /// How many lines people were shown since when.
+    shown: (usize, Instant),
 }
 
 impl<'a> Collector<'a> {
     /// The longest part of a line that people are shown, in bytes.
     const LINE_BYTES_MAX: usize = 500;
-    /// The most lines that people are shown of one read.
+    /// The most lines that people are shown in [`Self::PERIOD`]: nobody reads more, and whoever passes them on has other
+    /// things to do, such as to interrupt.
     const LINES_MAX: usize = 50;
+    const PERIOD: Duration = Duration::from_millis(250);
 
     fn new(progress: &'a Progress) -> Self {
-        Self { clip: Clip::new(BODY_BYTES_MAX, BODY_LINES_MAX), progress, line: Vec::new() }
+        Self {
+            clip: Clip::new(BODY_BYTES_MAX, BODY_LINES_MAX),
+            progress,
+            line: Vec::new(),
+            shown: (0, Instant::now()),
+        }
     }
 
     /// Until the stream ends. Dropping the future loses nothing.
-    async fn read_all(&mut self, output: &mut ChildStdout) {
+    async fn read_all(&mut self, output: &mut (impl AsyncRead + Unpin)) {
         let mut buffer = vec![0; 32 * 1024];
         while let Ok(count @ 1..) = output.read(&mut buffer).await {
             self.take(&buffer[..count]);
@@ -245,13 +258,15 @@ impl<'a> Collector<'a> {
 
     fn take(&mut self, bytes: &[u8]) {
         self.clip.push(bytes);
-        let mut lines = 0;
+        if self.shown.1.elapsed() >= Self::PERIOD {
+            self.shown = (0, Instant::now());
+        }
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let room = (2 * Self::LINE_BYTES_MAX).saturating_sub(self.line.len()).min(piece.len());
             self.line.extend_from_slice(&piece[..room]);
             if piece.ends_with(b"\n") {
-                lines += 1;
-                if lines <= Self::LINES_MAX {
+                if self.shown.0 < Self::LINES_MAX {
+                    self.shown.0 += 1;
                     self.report_line();
                 }
                 self.line.clear();
@@ -271,3 +286,6 @@ impl<'a> Collector<'a> {
         self.clip.finish("write the output to a file, or filter it, to see the rest")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,12 +27,24 @@ fn a_choice_is_made_by_number_or_arrows() {
     let kind =
         QuestionKind::Choice { choices: ["yes", "no", "later"].map(str::to_owned).to_vec(), several: false };
     use KeyCode::*;
-    assert_eq!(press(&mut ask(&kind), &[Enter]), Asked::Answered(json!("yes")));
+    assert_eq!(press(&mut ask(&kind), &[Down, Enter]), Asked::Answered(json!("yes")));
+    assert_eq!(press(&mut ask(&kind), &[Down, Down, Down, Down, Enter]), Asked::Answered(json!("yes")));
     assert_eq!(press(&mut ask(&kind), &[Char('2'), Enter]), Asked::Answered(json!("no")));
     assert_eq!(press(&mut ask(&kind), &[Char('2')]), Asked::Waits, "a number alone answers nothing");
     assert_eq!(press(&mut ask(&kind), &[Up, Enter]), Asked::Answered(json!("later")));
-    assert_eq!(press(&mut ask(&kind), &[Char('9'), Enter]), Asked::Answered(json!("yes")));
+    assert_eq!(press(&mut ask(&kind), &[Char('9'), Enter]), Asked::Waits);
     assert_eq!(press(&mut ask(&kind), &[Esc]), Asked::Later);
+}
+
+#[test]
+fn who_types_something_else_chooses_nothing() {
+    let kind = QuestionKind::Choice { choices: ["yes", "no"].map(str::to_owned).to_vec(), several: false };
+    let mut ask = ask(&kind);
+    type_in(&mut ask, "no, never");
+    assert_eq!(press(&mut ask, &[KeyCode::Enter]), Asked::Waits);
+    let (rows, _) = ask.layout(60);
+    let shown = rows.iter().map(Row::text).collect::<Vec<_>>().join("\n");
+    assert!(shown.contains("a number or ↑ ↓ chooses") && !shown.contains('❯'), "{shown}");
 }
 
 #[test]
@@ -41,7 +53,7 @@ fn several_choices_are_ticked() {
     let mut ask = ask(&kind);
     use KeyCode::*;
     assert_eq!(press(&mut ask, &[Enter]), Asked::Waits, "nothing is chosen yet");
-    let answer = press(&mut ask, &[Char(' '), Down, Down, Char(' '), Char('2'), Char('2'), Enter]);
+    let answer = press(&mut ask, &[Char('1'), Down, Down, Char(' '), Char('2'), Char('2'), Enter]);
     assert_eq!(answer, Asked::Answered(json!(["a", "c"])));
 }
 

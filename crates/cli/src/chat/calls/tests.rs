@@ -69,7 +69,8 @@ fn what_is_folded_is_shown_whole_on_request_the_newest_first() {
     let thought = texts(&calls.expand(60).unwrap());
     assert_eq!(thought, ["  ▾ thought for 2 s", "    why", "    not"]);
     let all = texts(&calls.expand(60).unwrap());
-    assert_eq!((all.len(), all.last().unwrap().as_str()), (32, "    written"));
+    assert_eq!((all.len(), all.last().unwrap().as_str()), (33, "    written"));
+    assert_eq!(all[1], "    path: a.txt");
     assert_eq!(calls.expand(60), None);
 }
 
@@ -88,4 +89,16 @@ fn a_call_that_failed_says_why_in_a_row() {
     assert_eq!(reason(&mut calls, "1", printed).unwrap(), "      bash make: exit code 3");
     assert_eq!(reason(&mut calls, "2", "`../x` leads out").unwrap(), "      `../x` leads out");
     assert_eq!(reason(&mut calls, "2", "`../x` leads out"), None, "it is said once");
+}
+
+#[test]
+fn a_long_command_is_seen_whole_on_request() {
+    let mut calls = Calls::default();
+    let command = format!("echo {}; rm -rf /tmp/x\necho done", "a".repeat(100));
+    calls.start("1", "bash", &serde_json::json!({ "command": command }).to_string(), 0);
+    let line = texts(&calls.end("1", "bash", ToolStatus::Ok, Some(5), 40));
+    assert!(line[0].ends_with("… 5 ms") && line.len() == 1, "{line:?}");
+    let whole = texts(&calls.expand(40).unwrap());
+    let joined: String = whole.iter().map(|row| row.trim_start()).collect();
+    assert!(joined.contains("; rm -rf /tmp/xecho done"), "{whole:?}");
 }

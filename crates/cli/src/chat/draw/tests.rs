@@ -168,3 +168,14 @@ fn a_terminal_that_got_narrower_has_wrapped_what_was_drawn() {
     let out = painter.paint(&frame(&[], &["> ", "s"], (0, 2)), SIZE);
     assert!(out.starts_with("\x1b[?2026h\x1b[?25l\r> "), "it begins where the cursor stands: {out:?}");
 }
+
+#[test]
+fn a_terminal_that_cuts_rows_off_keeps_the_finished_ones_when_it_gets_narrower() {
+    let (mut terminal, mut painter) = (Terminal::new(SIZE), Painter::new(false, SIZE).cutting(true));
+    terminal.take(&painter.paint(&frame(&["one", "two"], &["a tail of 18 wide", "> x", "s"], (1, 3)), SIZE));
+    let narrow = Size { columns: 10, rows: 5 };
+    terminal.size = narrow;
+    terminal.screen.iter_mut().for_each(|row| row.truncate(10));
+    terminal.take(&painter.paint(&frame(&[], &["a tail", "> x", "s"], (1, 3)), narrow));
+    assert_eq!(terminal.all(), ["one", "two", "a tail", "> x", "s"]);
+}

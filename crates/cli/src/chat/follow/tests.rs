@@ -1,5 +1,7 @@
 //! What was missed comes in its place, once.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::sync::Arc;
 
 use greenroom::EventKind;
@@ -30,4 +32,15 @@ fn missed_events_come_before_what_came_meanwhile_and_nothing_comes_twice() {
     assert_eq!(seqs(&given), [(5, None), (6, None), (7, None), (7, Some(1)), (8, None)]);
     assert!(follow.event(Arc::new(event(8, None))).is_none());
     assert!(follow.event(Arc::new(event(9, None))).is_some());
+}
+
+#[test]
+fn what_was_told_of_a_run_that_is_joined_is_not_told_again() {
+    let told = serde_json::json!({ "seq": 5, "n": 2, "events": [] });
+    let mut follow = Follow::within(serde_json::from_value(told).unwrap());
+    for (seq, n, is_new) in
+        [(5, None, false), (5, Some(1), false), (5, Some(2), false), (5, Some(3), true), (6, None, true)]
+    {
+        assert_eq!(follow.event(Arc::new(event(seq, n))).is_some(), is_new, "{seq} {n:?}");
+    }
 }

@@ -41,3 +41,20 @@ fn it_stays_small_and_lives_through_a_line_that_was_cut_off() {
     }
     assert_eq!(history.read().len(), PROMPTS_MAX);
 }
+
+#[test]
+fn a_damaged_line_harms_no_other_and_what_is_no_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = History::new(folder.path());
+    let path = folder.path().join(FILE);
+    fs::write(&path, b"\"one\"\n\xff\xfe\n\"two\"\n").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(history.read(), ["one", "two"]);
+    history.add("three").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::remove_file(&path).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    assert!(history.read().is_empty());
+    assert!(history.add("four").is_err());
+}

@@ -11,9 +11,10 @@ use anyhow::Result;
 use greenroom::Image;
 use greenroom::kernel::{Block, ToolStatus};
 use greenroom::tools::builtin::bash::{self, Containment, Helper};
-use greenroom::tools::{Registry, ToolContext, Workspace, builtin};
+use greenroom::tools::{Progress, Registry, ToolContext, Workspace, builtin};
 use greenroom_server::operations::ImageData;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::chat::attached;
 use crate::options::{Global, ModelArgs};
@@ -93,12 +94,16 @@ impl Local {
     }
 
     /// Runs a command, and gives what it printed.
-    pub(crate) async fn run(&self, command: &str) -> String {
+    pub(crate) async fn run(&self, command: &str, cancel: CancellationToken, progress: Progress) -> String {
         let containment = tokio::task::spawn_blocking(Containment::detect).await.ok();
         let options =
             bash::Options { containment, helper: Helper::this_program().ok(), ..Default::default() };
         let tools = builtin::files_and_shell(self.workspace.clone(), options);
-        call(&tools, "bash", json!({ "command": command })).await.unwrap_or_else(|problem| problem)
+        let mut context = ToolContext::new("chat", "own");
+        (context.cancel, context.progress) = (cancel, progress);
+        call_in(&tools, "bash", json!({ "command": command }), context)
+            .await
+            .unwrap_or_else(|problem| problem)
     }
 
     /// The files whose paths hold what is typed, the nearest first.
@@ -132,15 +137,15 @@ impl Local {
         files
     }
 
-    /// A prompt with the files and pictures that it names with `@`. What names no file that can be read stays as it is, and
+    /// A prompt with the files and pictures that are named with `@` in `names`. What names no file that can be read stays as it is, and
     /// the user is told. Only what the user typed may name pictures outside the workspace: a project's command must not
     /// fetch them.
     ///
     /// # Errors
     /// A picture that cannot be sent.
-    pub(super) async fn with_files(&self, text: &str, is_typed: bool) -> Result<Whole, String> {
+    pub(super) async fn with_files(&self, text: &str, names: &str, is_typed: bool) -> Result<Whole, String> {
         let mut whole = Whole { text: text.to_owned(), ..Whole::default() };
-        for path in mentioned(text) {
+        for path in mentioned(names) {
             let is_picture = Path::new(&path).extension().is_some_and(|ending| {
                 let ending = ending.to_string_lossy().to_ascii_lowercase();
                 matches!(ending.as_str(), "png" | "jpg" | "jpeg" | "gif" | "webp")
@@ -209,8 +214,17 @@ fn mentioned(text: &str) -> Vec<String> {
 }
 
 async fn call(tools: &Registry, name: &str, arguments: Value) -> Result<String, String> {
+    call_in(tools, name, arguments, ToolContext::new("chat", "own")).await
+}
+
+async fn call_in(
+    tools: &Registry,
+    name: &str,
+    arguments: Value,
+    context: ToolContext,
+) -> Result<String, String> {
     let tool = tools.get(name).ok_or_else(|| format!("there is no tool {name}"))?;
-    let output = tool.call(arguments, ToolContext::new("chat", "own")).await;
+    let output = tool.call(arguments, context).await;
     let text: Vec<&str> = output
         .content
         .iter()

@@ -31,6 +31,8 @@ pub(super) struct Said {
     pub(super) ticket: u64,
     pub(super) kind: Kind,
     pub(super) text: String,
+    /// Where files are named.
+    pub(super) names: String,
     /// Whether the user typed it, and no custom command.
     pub(super) is_typed: bool,
     pub(super) settings: ModelSettings,
@@ -49,7 +51,7 @@ pub(super) async fn obey(orders: UnboundedReceiver<Order>, done: UnboundedSender
                 continue;
             }
         };
-        let reading = Box::pin(local.with_files(&said.text, said.is_typed));
+        let reading = Box::pin(local.with_files(&said.text, &said.names, said.is_typed));
         let read = orders.unless_interrupted(reading).await.map_err(|(backend, _)| backend);
         let read = match read {
             Ok(read) => read,

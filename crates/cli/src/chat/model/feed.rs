@@ -17,7 +17,7 @@ impl Model {
         match &event.kind {
             EventKind::RunStart => {
                 self.busy_since = Some(self.now_ms);
-                self.is_interrupting = false;
+                self.starts = None;
             }
             EventKind::StepStart { model, .. } => self.status.model.clone_from(model),
             EventKind::MessageStart => {
@@ -83,7 +83,7 @@ impl Model {
                 self.note(Look::WARN, &format!("going on with {model} of {provider}: {failure}"));
             }
             EventKind::OverflowDetected => {
-                self.note(Look::WARN, "the model cut the context silently; compacting");
+                self.note(Look::WARN, "the model was given more than its window takes, and cut it silently");
             }
             EventKind::Warning { message } => self.note(Look::WARN, message),
             EventKind::HandOff { from, to, .. } => {
@@ -120,7 +120,7 @@ impl Model {
                 }
             }
             EventKind::CompactionStart { .. } | EventKind::QuestionAsked { .. } => {}
-            EventKind::InputQueued { .. } | EventKind::Warning { .. } => {}
+            EventKind::Warning { .. } => {}
             EventKind::RunEnd { outcome, context } => {
                 self.calls.clear();
                 self.run_end(outcome, *context);
@@ -132,9 +132,8 @@ impl Model {
     /// All of the past was told.
     pub(crate) fn past_ends(&mut self) {
         self.calls.clear();
-        self.queued.clear();
         self.asks.clear();
-        self.busy_since = None;
+        (self.busy_since, self.starts) = (None, None);
         self.compacting = None;
     }
 
@@ -145,8 +144,9 @@ impl Model {
             return;
         }
         self.above.drain(..cut);
-        let row = Row::new(&format!("  {}", line()), Look::DIM).cut(self.size.width());
-        self.above.insert(0, row);
+        let indent = Row::plain("  ");
+        let rows = Row::new(&line(), Look::DIM).wrap(self.size.width(), &indent, &indent);
+        self.above.splice(0..0, rows);
     }
 
     /// The context's size when the chat begins: nobody needs to be told of it.
@@ -169,6 +169,7 @@ impl Model {
                 (Some(_), trigger) if trigger > 0 && trigger <= context.tokens => {
                     "it is compacted next".to_owned()
                 }
+                (_, 0) => "it is not compacted by itself; /compact makes room".to_owned(),
                 _ => "/compact makes room".to_owned(),
             };
             self.note(look_of(percent), &format!("the context is {percent:.0} % full; {when}"));
@@ -321,7 +322,7 @@ impl Model {
         }
         self.end_thinking();
         self.calls.clear();
-        (self.busy_since, self.writing) = (None, None);
+        (self.busy_since, self.writing, self.starts) = (None, None, None);
         self.is_interrupting = false;
         match outcome {
             RunOutcome::Completed => {}

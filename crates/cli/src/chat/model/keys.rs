@@ -236,7 +236,10 @@ impl Model {
         if trimmed.is_empty() {
             return Vec::new();
         }
-        if let Some(command) = trimmed.strip_prefix('!') {
+        let typed = self.editor.typed().to_owned();
+        // A picture of Markdown, and what stands behind a space, is text.
+        if typed.starts_with('!') && !typed.starts_with("![") {
+            let command = trimmed.strip_prefix('!').unwrap_or(trimmed);
             let (command, is_told) = match command.strip_prefix('!') {
                 Some(command) => (command.trim().to_owned(), false),
                 None => (command.trim().to_owned(), true),
@@ -256,7 +259,7 @@ impl Model {
                 Ok(Command::Prompt(text)) => {
                     let said = self.editor.submit();
                     let mut effects = vec![Effect::Remember(said)];
-                    effects.extend(self.say(text, is_follow_up, false));
+                    effects.extend(self.say(text.clone(), text, is_follow_up, false));
                     effects
                 }
                 Ok(command) => {
@@ -271,14 +274,18 @@ impl Model {
                 }
             };
         }
-        let said = self.editor.submit();
+        let mut said = self.editor.submit();
+        if said.starts_with('!') {
+            // It is no command when it is found again, either.
+            said.insert(0, ' ');
+        }
         let mut effects = vec![Effect::Remember(said)];
-        effects.extend(self.say(trimmed.to_owned(), is_follow_up, true));
+        effects.extend(self.say(trimmed.to_owned(), typed, is_follow_up, true));
         effects
     }
 
     /// Says something: into the run in progress, after it, or to begin one.
-    fn say(&mut self, text: String, is_follow_up: bool, is_typed: bool) -> Vec<Effect> {
+    fn say(&mut self, text: String, names: String, is_follow_up: bool, is_typed: bool) -> Vec<Effect> {
         let kind = match (self.is_busy(), is_follow_up) {
             (false, _) => Kind::Prompt,
             (true, false) => Kind::Steer,
@@ -287,7 +294,11 @@ impl Model {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.pending.push(Pending { ticket, kind, text: text.clone(), entry: None });
-        vec![Effect::Send { ticket, kind, text, is_typed }]
+        if kind == Kind::Prompt {
+            // From now on there is something to interrupt.
+            (self.busy_since, self.starts, self.is_interrupting) = (Some(self.now_ms), Some(ticket), false);
+        }
+        vec![Effect::Send { ticket, kind, text, names, is_typed }]
     }
 
     /// Esc and Ctrl-C: first a half-typed line is cleared, then what goes on is stopped, and then the chat is left.

@@ -20,7 +20,7 @@ struct Chat {
 
 impl Chat {
     fn new() -> Self {
-        Self { model: Model::new(SIZE, Vec::new(), Vec::new()), seq: 0 }
+        Self { model: Model::new(SIZE, &[], Vec::new()), seq: 0 }
     }
 
     fn hears(&mut self, kind: EventKind) {
@@ -228,7 +228,7 @@ fn a_line_that_ends_with_a_backslash_goes_on_and_a_path_is_no_command() {
     let mut chat = Chat::new();
     chat.says("one\\");
     assert_eq!(sent(&chat.says("two")), [(Kind::Prompt, "one\ntwo")]);
-    assert_eq!(sent(&chat.says("/etc/hosts is wrong")), [(Kind::Prompt, "/etc/hosts is wrong")]);
+    assert_eq!(sent(&chat.says("/etc/hosts is wrong")), [(Kind::Steer, "/etc/hosts is wrong")]);
     assert!(chat.says("/help").contains(&Effect::Command(Command::Help)));
 }
 
@@ -308,14 +308,14 @@ fn earlier_prompts_are_searched_for() {
     assert!(region.contains("❯ fix the tests") && region.contains("1 of 2"), "{region}");
     chat.control('r');
     chat.press(KeyCode::Enter);
-    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Prompt, "fix the parser")]);
+    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Steer, "fix the parser")]);
     // A long one is folded behind its first line, and given out whole.
     chat.control('r');
     chat.types("explain");
     chat.press(KeyCode::Enter);
     let region = chat.region().join("\n");
     assert!(region.contains("› explain") && region.contains("[pasted 200 lines]"), "{region}");
-    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Prompt, long.trim())]);
+    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Steer, long.trim())]);
 }
 
 #[test]
@@ -323,4 +323,130 @@ fn a_file_that_went_along_is_named_and_not_shown() {
     let mut chat = Chat::new();
     chat.joins("look at @a.txt\n\n<file path=\"a.txt\">\n1\tone\n2\ttwo\n</file>", 1);
     assert_eq!(chat.above(), ["› look at @a.txt", "  [a.txt, 2 lines]"]);
+}
+
+#[test]
+fn only_a_typed_mark_begins_a_command_of_the_users_own() {
+    let runs = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Shell { .. }));
+    let mut chat = Chat::new();
+    assert!(runs(&chat.says("!date")));
+    for pasted in ["!touch x".to_owned(), format!("!touch x\n{}", "more\n".repeat(60))] {
+        chat.model.paste(&pasted);
+        let effects = chat.press(KeyCode::Enter);
+        assert_eq!(text_of(effects.last().unwrap()), pasted.trim(), "{effects:?}");
+        let Some(Effect::Remember(kept)) = effects.first() else { panic!("{effects:?}") };
+        // Nor is it one when it is found again, here or in a later chat.
+        let Some(Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
+        chat.press(KeyCode::Up);
+        assert!(!runs(&chat.press(KeyCode::Enter)));
+        let mut later = Model::new(SIZE, std::slice::from_ref(kept), Vec::new());
+        later.key(KeyEvent::from(KeyCode::Up));
+        assert!(!runs(&later.key(KeyEvent::from(KeyCode::Enter))));
+        // Nor when it is given back.
+        chat.model.sent(*ticket, Err("too much waits".to_owned()));
+        assert!(!runs(&chat.press(KeyCode::Enter)));
+    }
+    assert!(!runs(&chat.says("![a picture](of.png)")));
+    assert!(!runs(&chat.says(" !date")));
+}
+
+#[test]
+fn what_is_pasted_names_no_files() {
+    let names = |effects: &[Effect]| match effects.last() {
+        Some(Effect::Send { names, .. }) => names.matches('@').count(),
+        other => panic!("{other:?}"),
+    };
+    let mut chat = Chat::new();
+    chat.types("see @a.txt ");
+    chat.model.paste("From: @b.txt");
+    chat.model.paste(&"mail to @c.txt\n".repeat(60));
+    let effects = chat.press(KeyCode::Enter);
+    assert_eq!(names(&effects), 1);
+    assert!(text_of(effects.last().unwrap()).starts_with("see @a.txt From: @b.txtmail to @c.txt\nmail"));
+}
+
+#[test]
+fn where_nothing_compacts_by_itself_it_is_not_promised() {
+    let mut chat = Chat::new();
+    let context = ContextUsage { tokens: 120_000, window: Some(100_000), ..chat.model.status.context };
+    chat.model.context(context);
+    let above = chat.above().join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(above.contains("it is not compacted by itself; /compact makes room"), "{above}");
+    assert!(!chat.region().join("\n").contains('┆'));
+}
+
+#[test]
+fn what_a_command_prints_is_seen_as_it_comes() {
+    let mut chat = Chat::new();
+    chat.model.works(Some("make"));
+    for number in 0..20 {
+        chat.model.prints(format!("line {number}"));
+    }
+    let region = chat.region().join("\n");
+    assert!(region.contains("make") && region.contains("line 19") && !region.contains("line 5"), "{region}");
+    assert_eq!(chat.press(KeyCode::Esc), [Effect::Interrupt]);
+}
+
+#[test]
+fn from_enter_on_there_is_something_to_interrupt() {
+    let mut chat = Chat::new();
+    let effects = chat.says("hello");
+    let Some(&Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
+    assert_eq!(chat.control('c'), [Effect::Interrupt]);
+    // It was taken on, and has joined the conversation, and no run has begun.
+    chat.model.sent(ticket, Ok(EntryId(1)));
+    chat.joins("hello", 1);
+    assert_eq!(chat.control('c'), [Effect::Interrupt]);
+    assert!(chat.region().join("\n").contains("interrupting"));
+    chat.ends(RunOutcome::Aborted);
+    assert_eq!(chat.control('c'), []);
+    // One that was not taken on begins nothing.
+    let effects = chat.says("again");
+    let Some(&Effect::Send { ticket, .. }) = effects.last() else { panic!("{effects:?}") };
+    chat.model.sent(ticket, Err("the disk is full".to_owned()));
+    chat.control('u');
+    assert_eq!(chat.press(KeyCode::Esc), []);
+    assert_eq!(sent(&chat.says("anew")), [(Kind::Prompt, "anew")]);
+}
+
+#[test]
+fn a_question_does_not_take_the_keys_of_who_is_typing() {
+    let mut chat = Chat::new();
+    chat.hears(EventKind::RunStart);
+    chat.types("please be");
+    let kind = greenroom::QuestionKind::Choice { choices: vec!["yes".into(), "no".into()], several: false };
+    chat.model.ask(Ask::new(EntryId(4), "ask_user", "Delete everything?", None, &kind));
+    chat.types(" careful");
+    assert!(chat.region().join("\n").contains("? Delete everything? · Ctrl-Q"));
+    assert_eq!(sent(&chat.press(KeyCode::Enter)), [(Kind::Steer, "please be careful")]);
+    chat.control('q');
+    chat.types("no");
+    assert_eq!(chat.press(KeyCode::Enter), []);
+    chat.press(KeyCode::Down);
+    chat.press(KeyCode::Down);
+    assert_eq!(chat.press(KeyCode::Enter), [Effect::Answer { id: EntryId(4), value: "no".into() }]);
+}
+
+#[test]
+fn what_others_said_and_is_not_taken_up_is_counted_by_who_joins() {
+    let mut chat = Chat::new();
+    let mut past = |seq: u64, kind: EventKind| {
+        let event = Event { session: Arc::from("s"), seq, n: None, at_ms: 0, run: None, parent: None, kind };
+        chat.model.past(&event);
+    };
+    for entry in [3, 4] {
+        let delivery = greenroom::InboxDelivery::Steer;
+        past(entry, EventKind::InputQueued { entry_id: EntryId(entry), delivery });
+    }
+    let message = said(Role::User, "taken up");
+    past(5, EventKind::MessageEnd { entry_id: EntryId(5), message, queued: Some(EntryId(3)) });
+    chat.model.past_ends();
+    chat.hears(EventKind::RunStart);
+    chat.hears(EventKind::ToolStart {
+        call_id: "1".into(),
+        name: "bash".into(),
+        arguments: r#"{"command":"make"}"#.into(),
+    });
+    let region = chat.region().join("\n");
+    assert!(region.contains("1 queued") && region.contains("bash make"), "{region}");
 }

@@ -55,6 +55,7 @@ fn said(backend: &Backend, ticket: u64, kind: Kind, text: &str) -> Order {
         ticket,
         kind,
         text: text.to_owned(),
+        names: text.to_owned(),
         is_typed: true,
         settings: ModelSettings::default(),
         told: vec![format!("told with {ticket}")],
@@ -121,4 +122,61 @@ async fn a_picture_goes_with_a_steer_and_with_a_follow_up() {
         assert_eq!(request["params"]["images"][0]["media_type"], "image/png");
         runtime.answers(&request["id"], json!({ "entry_id": 1 })).await;
     }
+}
+
+/// Whatever a prompt has come to when the user interrupts: it does not go on.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all else says nothing of how it ends")]
+#[tokio::test(start_paused = true)]
+async fn an_interrupt_right_behind_a_prompt_is_not_lost() {
+    use greenroom::RunOutcome;
+    use greenroom::event::{EventKind, Record};
+    use greenroom_server::Received;
+    use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions};
+
+    let pace = Pace { chunks: 100, first_ms: 60_000, between_ms: 60_000 };
+    let script =
+        Function(move |_: &SeenRequest, _: CallInfo| Answer::text("a word ".repeat(100)).with_pace(pace));
+    let simulator = Simulator::new(SimulatorOptions::new(script));
+    let runtime =
+        greenroom::Runtime::builder().provider(simulator.provider()).in_memory().start().await.unwrap();
+    let agent = greenroom::Agent::new("simulated").context_window(100_000);
+    let client = Client::in_process(&runtime, agent);
+    let folder = tempfile::tempdir().unwrap();
+    let local = local(folder.path());
+    let (mut aborted, mut given_back) = (0, 0);
+    for steps in 0..150 {
+        let id = format!("s{steps}");
+        let (backend, mut events) = Backend::open(client.clone(), &id).await.unwrap();
+        let ((orders, ordered), (done, mut results)) = (unbounded_channel(), unbounded_channel());
+        let obeying = tokio::spawn(obey(ordered, done, Arc::clone(&local)));
+        orders.send(said(&backend, 1, Kind::Prompt, "go on and on")).unwrap();
+        for _ in 0..steps {
+            tokio::task::yield_now().await;
+        }
+        orders.send(Order::Interrupt(backend.clone())).unwrap();
+        drop(orders);
+        // How it ends, whichever is heard of first: nothing was said, or it was withdrawn, or its run was interrupted.
+        let is_aborted = loop {
+            tokio::select! {
+                Some(result) = results.recv() => match result {
+                    Done::TakenBack(tickets) if !tickets.is_empty() => break false,
+                    Done::Sent(_, Err(_)) => break false,
+                    _ => {}
+                },
+                Some(Received::Event(event)) = events.next() => match &event.kind {
+                    EventKind::RunEnd { outcome, .. } => {
+                        assert_eq!(*outcome, RunOutcome::Aborted, "after {steps} steps");
+                        break true;
+                    }
+                    EventKind::Recorded { record: Record::InboxCleared { .. }, .. } => break false,
+                    _ => {}
+                },
+            }
+        };
+        aborted += usize::from(is_aborted);
+        given_back += usize::from(!is_aborted);
+        obeying.await.unwrap();
+    }
+    assert!(aborted >= 100 && aborted + given_back == 150, "{aborted} aborted, {given_back} given back");
+    client.close().await;
 }
