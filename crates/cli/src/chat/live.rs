@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use greenroom::kernel::question::Question;
 use greenroom::{CompactionSettings, Event, ModelSettings, Status as SessionStatus};
-use greenroom_server::operations::{ClientKind, ListQuestions};
+use greenroom_server::operations::{ClientKind, ListQuestions, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -31,7 +31,7 @@ use crate::link::Link;
 use crate::options::{Global, ModelArgs};
 use crate::setup;
 use crate::surroundings::Surroundings;
-use crate::terminal::{Screen, variable};
+use crate::terminal::{Screen, one_line, variable};
 use crate::{moment, picture};
 
 mod does;
@@ -44,6 +44,9 @@ const FRAME: Duration = Duration::from_millis(16);
 const PAST_ENTRIES: u64 = 200;
 /// How many screens of the past are shown.
 const PAST_SCREENS: usize = 2;
+
+/// How much is shown of what waits from before.
+const HELD_COLUMNS: usize = 60;
 
 /// What came of something that was asked for.
 enum Done {
@@ -81,6 +84,8 @@ pub(super) struct Opened {
     state: greenroom::State,
     past: Vec<Event>,
     questions: Vec<greenroom::PendingQuestion>,
+    /// What waits from before, where that is held back.
+    held_back: Vec<WaitingInput>,
 }
 
 /// The chat.
@@ -184,7 +189,11 @@ pub(super) async fn open(client: Client, id: &str) -> Result<Opened, ClientError
         if state.entries > 0 { backend.newest(state.entries, PAST_ENTRIES).await? } else { Vec::new() };
     let questions = ListQuestions { session_id: Some(id.to_owned()) };
     let questions = backend.client().call(questions).await?.questions;
-    Ok(Opened { backend, events, state, past, questions })
+    let held_back = match state.held_back {
+        0 => Vec::new(),
+        _ => backend.waiting().await?,
+    };
+    Ok(Opened { backend, events, state, past, questions, held_back })
 }
 
 impl Live {
@@ -382,7 +391,7 @@ impl Live {
 
     /// Shows where a session stands, and the end of what was said in it.
     fn welcome(&mut self, opened: Opened) {
-        let Opened { backend, events, state, past, questions } = opened;
+        let Opened { backend, events, state, past, questions, held_back } = opened;
         (self.backend, self.events) = (backend, events);
         self.follow = Follow::after(state.entries.checked_sub(1));
         self.stands(&state);
@@ -416,6 +425,13 @@ impl Live {
             }
             SessionStatus::Idle | SessionStatus::Compacting => {}
             _ => {}
+        }
+        for input in held_back {
+            let text = one_line(&input.text, HELD_COLUMNS);
+            self.model.note(Look::WARN, &format!("it waits from before: {text}"));
+        }
+        if state.held_back > 0 {
+            self.model.note(Look::WARN, "/continue begins what waits, /withdraw takes it back");
         }
         for asked in questions {
             let Question { text, details, kind, .. } = &asked.question;
