@@ -223,3 +223,95 @@ async fn settings_that_change_are_those_of_one_agent() {
     assert_eq!((warned(&mut of_hers), warned(&mut of_his)), (1, 0));
     assert_eq!(ada.model.requests()[0].request.system.as_deref(), Some("Changed."));
 }
+
+/// A store on the disk, in which a run was cut off and something waits: followed up and prompted.
+async fn left_waiting(fingerprint: Option<&str>) -> (tempfile::TempDir, Person) {
+    let dir = tempfile::tempdir().unwrap();
+    let (_nobody, builder) = companions();
+    let runtime = builder.data_dir(dir.path()).start().await.unwrap();
+    let mut ada = Person::new("ada");
+    if let Some(fingerprint) = fingerprint {
+        ada.agent = Arc::new(Agent::clone(&ada.agent).fingerprint(fingerprint));
+    }
+    let hers = runtime.join("plan", Arc::clone(&ada.agent)).await.unwrap();
+    ada.hold();
+    let run = hers.prompt("one").start().await.unwrap();
+    ada.began.notified().await;
+    let follow_up = hers.follow_up("two").await.unwrap();
+    let second = hers.prompt("four").once("its key").start().await.unwrap();
+    runtime.shutdown().await.unwrap();
+    drop((run, follow_up, second));
+    (dir, ada)
+}
+
+#[tokio::test]
+async fn what_an_earlier_process_left_is_held_back_from_all_agents_but_its_own() {
+    let (dir, ada) = left_waiting(Some("hers")).await;
+    ada.release();
+    let (nobody, builder) = companions();
+    let runtime = builder.data_dir(dir.path()).start().await.unwrap();
+    assert_eq!(runtime.session("plan").await.unwrap().state().await.unwrap().held_back, 2);
+    // Neither another one with a fingerprint nor one without begins it.
+    let (bob, eve) = (Person::new("bob"), Person::new("eve"));
+    let bobs = Agent::clone(&bob.agent).fingerprint("his");
+    for (person, agent) in [(&bob, Arc::new(bobs)), (&eve, Arc::clone(&eve.agent))] {
+        let handle = runtime.join("plan", agent).await.unwrap();
+        assert_eq!(handle.state().await.unwrap().held_back, 2);
+        handle.prompt("mine").await.unwrap();
+        assert!(matches!(handle.resume().await, Err(Error::HeldBack { waiting: 2, .. })));
+        let again = handle.prompt("four").once("its key").await;
+        assert!(matches!(again, Err(Error::HeldBack { .. })), "{again:?}");
+        assert_eq!(person.model.calls(), 2, "its own prompt, and nothing else");
+    }
+    let asked = ada.model.calls();
+    let hers = runtime.join("plan", Arc::clone(&ada.agent)).await.unwrap();
+    assert_eq!((hers.state().await.unwrap().held_back, ada.model.calls()), (2, asked));
+    // Her own prompt begins nothing else.
+    hers.prompt("five").await.unwrap();
+    assert_eq!(hers.state().await.unwrap().held_back, 2);
+    // What she says again begins, and that alone.
+    assert_eq!(hers.prompt("four").once("its key").await.unwrap().text, "ada is done");
+    assert_eq!(hers.state().await.unwrap().held_back, 1);
+    hers.resume().await.unwrap();
+    let state = hers.state().await.unwrap();
+    assert_eq!((state.held_back, state.waiting), (0, 0));
+    ada.check("ada", &["one", "five", "four", "two"]);
+    assert_eq!(nobody.calls(), 0);
+    runtime.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_held_back_can_be_withdrawn_and_survives_a_death_of_the_session() {
+    quiet_injected_panics();
+    let (dir, ada) = left_waiting(Some("hers")).await;
+    ada.release();
+    let (_nobody, builder) = companions();
+    let strikes = Arc::new(AtomicBool::new(false));
+    let strike = Arc::clone(&strikes);
+    let builder = builder.probe(move |_, point| {
+        assert!(point != "session/record" || !strike.swap(false, Ordering::SeqCst), "injected at {point}");
+    });
+    let runtime = builder.data_dir(dir.path()).start().await.unwrap();
+    let hers = runtime.join("plan", Arc::clone(&ada.agent)).await.unwrap();
+    strikes.store(true, Ordering::SeqCst);
+    assert!(hers.prompt("five").await.is_err(), "its actor died");
+    assert_eq!(hers.prompt("six").await.unwrap().text, "ada is done");
+    assert_eq!(hers.state().await.unwrap().held_back, 2);
+    assert_eq!(hers.clear_inbox().await.unwrap(), 2);
+    let state = hers.state().await.unwrap();
+    assert_eq!((state.held_back, state.waiting), (0, 0));
+    ada.check("ada", &["one", "five", "six"]);
+    runtime.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_fingerprint_what_waits_begins_as_the_session_is_opened() {
+    let (dir, ada) = left_waiting(None).await;
+    ada.release();
+    let (_nobody, builder) = companions();
+    let runtime = builder.data_dir(dir.path()).start().await.unwrap();
+    let hers = runtime.open("plan", Arc::clone(&ada.agent)).await.unwrap();
+    assert_eq!(hers.state().await.unwrap().held_back, 0);
+    assert_eq!(hers.prompt("four").once("its key").await.unwrap().text, "ada is done");
+    runtime.shutdown().await.unwrap();
+}

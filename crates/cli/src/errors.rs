@@ -81,6 +81,25 @@ impl fmt::Display for Unread {
 
 impl std::error::Error for Unread {}
 
+/// A prompt that was taken on by a host which has ended.
+#[derive(Debug)]
+pub(crate) struct CutOff {
+    pub(crate) session: String,
+}
+
+impl fmt::Display for CutOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the host ended before the answer was whole; what had come is kept, and nothing goes on unasked: `greenroom \
+             resume {}` shows where it stands, and /continue there goes on",
+            self.session
+        )
+    }
+}
+
+impl std::error::Error for CutOff {}
+
 /// An error for what the user asked for.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Usage(text.into()))

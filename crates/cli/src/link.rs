@@ -110,7 +110,8 @@ impl Link {
 
     async fn in_process(global: &Global, args: &ModelArgs, kind: ClientKind) -> Result<Self> {
         let stay = if kind == ClientKind::Run { Stay::UntilReply } else { Stay::ForMore };
-        let setup = Setup::new(global, args, stay).await?;
+        let mut setup = Setup::new(global, args, stay).await?;
+        setup.agent = setup.agent.fingerprint(host::fingerprint(global, args)?);
         if kind == ClientKind::Run {
             setup.check_reachable().await?;
         }

@@ -3,6 +3,7 @@
 //! Invariants: standard output carries the answer (or the events) and nothing else; the exit code says how it
 //! went; whatever happens, what had come is in the session's log.
 
+use std::cell::RefCell;
 use std::io::{BufRead, IsTerminal};
 use std::ops::Range;
 use std::path::Path;
@@ -19,6 +20,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::errors::CutOff;
 use crate::files::{self, FileError};
 use crate::host;
 use crate::interrupt::Interrupts;
@@ -76,15 +78,21 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
     let mut session: Option<String> = None;
     loop {
         let known = session.clone();
-        let (link, id) = Link::open_and(global, &args.model, ClientKind::Run, async |link| {
+        let chosen = RefCell::new(None);
+        let opened = Link::open_and(global, &args.model, ClientKind::Run, async |link| {
             let id = match &known {
                 Some(id) => id.clone(),
                 None => link.session_id(args.session.as_deref(), args.goes_on, "run").await?,
             };
+            chosen.replace(Some(id.clone()));
             link.check_not_waiting(&id).await?;
             Ok(id)
         })
-        .await?;
+        .await;
+        if let Some(events) = events.as_deref_mut() {
+            events.session = chosen.into_inner();
+        }
+        let (link, id) = opened?;
         if attempt == 1 {
             link.say_warnings(global)?;
         }
@@ -105,6 +113,7 @@ async fn perform(global: &Global, args: &RunArgs, mut events: Option<&mut Events
         return match played.reply {
             Ok(_) => Ok(0),
             Err(_) if played.is_interrupted => Err(Error::Aborted.into()),
+            Err(error) if host::is_gone_client(&error) => Err(CutOff { session: id }.into()),
             Err(error) => Err(error.into()),
         };
     }
@@ -120,9 +129,6 @@ async fn play(
     mut events: Option<&mut Events>,
     interrupts: &Interrupts,
 ) -> Result<PlayedOver> {
-    if let Some(events) = events.as_deref_mut() {
-        events.session = Some(id.to_owned());
-    }
     let notes = Screen::stderr(global.color);
     let is_watched = notes.is_terminal() || global.verbose > 0;
     let mut view = View::new(Screen::stdout(global.color), is_watched.then_some(notes));

@@ -38,8 +38,16 @@ struct Inner {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Handed {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     variables: BTreeMap<String, String>,
+}
+
+impl Handed {
+    /// The variables whose names are wanted.
+    pub(crate) fn variables_that(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<&str, &str> {
+        let variables = self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        variables.filter(|(name, _)| is_wanted(name)).collect()
+    }
 }
 
 impl fmt::Debug for Surroundings {

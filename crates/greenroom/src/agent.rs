@@ -39,6 +39,8 @@ pub struct Agent {
     pub(crate) provider: Option<String>,
     /// The provider that it brings with it, in place of one of the runtime's.
     pub(crate) own_provider: Option<SharedProvider>,
+    /// What it is made of, for what waits longer than its process lives.
+    pub(crate) fingerprint: Option<String>,
     /// Where its settings come from that change while sessions are open, in place of the runtime's.
     pub(crate) live: Option<Arc<Live>>,
     pub(crate) fallbacks: Vec<Fallback>,
@@ -86,6 +88,7 @@ impl Agent {
             model: model.into(),
             provider: None,
             own_provider: None,
+            fingerprint: None,
             live: None,
             fallbacks: Vec::new(),
             fallback_on: FALLBACK_ON.into(),
@@ -341,6 +344,33 @@ impl Agent {
     #[must_use]
     pub fn own_provider(mut self, provider: &SharedProvider) -> Self {
         self.own_provider = Some(provider.clone());
+        self
+    }
+
+    /// A short text that stands for what this agent is made of: its tools, folder, server and key. It is stored with what is
+    /// said to the agent and waits, and must not tell a secret.
+    ///
+    /// In sessions that an agent with a fingerprint opens, what an earlier process left waiting is *held back*: it begins
+    /// when somebody resumes the session with an agent of the same fingerprint, and never with another one, so that no
+    /// words reach tools that they were not meant for, and none are acted on unasked. Without a fingerprint, it begins as
+    /// the session is opened, unless it was said to an agent that had one.
+    ///
+    /// ```
+    /// # use greenroom::prelude::*;
+    /// # use greenroom_simulator::Simulator;
+    /// # #[tokio::main] async fn main() -> Result<()> {
+    /// # let model = Simulator::echo();
+    /// # let runtime = Runtime::builder().provider(model.provider()).in_memory().start().await?;
+    /// let agent = Agent::new("gpt-5.5").fingerprint("editor, may write in /home/ada/plan");
+    /// let session = runtime.open("plan", agent).await?;
+    /// if session.state().await?.held_back > 0 {
+    ///     println!("{}", session.resume().await?);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn fingerprint(mut self, fingerprint: impl Into<String>) -> Self {
+        self.fingerprint = Some(fingerprint.into());
         self
     }
 

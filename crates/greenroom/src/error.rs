@@ -105,6 +105,18 @@ pub enum Error {
         /// The session's id.
         session: String,
     },
+    /// All that waits in the session is of an earlier process, and was said to an agent of another
+    /// [fingerprint](crate::Agent::fingerprint).
+    #[error(
+        "{waiting} inputs that wait in session {session} were said to an agent with other tools, another folder or another \
+         key: they begin with such an agent only, or can be withdrawn"
+    )]
+    HeldBack {
+        /// The session's id.
+        session: String,
+        /// How many inputs are held back.
+        waiting: usize,
+    },
     /// A compaction would change nothing.
     #[error("no compaction needed: {0}")]
     NothingToCompact(NothingToCompact),
@@ -500,6 +512,7 @@ impl Error {
             | Self::Stopped { .. }
             | Self::InputRefused { .. }
             | Self::EmptyPrompt
+            | Self::HeldBack { .. }
             | Self::NothingToResume { .. }
             | Self::NothingToCompact(_)
             | Self::NothingToUndo { .. }
@@ -537,6 +550,7 @@ impl Error {
         match self {
             Self::EmptyPrompt
             | Self::InputRefused { .. }
+            | Self::HeldBack { .. }
             | Self::NothingToResume { .. }
             | Self::NothingToCompact(_)
             | Self::NothingToUndo { .. }

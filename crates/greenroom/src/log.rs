@@ -84,6 +84,16 @@ pub(crate) struct InboxItem {
     pub(crate) id: EntryId,
     pub(crate) delivery: Delivery,
     pub(crate) content: Vec<Block>,
+    pub(crate) fingerprint: Option<String>,
+}
+
+impl InboxItem {
+    /// What an entry puts into the inbox, if it does.
+    fn of(entry: &Entry) -> Option<Self> {
+        let EntryKind::Inbox { delivery, content, key: _, fingerprint } = &entry.kind else { return None };
+        let (content, fingerprint) = (content.clone(), fingerprint.clone());
+        Some(Self { id: entry.id, delivery: *delivery, content, fingerprint })
+    }
 }
 
 /// Why a session is not changed.
@@ -115,18 +125,7 @@ impl Log {
     pub(crate) fn open(head: Head, loaded: &[Arc<Entry>], extra: &[Arc<Entry>]) -> Self {
         let path = path_within(loaded, head.leaf);
         let find = |id: &EntryId| extra.iter().chain(loaded).find(|entry| entry.id == *id).map(Arc::clone);
-        let inbox = head
-            .inbox
-            .iter()
-            .filter_map(|id| {
-                let entry = find(id)?;
-                if let EntryKind::Inbox { delivery, content, .. } = &entry.kind {
-                    Some(InboxItem { id: *id, delivery: *delivery, content: content.clone() })
-                } else {
-                    None
-                }
-            })
-            .collect();
+        let inbox = head.inbox.iter().filter_map(|id| InboxItem::of(&*find(id)?)).collect();
         let pinned = head.pins.iter().filter_map(find).collect();
         let compaction = head.open_compaction.as_ref().and_then(find).and_then(|entry| {
             if let EntryKind::CompactionStarted(started) = &entry.kind { Some(started.clone()) } else { None }
@@ -355,11 +354,7 @@ impl Log {
                 self.waiting_below.retain(|call| *call != result.call_id);
             }
             match &entry.kind {
-                EntryKind::Inbox { delivery, content, .. } => self.inbox.push_back(InboxItem {
-                    id: entry.id,
-                    delivery: *delivery,
-                    content: content.clone(),
-                }),
+                EntryKind::Inbox { .. } => self.inbox.extend(InboxItem::of(entry)),
                 EntryKind::InboxCleared { items } => self.inbox.retain(|item| !items.contains(&item.id)),
                 EntryKind::Message { inbox: Some(delivered), .. } => {
                     self.inbox.retain(|item| item.id != *delivered);

@@ -117,6 +117,10 @@ pub struct State {
     pub status: Status,
     /// How many inputs wait.
     pub waiting: usize,
+    /// How many of these are held back: they are of an earlier process, and begin when the session is resumed with an agent
+    /// of the same [fingerprint](crate::Agent::fingerprint), or are withdrawn.
+    #[serde(default)]
+    pub held_back: usize,
     /// How many questions wait for a person's answer: [`SessionHandle::questions`] lists them.
     #[serde(default)]
     pub questions: usize,
@@ -141,7 +145,7 @@ impl SessionHandle {
     /// and compactions. What others asked goes on with theirs, one after the other, so that several people with different
     /// models, keys and tools can share a conversation. A steer or a follow-up joins a run of the same agent (the same
     /// `Arc`); else it waits, and begins a run of its own. After a restart, what still waits begins with the agent of
-    /// whoever opens the session.
+    /// whoever opens the session, or is held back: see [`Agent::fingerprint`](crate::Agent::fingerprint).
     ///
     /// ```
     /// # use greenroom::prelude::*;

@@ -3,7 +3,7 @@
 //! Invariants: each value here is a small copy for others to read, or a way to reach the actor that owns it. A durable
 //! event is published once, in the order of the log.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -45,6 +45,8 @@ pub(crate) struct SessionShared {
     agent: Mutex<Option<Arc<Agent>>>,
     /// The agents of those who said what waits in the inbox, where they brought one: they outlive the session's actor.
     inbox_agents: Mutex<HashMap<EntryId, Arc<Agent>>>,
+    /// What waits in the inbox and is held back; `None` before the session's first actor has looked.
+    held_back: Mutex<Option<HashSet<EntryId>>>,
     run: Mutex<RunSlot>,
     /// The run that goes on while the session sleeps.
     suspended: Mutex<Option<Box<Suspended>>>,
@@ -137,6 +139,7 @@ impl SessionShared {
             actor: Mutex::new(None),
             agent: Mutex::new(agent),
             inbox_agents: Mutex::default(),
+            held_back: Mutex::default(),
             run: Mutex::default(),
             suspended: Mutex::default(),
             is_deleted: AtomicBool::new(false),
@@ -295,6 +298,16 @@ impl SessionShared {
     /// The agent of whoever said what waits as this item, if they brought one.
     pub(crate) fn inbox_agent(&self, item: EntryId) -> Option<Arc<Agent>> {
         self.inbox_agents.lock().unwrap_or_else(PoisonError::into_inner).get(&item).cloned()
+    }
+
+    /// What waits in the inbox and is held back, as it was noted last.
+    pub(crate) fn held_back(&self) -> Option<HashSet<EntryId>> {
+        self.held_back.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes what is held back, for the session's next actor.
+    pub(crate) fn hold_back(&self, items: HashSet<EntryId>) {
+        *self.held_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(items);
     }
 
     /// Forgets the agents of those who said what no longer waits.

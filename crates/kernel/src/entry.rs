@@ -128,6 +128,8 @@ pub enum EntryKind {
         content: Vec<Block>,
         /// The caller's idempotency key.
         key: Option<String>,
+        /// The fingerprint of the agent that it was said to, where that has one.
+        fingerprint: Option<String>,
     },
     /// Beside the path: inbox items that were withdrawn before they were delivered.
     InboxCleared {

@@ -24,8 +24,9 @@ pub use self::connection::{
 pub use self::conversation::{Said, Speech};
 pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::look::{
-    ExportSession, Exported, FindSession, GetSession, ListModels, ListSessions, ModelSummary, ModelsListed,
-    Replay, Replayed, SessionFound, SessionPage, SessionState, ShowSession, Shown,
+    ExportSession, Exported, FindSession, GetSession, ListModels, ListSessions, ListWaiting, ModelSummary,
+    ModelsListed, Replay, Replayed, SessionFound, SessionPage, SessionState, ShowSession, Shown,
+    WaitingInput, WaitingListed,
 };
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
@@ -291,6 +292,7 @@ pub fn methods() -> Vec<Method> {
         method::<FindSession>(),
         method::<Replay>(),
         method::<SessionState>(),
+        method::<ListWaiting>(),
         method::<SessionContext>(),
         method::<SessionTree>(),
         method::<ListLive>(),

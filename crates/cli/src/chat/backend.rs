@@ -7,10 +7,10 @@ use greenroom::kernel::usage::ContextUsage;
 use greenroom::{Compacted, EntryId, Event, InProgress, ModelSettings, State};
 use greenroom_server::operations::{
     Abort, AnswerQuestion, BranchSession, ClearInbox, CompactSession, ContextParts, ExportSession, FollowUp,
-    ForkSession, ImageData, ListModels, ListSessions, ListTools, ModelsListed, Nothing, Operation,
-    PlanSession, Planned, PromptSession, Replay, ResumeSession, SessionContext, SessionInProgress,
+    ForkSession, ImageData, ListModels, ListSessions, ListTools, ListWaiting, ModelsListed, Nothing,
+    Operation, PlanSession, Planned, PromptSession, Replay, ResumeSession, SessionContext, SessionInProgress,
     SessionPage, SessionState, SessionTree, SetTitle, ShowSession, Shown, StartSession, Steer, ToolsListed,
-    Tree, UndoCompaction,
+    Tree, UndoCompaction, WaitingInput,
 };
 use greenroom_server::{Client, ClientError, Events, ProblemKind};
 
@@ -84,7 +84,17 @@ impl Backend {
         Ok(())
     }
 
-    /// Goes on with the prompt that has no complete answer.
+    /// What waits for its turn.
+    pub(crate) async fn waiting(&self) -> Result<Vec<WaitingInput>> {
+        Ok(self.call(ListWaiting { session_id: self.session_id.clone() }).await?.inputs)
+    }
+
+    /// Takes back all that waits. Gives how much that was.
+    pub(crate) async fn withdraw(&self) -> Result<usize> {
+        Ok(self.call(ClearInbox { session_id: self.session_id.clone() }).await?.withdrawn)
+    }
+
+    /// Goes on with the prompt that has no complete answer, and with what waits from before.
     pub(crate) async fn resume(&self, settings: ModelSettings) -> Result<()> {
         let session_id = self.session_id.clone();
         let work = self.client.work(ResumeSession { session_id, settings, output_schema: None }).await?;

@@ -30,6 +30,7 @@ pub(crate) enum Command {
     New,
     Resume(Option<String>),
     Continue,
+    Withdraw,
     Fork(Option<String>),
     Branch(Option<u64>),
     Tree,
@@ -56,7 +57,7 @@ const fn spec(name: &'static str, arguments: &'static str, description: &'static
 }
 
 /// All commands that are built in.
-pub(crate) const COMMANDS: [Spec; 20] = [
+pub(crate) const COMMANDS: [Spec; 21] = [
     spec("compact", "[focus] [--keep N]", "replace the older part of the conversation by a summary"),
     spec("plan", "", "what /compact would do"),
     spec("undo-compact", "", "make the newest compaction no longer count"),
@@ -68,6 +69,7 @@ pub(crate) const COMMANDS: [Spec; 20] = [
     spec("new", "", "begin a new session"),
     spec("resume", "[id]", "go on with another session"),
     spec("continue", "", "go on with a prompt that has no complete answer"),
+    spec("withdraw", "", "take back what waits for its turn"),
     spec("fork", "[name]", "go on in a copy of this session"),
     spec("branch", "[entry]", "go on from an earlier place of this session"),
     spec("tree", "", "the branches of this session"),
@@ -119,6 +121,7 @@ pub(crate) fn parse(line: &str, custom: &[Custom]) -> Result<Command, String> {
         "cost" => Command::Cost,
         "new" | "clear" => Command::New,
         "continue" => Command::Continue,
+        "withdraw" => Command::Withdraw,
         "tree" => Command::Tree,
         "copy" => Command::Copy,
         "tools" => Command::Tools,

@@ -10,7 +10,7 @@ use anyhow::Result;
 use greenroom::kernel::question::Question;
 use greenroom::tools::Progress;
 use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as SessionStatus};
-use greenroom_server::operations::{ClientKind, ListQuestions};
+use greenroom_server::operations::{ClientKind, ListQuestions, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +32,7 @@ use crate::link::Link;
 use crate::options::{Global, ModelArgs};
 use crate::setup;
 use crate::surroundings::Surroundings;
-use crate::terminal::{Screen, variable};
+use crate::terminal::{Screen, one_line, variable};
 use crate::{moment, picture};
 
 mod does;
@@ -45,6 +45,9 @@ const FRAME: Duration = Duration::from_millis(16);
 const PAST_ENTRIES: u64 = 400;
 /// How many rows of the past are shown at most.
 const PAST_ROWS: usize = 4_000;
+
+/// How much is shown of what waits from before.
+const HELD_COLUMNS: usize = 60;
 
 /// What came of something that was asked for.
 enum Done {
@@ -86,6 +89,8 @@ pub(super) struct Opened {
     /// What went on in it, which the log does not say yet.
     in_progress: Option<InProgress>,
     questions: Vec<greenroom::PendingQuestion>,
+    /// What waits from before, where that is held back.
+    held_back: Vec<WaitingInput>,
 }
 
 /// The chat.
@@ -197,7 +202,11 @@ pub(super) async fn open(client: Client, id: &str) -> Result<Opened, ClientError
     }
     let questions = ListQuestions { session_id: Some(id.to_owned()) };
     let questions = backend.client().call(questions).await?.questions;
-    Ok(Opened { backend, events, state, past, in_progress, questions })
+    let held_back = match state.held_back {
+        0 => Vec::new(),
+        _ => backend.waiting().await?,
+    };
+    Ok(Opened { backend, events, state, past, in_progress, questions, held_back })
 }
 
 impl Live {
@@ -396,7 +405,7 @@ impl Live {
 
     /// Shows where a session stands, and the end of what was said in it.
     fn welcome(&mut self, opened: Opened) {
-        let Opened { backend, events, state, past, in_progress, questions } = opened;
+        let Opened { backend, events, state, past, in_progress, questions, held_back } = opened;
         (self.backend, self.events) = (backend, events);
         let newest = past.last().map(|event| event.seq).max(state.entries.checked_sub(1));
         let going_on = in_progress.as_ref().map(|told| told.events.clone()).unwrap_or_default();
@@ -439,6 +448,13 @@ impl Live {
             }
             SessionStatus::Idle | SessionStatus::Compacting => {}
             _ => {}
+        }
+        for input in held_back {
+            let text = one_line(&input.text, HELD_COLUMNS);
+            self.model.note(Look::WARN, &format!("it waits from before: {text}"));
+        }
+        if state.held_back > 0 {
+            self.model.note(Look::WARN, "/continue begins what waits, /withdraw takes it back");
         }
         for asked in questions {
             let Question { text, details, kind, .. } = &asked.question;

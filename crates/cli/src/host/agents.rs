@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+use super::socket;
 use crate::config::{ProviderConfig, Texts};
 use crate::errors;
 use crate::options::{Global, ModelArgs};
@@ -41,6 +42,30 @@ pub(super) struct Definition {
     pub(super) model: Box<ModelArgs>,
     /// Whether it wants to hear at once that nobody answers at the server's address.
     pub(super) checks_server: bool,
+}
+
+/// The variables that do not matter to what an agent may do.
+const HARMLESS: [&str; 8] =
+    ["GREENROOM_DATA_DIR", "LANG", "PATH", "TERM", "TMPDIR", "USER", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"];
+
+impl Definition {
+    /// What stands for it in the store: the same for the same folder, files, flags, server and key, whatever the model is.
+    /// Neither can be told from it.
+    pub(super) fn fingerprint(&self) -> String {
+        let Self { surroundings, config, settings, model, checks_server: _ } = self;
+        let model = ModelArgs { model: None, ..(**model).clone() };
+        let matters = |name: &str| {
+            !HARMLESS.contains(&name) && !name.starts_with("GREENROOM_HOST_") && name != "GREENROOM_MODEL"
+        };
+        let parts = serde_json::json!([
+            surroundings.folder,
+            surroundings.variables_that(matters),
+            config,
+            settings,
+            model
+        ]);
+        format!("{:016x}", socket::hash(parts.to_string().as_bytes()))
+    }
 }
 
 /// The agents that are in use. Clones are the same.
@@ -98,9 +123,10 @@ impl Agents {
             flags.as_object_mut().map(|flags| flags.remove("surroundings"));
             flags
         };
-        let Definition { surroundings, config, settings, model, checks_server } =
-            serde_json::from_value(definition)
-                .map_err(|error| errors::usage(format!("the definition: {error}")))?;
+        let definition: Definition = serde_json::from_value(definition)
+            .map_err(|error| errors::usage(format!("the definition: {error}")))?;
+        let fingerprint = definition.fingerprint();
+        let Definition { surroundings, config, settings, model, checks_server } = definition;
         let surroundings = Surroundings::of(surroundings);
         let global = Global { config, settings, ..self.0.global.clone() };
         let texts = load_config(&global, &surroundings)?.texts();
@@ -124,7 +150,8 @@ impl Agents {
         let provider = self.lane(made.provider.options(), &made.provider_config, || {
             Arc::clone(&made.provider) as Arc<dyn Provider>
         });
-        let agent = made.agent.own_provider(&provider).live_settings(move || source.change()).state(kept);
+        let agent = made.agent.own_provider(&provider).fingerprint(fingerprint);
+        let agent = agent.live_settings(move || source.change()).state(kept);
         let agent = Arc::new(agent);
         self.use_lane(&provider, &agent);
         let known = Known {

@@ -257,6 +257,7 @@ enum Attempt {
 impl<'a> Reaching<'a> {
     fn new(global: &'a Global, who: &Who<'_>, idle_s: Option<u64>) -> Result<Self> {
         let definition = who.agent.map(|model| definition(global, model, who.checks_server)).transpose()?;
+        let definition = definition.map(serde_json::to_value).transpose()?;
         let hello = Hello {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -334,20 +335,25 @@ impl<'a> Reaching<'a> {
 }
 
 /// What a client says of its agent.
-fn definition(global: &Global, model: &ModelArgs, checks_server: bool) -> Result<serde_json::Value> {
+fn definition(global: &Global, model: &ModelArgs, checks_server: bool) -> Result<Definition> {
     let here = Surroundings::here();
     // What is wrong with the configuration is said here, as if there were no host.
     let loaded = setup::load_config(global, &here)?;
     let keys = loaded.config.providers.values().filter_map(|provider| provider.api_key_env.clone());
     let keys: Vec<String> = keys.chain(model.server.api_key_env.clone()).collect();
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-    Ok(serde_json::to_value(Definition {
+    Ok(Definition {
         surroundings: Surroundings::hand_over(&keys)?,
         config: global.config.as_ref().map(absolute),
         settings: global.settings.clone(),
         model: Box::new(model.clone()),
         checks_server,
-    })?)
+    })
+}
+
+/// The fingerprint of the agent that these make here.
+pub(crate) fn fingerprint(global: &Global, model: &ModelArgs) -> Result<String> {
+    Ok(definition(global, model, false)?.fingerprint())
 }
 
 /// What became of a host that was started.

@@ -68,7 +68,7 @@ fn is_private(folder: &Path) -> bool {
 }
 
 /// FNV-1a: the same in every build, as both sides must find the same name.
-fn hash(bytes: &[u8]) -> u64 {
+pub(super) fn hash(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use greenroom_server::operations::{ClientKind, Hello, PROTOCOL};
 use greenroom_server::{Client, ClientError};
 use greenroom_simulator::{
-    Answer, CallInfo, Function, Pace, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
+    Answer, CallInfo, Function, Pace, Script, SeenRequest, Simulator, SimulatorOptions, SimulatorServer,
 };
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
@@ -19,6 +19,7 @@ use super::support::{Place, Ran, ran};
 mod deaths;
 mod definitions;
 mod dying;
+mod held_back;
 mod sharing;
 
 /// Nothing here takes longer, on the slowest machine.
@@ -37,6 +38,11 @@ impl Hosted {
         let pace = Pace { chunks: words, first_ms: 0, between_ms };
         let script =
             Function(move |_: &SeenRequest, _: CallInfo| Answer::text("word ".repeat(words)).with_pace(pace));
+        Self::of(script).await
+    }
+
+    /// With a model that answers so.
+    pub(crate) async fn of(script: impl Script) -> Self {
         let simulator = Simulator::new(SimulatorOptions::new(script));
         let server = simulator.serve().await.unwrap();
         Self { place: Place::new(), simulator, server }

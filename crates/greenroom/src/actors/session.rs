@@ -615,6 +615,7 @@ impl SessionState {
                 (true, None) => Status::Idle,
             },
             waiting: self.inbox.waiting(&self.log).count(),
+            held_back: self.inbox.held_back().len(),
             is_unanswered: self.run.is_none() && self.log.unanswered().is_some(),
             ..state_by_log(&self.shared.id, &self.log, self.definition.model(), self.shared.context())
         }
@@ -659,7 +660,7 @@ impl SessionState {
     async fn settle(&mut self) {
         self.note_awaited();
         self.settle_work().await;
-        self.taken_on.set(self.inbox.waiting(&self.log).count() + usize::from(self.run.is_some()));
+        self.taken_on.set(self.inbox.ready(&self.log).count() + usize::from(self.run.is_some()));
     }
 
     async fn settle_work(&mut self) {
@@ -871,6 +872,7 @@ fn state_by_log(id: &str, log: &Log, model: &str, context: ContextUsage) -> Stat
         cost_microdollars: bill.cost_microdollars,
         status: if log.asking_calls().is_empty() { Status::Idle } else { Status::Waiting },
         waiting: log.inbox().len(),
+        held_back: log.inbox().iter().filter(|item| item.fingerprint.is_some()).count(),
         questions: log.head().questions.len(),
         questions_below: 0,
         is_unanswered: log.unanswered().is_some(),

@@ -298,6 +298,7 @@ fn states_replies_options_and_summaries_read_back() {
         cost_microdollars: 0,
         status: Status::Compacting,
         waiting: 0,
+        held_back: 0,
         questions: 1,
         questions_below: 2,
         is_unanswered: true,

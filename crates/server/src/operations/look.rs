@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use greenroom::kernel::entry::{Entry, EntryId};
+use greenroom::kernel::entry::{Delivery, Entry, EntryId, EntryKind};
+use greenroom::kernel::message::blocks_text;
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::usage::WindowSource;
 use greenroom::{Cursor, Event, Order, SessionSummary, State};
@@ -290,6 +291,63 @@ impl Operation for ExportSession {
             let entries = entries.iter().map(|entry| &**entry);
             let text = export_pi(&self.session_id, session.created_at_ms, folder, entries);
             Ok(Exported { format: "pi".to_owned(), text })
+        })))
+    }
+}
+
+/// What waits in a session for its turn.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListWaiting {
+    /// The session.
+    pub session_id: String,
+}
+
+/// What waits.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct WaitingListed {
+    /// The inputs, oldest first. How many of them are held back is in the session's state.
+    pub inputs: Vec<WaitingInput>,
+}
+
+/// Something that was said and waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WaitingInput {
+    /// Its entry.
+    pub entry_id: EntryId,
+    /// When it is taken up.
+    pub delivery: Delivery,
+    /// What was said, without images.
+    pub text: String,
+}
+
+impl Operation for ListWaiting {
+    const METHOD: &'static str = "session/inbox";
+    type Output = WaitingListed;
+    type Outcome = Nothing;
+
+    fn session_id(&self) -> Option<&str> {
+        Some(&self.session_id)
+    }
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        Ok(Answer::Later(Box::pin(async move {
+            let id = self.session_id;
+            let store = asked.runtime.store().clone();
+            let looking = tokio::task::spawn_blocking(move || {
+                let Some(head) = store.head(&id)? else {
+                    return Err(greenroom::Error::NoSession { session: id });
+                };
+                let first = head.inbox.iter().min().copied();
+                let entries = first.map(|first| store.load(&id, first)).transpose()?.unwrap_or_default();
+                Ok(entries.into_iter().filter(|entry| head.inbox.contains(&entry.id)).collect::<Vec<_>>())
+            });
+            let entries = looking.await.map_err(|_| greenroom::Error::Closed)??;
+            let inputs = entries.into_iter().filter_map(|entry| {
+                let EntryKind::Inbox { delivery, content, .. } = &entry.kind else { return None };
+                Some(WaitingInput { entry_id: entry.id, delivery: *delivery, text: blocks_text(content) })
+            });
+            Ok(WaitingListed { inputs: inputs.collect() })
         })))
     }
 }

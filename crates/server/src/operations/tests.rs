@@ -96,6 +96,7 @@ async fn every_operation_does_what_it_says() {
         ("session/tree", a.clone(), "/branches/0/text", json!("you: one")),
         ("session/context", a.clone(), "/parts/0/category", json!("instructions")),
         ("agent/tools", json!({}), "/tools/0/name", json!("look")),
+        ("session/inbox", a.clone(), "/inputs", json!([])),
         ("session/clear_inbox", a.clone(), "/withdrawn", json!(0)),
         ("session/export", a.clone(), "/format", json!("pi")),
         ("session/import", json!({ "session_id": "c" }), "/session_id", json!("c")),

@@ -222,6 +222,7 @@ fn kinds() -> Vec<EntryKind> {
         delivery,
         content: text("i"),
         key: Some("k".to_owned()),
+        fingerprint: Some("f".to_owned()),
     }));
     kinds.extend(
         [

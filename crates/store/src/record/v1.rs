@@ -95,7 +95,12 @@ stored_enum!(V1: EntryKind {
     7 = ModelChange { provider: String, model: String },
     8 = Label { target: EntryId, label: Option<String> },
     9 = Note { kind: String, data: String },
-    10 = Inbox { delivery: Delivery, content: Vec<Block>, key: Option<String> },
+    10 = Inbox {
+        delivery: Delivery,
+        content: Vec<Block>,
+        key: Option<String>,
+        fingerprint: Option<String>,
+    },
     11 = InboxCleared { items: Vec<EntryId> },
     12 = LeafMoved { to: Option<EntryId> },
     13 = CompactionStarted(started: CompactionStarted),

@@ -92,6 +92,10 @@ impl Live {
                     Ok(Vec::new())
                 });
             }
+            Command::Withdraw => self.spawn(async move {
+                let count = backend.withdraw().await? as u64;
+                note(Look::DIM, format!("{} taken back", picture::count(count, "input")))
+            }),
             Command::Fork(name) => {
                 let link = Arc::clone(&self.link);
                 self.spawn(async move {

@@ -57,6 +57,13 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         };
+        if self.inbox.is_held_back(first) {
+            // Whoever says it again wants it to begin.
+            if self.let_go(options.agent.as_ref(), |item| item == first).is_empty() {
+                let _ = reply.send(Err(self.held_back_error()));
+                return;
+            }
+        }
         match self.first_reply(first).await {
             FirstReply::Known(told) => {
                 if told.is_ok() {

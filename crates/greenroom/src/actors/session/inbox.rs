@@ -2,9 +2,9 @@
 //!
 //! Invariants: the inbox's items are in the log; only their callers are here. An item is refused once, never begins
 //! after that, and leaves the log with the next append. Refused input is tried again after a wait that doubles, by
-//! one timer at a time.
+//! one timer at a time. What is held back begins and joins nothing until it is let go.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use greenroom_kernel::EntryId;
@@ -38,6 +38,8 @@ pub(super) struct Inbox {
     followers: HashMap<EntryId, Vec<ReplyTo<Reply>>>,
     /// Items whose callers were told that they failed, or went away.
     refused: Vec<EntryId>,
+    /// Items of an earlier process that wait until somebody says that they may begin.
+    held_back: HashSet<EntryId>,
     /// The store refused what waits: nothing begins before the timer fires or the next request comes.
     is_held: bool,
     /// A timer that ends the hold is running.
@@ -47,19 +49,44 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
+    /// One in which these items are held back.
+    pub(super) fn holding_back(items: HashSet<EntryId>) -> Self {
+        Self { held_back: items, ..Self::default() }
+    }
+
+    /// The items that are held back.
+    pub(super) fn held_back(&self) -> &HashSet<EntryId> {
+        &self.held_back
+    }
+
+    /// Lets these items begin.
+    pub(super) fn let_go(&mut self, items: &[EntryId]) {
+        self.held_back.retain(|item| !items.contains(item));
+    }
+
+    /// Whether an item is held back.
+    pub(super) fn is_held_back(&self, item: EntryId) -> bool {
+        self.held_back.contains(&item)
+    }
+
+    /// The items that wait and may begin, oldest first.
+    pub(super) fn ready<'a>(&'a self, log: &'a Log) -> impl Iterator<Item = &'a InboxItem> {
+        self.waiting(log).filter(|item| !self.is_held_back(item.id))
+    }
+
     /// The items that wait, oldest first.
     pub(super) fn waiting<'a>(&'a self, log: &'a Log) -> impl Iterator<Item = &'a InboxItem> {
         log.inbox().iter().filter(|item| !self.refused.contains(&item.id))
     }
 
-    /// Whether nothing waits.
+    /// Whether nothing waits that may begin.
     pub(super) fn is_empty(&self, log: &Log) -> bool {
-        self.waiting(log).next().is_none()
+        self.ready(log).next().is_none()
     }
 
     /// The item that may begin now.
     pub(super) fn next(&self, log: &Log) -> Option<InboxItem> {
-        if self.is_held { None } else { self.waiting(log).next().cloned() }
+        if self.is_held { None } else { self.ready(log).next().cloned() }
     }
 
     /// A caller waits for the answer to this item.
@@ -119,7 +146,9 @@ impl Inbox {
 
     /// A draft was committed: forgets the refused items that left the inbox.
     pub(super) fn committed(&mut self, log: &Log) {
-        self.refused.retain(|id| log.inbox().iter().any(|item| item.id == *id));
+        let waits = |id: &EntryId| log.inbox().iter().any(|item| item.id == *id);
+        self.refused.retain(waits);
+        self.held_back.retain(waits);
     }
 
     /// A request came, so the store is tried again at once.

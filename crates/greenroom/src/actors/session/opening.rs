@@ -72,6 +72,14 @@ impl SessionState {
         let tracker = spawn_tracker(&deps, &shared, &myself, config, &log).await?;
         let agent = spawn_agent(&deps, &shared, &myself).await?;
         let suspended = shared.take_suspended();
+        // What an earlier process left is nobody's in this one, so nobody has said yet that it may begin.
+        let is_fingerprinted = shared.agent().is_some_and(|agent| agent.fingerprint.is_some());
+        let held_back = shared.held_back().unwrap_or_else(|| {
+            let items = log.inbox().iter().filter(|item| is_fingerprinted || item.fingerprint.is_some());
+            items.map(|item| item.id).collect()
+        });
+        shared.hold_back(held_back.clone());
+        let inbox = Inbox::holding_back(held_back);
         let state = Self {
             taken_on: deps.admission.held(),
             deps,
@@ -87,7 +95,7 @@ impl SessionState {
             run_cost: None,
             definition,
             log,
-            inbox: Inbox::default(),
+            inbox,
             repeats: Repeats::default(),
             run: None,
             askers: Askers::default(),

@@ -217,7 +217,9 @@ impl SessionState {
         }
         let mut draft = self.log.draft(self.deps.now_ms());
         self.inbox.clear_refused(&mut draft);
-        let id = draft.push(EntryKind::Inbox { delivery, content, key: key.clone() });
+        let said_to = agent.clone().or_else(|| self.shared.agent());
+        let fingerprint = said_to.and_then(|agent| agent.fingerprint.clone());
+        let id = draft.push(EntryKind::Inbox { delivery, content, key: key.clone(), fingerprint });
         self.append(draft, key).await?;
         if let Some(agent) = agent {
             self.shared.set_inbox_agent(id, agent);
@@ -348,7 +350,7 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         }
-        if self.log.unanswered().is_none() {
+        if self.log.unanswered().is_none() && self.inbox.held_back().is_empty() {
             let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
             return;
         }
@@ -356,7 +358,44 @@ impl SessionState {
             let _ = reply.send(Err(error));
             return;
         }
+        let released = self.let_go(options.agent.as_ref(), |_| true);
+        if self.log.unanswered().is_none() {
+            match released.first() {
+                Some(first) => {
+                    let _ = options.recorded.set(*first);
+                    self.inbox.wait_for(*first, Caller { options, reply });
+                }
+                None => _ = reply.send(Err(self.held_back_error())),
+            }
+            return;
+        }
         let _ = self.begin_resumed(options, Waiting::caller(Some(reply))).await;
+    }
+
+    /// Lets go of what is held back and was said to an agent like this one, or like the session's: from now on it is
+    /// worked on with that. Gives those items, oldest first.
+    pub(super) fn let_go(
+        &mut self,
+        agent: Option<&Arc<Agent>>,
+        is_meant: impl Fn(EntryId) -> bool,
+    ) -> Vec<EntryId> {
+        let agent = agent.cloned().or_else(|| self.shared.agent());
+        let Some(agent) = agent else { return Vec::new() };
+        let is_like = |item: &&InboxItem| {
+            self.inbox.is_held_back(item.id)
+                && is_meant(item.id)
+                && item.fingerprint.as_ref().is_none_or(|of_item| agent.fingerprint.as_ref() == Some(of_item))
+        };
+        let items: Vec<EntryId> = self.inbox.waiting(&self.log).filter(is_like).map(|item| item.id).collect();
+        self.inbox.let_go(&items);
+        self.shared.hold_back(self.inbox.held_back().clone());
+        items.iter().for_each(|item| self.shared.set_inbox_agent(*item, Arc::clone(&agent)));
+        items
+    }
+
+    /// That all that waits was said to an agent of another fingerprint.
+    pub(super) fn held_back_error(&self) -> Error {
+        Error::HeldBack { session: self.shared.id.to_string(), waiting: self.inbox.held_back().len() }
     }
 
     /// Begins a run that goes on with the unanswered message.
@@ -381,8 +420,9 @@ impl SessionState {
 
     /// Finishes what was interrupted and what waits. The reply is that of the last run that this takes.
     pub(super) async fn finish(&mut self, reply: ReplyTo<Reply>) {
+        self.let_go(None, |_| true);
         self.finish_interrupted().await;
-        let last = self.inbox.waiting(&self.log).last().map(|item| item.id);
+        let last = self.inbox.ready(&self.log).last().map(|item| item.id);
         match (last, &mut self.run) {
             (Some(item), _) => self.inbox.follow(item, reply),
             (None, Some(run)) => run.joined.push(reply),
@@ -394,6 +434,7 @@ impl SessionState {
                         }
                     });
                 }
+                None if !self.inbox.held_back().is_empty() => _ = reply.send(Err(self.held_back_error())),
                 None => {
                     let _ = reply.send(Err(Error::NothingToResume { session: self.shared.id.to_string() }));
                 }
@@ -655,7 +696,7 @@ impl SessionState {
             Boundary::Steps => item.delivery == Delivery::Steer,
             Boundary::End => item.delivery != Delivery::Prompt,
         };
-        let items = self.log.inbox().iter().filter(joins).filter(|item| self.is_of_run(item.id));
+        let items = self.inbox.ready(&self.log).filter(joins).filter(|item| self.is_of_run(item.id));
         let items: Vec<InboxItem> = items.cloned().collect();
         for item in &items {
             draft.deliver(item, item.delivery == Delivery::Steer);

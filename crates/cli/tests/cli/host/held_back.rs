@@ -1,0 +1,212 @@
+//! What waited when a host died begins only when somebody says so, and never with tools that it was not meant for.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use greenroom::State;
+use greenroom_server::operations::{
+    ClientKind, FollowUp, ListWaiting, PromptSession, ResumeSession, SessionState, StartSession, Steer,
+};
+use greenroom_server::{Client, ClientError, ProblemKind};
+use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
+use serde_json::{Value, json};
+
+use super::{Hosted, wait_until};
+
+/// A model that does what it is told: `CALL command` runs a command, and whatever is slow takes minutes as long as `is_slow`.
+async fn hosted(is_slow: &Arc<AtomicBool>) -> Hosted {
+    let is_slow = Arc::clone(is_slow);
+    Hosted::of(Function(move |request: &SeenRequest, _: CallInfo| {
+        let last = request.messages.last().map(|last| (last.role(), last.text()));
+        match last {
+            Some(("user", told)) if told.starts_with("CALL ") => {
+                Answer::call("bash", &json!({ "command": told.trim_start_matches("CALL ") }))
+            }
+            Some(("user", told)) if told == "slow" && is_slow.load(Ordering::SeqCst) => {
+                Answer::text("word ".repeat(6_000)).with_pace(Pace {
+                    chunks: 6_000,
+                    first_ms: 0,
+                    between_ms: 50,
+                })
+            }
+            Some((role, told)) => Answer::text(format!("{role} said {told}")),
+            None => Answer::text("nobody said anything"),
+        }
+    }))
+    .await
+}
+
+async fn start(client: &Client) -> State {
+    client.call(StartSession { session_id: "s".to_owned() }).await.unwrap();
+    client.call(SessionState { session_id: "s".to_owned() }).await.unwrap()
+}
+
+async fn resumed(client: &Client) -> Result<String, ClientError> {
+    let resume =
+        ResumeSession { session_id: "s".to_owned(), settings: Default::default(), output_schema: None };
+    Ok(client.work(resume).await?.outcome().await?.reply.text)
+}
+
+async fn says(client: &Client, text: &str) -> String {
+    client.work(PromptSession::new("s", text)).await.unwrap().outcome().await.unwrap().reply.text
+}
+
+/// Waits until the session rests.
+async fn rest(client: &Client) -> State {
+    loop {
+        let state = client.call(SessionState { session_id: "s".to_owned() }).await.unwrap();
+        if state.status == greenroom::Status::Idle && state.waiting == state.held_back {
+            return state;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn shell() -> Value {
+    json!({ "model": { "allow_shell": true, "allow_write": true } })
+}
+
+fn lines(file: &Path) -> Vec<String> {
+    std::fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_terminal_said_never_begins_with_the_tools_of_another() {
+    let is_slow = Arc::new(AtomicBool::new(true));
+    let hosted = hosted(&is_slow).await;
+    let crossed = hosted.place.work().join("crossed");
+    hosted.start_host();
+    let ada = hosted.client(ClientKind::Chat, shell()).await;
+    start(&ada).await;
+    drop(ada.work(PromptSession::new("s", "slow")).await.unwrap());
+    wait_until("her run is under way", || hosted.simulator.in_flight() == 1);
+    // He may do nothing, and what he says waits behind her run.
+    let call = format!("CALL echo crossed >> {}", crossed.display());
+    let his = json!({ "model": { "no_tools": true } });
+    let bob = hosted.client(ClientKind::Chat, his.clone()).await;
+    drop(bob.work(PromptSession::new("s", &call)).await.unwrap());
+    let mut running = hosted.place.start_command(hosted.command(&[
+        "run",
+        "--window",
+        "100000",
+        "--session",
+        "s",
+        "--no-tools",
+        "-p",
+        &call,
+    ]));
+    running.close_input();
+    loop {
+        let state = ada.call(SessionState { session_id: "s".to_owned() }).await.unwrap();
+        if state.waiting == 2 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    hosted.kill_host();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("`greenroom resume s`"), "it is said where it stands: {ended:?}");
+    is_slow.store(false, Ordering::SeqCst);
+    hosted.start_host();
+    let calls = hosted.simulator.calls();
+    let ada = hosted.client(ClientKind::Chat, shell()).await;
+    let state = start(&ada).await;
+    assert_eq!((state.waiting, state.held_back, state.is_unanswered), (2, 2, true));
+    let shown = ada.call(ListWaiting { session_id: "s".to_owned() }).await.unwrap().inputs;
+    assert_eq!(shown.iter().map(|input| input.text.as_str()).collect::<Vec<_>>(), [&call, &call]);
+    assert_eq!(says(&ada, "hello").await, "user said hello");
+    assert_eq!(rest(&ada).await.held_back, 2);
+    assert_eq!(hosted.simulator.calls(), calls + 1, "nothing else began");
+    // She goes on, and what he said is not hers.
+    drop(ada.work(PromptSession::new("s", "slow")).await.unwrap().outcome().await.unwrap());
+    let refused = resumed(&ada).await.unwrap_err();
+    assert_eq!(refused.kind(), Some(ProblemKind::Invalid), "{refused}");
+    assert!(refused.to_string().contains("other tools"), "{refused}");
+    assert_eq!(rest(&ada).await.held_back, 2);
+    // He says that his may begin, and it has his tools: none.
+    let bob = hosted.client(ClientKind::Chat, his).await;
+    start(&bob).await;
+    resumed(&bob).await.unwrap();
+    let state = rest(&bob).await;
+    assert_eq!(state.held_back, 0, "what the run said was said to the same agent as his");
+    assert_eq!(lines(&crossed), [""; 0]);
+    let offered = hosted.simulator.requests().into_iter().filter(|logged| {
+        logged.request.messages.iter().any(|message| message.role() == "user" && message.text() == call)
+    });
+    let offered: Vec<bool> =
+        offered.map(|logged| logged.request.tools.iter().any(|tool| tool.name == "bash")).collect();
+    assert!(offered.len() >= 2 && offered.iter().all(|has_bash| !has_bash), "{offered:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waited_is_done_once_when_somebody_says_that_it_may_go_on() {
+    let is_slow = Arc::new(AtomicBool::new(true));
+    let hosted = hosted(&is_slow).await;
+    let done = hosted.place.work().join("done");
+    hosted.start_host();
+    let ada = hosted.client(ClientKind::Chat, shell()).await;
+    start(&ada).await;
+    drop(ada.work(PromptSession::new("s", "slow")).await.unwrap());
+    wait_until("the run is under way", || hosted.simulator.in_flight() == 1);
+    let call = |what: &str| format!("CALL echo {what} >> {}", done.display());
+    let session_id = "s".to_owned();
+    ada.call(FollowUp { session_id: session_id.clone(), text: call("followed"), images: Vec::new() })
+        .await
+        .unwrap();
+    ada.call(Steer { session_id: session_id.clone(), text: call("steered"), images: Vec::new() })
+        .await
+        .unwrap();
+    let keyed = PromptSession { key: Some("its key".to_owned()), ..PromptSession::new("s", call("keyed")) };
+    drop(ada.work(keyed.clone()).await.unwrap());
+    hosted.kill_host();
+    is_slow.store(false, Ordering::SeqCst);
+    hosted.start_host();
+    let ada = hosted.client(ClientKind::Chat, shell()).await;
+    let state = start(&ada).await;
+    assert_eq!((state.held_back, state.is_unanswered), (3, true));
+    assert_eq!(says(&ada, "hello").await, "user said hello");
+    assert_eq!(rest(&ada).await.held_back, 3);
+    assert_eq!(lines(&done), [""; 0], "nothing was done unasked");
+    // Who says the same again means that it may begin.
+    ada.work(keyed).await.unwrap().outcome().await.unwrap();
+    assert_eq!(lines(&done), ["keyed"]);
+    assert_eq!(rest(&ada).await.held_back, 2);
+    resumed(&ada).await.unwrap();
+    let state = rest(&ada).await;
+    assert_eq!((state.held_back, state.waiting), (0, 0));
+    let mut all = lines(&done);
+    all.sort();
+    assert_eq!(all, ["followed", "keyed", "steered"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_steer_stays_with_the_run_that_it_was_meant_for() {
+    let is_slow = Arc::new(AtomicBool::new(true));
+    let hosted = hosted(&is_slow).await;
+    let done = hosted.place.work().join("done");
+    hosted.start_host();
+    let ada = hosted.client(ClientKind::Chat, shell()).await;
+    start(&ada).await;
+    // A tool is at work when the host dies.
+    drop(
+        ada.work(PromptSession::new("s", format!("CALL echo once >> {}; sleep 600", done.display())))
+            .await
+            .unwrap(),
+    );
+    wait_until("the command is at work", || lines(&done).len() == 1);
+    ada.call(Steer { session_id: "s".to_owned(), text: "steered".to_owned(), images: Vec::new() })
+        .await
+        .unwrap();
+    hosted.kill_host();
+    hosted.start_host();
+    let ada = hosted.client(ClientKind::Chat, shell()).await;
+    let state = start(&ada).await;
+    assert_eq!((state.held_back, state.is_unanswered), (1, true));
+    let calls = hosted.simulator.calls();
+    assert_eq!(resumed(&ada).await.unwrap(), "user said steered");
+    assert_eq!(rest(&ada).await.held_back, 0);
+    assert!(hosted.simulator.calls() > calls);
+    assert_eq!(lines(&done), ["once"], "the command is not run again");
+}
