@@ -35,6 +35,16 @@ struct Look {
 /// The ways in which the fleet is run, and how many calls are in flight.
 const WAYS: [(&str, usize); 5] =
     [("bare", 64), ("memory", 64), ("disk", 64), ("memory", 1_000), ("disk", 1_000)];
+/// The same beside other frameworks, whose programs are in the folder that the argument `peers` names.
+const BESIDE_PEERS: [(&str, usize); 7] = [
+    ("bare", 64),
+    ("memory", 64),
+    ("disk", 64),
+    ("rig", 64),
+    ("rig_streaming", 64),
+    ("autoagents", 64),
+    ("autoagents_streaming", 64),
+];
 
 /// What one way took: runs a second, CPU time a run in µs, memory in MiB with all sessions alive, memory an agent in KiB.
 type Figures = [f64; 4];
@@ -44,6 +54,10 @@ fn main() {
     let agents = scaled(1_000);
     if let Some(way) = argument("way") {
         let in_flight = argument("in_flight").and_then(|number| number.parse().ok()).expect("a number");
+        if let (false, Some(dir)) = (matches!(way.as_str(), "bare" | "memory" | "disk"), argument("peers")) {
+            println!("{}", peer(&way, in_flight, agents, &dir).map(|figure| figure.to_string()).join(" "));
+            return;
+        }
         let runtime = tokio::runtime::Runtime::new().expect("threads");
         let figures = runtime.block_on(measured(&way, in_flight, agents));
         println!("{}", figures.map(|figure| figure.to_string()).join(" "));
@@ -53,18 +67,23 @@ fn main() {
         &format!("{agents} agents, {RUNS} runs each, 2 model calls a run"),
         "a loop over a bare HTTP client that makes the same calls and parses their streams",
     );
+    let is_beside_peers = argument("peers").is_some();
+    let ways: &[(&str, usize)] = if is_beside_peers { &BESIDE_PEERS } else { &WAYS };
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
-        rounds.push(WAYS.map(|(way, in_flight)| {
+        let one = |(way, in_flight): &(&str, usize)| -> Figures {
             let (way, in_flight) = (format!("way={way}"), format!("in_flight={in_flight}"));
-            let figures: Figures =
-                in_own_process(&[&way, &in_flight]).try_into().expect("as many figures as were given");
-            figures
-        }));
+            in_own_process(&[&way, &in_flight]).try_into().expect("as many figures as were given")
+        };
+        rounds.push(ways.iter().map(one).collect::<Vec<_>>());
     }
-    println!("|        | in flight | runs/s | ratio | CPU µs/run | ratio | RSS MiB | KiB/agent |");
-    println!("|--------|-----------|--------|-------|------------|-------|---------|-----------|");
-    for (index, (way, in_flight)) in WAYS.into_iter().enumerate() {
+    println!(
+        "|                      | in flight | runs/s | ratio | CPU µs/run | ratio | RSS MiB | KiB/agent |"
+    );
+    println!(
+        "|----------------------|-----------|--------|-------|------------|-------|---------|-----------|"
+    );
+    for (index, (way, in_flight)) in ways.iter().copied().enumerate() {
         let of = |column: usize| middle(&rounds.iter().map(|round| round[index][column]).collect::<Vec<_>>());
         let against = |column: usize, other: usize| {
             let ratios: Vec<_> =
@@ -73,12 +92,16 @@ fn main() {
         };
         let (faster, dearer) = (against(0, 0), against(1, 0));
         println!(
-            "| {way:<6} | {in_flight:>9} | {:>6.0} | {faster:>5.2} | {:>10.0} | {dearer:>5.2} | {:>7.0} | {:>9.1} |",
+            "| {way:<20} | {in_flight:>9} | {:>6.0} | {faster:>5.2} | {:>10.0} | {dearer:>5.2} | {:>7.0} | {:>9.1} |",
             of(0),
             of(1),
             of(2),
             of(3)
         );
+        if is_beside_peers {
+            tell_peer(way, &|column, of, other| against_way(&rounds, ways, column, of, other));
+            continue;
+        }
         let name = format!("fleet/{way}_{in_flight}");
         figure(&format!("{name}/rate"), of(0), "runs/s", Some(faster));
         figure(&format!("{name}/cpu"), of(1), "µs/run", Some(dearer));
@@ -88,6 +111,51 @@ fn main() {
             figure(&format!("{name}/rate_against_64"), of(0), "runs/s", Some(against(0, index - 2)));
         }
     }
+}
+
+/// The middle ratio of a column's figures of one way to those of another.
+fn against_way(rounds: &[Vec<Figures>], ways: &[(&str, usize)], column: usize, of: &str, other: &str) -> f64 {
+    let at = |name: &str| ways.iter().position(|(way, _)| *way == name).expect("it was measured");
+    let (of, other) = (at(of), at(other));
+    let ratios: Vec<_> = rounds.iter().map(|round| ratio(round[of][column], round[other][column])).collect();
+    middle(&ratios)
+}
+
+/// How the runtime stands beside another framework's row.
+fn tell_peer(way: &str, against: &dyn Fn(usize, &str, &str) -> f64) {
+    let (name, against_name) = match way {
+        "rig" => ("peers/against_rig", "rig"),
+        "rig_streaming" => ("peers/against_rig_streaming", "rig_streaming"),
+        "autoagents" => ("peers/against_autoagents", "autoagents"),
+        "autoagents_streaming" => ("peers/against_autoagents_streaming", "autoagents_streaming"),
+        _ => return,
+    };
+    let rate = against(0, "disk", against_name);
+    figure(name, rate, "times its runs/s", Some(rate));
+    if way == "autoagents" {
+        let memory = against(3, "memory", against_name);
+        figure("peers/memory_against_autoagents", memory, "times its memory", Some(memory));
+    }
+}
+
+/// The fleet of another framework, by its own program.
+fn peer(way: &str, in_flight: usize, agents: usize, dir: &str) -> Figures {
+    let server = MockServer::start(PIECES, Duration::ZERO);
+    let (program, streams) = match way.strip_suffix("_streaming") {
+        Some(program) => (program, true),
+        None => (way, false),
+    };
+    let output = std::process::Command::new(format!("{dir}/{program}-fleet"))
+        .args([format!("url={}", server.base_url), format!("agents={agents}"), format!("runs={RUNS}")])
+        .args([format!("in_flight={in_flight}"), format!("streams={streams}")])
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .expect("the program is built: see tests/peers/README.md");
+    assert!(output.status.success(), "{way} failed");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let last = said.lines().last().unwrap_or_default();
+    let figures: Vec<f64> = last.split(' ').map(|figure| figure.parse().expect("a number")).collect();
+    figures.try_into().expect("four figures")
 }
 
 async fn measured(way: &str, in_flight: usize, agents: usize) -> Figures {

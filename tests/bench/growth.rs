@@ -2,6 +2,8 @@
 //!
 //! Sessions talk, use a tool, are compacted, sleep, wake, and are deleted after a while, when others take their places. So
 //! the same number of sessions of the same age is there all the time, and what grows is a leak.
+//!
+//! The load has a bound, so that other work can go on beside it: few calls are in flight, and the model takes its time.
 
 mod mock_server;
 
@@ -20,6 +22,10 @@ use mock_server::MockServer;
 const SESSIONS: u64 = 200;
 /// After so many runs a session is deleted.
 const RUNS_EACH: u64 = 100;
+/// So many model calls are in flight.
+const IN_FLIGHT: usize = 8;
+/// How long the model waits after each piece of an answer.
+const PAUSE: Duration = Duration::from_millis(1);
 /// The first part of the time, in which caches fill, is not compared.
 const WARM: f64 = 0.2;
 
@@ -44,17 +50,17 @@ async fn measure() {
     let time = if is_measuring() { Duration::from_secs_f64(minutes * 60.0) } else { Duration::from_secs(1) };
     title(
         &format!(
-            "{SESSIONS} sessions at work for {} s; each is deleted after {RUNS_EACH} runs",
+            "{SESSIONS} sessions at work for {} s, {IN_FLIGHT} calls in flight; each is deleted after {RUNS_EACH} runs",
             time.as_secs()
         ),
         "the same runtime when its caches were full",
     );
-    let server = MockServer::start(22, Duration::ZERO);
+    let server = MockServer::start(22, PAUSE);
     let dir = tempfile::tempdir().expect("a folder");
     let options =
         OpenAiOptions { base_url: server.base_url.parse().expect("a URL"), ..OpenAiOptions::default() };
     let runtime = Runtime::builder()
-        .provider(Arc::new(OpenAi::new(options).expect("a provider")))
+        .provider_with(Arc::new(OpenAi::new(options).expect("a provider")), IN_FLIGHT)
         .data_dir(dir.path())
         .idle_after(Duration::from_millis(500))
         .start()

@@ -1,5 +1,5 @@
-//! A model in a process of its own, for benchmarks of what asking it costs: it streams canned answers. It first calls a
-//! tool where the request offers one and no result has come yet, and it summarises where it is asked to.
+//! A model in a process of its own, for benchmarks of what asking it costs: it streams canned answers, and gives them whole
+//! where the request does not ask for a stream. It first calls a tool where the request offers one and no result has come yet, and it summarises where it is asked to.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -65,12 +65,17 @@ struct Answers {
     text: Vec<String>,
     call: Vec<String>,
     summary: Vec<String>,
+    /// The text and the call, each as a whole response.
+    whole_text: String,
+    whole_call: String,
 }
 
 /// What every summary says.
 const SUMMARY: &str = "## Goal\\nA parser.\\n\\n## Constraints & Preferences\\n- (none)\\n\\n## Progress\\n### Done\\n\
     - [x] a line\\n### In Progress\\n- [ ] another\\n### Blocked\\n- (none)\\n\\n## Key Decisions\\n- **Words**: they are \
     short.\\n\\n## Next Steps\\n1. Go on.\\n\\n## Critical Context\\n- (none)";
+/// What a request for a stream has.
+const STREAMS: &[u8] = b"\"stream\":true";
 /// How a request for one begins.
 const SUMMARISE: &[u8] = b"You write records of conversations";
 
@@ -90,7 +95,16 @@ impl Answers {
         let arguments = "\"function\":{\"arguments\":\"{\\\"up\\\":\\\"word\\\"}\"}";
         let lines = SUMMARY.split_inclusive("\\n").map(said);
         let summary = lines.chain([last("stop")]).collect();
-        Self { text, summary, call: vec![call(begin), call(arguments), last("tool_calls")] }
+        let words: String = (0..pieces).map(|number| format!(" word{number}")).collect();
+        let whole_call = "\"content\":null,\"tool_calls\":[{\"id\":\"call_1\",\"type\":\"function\",\"function\":\
+            {\"name\":\"look\",\"arguments\":\"{\\\"up\\\":\\\"word\\\"}\"}}]";
+        Self {
+            text,
+            summary,
+            call: vec![call(begin), call(arguments), last("tool_calls")],
+            whole_text: whole(&format!("\"content\":\"{words}\""), "stop"),
+            whole_call: whole(whole_call, "tool_calls"),
+        }
     }
 }
 
@@ -98,6 +112,13 @@ async fn serve(mut socket: TcpStream, answers: &Answers, pause: Duration) {
     socket.set_nodelay(true).expect("a socket has the option");
     let mut request = Vec::new();
     while read_request(&mut socket, &mut request).await {
+        if !request.windows(STREAMS.len()).any(|bytes| bytes == STREAMS) {
+            let answer = if wants_a_call(&request) { &answers.whole_call } else { &answers.whole_text };
+            if socket.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
         if socket.write_all(head.as_bytes()).await.is_err() {
             return;
@@ -134,6 +155,17 @@ fn event(choice: &str) -> String {
 
 fn chunk(data: &str) -> String {
     format!("{:x}\r\n{data}\r\n", data.len())
+}
+
+/// A response with a whole answer.
+fn whole(message: &str, finish_reason: &str) -> String {
+    let body = format!(
+        "{{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"created\":1700000000,\"model\":\"m\",\"choices\":[\
+         {{\"index\":0,\"message\":{{\"role\":\"assistant\",{message}}},\"finish_reason\":\"{finish_reason}\"}}],\
+         \"usage\":{{\"prompt_tokens\":50,\"completion_tokens\":20,\"total_tokens\":70}}}}"
+    );
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length";
+    format!("{head}: {}\r\n\r\n{body}", body.len())
 }
 
 /// What ends a stream, and the body.

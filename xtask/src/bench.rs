@@ -41,7 +41,7 @@ const BINARY: &[&str] = &["host", "keys"];
 /// Those that run only when they are named.
 const LONG: &[(&str, &str)] = &[
     ("growth", "whether anything grows under load; 30 minutes unless --minutes says otherwise"),
-    ("peers", "tiktoken-rs; builds tests/peers. The fleets of rig and autoagents are not written yet"),
+    ("peers", "fleets of rig and autoagents, and tiktoken-rs; builds tests/peers"),
 ];
 
 /// Runs the named benchmarks, or all that are not long.
@@ -60,7 +60,10 @@ pub(crate) fn bench(arguments: impl Iterator<Item = String>) -> Result<()> {
             Cargo::new(&["build", "--quiet", "--release", "-p", "greenroom-cli"]).run()?;
         }
         let run = Run { date: date()?, machine: machine(), load: load() };
-        let said = cargo(name, &asked).run()?;
+        let mut said = cargo(name, &asked).run()?;
+        if name == "peers" {
+            said.push_str(&beside_peers(&asked)?);
+        }
         let news = figures::of_output(&said)?;
         if news.is_empty() {
             bail!("the benchmark `{name}` gave no figure");
@@ -120,6 +123,19 @@ impl Asked {
         }
         Ok(asked)
     }
+}
+
+/// The fleet of the benchmark `fleet`, beside those of other frameworks.
+fn beside_peers(asked: &Asked) -> Result<String> {
+    let manifest = ["--manifest-path", "tests/peers/Cargo.toml", "--target-dir", "target"];
+    let build = ["build", "--quiet", "--release", "-p", "rig-fleet", "-p", "autoagents-fleet"];
+    Cargo::new(&[&build[..], &manifest[..]].concat()).run()?;
+    let programs = format!("peers={}", workspace_root().join("target/release").display());
+    let mut line = vec!["bench", "--quiet", "-p", "greenroom-tests", "--bench", "fleet", "--", &programs];
+    if asked.is_quick {
+        line.push("--quick");
+    }
+    Cargo::new(&line).without_keys().run()
 }
 
 fn cargo(name: &str, asked: &Asked) -> Cargo {

@@ -120,7 +120,11 @@ impl AssistantMessage {
 
     /// Nothing to read and nothing to do: no text and no call. (Reasoning alone is still empty.)
     pub fn is_empty(&self) -> bool {
-        self.tool_calls().next().is_none() && self.text().trim().is_empty()
+        self.content.iter().all(|part| match part {
+            Part::Text(text) => text.trim().is_empty(),
+            Part::Reasoning(_) | Part::OpaqueReasoning { .. } => true,
+            Part::ToolCall(_) => false,
+        })
     }
 }
 

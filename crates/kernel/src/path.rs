@@ -282,8 +282,9 @@ pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
                 if assistant.is_empty() {
                     continue;
                 }
-                out.push(with_unique_calls(message));
-                let Some(mut wanted) = calls_by_id(&out[out.len() - 1]) else { continue };
+                let message = with_unique_calls(message);
+                out.push(Arc::clone(&message));
+                let Some(mut wanted) = calls_by_id(&message) else { continue };
                 // Results may stand until the next assistant message; what else stands there comes after them.
                 let until = messages[at..]
                     .iter()
@@ -293,7 +294,7 @@ pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
                 for later in &messages[at..until] {
                     match &**later {
                         Message::ToolResult(result) => {
-                            if wanted.remove(&result.call_id).is_some() {
+                            if wanted.remove(result.call_id.as_str()).is_some() {
                                 out.push(Arc::clone(later));
                             }
                         }
@@ -301,7 +302,7 @@ pub fn pair(messages: &[Arc<Message>]) -> Vec<Arc<Message>> {
                         Message::User(_) | Message::Assistant(_) => {}
                     }
                 }
-                let mut missing: Vec<(usize, ToolCall)> = wanted.into_values().collect();
+                let mut missing: Vec<(usize, &ToolCall)> = wanted.into_values().collect();
                 missing.sort_by_key(|(order, _)| *order);
                 out.extend(
                     missing
@@ -326,6 +327,9 @@ fn has_content(blocks: &[Block]) -> bool {
 
 /// The message, without second calls of an id that it has already used.
 fn with_unique_calls(message: &Arc<Message>) -> Arc<Message> {
+    if message.tool_calls().nth(1).is_none() {
+        return Arc::clone(message);
+    }
     let mut seen = HashSet::new();
     if message.tool_calls().all(|call| seen.insert(call.id.as_str())) {
         return Arc::clone(message);
@@ -341,12 +345,9 @@ fn with_unique_calls(message: &Arc<Message>) -> Arc<Message> {
     Arc::new(copy)
 }
 
-fn calls_by_id(message: &Message) -> Option<HashMap<String, (usize, ToolCall)>> {
-    let calls: HashMap<_, _> = message
-        .tool_calls()
-        .enumerate()
-        .map(|(order, call)| (call.id.clone(), (order, call.clone())))
-        .collect();
+fn calls_by_id(message: &Message) -> Option<HashMap<&str, (usize, &ToolCall)>> {
+    let calls: HashMap<_, _> =
+        message.tool_calls().enumerate().map(|(order, call)| (call.id.as_str(), (order, call))).collect();
     (!calls.is_empty()).then_some(calls)
 }
 

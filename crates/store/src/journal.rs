@@ -20,12 +20,15 @@
 //! large for one frame lies in several `Part` frames and one `Commit` frame, and counts only with the latter. Frames follow one
 //! another without a gap. What is read here is checked before it is used, and nothing here panics over it.
 
+pub(crate) mod frames;
 pub(crate) mod manifest;
 pub(crate) mod segments;
 pub(crate) mod sessions;
 
 #[cfg(test)]
 mod tests;
+
+use std::borrow::Borrow;
 
 use crate::bytes::{Cursor, checked, seal, to_u64, to_usize};
 use crate::error::StoreError;
@@ -409,9 +412,12 @@ pub(crate) fn read_footer(segment: &[u8]) -> Option<Vec<Frame>> {
 
 /// The footer and the trailer that seal a segment whose frames end at the offset `end`. `digest` is the chain after
 /// the last frame.
-pub(crate) fn footer(frames: &[Frame], end: u64, digest: u32) -> Vec<u8> {
+pub(crate) fn footer(frames: impl IntoIterator<Item: Borrow<Frame>>, end: u64, digest: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
+    let mut count = 0_u64;
     for frame in frames {
+        let frame = frame.borrow();
+        count += 1;
         bytes.extend(frame.offset.to_le_bytes());
         bytes.extend(frame.length.to_le_bytes());
         bytes.extend(frame.sequence.to_le_bytes());
@@ -424,7 +430,7 @@ pub(crate) fn footer(frames: &[Frame], end: u64, digest: u32) -> Vec<u8> {
     let start = bytes.len();
     bytes.extend(TRAILER_MAGIC.to_le_bytes());
     bytes.extend(FORMAT_VERSION.to_le_bytes());
-    bytes.extend(to_u64(frames.len()).to_le_bytes());
+    bytes.extend(count.to_le_bytes());
     bytes.extend(digest.to_le_bytes());
     bytes.extend(end.to_le_bytes());
     bytes.extend(footer_crc.to_le_bytes());
@@ -434,7 +440,12 @@ pub(crate) fn footer(frames: &[Frame], end: u64, digest: u32) -> Vec<u8> {
 }
 
 /// Whether the frames lie one directly after another, the first behind the header, the last up to `end`.
-pub(crate) fn are_contiguous<'a>(frames: impl IntoIterator<Item = &'a Frame>, end: u64) -> bool {
-    let follow = |at, frame: &Frame| (frame.offset == at).then(|| frame.end());
-    frames.into_iter().try_fold(SEGMENT_HEADER_BYTES, follow) == Some(end)
+pub(crate) fn are_contiguous(frames: impl IntoIterator<Item: Borrow<Frame>>, end: u64) -> bool {
+    let mut at = SEGMENT_HEADER_BYTES;
+    frames.into_iter().all(|frame| {
+        let frame = frame.borrow();
+        let follows = frame.offset == at;
+        at = frame.end();
+        follows
+    }) && at == end
 }

@@ -600,13 +600,17 @@ impl Part {
             };
             let (key, head) = (key.clone(), Box::new(head));
             let record = match kind {
-                PartKind::Whole => StoredRecord::Append { key, entries, head: head.clone() },
-                PartKind::Part(batch) => StoredRecord::Part { batch, entries, head: head.clone() },
-                PartKind::Last(batch) => StoredRecord::Commit { batch, key, entries, head: head.clone() },
+                PartKind::Whole => StoredRecord::Append { key, entries, head },
+                PartKind::Part(batch) => StoredRecord::Part { batch, entries, head },
+                PartKind::Last(batch) => StoredRecord::Commit { batch, key, entries, head },
             };
             let encoded = record::encode(&record);
             let fits = encoded.as_ref().is_ok_and(|payload| payload.len() <= PART_BYTES_MAX);
-            if count <= 1 || fits {
+            if (count <= 1 || fits)
+                && let StoredRecord::Append { head, .. }
+                | StoredRecord::Part { head, .. }
+                | StoredRecord::Commit { head, .. } = record
+            {
                 return Ok(Self { kind, count, head, payload: encoded? });
             }
             count = count.div_ceil(2);

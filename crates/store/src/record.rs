@@ -88,6 +88,10 @@ const DECODE_LIMIT_BYTES: usize = 512 << 20;
 /// of decoding. A smaller one cannot exceed it: an encoded byte takes at most about 70 bytes in memory.
 const CHECKED_FROM_BYTES: usize = 4 << 20;
 
+/// As large as most records become, and most heads, in bytes: so much room their memory has at first.
+const RECORD_BYTES: usize = 1_000;
+const HEAD_BYTES: usize = 200;
+
 /// The bytes of a record, in the newest version.
 pub(crate) fn encode(record: &StoredRecord) -> Result<Vec<u8>, StoreError> {
     VERSIONS.encode(record)
@@ -133,6 +137,15 @@ impl Version {
     }
 }
 
+impl Version {
+    /// The number, in memory with room for so many bytes after it.
+    fn begin(&self, room: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(1 + room);
+        bytes.push(self.number);
+        bytes
+    }
+}
+
 /// Versions in ascending order; there is at least one.
 struct Versions(&'static [Version]);
 
@@ -155,7 +168,7 @@ impl Versions {
 
     fn encode(&self, record: &StoredRecord) -> Result<Vec<u8>, StoreError> {
         let newest = self.newest();
-        let bytes = (newest.encode)(record, vec![newest.number])?;
+        let bytes = (newest.encode)(record, newest.begin(RECORD_BYTES))?;
         if bytes.len() > CHECKED_FROM_BYTES {
             self.decode(&bytes)?;
         }
@@ -169,7 +182,7 @@ impl Versions {
 
     fn encode_head(&self, head: &Head) -> Result<Vec<u8>, StoreError> {
         let newest = self.newest();
-        (newest.encode_head)(head, vec![newest.number])
+        (newest.encode_head)(head, newest.begin(HEAD_BYTES))
     }
 
     fn decode_head(&self, bytes: &[u8]) -> Result<Head, StoreError> {

@@ -23,6 +23,7 @@ use crate::files::{File, Files, create_own_dir};
 use crate::head::Head;
 use crate::index::{Checkpoint, Location, Row};
 use crate::indexer::{Indexer, lost_head};
+use crate::journal::frames::Frames;
 use crate::journal::manifest::{Listed, Manifest, State, Unknown};
 use crate::journal::segments::{Segments, journal_dir, random_seed};
 use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, first_chain, scan};
@@ -408,7 +409,7 @@ impl Recovery<'_> {
             file,
             end: SEGMENT_HEADER_BYTES,
             chain: header.chain(),
-            frames: Vec::new(),
+            frames: Frames::default(),
         })
     }
 

@@ -13,6 +13,7 @@
 //!   differ, the group is refused with [`StoreError::Invariant`], and the next one goes to a new segment. The
 //!   writer's own mistakes are never a panic.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use crate::files::{File, OpenMode, write_all_at};
 use crate::head::{Head, SessionState};
 use crate::index::Index;
 use crate::indexer::{Effect, Indexer, kind_of};
+use crate::journal::frames::Frames;
 use crate::journal::manifest::{Listed, Manifest, State, Unknown};
 use crate::journal::segments::{Segments, random_seed};
 use crate::journal::sessions::SegmentSessions;
@@ -116,13 +118,13 @@ pub(crate) struct Active {
     /// The chain that the next frame must have.
     pub(crate) chain: u32,
     /// The segment's frames, for its footer.
-    pub(crate) frames: Vec<Frame>,
+    pub(crate) frames: Frames,
 }
 
 impl Active {
     /// Where the last frame ends; where the header ends if there is no frame.
     fn frames_end(&self) -> u64 {
-        self.frames.last().map_or(SEGMENT_HEADER_BYTES, Frame::end)
+        self.frames.end().unwrap_or(SEGMENT_HEADER_BYTES)
     }
 }
 
@@ -305,7 +307,7 @@ impl Writer {
         if self.noted_end != end {
             let Active { id, seed, .. } = self.active;
             if let Some(&Listed { order, .. }) = self.manifest.get(id) {
-                self.note_sessions(SegmentHeader { id, order, seed }, &self.active.frames);
+                self.note_sessions(SegmentHeader { id, order, seed }, self.active.frames.iter());
             }
         }
         let stored = self.repair().and_then(|()| {
@@ -323,7 +325,11 @@ impl Writer {
 
     /// Writes the record of a segment's sessions beside the segment. The record is wanted only when the segment is
     /// damaged, so nothing else depends on it.
-    pub(crate) fn note_sessions(&self, header: SegmentHeader, frames: &[Frame]) {
+    pub(crate) fn note_sessions(
+        &self,
+        header: SegmentHeader,
+        frames: impl IntoIterator<Item: Borrow<Frame>>,
+    ) {
         let record = SegmentSessions::of(header, frames);
         if let Err(error) = record.store(self.segments.files.as_ref(), &self.segments.dir) {
             tracing::warn!(%error, "cannot note whose entries a segment holds");
@@ -597,7 +603,7 @@ impl Writer {
                 // The frame is durable, so it is acknowledged. The next start builds the index again.
                 self.index.mark_suspect(&error.to_string());
             }
-            self.active.frames.push(frame);
+            self.active.frames.push(&frame);
         }
         self.indexer.publish();
         Ok(())
@@ -738,7 +744,7 @@ impl Writer {
         if let Some(listed) = self.manifest.get_mut(self.active.id) {
             listed.state = state;
             let header = listed.header();
-            self.note_sessions(header, &self.active.frames);
+            self.note_sessions(header, self.active.frames.iter());
         }
         let state = State::Active { floor: SEGMENT_HEADER_BYTES };
         self.manifest.segments.push(Listed { id: header.id, order: header.order, seed: header.seed, state });
@@ -761,14 +767,14 @@ impl Writer {
     fn seal(&mut self) -> Result<State, StoreError> {
         let Active { end: length, chain: digest, ref frames, .. } = self.active;
         if let Err(error) = StoreError::ensure(
-            are_contiguous(frames, length),
+            are_contiguous(frames.iter(), length),
             "the frames of a footer lie one after another up to the segment's end",
         ) {
             self.tail = Tail::Wrong;
             return Err(error);
         }
         let state = State::Sealed { length, frames: to_u64(frames.len()), digest };
-        let bytes = footer(frames, length, digest);
+        let bytes = footer(frames.iter(), length, digest);
         let written = write_all_at(self.active.file.as_ref(), &bytes, length);
         if let Err(error) = written.and_then(|()| self.active.file.sync()) {
             self.tail = Tail::Unknown;
@@ -795,7 +801,7 @@ impl Writer {
             file,
             end: SEGMENT_HEADER_BYTES,
             chain,
-            frames: Vec::new(),
+            frames: Frames::default(),
         };
     }
 }

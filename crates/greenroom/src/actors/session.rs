@@ -200,7 +200,8 @@ impl Actor for Session {
         // The message is no longer in the mailbox, so its place there is free again. What becomes of it is counted by then.
         let input = place.and_then(|place| place.input);
         state.deps.probe(&state.shared.id, message.point());
-        // The branches are boxed: an idle actor must not hold the largest handler's future.
+        // It is boxed, since an idle actor must not hold it; and each branch in it has a box of its own, which is no larger
+        // than what it does.
         Box::pin(async {
             state.on(message).await;
             state.settle().await;
@@ -249,28 +250,30 @@ impl Actor for Session {
 impl SessionState {
     async fn on(&mut self, message: SessionMessage) {
         match message {
-            SessionMessage::Prompt { content, options, reply } => self.prompt(content, options, reply).await,
-            SessionMessage::Resume { options, reply } => self.resume(options, reply).await,
-            SessionMessage::Finish(reply) => self.finish(reply).await,
+            SessionMessage::Prompt { content, options, reply } => {
+                Box::pin(self.prompt(content, options, reply)).await
+            }
+            SessionMessage::Resume { options, reply } => Box::pin(self.resume(options, reply)).await,
+            SessionMessage::Finish(reply) => Box::pin(self.finish(reply)).await,
             SessionMessage::Input { content, delivery, early_aborts, agent, reply } => {
-                self.input(content, delivery, early_aborts, agent, reply).await;
+                Box::pin(self.input(content, delivery, early_aborts, agent, reply)).await;
             }
             SessionMessage::Amend { amendment, reply } => {
-                let _ = reply.send(self.amend(amendment).await);
+                let _ = reply.send(Box::pin(self.amend(amendment)).await);
             }
-            SessionMessage::Withdraw { ticket } => self.withdraw(ticket).await,
+            SessionMessage::Withdraw { ticket } => Box::pin(self.withdraw(ticket)).await,
             SessionMessage::Answer { question, answer, reply } => {
-                let answered = self.amend(Amendment::Answer { question, answer }).await;
+                let answered = Box::pin(self.amend(Amendment::Answer { question, answer })).await;
                 let _ = reply.send(answered.map(drop));
             }
-            SessionMessage::Ask(request) => self.ask(*request).await,
+            SessionMessage::Ask(request) => Box::pin(self.ask(*request)).await,
             SessionMessage::AwaitQuestions { stamp, call_id, reply } => {
                 self.await_questions(stamp, call_id, reply);
             }
             SessionMessage::CallStarts { stamp, call_id, reply } => {
-                let _ = reply.send(self.call_starts(stamp, call_id).await);
+                let _ = reply.send(Box::pin(self.call_starts(stamp, call_id)).await);
             }
-            SessionMessage::ExpireQuestions => self.expire_questions().await,
+            SessionMessage::ExpireQuestions => Box::pin(self.expire_questions()).await,
             // It is awake, and so is its run.
             SessionMessage::Wake => {}
             SessionMessage::Suspended { stamp, running } => self.suspended(stamp, running),
@@ -290,26 +293,28 @@ impl SessionState {
                 let _ = reply.send(adopted.map(|()| self.plan_manually(&options).map(Box::new)));
             }
             SessionMessage::Undo { reply } => {
-                let _ = reply.send(self.undo().await);
+                let _ = reply.send(Box::pin(self.undo()).await);
             }
             SessionMessage::Branch { to, reply } => {
-                let _ = reply.send(self.branch(to).await);
+                let _ = reply.send(Box::pin(self.branch(to)).await);
             }
             SessionMessage::HandOff { to, sees, reply } => {
-                let _ = reply.send(self.hand_off(&to, sees).await);
+                let _ = reply.send(Box::pin(self.hand_off(&to, sees)).await);
             }
             SessionMessage::BranchWithSummary { to, agent, reply } => {
-                self.branch_with_summary(to, agent.as_ref(), reply).await;
+                Box::pin(self.branch_with_summary(to, agent.as_ref(), reply)).await;
             }
-            SessionMessage::ChildStarted { record, reply } => self.child_started(record, reply).await,
+            SessionMessage::ChildStarted { record, reply } => {
+                Box::pin(self.child_started(record, reply)).await
+            }
             SessionMessage::ChildEnded { started, outcome, spent } => {
-                self.child_ended(started, outcome, spent).await;
+                Box::pin(self.child_ended(started, outcome, spent)).await;
             }
             SessionMessage::Pin { entry, pinned, reply } => {
-                let _ = reply.send(self.pin(entry, pinned).await);
+                let _ = reply.send(Box::pin(self.pin(entry, pinned)).await);
             }
             SessionMessage::Import { entries, leaf, reply } => {
-                let _ = reply.send(self.import(&entries, leaf).await);
+                let _ = reply.send(Box::pin(self.import(&entries, leaf)).await);
             }
             SessionMessage::State(reply) => {
                 let _ = reply.send(self.state());
@@ -346,12 +351,12 @@ impl SessionState {
             SessionMessage::TryAgain => self.inbox.timer_fired(),
             SessionMessage::IdleCheck { activity, again } => self.idle_check(activity, again),
             SessionMessage::Record { stamp, messages, boundary } => {
-                self.record(stamp, messages, boundary).await
+                Box::pin(self.record(stamp, messages, boundary)).await
             }
             SessionMessage::End { stamp, messages, outcome, rejected } => {
-                self.end(stamp, messages, outcome, rejected).await;
+                Box::pin(self.end(stamp, messages, outcome, rejected)).await;
             }
-            SessionMessage::FallBack { stamp, failure } => self.fall_back(stamp, *failure).await,
+            SessionMessage::FallBack { stamp, failure } => Box::pin(self.fall_back(stamp, *failure)).await,
             SessionMessage::Measure { stamp } => {
                 if self.current(stamp).is_some() {
                     // What changed holds for this check.
@@ -365,7 +370,7 @@ impl SessionState {
                 self.tell_agent(AgentMessage::Context { stamp, messages });
             }
             SessionMessage::Compact { stamp, trigger, at_window, failed_attempts, measured } => {
-                self.compact_for_run(stamp, trigger, at_window, failed_attempts, &measured).await;
+                Box::pin(self.compact_for_run(stamp, trigger, at_window, failed_attempts, &measured)).await;
             }
             SessionMessage::EventsFlushed => self.stop_now(),
             SessionMessage::LimitLearned { lane, model, limit, sent } => {
@@ -382,20 +387,22 @@ impl SessionState {
                 }
             }
             SessionMessage::Measured { purpose, measured } => match purpose {
-                MeasureFor::RunEnd => self.close_run(&measured).await,
-                MeasureFor::Compaction(number) => self.measured_for_compaction(number, &measured).await,
+                MeasureFor::RunEnd => Box::pin(self.close_run(&measured)).await,
+                MeasureFor::Compaction(number) => {
+                    Box::pin(self.measured_for_compaction(number, &measured)).await
+                }
             },
             SessionMessage::ReplacePathSegment { compaction, segment, cost_microdollars } => {
-                self.replace_path_segment(compaction, *segment, cost_microdollars).await;
+                Box::pin(self.replace_path_segment(compaction, *segment, cost_microdollars)).await;
             }
             SessionMessage::BranchSummarised { compaction, record, cost_microdollars } => {
-                self.branch_summarised(compaction, *record, cost_microdollars).await;
+                Box::pin(self.branch_summarised(compaction, *record, cost_microdollars)).await;
             }
             SessionMessage::PruneResults { compaction, segment, cost_microdollars } => {
-                self.prune_results(compaction, *segment, cost_microdollars).await;
+                Box::pin(self.prune_results(compaction, *segment, cost_microdollars)).await;
             }
             SessionMessage::CompactionOver { compaction, end, cost_microdollars } => {
-                self.compaction_over(compaction, *end, cost_microdollars).await;
+                Box::pin(self.compaction_over(compaction, *end, cost_microdollars)).await;
             }
         }
     }
@@ -664,12 +671,18 @@ impl SessionState {
     }
 
     async fn settle_work(&mut self) {
-        self.answer_repeats().await;
-        self.hand_off_if_ready().await;
+        if self.has_repeats_to_answer() {
+            Box::pin(self.answer_repeats()).await;
+        }
+        if self.has_hand_off() {
+            Box::pin(self.hand_off_if_ready()).await;
+        }
         if !self.is_idle() {
             return;
         }
-        self.close_children().await;
+        if !self.log.children().is_empty() {
+            Box::pin(self.close_children()).await;
+        }
         if self.is_stopping {
             // The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks
             // first.
@@ -677,7 +690,9 @@ impl SessionState {
             return;
         }
         self.compact_if_requested();
-        self.next_prompt().await;
+        if self.inbox.next(&self.log).is_some() {
+            Box::pin(self.next_prompt()).await;
+        }
     }
 
     /// Says to the lanes whether somebody waits for what is under way: a summary that nobody waits for lets others go first.

@@ -60,7 +60,7 @@ impl Assembler {
     /// or a role alone does not.
     pub(super) fn take(&mut self, chunk: Chunk, events: &mut impl Extend<ReplyEvent>) -> bool {
         let mut progress = self.take_usage(chunk.usage.as_deref());
-        for choice in chunk.choices.0 {
+        for choice in chunk.choices {
             // Only one choice was requested.
             if choice.index.is_none_or(|index| index == 0) {
                 progress |= self.take_choice(choice, events);

@@ -28,14 +28,11 @@ pub(super) struct Chunk {
 impl Chunk {
     /// The error as a body for the classifier, if this chunk is an error.
     pub(super) fn error_body(&self) -> Option<String> {
-        let choice_error = self
-            .choices
-            .0
-            .iter()
-            .find_map(|choice| choice.error.as_deref().filter(|error| is_present(error)));
+        let choice_error =
+            self.choices.iter().find_map(|choice| choice.error.as_deref().filter(|error| is_present(error)));
         let flat = [&self.message, &self.detail].into_iter().flatten().any(|value| is_present(value));
         let nested = self.error.as_deref().filter(|error| is_present(error));
-        if nested.is_none() && choice_error.is_none() && !(flat && self.choices.0.is_empty()) {
+        if nested.is_none() && choice_error.is_none() && !(flat && self.choices.is_empty()) {
             return None;
         }
         let mut body = serde_json::Map::new();
@@ -66,9 +63,31 @@ fn is_present(value: &Value) -> bool {
     }
 }
 
-/// The choices of a chunk: almost always one.
+/// The choices of a chunk: almost always one, which lies here and not in memory of its own.
 #[derive(Debug, Default)]
-pub(super) struct Choices(pub(super) Vec<Choice>);
+pub(super) struct Choices {
+    first: Option<Choice>,
+    others: Vec<Choice>,
+}
+
+impl Choices {
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Choice> {
+        self.first.iter().chain(&self.others)
+    }
+}
+
+impl IntoIterator for Choices {
+    type Item = Choice;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Choice>, std::vec::IntoIter<Choice>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.others)
+    }
+}
 
 impl<'de> Deserialize<'de> for Choices {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -82,13 +101,11 @@ impl<'de> Deserialize<'de> for Choices {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Choices, A::Error> {
-                let mut choices = Vec::new();
+                let mut choices = Choices { first: items.next_element()?, others: Vec::new() };
                 while let Some(choice) = items.next_element()? {
-                    // Without this there would be room for four, and a choice is large.
-                    choices.reserve_exact(usize::from(choices.is_empty()));
-                    choices.push(choice);
+                    choices.others.push(choice);
                 }
-                Ok(Choices(choices))
+                Ok(choices)
             }
 
             fn visit_unit<E>(self) -> Result<Choices, E> {

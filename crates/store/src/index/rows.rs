@@ -28,10 +28,14 @@ impl Location {
 
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::BYTES);
+        self.write(&mut bytes);
+        bytes
+    }
+
+    fn write(self, bytes: &mut Vec<u8>) {
         bytes.extend(self.segment.to_le_bytes());
         bytes.extend(self.offset.to_le_bytes());
         bytes.extend(self.length.to_le_bytes());
-        bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
@@ -67,9 +71,9 @@ impl RowPlace {
     /// The row's bytes. `head` is the encoded head.
     pub(crate) fn encode(&self, head: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64 + head.len());
-        bytes.extend(self.newest.encode());
+        self.newest.write(&mut bytes);
         bytes.push(u8::from(self.mark.is_some()));
-        bytes.extend(self.mark.unwrap_or(self.newest).encode());
+        self.mark.unwrap_or(self.newest).write(&mut bytes);
         bytes.extend(self.keys.to_le_bytes());
         bytes.extend(head);
         bytes
@@ -147,7 +151,8 @@ pub(crate) struct Checkpoint {
 
 impl Checkpoint {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![INDEX_VERSION];
+        let mut bytes = Vec::with_capacity(37);
+        bytes.push(INDEX_VERSION);
         bytes.extend(self.segment.to_le_bytes());
         bytes.extend(self.offset.to_le_bytes());
         bytes.extend(self.chain.to_le_bytes());

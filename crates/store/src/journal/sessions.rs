@@ -6,6 +6,7 @@
 //! Invariants: a record tells of every frame of its segment before the offset `until`. It is written whole, by one
 //! rename, and removed before its segment is.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -43,21 +44,26 @@ pub(crate) struct SegmentSessions {
 
 impl SegmentSessions {
     /// The record of a segment with these frames.
-    pub(crate) fn of(header: SegmentHeader, frames: &[Frame]) -> Self {
+    pub(crate) fn of(header: SegmentHeader, frames: impl IntoIterator<Item: Borrow<Frame>>) -> Self {
         let mut runs: Vec<Run> = Vec::new();
-        let mut last: HashMap<&str, usize> = HashMap::new();
-        for frame in frames.iter().filter(|frame| !frame.session.is_empty()) {
+        let mut last: HashMap<Box<str>, usize> = HashMap::new();
+        let mut until = SEGMENT_HEADER_BYTES;
+        for frame in frames {
+            let frame = frame.borrow();
+            until = frame.end();
+            if frame.session.is_empty() {
+                continue;
+            }
             let next = frame.sequence.saturating_add(u64::from(frame.count));
-            match last.get(frame.session.as_ref()).and_then(|at| runs.get_mut(*at)) {
+            match last.get(&frame.session).and_then(|at| runs.get_mut(*at)) {
                 Some(run) if run.kind == frame.kind && run.next == frame.sequence => run.next = next,
                 _ => {
-                    last.insert(&frame.session, runs.len());
+                    last.insert(frame.session.clone(), runs.len());
                     let session = frame.session.clone();
                     runs.push(Run { kind: frame.kind, session, first: frame.sequence, next });
                 }
             }
         }
-        let until = frames.last().map_or(SEGMENT_HEADER_BYTES, Frame::end);
         Self { header, until, runs }
     }
 

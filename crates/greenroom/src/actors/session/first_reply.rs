@@ -78,11 +78,13 @@ impl SessionState {
         }
     }
 
+    /// Whether repeated prompts wait, and something was recorded since they were looked at.
+    pub(super) fn has_repeats_to_answer(&mut self) -> bool {
+        std::mem::take(&mut self.repeats.is_due) && !self.repeats.callers.is_empty()
+    }
+
     /// Answers the repeated prompts whose first reply is known now.
     pub(super) async fn answer_repeats(&mut self) {
-        if !std::mem::take(&mut self.repeats.is_due) || self.repeats.callers.is_empty() {
-            return;
-        }
         for (first, to) in std::mem::take(&mut self.repeats.callers) {
             match self.first_reply(first).await {
                 FirstReply::ToCome => self.repeats.callers.push((first, to)),

@@ -78,6 +78,11 @@ impl SessionState {
         true
     }
 
+    /// Whether the run is to go on with another agent.
+    pub(super) fn has_hand_off(&mut self) -> bool {
+        self.open_run_mut().is_some_and(|run| run.hand_off_mut().is_some())
+    }
+
     /// Hands the conversation on as soon as the run stands between two steps and nothing is being summarised.
     pub(super) async fn hand_off_if_ready(&mut self) {
         let is_ready =

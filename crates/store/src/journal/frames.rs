@@ -1,0 +1,172 @@
+//! The list of a segment's frames, in few bytes: a segment of small frames has hundreds of thousands.
+//!
+//! Invariants: the list gives the frames as they were added, whether or not they follow one another.
+
+use super::{Frame, FrameKind};
+
+/// A piece of the list has so many bytes, so that a long list grows without being copied.
+const PIECE_BYTES: usize = 32 << 10;
+/// The most that a frame takes: five numbers, its kind, and the session with its length.
+const FRAME_BYTES_MAX: usize = 4 * 10 + 2 + 255;
+
+/// Frames in order.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    pieces: Vec<Vec<u8>>,
+    count: usize,
+    /// Where the last frame ends.
+    end: Option<u64>,
+}
+
+impl Frames {
+    /// Whether there is no frame.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many frames there are.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Where the last frame ends; `None` if there is no frame.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.end
+    }
+
+    /// Adds a frame behind the others.
+    pub(crate) fn push(&mut self, frame: &Frame) {
+        if self.pieces.last().is_none_or(|piece| piece.len() + FRAME_BYTES_MAX > PIECE_BYTES) {
+            self.pieces.push(Vec::with_capacity(if self.pieces.is_empty() { 0 } else { PIECE_BYTES }));
+        }
+        let piece = self.pieces.last_mut().expect("there is one now");
+        // Most frames begin where the one before ends.
+        write_number(piece, frame.offset.wrapping_sub(self.end.unwrap_or(0)));
+        write_number(piece, u64::from(frame.length));
+        write_number(piece, frame.sequence);
+        write_number(piece, u64::from(frame.count));
+        let session_length = u8::try_from(frame.session.len()).expect("session ids have at most 255 bytes");
+        piece.extend([frame.kind as u8, session_length]);
+        piece.extend(frame.session.as_bytes());
+        self.count += 1;
+        self.end = Some(frame.end());
+    }
+
+    /// The frames in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Frame> {
+        let mut end = 0;
+        self.pieces
+            .iter()
+            .flat_map(|piece| {
+                let mut rest = piece.as_slice();
+                std::iter::from_fn(move || (!rest.is_empty()).then(|| read_frame(&mut rest)))
+            })
+            .map(move |mut frame| {
+                frame.offset = frame.offset.wrapping_add(end);
+                end = frame.end();
+                frame
+            })
+    }
+}
+
+impl FromIterator<Frame> for Frames {
+    fn from_iter<T: IntoIterator<Item = Frame>>(all: T) -> Self {
+        let mut frames = Self::default();
+        all.into_iter().for_each(|frame| frames.push(&frame));
+        frames
+    }
+}
+
+/// Reads a frame whose offset counts from the end of the frame before.
+fn read_frame(rest: &mut &[u8]) -> Frame {
+    let offset = read_number(rest);
+    let length = read_number(rest);
+    let sequence = read_number(rest);
+    let count = read_number(rest);
+    let (head, after) = rest.split_at(2);
+    let (session, after) = after.split_at(usize::from(head[1]));
+    *rest = after;
+    Frame {
+        offset,
+        length: u32::try_from(length).expect("it was one"),
+        sequence,
+        count: u32::try_from(count).expect("it was one"),
+        kind: FrameKind::from_number(head[0]).expect("it was one"),
+        session: std::str::from_utf8(session).expect("it was a text").into(),
+    }
+}
+
+/// Seven bits in each byte, the lowest first; the highest bit says that more follow.
+fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number.to_le_bytes()[0]);
+}
+
+fn read_number(rest: &mut &[u8]) -> u64 {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, after) = rest.split_first().expect("a number was written whole");
+        *rest = after;
+        number |= u64::from(byte & 0x7F) << shift;
+        if byte < 0x80 {
+            break;
+        }
+    }
+    number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::Random;
+
+    /// Whatever is added comes back: also frames that do not follow one another, and numbers at their limits.
+    #[test]
+    fn a_list_gives_what_was_added() {
+        let mut random = Random::new(7);
+        let (mut all, mut end, mut longest) = (Vec::new(), 40, 0);
+        for at in 0..20_000 {
+            let number = |random: &mut Random| random.number() >> random.below(64);
+            let is_next = random.below(8) > 0;
+            let offset = if is_next { end } else { number(&mut random) >> 1 };
+            let length = usize::try_from(random.below(256)).unwrap_or(0);
+            let frame = Frame {
+                offset,
+                length: u32::try_from(number(&mut random) >> 32).unwrap_or(0),
+                sequence: number(&mut random),
+                count: u32::try_from(number(&mut random) >> 32).unwrap_or(0),
+                kind: FrameKind::from_number(1 + u8::try_from(at % 7).unwrap_or(0))
+                    .unwrap_or(FrameKind::Append),
+                session: "s".repeat(length).into(),
+            };
+            end = frame.end();
+            longest = longest.max(frame.session.len());
+            all.push(frame);
+        }
+        assert_eq!(longest, 255);
+        let frames: Frames = all.iter().cloned().collect();
+        assert!(frames.pieces.len() > 10, "the list has several pieces");
+        assert_eq!((frames.len(), frames.end()), (all.len(), Some(end)));
+        assert!(frames.iter().eq(all.iter().cloned()), "the frames come back");
+        assert!(Frames::default().is_empty() && Frames::default().end().is_none());
+    }
+
+    /// What each frame of a usual length takes.
+    #[test]
+    fn a_frame_takes_few_bytes() {
+        let frame = |at: u64| Frame {
+            offset: 40 + at * 400,
+            length: 400,
+            sequence: at % 100,
+            count: 1,
+            kind: FrameKind::Append,
+            session: format!("session-{at:06}").into(),
+        };
+        let frames: Frames = (0..10_000).map(frame).collect();
+        let bytes: usize = frames.pieces.iter().map(Vec::capacity).sum();
+        assert!(bytes < 10_000 * 24, "{bytes} bytes for 10,000 frames");
+    }
+}
