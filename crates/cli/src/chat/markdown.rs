@@ -1,20 +1,28 @@
 //! Markdown as it comes, as rows of a terminal.
 //!
 //! Invariants: what is finished never changes, however the text goes on, and is the same however it was cut into pieces;
-//! each block is rendered once, so that a long answer costs no more a piece than a short one.
+//! each block is rendered once, and a long paragraph or item part by part, so that a long answer costs no more a piece than
+//! a short one and its beginning is not held back until its end is known. (A table is: its columns depend on all rows.)
 
-use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 
+use self::rows::{CODE_LEAD, options, parts};
 use super::highlight::Highlighter;
-use super::row::{Color, Look, Row};
+use super::row::{Look, Row};
+
+pub(crate) use self::rows::blocks;
+
+mod rows;
 
 #[cfg(test)]
 mod tests;
 
-/// Before each line of code.
-const CODE_LEAD: &str = "  ";
 /// A block that is longer than this, in bytes, is not read anew with every piece.
 const TAIL_BYTES_MAX: usize = 16_000;
+/// A part of a paragraph or of an item is given out when it is so long, in bytes, and nothing in it is open.
+const PART_BYTES: usize = 500;
+/// A part of a paragraph that is so long is given out in any case: what seems to be open is a lone mark.
+const PART_BYTES_MAX: usize = 3_000;
 
 /// What the line that is read now belongs to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,6 +58,13 @@ pub(crate) struct Markdown {
     line: String,
     within: Within,
     highlighter: Option<Highlighter>,
+    /// How much of a list's item was given out, in bytes of the block, and how many rows that is in this width.
+    given: usize,
+    given_rows: usize,
+    /// The row of a paragraph that is not full, of which the rows above were given out.
+    carry: Option<Row>,
+    /// Up to where it is known that the paragraph cannot be parted, in bytes.
+    looked: usize,
     /// Whether something was given out already: blocks are apart by an empty row.
     has_begun: bool,
     was_item: bool,
@@ -63,6 +78,9 @@ impl Markdown {
 
     /// How wide rows are from now on.
     pub(crate) fn set_width(&mut self, width: usize) {
+        if width != self.width && self.given > 0 {
+            self.given_rows = blocks(&self.block[..self.given], width).len();
+        }
         self.width = width;
     }
 
@@ -70,10 +88,12 @@ impl Markdown {
     pub(crate) fn push(&mut self, piece: &str) -> Vec<Row> {
         let mut out = Vec::new();
         for part in piece.split_inclusive('\n') {
-            self.line.push_str(part);
-            if part.ends_with('\n') {
+            let text = part.trim_end_matches('\n');
+            self.line.push_str(text);
+            self.part_paragraph(&mut out);
+            if text.len() < part.len() {
                 let line = std::mem::take(&mut self.line);
-                self.take_line(line.trim_end_matches(['\n', '\r']), &mut out);
+                self.take_line(line.trim_end_matches('\r'), &mut out);
             }
         }
         out
@@ -111,13 +131,71 @@ impl Markdown {
             let rest = Row::plain(text.get(start..).unwrap_or_default());
             return rest.wrap(self.width, &Row::default(), &Row::default());
         }
-        if !text.trim().is_empty() {
-            if self.is_apart(&text) {
+        if !text.trim().is_empty() || self.carry.is_some() {
+            let is_begun = self.given > 0 || self.carry.is_some();
+            if !is_begun && self.is_apart(&text) {
                 out.push(Row::default());
             }
-            out.extend(blocks(&text, self.width));
+            out.extend(self.rows(&text));
         }
         out
+    }
+
+    /// The rows of the block that were not given out.
+    fn rows(&self, text: &str) -> Vec<Row> {
+        if let Some(carry) = &self.carry {
+            return parts(text, self.width, carry.clone(), false).0;
+        }
+        let mut rows = blocks(text, self.width);
+        rows.drain(..self.given_rows.min(rows.len()));
+        rows
+    }
+
+    /// Gives out the full rows of a long paragraph, up to a place behind which nothing can change them.
+    fn part_paragraph(&mut self, out: &mut Vec<Row>) {
+        if !matches!(self.within, Within::Nothing | Within::Paragraph) {
+            return;
+        }
+        let begun = self.block.len();
+        if begun + self.line.len() < PART_BYTES
+            || (begun == 0 && self.carry.is_none() && !is_prose(&self.line))
+        {
+            return;
+        }
+        let mut text = format!("{}{}", self.block, self.line);
+        while let Some((end, next)) = next_part(&text, &mut self.looked) {
+            let is_first = self.carry.is_none();
+            if is_first {
+                self.part(false, out);
+            }
+            let carry = self.carry.take().unwrap_or_default();
+            let (rows, mut rest) = parts(&text[..end], self.width, carry, true);
+            out.extend(rows);
+            if end < next {
+                rest.push(" ", Look::PLAIN);
+            }
+            self.carry = Some(rest);
+            text.drain(..next);
+            self.looked = 0;
+            // What is left is of the line that has not ended: all before it was looked at when it came.
+            self.block.clear();
+            self.line.clone_from(&text);
+            self.within = Within::Paragraph;
+        }
+    }
+
+    /// Gives out what is finished of a long item.
+    fn part_item(&mut self, out: &mut Vec<Row>) {
+        if self.block.len() < self.given + PART_BYTES {
+            return;
+        }
+        if self.given == 0 {
+            self.part(true, out);
+        }
+        let rows = self.rows(&self.block);
+        self.given = self.block.len();
+        self.given_rows += rows.len();
+        out.extend(rows);
     }
 
     fn take_line(&mut self, line: &str, out: &mut Vec<Row>) {
@@ -140,6 +218,8 @@ impl Markdown {
             Within::Item { fence: Some(fence), was_empty } => {
                 let closed = fence.is_closed_by(line);
                 *was_empty = false;
+                // Each line of code is finished.
+                self.part_item(out);
                 if closed {
                     self.within = Within::Item { fence: None, was_empty: false };
                 }
@@ -155,6 +235,10 @@ impl Markdown {
                 }
                 let goes_on = indent >= 2 || (!*was_empty && !begins_block(line));
                 if goes_on {
+                    // What was said before a nested item, and before an empty line, is finished.
+                    if *was_empty || is_item(line.trim_start()) {
+                        self.part_item(out);
+                    }
                     let fence = Fence::opened_by(line.trim_start(), indent);
                     self.within = Within::Item { fence, was_empty: false };
                     self.add(line);
@@ -219,12 +303,16 @@ impl Markdown {
         let block = std::mem::take(&mut self.block);
         self.within = Within::Nothing;
         self.highlighter = None;
-        if block.trim().is_empty() {
+        self.looked = 0;
+        if block.trim().is_empty() && self.carry.is_none() {
             return;
         }
-        let is_item = is_item(block.trim_start());
-        self.part(is_item, out);
-        out.extend(blocks(&block, self.width));
+        if self.given == 0 && self.carry.is_none() {
+            let is_item = is_item(block.trim_start());
+            self.part(is_item, out);
+        }
+        out.extend(self.rows(&block));
+        (self.given, self.given_rows, self.carry) = (0, 0, None);
     }
 
     /// Blocks are apart by an empty row, and the items of a list are not.
@@ -303,268 +391,73 @@ fn begins_block(line: &str) -> bool {
         || trimmed.starts_with(['|', '>'])
 }
 
-/// The rows of Markdown that is there as a whole.
-pub(crate) fn blocks(text: &str, width: usize) -> Vec<Row> {
-    let options = Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES | Options::ENABLE_TASKLISTS;
-    let mut writer = Writer { width, ..Writer::default() };
-    for event in Parser::new_ext(text, options) {
-        writer.event(event);
+/// Whether a line begins a paragraph, whatever comes behind it.
+fn is_prose(line: &str) -> bool {
+    indent_of(line) < 4 && !begins_block(line) && !line.trim_start().starts_with('<')
+}
+
+/// Where a long paragraph can be parted: where the part ends, and where the next one begins. `looked` is up to where that
+/// was tried before.
+fn next_part(text: &str, looked: &mut usize) -> Option<(usize, usize)> {
+    let start = text.ceil_char_boundary((*looked).max(PART_BYTES).min(text.len()));
+    let mut before = text[..start].chars().next_back()?;
+    let mut rest = text[start..].char_indices().peekable();
+    while let Some((place, c)) = rest.next() {
+        let Some((_, after)) = rest.peek() else { break };
+        let place = start + place;
+        *looked = place + c.len_utf8();
+        // In front of a letter, no mark of a list or of a heading can come to stand at the beginning.
+        let is_gap = matches!(c, ' ' | '\n') && !before.is_whitespace() && before != '\\';
+        let is_end = matches!(c, '。' | '，' | '、' | '！' | '？' | '；');
+        before = c;
+        if !(is_gap || is_end) || !after.is_alphabetic() {
+            continue;
+        }
+        let end = if is_gap { place } else { *looked };
+        if end >= PART_BYTES_MAX || is_closed(&text[..end]) {
+            return Some((end, *looked));
+        }
     }
-    writer.flush();
-    writer.out
+    None
 }
 
-/// Makes rows of what the parser reads.
-#[derive(Debug, Default)]
-struct Writer {
-    width: usize,
-    out: Vec<Row>,
-    row: Row,
-    looks: Vec<Look>,
-    /// What stands before the first row of the next block, and before all others.
-    leads: Vec<(Row, Row)>,
-    is_first: bool,
-    lists: Vec<Option<u64>>,
-    links: Vec<String>,
-    table: Vec<Vec<Row>>,
-    is_in_table: bool,
-    code: Option<(Option<Highlighter>, String)>,
-}
-
-impl Writer {
-    fn event(&mut self, event: Event<'_>) {
+/// Whether nothing in a paragraph's beginning could still become stressed, code or a link.
+fn is_closed(text: &str) -> bool {
+    let mut plain = String::new();
+    let mut is_link = false;
+    for event in Parser::new_ext(text, options()) {
         match event {
-            Event::Start(tag) => self.start(tag),
-            Event::End(tag) => self.end(tag),
-            Event::Text(text) => match &mut self.code {
-                Some((_, code)) => code.push_str(&text),
-                None => self.text(&text, Look::PLAIN),
-            },
-            Event::Code(code) => self.text(&code, Look::of(Color::Cyan)),
-            Event::Html(text) | Event::InlineHtml(text) => {
-                for (index, line) in text.split('\n').enumerate() {
-                    if index > 0 {
-                        self.flush();
-                    }
-                    self.text(line, Look::PLAIN);
-                }
-            }
-            Event::InlineMath(text) | Event::DisplayMath(text) | Event::FootnoteReference(text) => {
-                self.text(&text, Look::PLAIN);
-            }
-            Event::SoftBreak => self.text(" ", Look::PLAIN),
-            Event::HardBreak => self.flush(),
-            Event::Rule => {
-                self.flush();
-                self.out.push(Row::new(&"─".repeat(self.width.min(40)), Look::DIM));
-            }
-            Event::TaskListMarker(is_done) => self.text(if is_done { "☑ " } else { "☐ " }, Look::PLAIN),
+            Event::Text(text) if !is_link => plain.push_str(&text),
+            Event::Start(Tag::Link { .. } | Tag::Image { .. }) => is_link = true,
+            Event::End(TagEnd::Link | TagEnd::Image) => is_link = false,
+            Event::SoftBreak | Event::HardBreak | Event::Code(_) => plain.push(' '),
+            Event::Start(_)
+            | Event::End(_)
+            | Event::Text(_)
+            | Event::Html(_)
+            | Event::InlineHtml(_)
+            | Event::InlineMath(_)
+            | Event::DisplayMath(_)
+            | Event::FootnoteReference(_)
+            | Event::Rule
+            | Event::TaskListMarker(_) => {}
         }
     }
-
-    fn start(&mut self, tag: Tag<'_>) {
-        match tag {
-            Tag::Heading { level, .. } => {
-                self.flush();
-                let underline = level == HeadingLevel::H1;
-                self.looks.push(Look { underline, bold: true, ..Look::of(Color::Cyan) });
-            }
-            Tag::BlockQuote(_) => {
-                self.flush();
-                let bar = Row::new("│ ", Look::DIM);
-                self.leads.push((bar.clone(), bar));
-                self.looks.push(Look { italic: true, ..Look::PLAIN });
-            }
-            Tag::CodeBlock(kind) => {
-                self.flush();
-                let language = match &kind {
-                    CodeBlockKind::Fenced(info) => info.split_whitespace().next().unwrap_or_default(),
-                    CodeBlockKind::Indented => "",
-                };
-                self.code = Some((Highlighter::of(language), String::new()));
-            }
-            Tag::List(start) => {
-                self.flush();
-                self.lists.push(start);
-            }
-            Tag::Item => {
-                self.flush();
-                let mark = match self.lists.last_mut() {
-                    Some(Some(number)) => {
-                        let mark = format!("{number}. ");
-                        *number += 1;
-                        mark
-                    }
-                    Some(None) | None => "• ".to_owned(),
-                };
-                let blank = " ".repeat(Row::plain(&mark).width());
-                self.leads.push((Row::new(&mark, Look::of(Color::Cyan)), Row::plain(&blank)));
-                self.is_first = true;
-            }
-            Tag::Emphasis => self.looks.push(Look { italic: true, ..Look::PLAIN }),
-            Tag::Strong => self.looks.push(Look::BOLD),
-            Tag::Strikethrough => self.looks.push(Look { strike: true, ..Look::PLAIN }),
-            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => {
-                self.links.push(dest_url.to_string());
-                self.looks.push(Look { underline: true, ..Look::PLAIN });
-            }
-            Tag::Table(_) => {
-                self.flush();
-                self.is_in_table = true;
-            }
-            Tag::TableHead | Tag::TableRow => self.table.push(Vec::new()),
-            Tag::Paragraph => {
-                if !self.row.is_empty() {
-                    self.flush();
-                }
-            }
-            Tag::TableCell
-            | Tag::HtmlBlock
-            | Tag::FootnoteDefinition(_)
-            | Tag::DefinitionList
-            | Tag::DefinitionListTitle
-            | Tag::DefinitionListDefinition
-            | Tag::Superscript
-            | Tag::Subscript
-            | Tag::MetadataBlock(_) => {}
+    let mut before = ' ';
+    let mut chars = plain.chars().peekable();
+    while let Some(c) = chars.next() {
+        let after = chars.peek().copied().unwrap_or(' ');
+        let is_open = match c {
+            '`' => true,
+            '*' | '~' => !after.is_whitespace(),
+            '_' => !after.is_whitespace() && !before.is_alphanumeric(),
+            '<' => after.is_alphabetic() || after == '/',
+            _ => false,
+        };
+        if is_open {
+            return false;
         }
+        before = c;
     }
-
-    fn end(&mut self, tag: TagEnd) {
-        match tag {
-            TagEnd::Heading(_) => {
-                self.flush();
-                self.looks.pop();
-            }
-            TagEnd::BlockQuote(_) => {
-                self.flush();
-                self.leads.pop();
-                self.looks.pop();
-            }
-            TagEnd::CodeBlock => self.end_code(),
-            TagEnd::List(_) => {
-                self.flush();
-                self.lists.pop();
-            }
-            TagEnd::Item => {
-                self.flush();
-                self.leads.pop();
-                self.is_first = false;
-            }
-            TagEnd::Emphasis | TagEnd::Strong | TagEnd::Strikethrough => {
-                self.looks.pop();
-            }
-            TagEnd::Link | TagEnd::Image => {
-                self.looks.pop();
-                let url = self.links.pop().unwrap_or_default();
-                if !url.is_empty() && !self.row.text().ends_with(&url) {
-                    self.text(&format!(" ({url})"), Look::DIM);
-                }
-            }
-            TagEnd::TableCell => {
-                let cell = std::mem::take(&mut self.row);
-                if let Some(cells) = self.table.last_mut() {
-                    cells.push(cell);
-                }
-            }
-            TagEnd::Table => self.end_table(),
-            TagEnd::Paragraph | TagEnd::HtmlBlock => self.flush(),
-            TagEnd::TableHead
-            | TagEnd::TableRow
-            | TagEnd::FootnoteDefinition
-            | TagEnd::DefinitionList
-            | TagEnd::DefinitionListTitle
-            | TagEnd::DefinitionListDefinition
-            | TagEnd::Superscript
-            | TagEnd::Subscript
-            | TagEnd::MetadataBlock(_) => {}
-        }
-    }
-
-    fn text(&mut self, text: &str, look: Look) {
-        let look = self.looks.iter().fold(look, |look, outer| Look {
-            color: look.color.or(outer.color),
-            bold: look.bold || outer.bold,
-            dim: look.dim || outer.dim,
-            italic: look.italic || outer.italic,
-            underline: look.underline || outer.underline,
-            strike: look.strike || outer.strike,
-            reverse: look.reverse || outer.reverse,
-        });
-        self.row.push(text, look);
-    }
-
-    /// What stands before the next rows: the first, and the others.
-    fn lead(&self) -> (Row, Row) {
-        let (mut first, mut next) = (Row::default(), Row::default());
-        for (index, (of_first, of_next)) in self.leads.iter().enumerate() {
-            let is_mark = self.is_first && index + 1 == self.leads.len();
-            first = first.then(if is_mark { of_first } else { of_next }.clone());
-            next = next.then(of_next.clone());
-        }
-        (first, next)
-    }
-
-    fn flush(&mut self) {
-        if self.is_in_table || self.row.is_empty() {
-            return;
-        }
-        let (first, next) = self.lead();
-        self.out.extend(std::mem::take(&mut self.row).wrap(self.width, &first, &next));
-        self.is_first = false;
-    }
-
-    fn end_code(&mut self) {
-        let Some((mut highlighter, code)) = self.code.take() else { return };
-        let (first, next) = self.lead();
-        for (index, line) in code.lines().enumerate() {
-            let row = match &mut highlighter {
-                Some(highlighter) => highlighter.line(line),
-                None => Row::plain(line),
-            };
-            let lead = if index == 0 { &first } else { &next };
-            self.out.extend(row.wrap_exactly(self.width, &lead.clone().then(Row::plain(CODE_LEAD))));
-        }
-        self.is_first = false;
-    }
-
-    /// Columns where there is room for them, else a line for each cell.
-    fn end_table(&mut self) {
-        self.is_in_table = false;
-        let table = std::mem::take(&mut self.table);
-        let columns = table.iter().map(Vec::len).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns)
-            .map(|column| table.iter().filter_map(|row| row.get(column)).map(Row::width).max().unwrap_or(0))
-            .collect();
-        let (first, next) = self.lead();
-        let total = widths.iter().sum::<usize>() + 3 * columns.saturating_sub(1) + next.width();
-        let bar = || Row::new(" │ ", Look::DIM);
-        if total <= self.width {
-            for (number, cells) in table.iter().enumerate() {
-                let mut row = if number == 0 { first.clone() } else { next.clone() };
-                for (column, width) in widths.iter().enumerate() {
-                    let cell = cells.get(column).cloned().unwrap_or_default();
-                    let blank = width.saturating_sub(cell.width());
-                    row = row.then(cell);
-                    if column + 1 < columns {
-                        row = row.and(&" ".repeat(blank), Look::PLAIN).then(bar());
-                    }
-                }
-                self.out.push(row);
-                if number == 0 {
-                    let lines: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
-                    self.out.push(next.clone().and(&lines.join("─┼─"), Look::DIM));
-                }
-            }
-            return;
-        }
-        let head = table.first().cloned().unwrap_or_default();
-        for cells in table.iter().skip(1) {
-            for (cell, name) in cells.iter().zip(&head) {
-                let row = Row::new(&format!("{}: ", name.text()), Look::BOLD).then(cell.clone());
-                self.out.extend(row.wrap(self.width, &next, &next.clone().and("  ", Look::PLAIN)));
-            }
-            self.out.push(next.clone().and("─", Look::DIM));
-        }
-    }
+    plain.rfind('[') <= plain.rfind(']')
 }
