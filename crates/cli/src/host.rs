@@ -22,8 +22,8 @@ use crate::setup;
 use crate::terminal::Screen;
 
 pub(crate) use self::reaching::{
-    Reached, Unreached, Who, fingerprint, is_gone, is_gone_client, make_room, reach, reach_or_free,
-    reach_or_start, reach_to_change, reach_to_change_and, reach_to_look,
+    Line, Reached, Unreached, Who, fingerprint, is_gone, is_gone_client, make_room, reach, reach_line,
+    reach_or_free, reach_or_start, reach_to_change, reach_to_change_and, reach_to_look,
 };
 pub(crate) use self::socket::OtherUsers;
 

@@ -35,6 +35,7 @@ mod questions;
 mod setup;
 mod simulated;
 mod skills;
+mod source;
 mod surroundings;
 
 mod host;

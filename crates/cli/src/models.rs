@@ -1,15 +1,18 @@
 //! `greenroom models`: the models that the provider serves, with their windows, output limits and prices, and where
 //! each comes from.
 //!
-//! Invariants: no model is asked anything; a store is read if it is there and free, and none is made.
+//! Invariants: no model is asked anything; a store is read if it is there, by its host where it has one, and none is made.
 
 use anyhow::Result;
+use greenroom::FactSource;
 use greenroom::kernel::usage::WindowSource;
-use greenroom::provider::catalog::Prices;
-use greenroom::{FactSource, KnownModel};
+use greenroom_server::Client;
+use greenroom_server::operations::{ClientKind, ForgetLimit, ListModels, ModelSummary};
 use serde_json::{Value, json};
 
-use crate::options::{Global, ModelsArgs};
+use crate::host::{self, Reached, Who};
+use crate::link::ATTEMPTS;
+use crate::options::{Global, ModelArgs, ModelsArgs};
 use crate::terminal::{Line, Screen, Style, columns, one_line};
 use crate::{picture, setup};
 
@@ -18,11 +21,30 @@ const NAME_COLUMNS: usize = 48;
 
 /// Lists the models, or forgets what was learned of one.
 pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
-    let mut screen = Screen::stdout(global.color);
+    let server = args.server.clone();
+    // What is forgotten is in our own store: nobody is asked.
+    let model = ModelArgs { server, no_tools: true, keyless: args.forget.is_some(), ..ModelArgs::bare() };
+    let who = Who { kind: ClientKind::Watch, agent: Some(&model), checks_server: false };
+    for attempt in 1.. {
+        let reached = if global.no_host { None } else { host::reach_or_free(global, &who).await? };
+        let Some(Reached { client, warnings }) = reached else { break };
+        match show(global, args, &client, &warnings).await {
+            Err(error) if attempt < ATTEMPTS && host::is_gone(&error) => {}
+            shown => return shown,
+        }
+    }
     let (runtime, agent) = setup::for_models(global, args).await?;
+    let client = Client::in_process(&runtime, agent);
+    let result = show(global, args, &client, &[]).await;
+    client.close().await;
+    runtime.shutdown().await?;
+    result
+}
+
+async fn show(global: &Global, args: &ModelsArgs, client: &Client, warnings: &[String]) -> Result<u8> {
+    let mut screen = Screen::stdout(global.color);
     if let Some(model) = &args.forget {
-        let was_known = runtime.forget_limit(&agent, model).await?;
-        runtime.shutdown().await?;
+        let was_known = client.call(ForgetLimit { model: model.clone() }).await?.was_known;
         if args.json {
             screen.pretty_json(&json!({ "model": model, "was_known": was_known }))?;
             return Ok(0);
@@ -35,23 +57,23 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
         })?;
         return Ok(0);
     }
-    let known = runtime.models(&agent).await?;
-    runtime.shutdown().await?;
+    let known = client.call(ListModels {}).await?;
+    warnings.iter().try_for_each(|warning| setup::warn(global, warning))?;
     if let Some(problem) = &known.problem {
         Screen::stderr(global.color).line(format!(
             "greenroom: {} does not list its models, so these are the catalogue's: {}",
             one_line(&known.origin, 200),
-            one_line(&problem.to_string(), 300)
+            one_line(problem, 300)
         ))?;
     }
     let wanted = args.filter.as_deref().unwrap_or_default().to_lowercase();
-    let models: Vec<&KnownModel> =
+    let models: Vec<&ModelSummary> =
         known.models.iter().filter(|model| model.id.to_lowercase().contains(&wanted)).collect();
     if args.json {
         let list: Vec<Value> = models.iter().map(|model| as_json(model)).collect();
         let whole = json!({
             "origin": known.origin,
-            "problem": known.problem.as_ref().map(ToString::to_string),
+            "problem": known.problem,
             "models": list,
         });
         screen.pretty_json(&whole)?;
@@ -80,7 +102,7 @@ pub(crate) async fn run(global: &Global, args: &ModelsArgs) -> Result<u8> {
     Ok(0)
 }
 
-fn row(model: &KnownModel) -> [String; 6] {
+fn row(model: &ModelSummary) -> [String; 6] {
     let short = |tokens: Option<u64>| tokens.map_or("?".to_owned(), picture::short);
     let source = match model.source {
         FactSource::Server => "server",
@@ -89,10 +111,10 @@ fn row(model: &KnownModel) -> [String; 6] {
     };
     [
         one_line(&model.id, NAME_COLUMNS),
-        short(model.window.tokens),
-        window_source(model.window.source).to_owned(),
+        short(model.window),
+        window_source(model.window_source).to_owned(),
         short(model.output_tokens),
-        model.prices.as_ref().map_or("?".to_owned(), prices),
+        prices(model),
         source.to_owned(),
     ]
 }
@@ -112,19 +134,22 @@ fn window_source(source: WindowSource) -> &'static str {
 
 /// Prices of a million tokens, in dollars.
 #[expect(clippy::cast_precision_loss, reason = "prices are far below 2^52 microdollars")]
-fn prices(prices: &Prices) -> String {
-    format!("${:.2}, ${:.2}", prices.input as f64 / 1e6, prices.output as f64 / 1e6)
+fn prices(model: &ModelSummary) -> String {
+    match (model.input_microdollars_per_million, model.output_microdollars_per_million) {
+        (Some(input), Some(output)) => format!("${:.2}, ${:.2}", input as f64 / 1e6, output as f64 / 1e6),
+        (Some(_) | None, Some(_) | None) => "?".to_owned(),
+    }
 }
 
-fn as_json(model: &KnownModel) -> Value {
+fn as_json(model: &ModelSummary) -> Value {
     json!({
         "id": model.id,
-        "window": model.window.tokens,
-        "window_source": model.window.source,
+        "window": model.window,
+        "window_source": model.window_source,
         "learned": model.learned_tokens,
         "output": model.output_tokens,
-        "input_microdollars_per_million": model.prices.map(|prices| prices.input),
-        "output_microdollars_per_million": model.prices.map(|prices| prices.output),
+        "input_microdollars_per_million": model.input_microdollars_per_million,
+        "output_microdollars_per_million": model.output_microdollars_per_million,
         "source": model.source,
     })
 }

@@ -345,9 +345,23 @@ pub(crate) struct ModelArgs {
     #[arg(skip)]
     #[serde(default)]
     pub(crate) asks: bool,
+    /// Whether the server may be asked nothing that needs a key.
+    #[arg(skip)]
+    #[serde(default)]
+    pub(crate) keyless: bool,
 }
 
 impl ModelArgs {
+    /// Those of a command that has no such flags.
+    pub(crate) fn bare() -> Self {
+        #[derive(clap::Parser)]
+        struct None {
+            #[command(flatten)]
+            model: ModelArgs,
+        }
+        <None as clap::Parser>::parse_from([""]).model
+    }
+
     /// The model that a flag or the environment names.
     pub(crate) fn model(&self, surroundings: &Surroundings) -> Option<String> {
         self.model.clone().or_else(|| surroundings.variable("GREENROOM_MODEL"))

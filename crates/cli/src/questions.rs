@@ -1,10 +1,9 @@
 //! `greenroom questions` and `greenroom answer`: what tools ask people.
 //!
-//! Invariants: listing changes nothing, and works beside a program that uses the store; an answer is in the log before this says so. No model is asked: the run that
-//! waits goes on when the program that has its tools opens the session.
+//! Invariants: listing changes nothing, and works beside a program that uses the store; an answer is in the log before this
+//! says so. No model is asked: the run that waits goes on when the program that has its tools opens the session.
 
 use anyhow::Result;
-use greenroom::questions::list_stored;
 use greenroom::store::{Store, StoreError};
 use greenroom::{Answer, EntryId, PendingQuestion, QuestionKind, Runtime};
 use greenroom_server::Client;
@@ -14,31 +13,18 @@ use serde_json::{Value, json};
 
 use crate::options::{AnswerArgs, Global, QuestionsArgs};
 use crate::terminal::{Line, Screen, Style, variable};
-use crate::{errors, host, link, moment, setup};
+use crate::{errors, host, link, setup, source};
 
 /// Lists them, oldest first.
 pub(crate) async fn list(global: &Global, args: &QuestionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
-    let dir = setup::data_dir(global)?;
-    let (mut questions, mut code) = (Vec::new(), 0);
-    if dir.exists() {
-        let store = setup::look(global).await?.store;
-        let sessions = match &args.session {
-            Some(given) => vec![setup::resolve_known(&store, given)?],
-            None => {
-                code = setup::completeness(&store);
-                let asks = store.list()?.into_iter().filter(|(_, head)| !head.questions.is_empty());
-                asks.map(|(id, _)| id).collect()
-            }
-        };
-        let now_ms = moment::now_ms();
-        for session in sessions {
-            questions.extend(list_stored(&store, &session, now_ms)?);
-        }
-        store.close().await?;
-    } else if let Some(given) = &args.session {
-        return Err(StoreError::NotFound { session: given.clone() }.into());
-    }
+    let given = args.session.as_deref();
+    let listed = source::look(global, async |source| source.questions(global, given).await).await?;
+    let (mut questions, code) = match (listed, given) {
+        (Some(listed), _) => listed,
+        (None, Some(given)) => return Err(StoreError::NotFound { session: given.to_owned() }.into()),
+        (None, None) => (Vec::new(), 0),
+    };
     questions.sort_by_key(|question| question.asked_at_ms);
     for question in &questions {
         if args.json {

@@ -15,12 +15,12 @@ use serde_json::json;
 
 use crate::options::{DeleteArgs, Global, SessionsArgs};
 use crate::progress::Progress;
-use crate::setup::Looked;
+use crate::source::{self, Heads, KnownHead};
 use crate::terminal::{Line, Screen, Style, columns, one_line, variable};
 use crate::{errors, host, link, moment, picture, setup};
 
 /// The sessions that each called, by id.
-type Called = BTreeMap<String, Vec<(String, Head)>>;
+type Called = BTreeMap<String, Vec<KnownHead>>;
 
 /// Most ids are shown whole; `--json` has all of one.
 const ID_COLUMNS: usize = 65;
@@ -54,16 +54,9 @@ fn is_unfinished(id: &str, head: &Head) -> bool {
 pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
     let dir = setup::data_dir(global)?;
-    let (sessions, code, is_in_use) = if dir.exists() {
-        let Looked { store, is_in_use } = setup::look(global).await?;
-        let sessions = store.list()?;
-        let code = setup::completeness(&store);
-        store.close().await?;
-        (sessions, code, is_in_use)
-    } else {
-        (Vec::new(), 0, false)
-    };
-    let damaged = sessions.iter().filter(|(_, head)| head.lost_from.is_some()).count() as u64;
+    let heads = source::look(global, async |source| source.heads(global).await).await?;
+    let Heads { sessions, code } = heads.unwrap_or_default();
+    let damaged = sessions.iter().filter(|KnownHead { head, .. }| head.lost_from.is_some()).count() as u64;
     if damaged > 0 {
         Screen::stderr(global.color).line(format!(
             "greenroom: {}; `greenroom store check` says what is lost",
@@ -82,29 +75,29 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     // Those that an agent called are listed with their caller.
     let (roots, called) = split(sessions, args.all);
     let mut sessions = roots;
-    sessions.retain(|(id, head)| {
+    sessions.retain(|KnownHead { id, head, .. }| {
         here.as_ref().is_none_or(|here| head.labels.get(setup::FOLDER) == Some(here))
             && args.labels.iter().all(|label| has(head, label))
             && (!args.unfinished || is_unfinished(id, head))
     });
-    sessions.sort_by_key(|(_, head)| std::cmp::Reverse(head.updated_at_ms));
+    sessions.sort_by_key(|known| std::cmp::Reverse(known.head.updated_at_ms));
     let all = sessions.len();
     if args.limit > 0 {
         sessions.truncate(args.limit);
     }
     let hidden: usize = if args.all { 0 } else { called.values().map(Vec::len).sum() };
     let shown = sessions.len();
-    let sessions: Vec<(usize, String, Head)> = if args.all {
+    let sessions: Vec<(usize, KnownHead)> = if args.all {
         let mut listed = Vec::new();
         sessions.into_iter().for_each(|session| list_tree(&mut listed, session, 0, &called));
         listed
     } else {
-        sessions.into_iter().map(|(id, head)| (0, id, head)).collect()
+        sessions.into_iter().map(|known| (0, known)).collect()
     };
     if args.json {
         let list: Vec<_> = sessions
             .iter()
-            .map(|(_, id, head)| {
+            .map(|(_, KnownHead { id, head, is_in_use })| {
                 json!({
                     "id": id,
                     "parent": head.parent_session,
@@ -117,7 +110,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
                     "window": head.window,
                     "compactions": head.compactions,
                     "updated_at": moment::rfc3339(head.updated_at_ms),
-                    "state": state(head, is_in_use),
+                    "state": state(head, *is_in_use),
                     "is_unfinished": is_unfinished(id, head),
                 })
             })
@@ -137,7 +130,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
     let header =
         ["SESSION", "TITLE", "MODEL", "ENTRIES", "CONTEXT", "COMPACTIONS", "UPDATED", "STATE", "FOLDER"];
     let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(sessions.iter().map(|(depth, id, head)| {
+    rows.extend(sessions.iter().map(|(depth, KnownHead { id, head, is_in_use })| {
         let window = head.window.map(|window| format!(" of {}", picture::short(window))).unwrap_or_default();
         [
             format!("{}{}", "  ".repeat(*depth), one_line(id, ID_COLUMNS)),
@@ -147,7 +140,7 @@ pub(crate) async fn run(global: &Global, args: &SessionsArgs) -> Result<u8> {
             format!("{}{window}", picture::short(head.context_tokens)),
             head.compactions.to_string(),
             moment::ago(head.updated_at_ms, now_ms),
-            state(head, is_in_use).to_owned(),
+            state(head, *is_in_use).to_owned(),
             head.labels.get(setup::FOLDER).map_or_else(String::new, |folder| shown_folder(folder)),
         ]
     }));
@@ -196,29 +189,24 @@ fn shown_folder(folder: &str) -> String {
 
 /// The sessions that stand for themselves, and those that others called. One whose caller is gone stands for itself where
 /// all are wanted, and is hidden otherwise.
-fn split(sessions: Vec<(String, Head)>, all: bool) -> (Vec<(String, Head)>, Called) {
-    let known: BTreeSet<String> = sessions.iter().map(|(id, _)| id.clone()).collect();
+fn split(sessions: Vec<KnownHead>, all: bool) -> (Vec<KnownHead>, Called) {
+    let known: BTreeSet<String> = sessions.iter().map(|session| session.id.clone()).collect();
     let mut called = Called::new();
     let mut roots = Vec::new();
-    for (id, head) in sessions {
-        match head.parent_session.clone().filter(|parent| !all || known.contains(parent)) {
-            Some(parent) => called.entry(parent).or_default().push((id, head)),
-            None => roots.push((id, head)),
+    for session in sessions {
+        match session.head.parent_session.clone().filter(|parent| !all || known.contains(parent)) {
+            Some(parent) => called.entry(parent).or_default().push(session),
+            None => roots.push(session),
         }
     }
-    called.values_mut().for_each(|sessions| sessions.sort_by_key(|(_, head)| head.created_at_ms));
+    called.values_mut().for_each(|sessions| sessions.sort_by_key(|known| known.head.created_at_ms));
     (roots, called)
 }
 
 /// Lists a session and those below it, each with how deep it stands.
-fn list_tree(
-    listed: &mut Vec<(usize, String, Head)>,
-    (id, head): (String, Head),
-    depth: usize,
-    called: &Called,
-) {
-    let below = called.get(&id).cloned().unwrap_or_default();
-    listed.push((depth, id, head));
+fn list_tree(listed: &mut Vec<(usize, KnownHead)>, session: KnownHead, depth: usize, called: &Called) {
+    let below = called.get(&session.id).cloned().unwrap_or_default();
+    listed.push((depth, session));
     below.into_iter().for_each(|session| list_tree(listed, session, depth + 1, called));
 }
 

@@ -188,17 +188,8 @@ pub(crate) fn none_begun(here: &str) -> anyhow::Error {
 
 /// Says what the store had to say when it was opened, and whether others could have changed it.
 fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
-    let dir = data_dir(global)?;
-    tracing::debug!(dir = %dir.display(), "the store is open");
-    if std::fs::metadata(&dir).is_ok_and(|metadata| metadata.mode() & 0o022 != 0) {
-        let dir = dir.display();
-        warn(
-            global,
-            &format!(
-                "others may write {dir}, and could put something else in the place of the store; run `chmod go-w {dir}`"
-            ),
-        )?;
-    }
+    tracing::debug!(dir = %data_dir(global)?.display(), "the store is open");
+    warn_of_others(global)?;
     for notice in notices {
         let more = match notice {
             Notice::TailLost { .. } | Notice::Damaged { .. } => "; `greenroom store check` says what is lost",
@@ -211,6 +202,21 @@ fn tell(global: &Global, notices: &[Notice]) -> Result<()> {
             | Notice::ManifestRebuilt { .. } => "",
         };
         warn(global, &format!("{notice}{more}"))?;
+    }
+    Ok(())
+}
+
+/// Says that others could have changed the store, where they could.
+pub(crate) fn warn_of_others(global: &Global) -> Result<()> {
+    let dir = data_dir(global)?;
+    if std::fs::metadata(&dir).is_ok_and(|metadata| metadata.mode() & 0o022 != 0) {
+        let dir = dir.display();
+        warn(
+            global,
+            &format!(
+                "others may write {dir}, and could put something else in the place of the store; run `chmod go-w {dir}`"
+            ),
+        )?;
     }
     Ok(())
 }

@@ -13,14 +13,13 @@ use greenroom::kernel::path::path_to;
 use greenroom::kernel::size::Estimator;
 use greenroom::kernel::usage::{ContextUsage, Measured, Ratio, Reports, Window, WindowSource, measure};
 use greenroom::kernel::{AssistantMessage, Message, Part, RunOutcome, StopReason, ToolResult, ToolStatus};
-use greenroom::store::{Head, Store, StoreError};
+use greenroom::store::{Head, StoreError};
 use greenroom_server::operations::Said;
 use serde_json::{Value, json};
 
 use crate::options::{Global, ShowArgs};
-use crate::setup::Looked;
 use crate::terminal::{Line, Screen, Style, one_line};
-use crate::{errors, moment, picture, sessions, setup};
+use crate::{errors, moment, picture, sessions, source};
 
 /// A stored session, as much of it as can be read.
 pub(crate) struct Stored {
@@ -32,45 +31,17 @@ pub(crate) struct Stored {
     pub(crate) entries: Vec<Arc<Entry>>,
     /// The ranges that are lost: the first, and the one after the last.
     pub(crate) lost: Vec<(EntryId, EntryId)>,
-    /// Whether another process uses the store, and may be at work on it.
+    /// Whether somebody may be at work on it: what is open was not interrupted.
     pub(crate) is_in_use: bool,
     /// Whether nobody knows what a damaged part of the journal held: then the newest entries may be missing.
     pub(crate) is_uncertain: bool,
 }
 
 impl Stored {
-    /// Reads it from the store. `id` may be the beginning of its id.
+    /// Reads it. `id` may be the beginning of its id.
     pub(crate) async fn read(global: &Global, id: &str) -> Result<Self> {
-        let not_found = || StoreError::NotFound { session: id.to_owned() };
-        if !setup::data_dir(global)?.exists() {
-            return Err(not_found().into());
-        }
-        let Looked { store, is_in_use } = setup::look(global).await?;
-        let read = setup::resolve(&store, id).and_then(|id| Self::from(&store, id));
-        store.close().await?;
-        Ok(Self { is_in_use, ..read? })
-    }
-
-    fn from(store: &Store, id: String) -> Result<Self> {
-        let session = id.as_str();
-        let head = store.head(session)?.ok_or_else(|| StoreError::NotFound { session: id.clone() })?;
-        let (entries, lost) = match store.load(session, EntryId(0)) {
-            Ok(entries) if head.lost_from.is_none() => (entries, Vec::new()),
-            Ok(_) | Err(StoreError::Damaged { .. } | StoreError::Quarantined { .. }) => {
-                let salvaged = store.salvage(session)?;
-                (salvaged.entries, salvaged.lost)
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let is_uncertain = !store.unknown_losses().is_empty();
-        Ok(Self {
-            id,
-            is_in_use: false,
-            head,
-            entries: entries.into_iter().map(Arc::new).collect(),
-            lost,
-            is_uncertain,
-        })
+        let stored = source::look(global, async |source| source.session(global, id).await).await?;
+        stored.ok_or_else(|| StoreError::NotFound { session: id.to_owned() }.into())
     }
 
     /// The path to the leaf; everything that is left where a part of it is lost.

@@ -39,6 +39,8 @@ pub trait Definer: Send + Sync + 'static {
 pub struct Defined {
     /// What its sessions are opened with.
     pub agent: Arc<Agent>,
+    /// What the sessions are labelled with that it says something in first.
+    pub labels: BTreeMap<String, String>,
     /// What its user should know, a line each.
     pub warnings: Vec<String>,
     /// What its user should know later.
@@ -174,6 +176,7 @@ pub(crate) struct Seat {
 struct Known {
     kind: ClientKind,
     agent: Option<Arc<Agent>>,
+    labels: Arc<BTreeMap<String, String>>,
     /// Tells the client what its user should know.
     _news: Option<News>,
 }
@@ -208,6 +211,11 @@ impl Seat {
             Some(client) => Ok(client.agent.clone()),
             None => Err(Refusal::new(Refusal::INVALID_REQUEST, "`client/hello` must come first")),
         }
+    }
+
+    /// What the sessions are labelled with that the client says something in first.
+    pub(crate) fn labels(&self) -> Arc<BTreeMap<String, String>> {
+        self.client.as_ref().map(|client| Arc::clone(&client.labels)).unwrap_or_default()
     }
 
     /// The client has started a session.
@@ -262,16 +270,17 @@ impl Seat {
         }
         let Hello { kind, definition, .. } = hello;
         let (mut warnings, mut agent, mut news) = (Vec::new(), None, None);
+        let mut labels = BTreeMap::new();
         if let Some(definition) = definition {
             let defined = self.host.definer.define(definition).await;
             let defined = defined.map_err(|problem| Refused::Problem(Box::new(problem)))?;
-            (warnings, agent) = (defined.warnings, Some(defined.agent));
+            (warnings, agent, labels) = (defined.warnings, Some(defined.agent), defined.labels);
             news = defined.news.map(|news| tell_news(news, out.clone()));
         }
         if let Some(client) = self.host.clients().known.get_mut(&self.number) {
             client.kind = Some(kind);
         }
-        self.client = Some(Known { kind, agent, _news: news });
+        self.client = Some(Known { kind, agent, labels: Arc::new(labels), _news: news });
         let (version, pid) = (self.host.version.clone(), std::process::id());
         Ok(HelloAnswer { protocol: PROTOCOL, version, pid, warnings })
     }

@@ -24,9 +24,9 @@ pub use self::connection::{
 pub use self::conversation::{Said, Speech};
 pub use self::live::{ListLive, LiveListed, SessionInProgress, WatchSession};
 pub use self::look::{
-    ExportSession, Exported, FindSession, GetSession, ListModels, ListSessions, ListWaiting, ModelSummary,
-    ModelsListed, Replay, Replayed, SessionFound, SessionPage, SessionState, ShowSession, Shown,
-    WaitingInput, WaitingListed,
+    ExportSession, Exported, FindSession, ForgetLimit, Forgotten, GetSession, ListModels, ListSessions,
+    ListWaiting, ModelSummary, ModelsListed, Replay, Replayed, SessionFound, SessionPage, SessionState,
+    ShowSession, Shown, WaitingInput, WaitingListed,
 };
 pub use self::parts::{
     ContextCategory, ContextPart, ContextParts, ListTools, SessionContext, ToolSummary, ToolsListed,
@@ -37,6 +37,7 @@ pub use self::session::{
     Abort, BranchSession, ClearInbox, DeleteSession, ForkSession, ImportSession, Imported, SessionNamed,
     SetLabel, SetTitle, StartSession, Withdrawn,
 };
+pub use self::stored::{CopiedHead, CopyHeads, CopySession, HeadsCopied, SessionCopied, StoreLosses};
 pub use self::tree::{Branch, SessionTree, Tree, branches};
 pub use self::work::{
     Accepted, CompactOutcome, CompactSession, FollowUp, ImageData, PlanSession, Planned, PromptOutcome,
@@ -51,6 +52,7 @@ mod parts;
 mod questions;
 mod runs;
 mod session;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -295,12 +297,15 @@ pub fn methods() -> Vec<Method> {
         method::<ListWaiting>(),
         method::<SessionContext>(),
         method::<SessionTree>(),
+        method::<CopySession>(),
+        method::<CopyHeads>(),
         method::<ListLive>(),
         method::<WatchSession>(),
         method::<SessionInProgress>(),
         method::<ListQuestions>(),
         method::<AnswerQuestion>(),
         method::<ListModels>(),
+        method::<ForgetLimit>(),
         method::<ListTools>(),
     ]
 }

@@ -11,8 +11,9 @@
 //! session starts nothing; when the input of a program ends that has the runtime for itself, runs and compactions are
 //! interrupted in order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom::kernel::EntryId;
 use greenroom::{Agent, Filter, Runtime, SessionHandle};
@@ -38,6 +39,8 @@ pub(crate) mod wire;
 
 /// How many lines may wait for a slow reader.
 pub(crate) const OUT_LINES_MAX: usize = 1_024;
+/// How long a client may hear what its runs came to that were aborted because its input ended.
+const REST_MAX: Duration = Duration::from_secs(5);
 /// What a client is told that may only look.
 const NO_DEFINITION: &str =
     "this client said with `client/hello` no definition of an agent, so it can only look";
@@ -101,10 +104,14 @@ pub(crate) async fn serve_connection(
     };
     let is_shared = matches!(server.side, Side::Host(_));
     let read = server.read(input, line_bytes_max).await;
-    server.end().await;
+    let hears_rest = server.end().await;
     if is_shared {
-        // Nobody hears the rest, and what goes on may take long.
-        writer.abort();
+        // Nobody else hears the rest, and what goes on may take long.
+        let rest = if hears_rest { REST_MAX } else { Duration::ZERO };
+        let aborting = writer.abort_handle();
+        if tokio::time::timeout(rest, writer).await.is_err() {
+            aborting.abort();
+        }
         return read;
     }
     let written = writer.await.unwrap_or(Ok(()));
@@ -130,8 +137,8 @@ impl Server {
         Ok(())
     }
 
-    /// The client is gone.
-    async fn end(self) {
+    /// The client is gone, or says no more. Gives whether it may still hear what its runs came to.
+    async fn end(self) -> bool {
         let Self { runtime, side, runs, sessions, watched, tellers, out } = self;
         match side {
             // All at once: each interrupts its run or its compaction, and begins nothing that waits.
@@ -146,13 +153,19 @@ impl Server {
                 // They end when the results are told that were promised.
                 drop((sessions, watched, out));
                 tellers.join_all().await;
+                true
             }
             Side::Host(seat) => {
-                if seat.kind() == Some(ClientKind::Run) {
+                let is_run = seat.kind() == Some(ClientKind::Run);
+                if is_run {
                     runs.abort_all();
+                    drop((seat, sessions, watched, out));
+                    let _ = tokio::time::timeout(REST_MAX, tellers.join_all()).await;
+                } else {
+                    // Nobody hears the rest. What goes on needs no teller.
+                    drop(tellers);
                 }
-                // Nobody hears the rest. What goes on needs no teller.
-                drop(tellers);
+                is_run
             }
         }
     }
@@ -312,6 +325,11 @@ impl Server {
                 Outcome { result: task.await.map_err(Refusal::from), then: None }
             })),
             Answer::Work(Work { accepted, outcome: ended, abort }) => {
+                let labels = match &self.side {
+                    Side::Host(seat) => seat.labels(),
+                    Side::Alone(_) => Arc::default(),
+                };
+                let runtime = self.runtime.clone();
                 let id = id.cloned();
                 let runs = self.runs.clone();
                 let run = abort.map(|abort| runs.begin(session_id.as_deref().unwrap_or_default(), abort));
@@ -324,6 +342,9 @@ impl Server {
                         }
                     };
                     let entry_id = accepted.get("entry_id").cloned();
+                    if let Some(started) = &started {
+                        label_new(&runtime, &started.handle, &labels).await;
+                    }
                     if let Some(run) = run {
                         runs.accepted(run, entry_id.as_ref().and_then(Value::as_u64).map(EntryId));
                     }
@@ -417,6 +438,18 @@ impl Server {
 
     async fn refuse(&self, refusal: Refusal) {
         send(&self.out, wire::answer(&Value::Null, Err(refusal))).await;
+    }
+}
+
+/// Labels a session in which nothing was said before.
+async fn label_new(runtime: &Runtime, session: &SessionHandle, labels: &BTreeMap<String, String>) {
+    if labels.is_empty() {
+        return;
+    }
+    let Ok(Some(known)) = runtime.summary(session.id()).await else { return };
+    for (name, value) in labels.iter().filter(|(name, _)| !known.labels.contains_key(*name)) {
+        // A path that no label can hold is looked for by nobody.
+        let _ = session.set_label(name.clone(), value.clone()).await;
     }
 }
 

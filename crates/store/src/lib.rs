@@ -26,6 +26,7 @@ pub mod files;
 
 mod beside;
 mod bytes;
+mod copy;
 mod error;
 mod head;
 mod index;
@@ -50,6 +51,7 @@ use std::thread::JoinHandle;
 use greenroom_kernel::{Entry, EntryId, session_id};
 use tokio::sync::{mpsc, oneshot};
 
+pub use copy::SessionCopy;
 pub use error::{Notice, StoreError};
 pub use head::{Head, SessionState};
 pub use reader::{Loss, Salvaged};

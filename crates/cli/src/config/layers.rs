@@ -210,6 +210,7 @@ pub(super) fn assemble(files: &Files, own: Option<Value>, project: Option<Value>
     let own_config = typed(files.overrides.over(merged.clone()))?;
     let mut over = Over {
         source: files.project.as_ref(),
+        folder: files.overrides.surroundings.path(".").canonicalize().unwrap_or_default(),
         is_trusted: is_trusted(&own_config, &files.overrides.surroundings),
         warnings: files.warnings.clone(),
         notes: Vec::new(),
@@ -613,6 +614,7 @@ fn refuse_old_provider(source: &Source, value: &Value) -> Result<()> {
 struct Over<'a> {
     /// `None` for one that is gone, and of which something still holds.
     source: Option<&'a Source>,
+    folder: PathBuf,
     is_trusted: bool,
     warnings: Vec<String>,
     notes: Vec<String>,
@@ -675,7 +677,7 @@ impl Over<'_> {
         if value.is_null() {
             return;
         }
-        let folder = Path::new(".").canonicalize().unwrap_or_default();
+        let folder = &self.folder;
         let reason = format!(
             "not used, since it would speak to the model in your name; if you trust this folder, add \
              `trusted_folders: [{folder:?}]` to {}",

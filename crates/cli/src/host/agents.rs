@@ -4,6 +4,7 @@
 //! same agent, and those who ask the same server with the same key share its queue; what a client says is kept in memory
 //! as long as its agent is, and written nowhere.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use super::socket;
 use crate::config::{ProviderConfig, Texts};
 use crate::errors;
 use crate::options::{Global, ModelArgs};
-use crate::setup::{ClientSettings, Made, check_reachable, load_config};
+use crate::setup::{ClientSettings, FOLDER, Made, check_reachable, load_config};
 use crate::simulated::Simulated;
 use crate::surroundings::{Handed, Surroundings};
 
@@ -53,7 +54,8 @@ impl Definition {
     /// Neither can be told from it.
     pub(super) fn fingerprint(&self) -> String {
         let Self { surroundings, config, settings, model, checks_server: _ } = self;
-        let model = ModelArgs { model: None, ..(**model).clone() };
+        let ModelArgs { server, workspace, no_tools, allow_write, allow_shell, simulate, .. } = &**model;
+        let may = (workspace, no_tools, allow_write, allow_shell, simulate);
         let matters = |name: &str| {
             !HARMLESS.contains(&name) && !name.starts_with("GREENROOM_HOST_") && name != "GREENROOM_MODEL"
         };
@@ -62,7 +64,8 @@ impl Definition {
             surroundings.variables_that(matters),
             config,
             settings,
-            model
+            server,
+            may
         ]);
         format!("{:016x}", socket::hash(parts.to_string().as_bytes()))
     }
@@ -86,6 +89,7 @@ struct Known {
     texts: Texts,
     agent: Weak<Agent>,
     warnings: Vec<String>,
+    labels: BTreeMap<String, String>,
     news: broadcast::Sender<String>,
 }
 
@@ -134,6 +138,8 @@ impl Agents {
             return Ok(defined);
         }
         let made = Made::new(&global, &model, &surroundings).await?;
+        let labels: BTreeMap<String, String> =
+            [(FOLDER.to_owned(), made.folder.display().to_string())].into();
         if checks_server {
             check_reachable(&made.provider.options().base_url, &surroundings).await?;
         }
@@ -160,10 +166,11 @@ impl Agents {
             texts,
             agent: Arc::downgrade(&agent),
             warnings: made.warnings.clone(),
+            labels: labels.clone(),
             news,
         };
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner).push(known);
-        Ok(Defined { agent, warnings: made.warnings, news: Some(heard) })
+        Ok(Defined { agent, labels, warnings: made.warnings, news: Some(heard) })
     }
 
     /// The agent of those who said the same, if there is one.
@@ -174,7 +181,8 @@ impl Agents {
             known.flags == *flags && known.texts == *texts && known.surroundings.are_like(surroundings)
         })?;
         let agent = same.agent.upgrade()?;
-        Some(Defined { agent, warnings: same.warnings.clone(), news: Some(same.news.subscribe()) })
+        let (labels, warnings) = (same.labels.clone(), same.warnings.clone());
+        Some(Defined { agent, labels, warnings, news: Some(same.news.subscribe()) })
     }
 
     /// The queue of this server for this key.

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use greenroom::tools::background;
-use greenroom_server::operations::{ClientKind, Hello, HelloAnswer, PROTOCOL, StopHost};
+use greenroom_server::operations::{ClientKind, Hello, HelloAnswer, Operation as _, PROTOCOL, StopHost};
 use greenroom_server::{Client, ClientError, ProblemKind};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::agents::Definition;
@@ -57,6 +59,32 @@ pub(crate) struct Reached {
 /// It refuses this client, does not answer, or speaks another protocol and is in use.
 pub(crate) async fn reach(global: &Global, who: &Who<'_>) -> Result<Option<Reached>> {
     Reaching::new(global, who, None)?.reach().await
+}
+
+/// A connection to a host on which the client has said who it is, and nothing else.
+pub(crate) struct Line {
+    pub(crate) input: BufReader<OwnedReadHalf>,
+    pub(crate) output: OwnedWriteHalf,
+    /// What the user should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// As [`reach`], for who speaks the protocol by themselves.
+///
+/// # Errors
+/// As [`reach`].
+pub(crate) async fn reach_line(global: &Global, who: &Who<'_>) -> Result<Option<Line>> {
+    for _ in 0..ATTEMPTS {
+        // It says whatever there is to say of a host that cannot be spoken with.
+        let Some(Reached { client, warnings }) = reach_or_free(global, who).await? else { return Ok(None) };
+        let reaching = Reaching::new(global, who, None)?;
+        let line = timeout(REACH_WITHIN, reaching.line()).await.map_err(|_| silent(&reaching.dir))??;
+        client.close().await;
+        if let Some((input, output)) = line {
+            return Ok(Some(Line { input, output, warnings }));
+        }
+    }
+    Err(ClientError::Disconnected.into())
 }
 
 /// As [`reach`]; where there is none, the store is free when this comes back, or somebody has it who cannot be reached.
@@ -305,6 +333,24 @@ impl<'a> Reaching<'a> {
             }
             sleep(AGAIN_AFTER).await;
         }
+    }
+
+    /// Says who the client is on a connection of its own. `None`: the host is gone.
+    async fn line(&self) -> Result<Option<(BufReader<OwnedReadHalf>, OwnedWriteHalf)>> {
+        let Connected::Stream(stream) = socket::connect(&socket::path(&self.dir)?).await? else {
+            return Ok(None);
+        };
+        let (input, mut output) = stream.into_split();
+        let (mut input, mut answer) = (BufReader::new(input), String::new());
+        let hello = serde_json::json!({
+            "jsonrpc": "2.0", "id": "hello", "method": Hello::METHOD, "params": self.hello,
+        });
+        let said = output.write_all(format!("{hello}\n").as_bytes()).await;
+        if said.is_err() || input.read_line(&mut answer).await.is_err() {
+            return Ok(None);
+        }
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
+        Ok(answer.get("result").is_some().then_some((input, output)))
     }
 
     async fn attempt(&self, path: &Path) -> Result<Attempt> {

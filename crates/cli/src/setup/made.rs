@@ -82,7 +82,7 @@ impl Made {
             Some(simulated) => simulated.provider()?,
             None => {
                 warnings.extend(check_cost(&loaded, &server, args, named.as_deref())?);
-                server.provider(&args.server, true)?
+                server.provider(&args.server, !args.keyless)?
             }
         };
         let own_model = if simulated.is_some() { MODEL } else { config.model.as_str() };

@@ -20,6 +20,7 @@ mod deaths;
 mod definitions;
 mod dying;
 mod held_back;
+mod looking;
 mod sharing;
 
 /// Nothing here takes longer, on the slowest machine.

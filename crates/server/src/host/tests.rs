@@ -56,7 +56,12 @@ impl Definer for People {
             };
             let Person { agent, news, .. } = people.person(name);
             let warnings = vec![format!("hello {name}")];
-            Ok(Defined { agent, warnings, news: Some(news.subscribe()) })
+            Ok(Defined {
+                agent,
+                labels: [("whose".to_owned(), name.to_owned())].into(),
+                warnings,
+                news: Some(news.subscribe()),
+            })
         })
     }
 }

@@ -7,7 +7,7 @@ use greenroom::kernel::entry::{Delivery, Entry, EntryId, EntryKind};
 use greenroom::kernel::message::blocks_text;
 use greenroom::kernel::path::path_to;
 use greenroom::kernel::usage::WindowSource;
-use greenroom::{Cursor, Event, Order, SessionSummary, State};
+use greenroom::{Cursor, Event, FactSource, Order, SessionSummary, State};
 use greenroom_formats::export_pi;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -421,6 +421,14 @@ pub struct ModelSummary {
     pub learned_tokens: Option<u64>,
     /// The output limit, in tokens.
     pub output_tokens: Option<u64>,
+    /// What input costs, in micro-dollars for a million tokens.
+    #[serde(default)]
+    pub input_microdollars_per_million: Option<u64>,
+    /// What output costs, in micro-dollars for a million tokens.
+    #[serde(default)]
+    pub output_microdollars_per_million: Option<u64>,
+    /// Where output limit and prices come from.
+    pub source: FactSource,
 }
 
 /// The models.
@@ -448,6 +456,9 @@ impl Operation for ListModels {
                 window_source: model.window.source,
                 learned_tokens: model.learned_tokens,
                 output_tokens: model.output_tokens,
+                input_microdollars_per_million: model.prices.map(|prices| prices.input),
+                output_microdollars_per_million: model.prices.map(|prices| prices.output),
+                source: model.source,
             });
             Ok(ModelsListed {
                 origin: known.origin,
@@ -455,5 +466,31 @@ impl Operation for ListModels {
                 problem: known.problem.map(|problem| problem.to_string()),
             })
         })))
+    }
+}
+
+/// Forgets the limit that a server named for a model when it refused a request.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForgetLimit {
+    /// The model, at the server of the client's agent.
+    pub model: String,
+}
+
+/// What was forgotten.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Forgotten {
+    /// Whether a limit was remembered.
+    pub was_known: bool,
+}
+
+impl Operation for ForgetLimit {
+    const METHOD: &'static str = "models/forget";
+    type Output = Forgotten;
+    type Outcome = Nothing;
+
+    async fn perform(self, asked: Asked) -> Performed<Self> {
+        let was_known = asked.runtime.forget_limit(&asked.agent, &self.model).await?;
+        Ok(Answer::Now(Forgotten { was_known }))
     }
 }

@@ -88,6 +88,8 @@ async fn every_operation_does_what_it_says() {
         ("session/plan", with(json!({ "keep_recent": 300 })), "/reason", Value::Null),
         ("session/compact", with(json!({ "keep_recent": 300 })), "outcome/installed", json!(true)),
         ("session/undo_compaction", a.clone(), "/context/window", json!(8_000)),
+        ("session/copy", a.clone(), "/is_live", json!(true)),
+        ("session/heads", json!({}), "/sessions/0/id", json!("a")),
         ("session/show", a.clone(), "/conversation/0/text", json!("one")),
         ("session/replay", with(json!({ "limit": 2 })), "/events/0/seq", json!(0)),
         ("session/fork", with(json!({ "to": "b", "entry_id": 1 })), "/session_id", json!("b")),
@@ -102,6 +104,7 @@ async fn every_operation_does_what_it_says() {
         ("session/import", json!({ "session_id": "c" }), "/session_id", json!("c")),
         ("session/show", json!({ "session_id": "c" }), "/conversation/0/text", json!("one")),
         ("models/list", json!({}), "/origin", json!("simulator")),
+        ("models/forget", json!({ "model": "none" }), "/was_known", json!(false)),
         ("agent/abort", a.clone(), "/session_id", json!("a")),
         (
             "session/prompt",

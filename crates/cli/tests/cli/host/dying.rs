@@ -126,7 +126,17 @@ async fn a_command_that_starts_no_host_does_its_work_where_the_one_that_it_met_d
         let id = format!("session{number}");
         assert_eq!(hosted.say(&id, "one").code, Some(0));
         hosted.kill_host();
-        for arguments in [&["compact", &id][..], &["delete", &id]] {
+        for arguments in [
+            &["sessions"][..],
+            &["show", &id],
+            &["tree", &id],
+            &["plan", &id],
+            &["export", &id],
+            &["questions"],
+            &["models"],
+            &["compact", &id],
+            &["delete", &id],
+        ] {
             let ended = meeting(&hosted, death, arguments).await;
             assert_eq!(ended.code, Some(0), "{death:?}, {arguments:?}: {ended:?}");
         }

@@ -1,0 +1,180 @@
+//! Where commands look that show what is stored: at the host, where one has the store, else into the store itself.
+//!
+//! Invariants: what is given is the same in both cases, so each command has one way of showing it; nothing is changed, made
+//! or woken.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use greenroom::PendingQuestion;
+use greenroom::questions::list_stored;
+use greenroom::store::{Head, SessionCopy, StoreError};
+use greenroom_server::operations::{CopyHeads, CopySession, FindSession, ListQuestions, StoreLosses};
+use greenroom_server::{Client, ClientError, ProblemKind};
+
+use crate::errors::{self, usage};
+use crate::link::ATTEMPTS;
+use crate::options::Global;
+use crate::setup::{self, Looked};
+use crate::show::Stored;
+use crate::{host, moment};
+
+/// Where to look.
+pub(crate) enum Source {
+    /// The host that has the store.
+    Host(Client),
+    /// The store, also where a program has it that cannot be asked.
+    Store(Looked),
+}
+
+/// All sessions, without their logs.
+#[derive(Default)]
+pub(crate) struct Heads {
+    /// By id.
+    pub(crate) sessions: Vec<KnownHead>,
+    /// The exit code of a command that tells of all of them.
+    pub(crate) code: u8,
+}
+
+/// How a session stands.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownHead {
+    pub(crate) id: String,
+    pub(crate) head: Head,
+    /// Whether somebody may be at work on it: what is open was not interrupted.
+    pub(crate) is_in_use: bool,
+}
+
+/// Looks: at the host, or into the store. A host that ends meanwhile is not asked again. `None`: there is no store.
+///
+/// # Errors
+/// Those of `read`; or neither can be looked into.
+pub(crate) async fn look<T>(global: &Global, read: impl AsyncFn(&Source) -> Result<T>) -> Result<Option<T>> {
+    if !setup::data_dir(global)?.exists() {
+        return Ok(None);
+    }
+    let mut attempt = 1;
+    loop {
+        let source = Source::open(global).await?;
+        let result = read(&source).await;
+        if let Source::Store(looked) = source {
+            looked.store.close().await?;
+        }
+        match result {
+            Err(error) if attempt < ATTEMPTS && host::is_gone(&error) => attempt += 1,
+            result => return result.map(Some),
+        }
+    }
+}
+
+impl Source {
+    async fn open(global: &Global) -> Result<Self> {
+        match host::reach_to_look(global).await {
+            Ok(Some(client)) => Ok(Self::Host(client)),
+            Ok(None) => Ok(Self::Store(setup::look(global).await?)),
+            // Whoever may read the store may do so beside a host that they cannot ask.
+            Err(error) => Ok(Self::Store(setup::look(global).await.map_err(|_| error)?)),
+        }
+    }
+
+    /// All sessions.
+    pub(crate) async fn heads(&self, global: &Global) -> Result<Heads> {
+        match self {
+            Self::Host(client) => {
+                let copied = client.call(CopyHeads {}).await?;
+                let code = tell(global, &copied.losses)?;
+                let sessions = copied.sessions.into_iter().map(|copied| {
+                    let head = copied.head()?;
+                    Ok(KnownHead { id: copied.id, head, is_in_use: copied.is_live })
+                });
+                Ok(Heads { sessions: sessions.collect::<Result<_>>()?, code })
+            }
+            Self::Store(Looked { store, is_in_use }) => {
+                let sessions = store.list()?.into_iter();
+                let sessions = sessions.map(|(id, head)| KnownHead { id, head, is_in_use: *is_in_use });
+                Ok(Heads { sessions: sessions.collect(), code: setup::completeness(store) })
+            }
+        }
+    }
+
+    /// A session with its log. `given` may be the beginning of its id.
+    pub(crate) async fn session(&self, global: &Global, given: &str) -> Result<Stored> {
+        let not_found = |id: String| anyhow::Error::from(StoreError::NotFound { session: id });
+        let (id, copy, is_in_use, is_uncertain) = match self {
+            Self::Host(client) => {
+                let id = self.known(given).await?;
+                let copied = match client.call(CopySession { session_id: id.clone() }).await {
+                    Err(error) if error.kind() == Some(ProblemKind::NoSession) => return Err(not_found(id)),
+                    copied => copied?,
+                };
+                tell(global, &copied.losses)?;
+                (id, copied.copy()?, copied.is_live, copied.losses.is_uncertain)
+            }
+            Self::Store(Looked { store, is_in_use }) => {
+                let id = setup::resolve(store, given)?;
+                let copy = store.copy(&id)?.ok_or_else(|| not_found(id.clone()))?;
+                (id, copy, *is_in_use, !store.unknown_losses().is_empty())
+            }
+        };
+        let SessionCopy { head, entries, lost } = copy;
+        let entries = entries.into_iter().map(Arc::new).collect();
+        Ok(Stored { id, head, entries, lost, is_in_use, is_uncertain })
+    }
+
+    /// The questions that wait, of one session or of all, and the exit code.
+    pub(crate) async fn questions(
+        &self,
+        global: &Global,
+        given: Option<&str>,
+    ) -> Result<(Vec<PendingQuestion>, u8)> {
+        match self {
+            Self::Host(client) => {
+                let session_id = match given {
+                    Some(given) => Some(self.known(given).await?),
+                    None => None,
+                };
+                let code = match given {
+                    Some(_) => 0,
+                    None => self.heads(global).await?.code,
+                };
+                Ok((client.call(ListQuestions { session_id }).await?.questions, code))
+            }
+            Self::Store(Looked { store, .. }) => {
+                let (sessions, code) = match given {
+                    Some(given) => (vec![setup::resolve_known(store, given)?], 0),
+                    None => {
+                        let asks = store.list()?.into_iter().filter(|(_, head)| !head.questions.is_empty());
+                        (asks.map(|(id, _)| id).collect(), setup::completeness(store))
+                    }
+                };
+                let (mut questions, now_ms) = (Vec::new(), moment::now_ms());
+                for session in sessions {
+                    questions.extend(list_stored(store, &session, now_ms)?);
+                }
+                Ok((questions, code))
+            }
+        }
+    }
+
+    /// The id of the session that the user means.
+    async fn known(&self, given: &str) -> Result<String> {
+        let Self::Host(client) = self else { return Ok(given.to_owned()) };
+        match client.call(FindSession { prefix: given.to_owned() }).await {
+            Ok(found) => Ok(found.session_id),
+            Err(ClientError::Parameters(text)) => Err(usage(text)),
+            Err(error) if error.kind() == Some(ProblemKind::NoSession) => {
+                Err(StoreError::NotFound { session: given.to_owned() }.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Says what the store is known to lack, and gives the exit code of a command that tells of all of it.
+fn tell(global: &Global, losses: &StoreLosses) -> Result<u8> {
+    setup::warn_of_others(global)?;
+    for notice in &losses.notices {
+        setup::warn(global, &format!("{notice}; `greenroom store check` says what is lost"))?;
+    }
+    Ok(if losses.is_uncertain { errors::STORE } else { 0 })
+}
