@@ -9,6 +9,9 @@ use std::thread::JoinHandle;
 use crate::error::StoreError;
 use crate::index::Index;
 
+/// So often freed memory is collected after a move; each time up to 512 pieces of it.
+const COLLECTIONS: usize = 64;
+
 /// Moves staged changes to the database, and syncs it.
 #[derive(Debug)]
 pub(crate) struct Mover {
@@ -106,6 +109,7 @@ impl Thread {
                 if tell.send(()).is_err() {
                     break;
                 }
+                collect_garbage();
             }
         };
         match std::thread::Builder::new().name("greenroom-index".to_owned()).spawn(work) {
@@ -121,5 +125,12 @@ impl Thread {
 fn move_and_sync(index: &Index) {
     if let Err(error) = index.finish_move().and_then(|()| index.sync()) {
         tracing::error!(%error, "the index cannot be written; the journal goes on without it");
+    }
+}
+
+/// Frees what sled replaced. It does so by itself where a thread comes by often; this one comes seldom, with much at a time.
+fn collect_garbage() {
+    for _ in 0..COLLECTIONS {
+        crossbeam_epoch::pin().flush();
     }
 }
