@@ -1,7 +1,8 @@
 //! Markdown as it comes, as rows of a terminal.
 //!
 //! Invariants: what is finished never changes, however the text goes on, and is the same however it was cut into pieces;
-//! each block is rendered once, so that a long answer costs no more a piece than a short one.
+//! each block is rendered once, and a long paragraph or item part by part, so that a long answer costs no more a piece than
+//! a short one and its beginning is not held back until its end is known. (A table is: its columns depend on all rows.)
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
@@ -15,6 +16,10 @@ mod tests;
 const CODE_LEAD: &str = "  ";
 /// A block that is longer than this, in bytes, is not read anew with every piece.
 const TAIL_BYTES_MAX: usize = 16_000;
+/// A part of a paragraph or of an item is given out when it is so long, in bytes, and nothing in it is open.
+const PART_BYTES: usize = 500;
+/// A part of a paragraph that is so long is given out in any case: what seems to be open is a lone mark.
+const PART_BYTES_MAX: usize = 3_000;
 
 /// What the line that is read now belongs to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,6 +55,13 @@ pub(crate) struct Markdown {
     line: String,
     within: Within,
     highlighter: Option<Highlighter>,
+    /// How much of a list's item was given out, in bytes of the block, and how many rows that is in this width.
+    given: usize,
+    given_rows: usize,
+    /// The row of a paragraph that is not full, of which the rows above were given out.
+    carry: Option<Row>,
+    /// Up to where it is known that the paragraph cannot be parted, in bytes.
+    looked: usize,
     /// Whether something was given out already: blocks are apart by an empty row.
     has_begun: bool,
     was_item: bool,
@@ -63,6 +75,9 @@ impl Markdown {
 
     /// How wide rows are from now on.
     pub(crate) fn set_width(&mut self, width: usize) {
+        if width != self.width && self.given > 0 {
+            self.given_rows = blocks(&self.block[..self.given], width).len();
+        }
         self.width = width;
     }
 
@@ -70,10 +85,12 @@ impl Markdown {
     pub(crate) fn push(&mut self, piece: &str) -> Vec<Row> {
         let mut out = Vec::new();
         for part in piece.split_inclusive('\n') {
-            self.line.push_str(part);
-            if part.ends_with('\n') {
+            let text = part.trim_end_matches('\n');
+            self.line.push_str(text);
+            self.part_paragraph(&mut out);
+            if text.len() < part.len() {
                 let line = std::mem::take(&mut self.line);
-                self.take_line(line.trim_end_matches(['\n', '\r']), &mut out);
+                self.take_line(line.trim_end_matches('\r'), &mut out);
             }
         }
         out
@@ -111,13 +128,71 @@ impl Markdown {
             let rest = Row::plain(text.get(start..).unwrap_or_default());
             return rest.wrap(self.width, &Row::default(), &Row::default());
         }
-        if !text.trim().is_empty() {
-            if self.is_apart(&text) {
+        if !text.trim().is_empty() || self.carry.is_some() {
+            let is_begun = self.given > 0 || self.carry.is_some();
+            if !is_begun && self.is_apart(&text) {
                 out.push(Row::default());
             }
-            out.extend(blocks(&text, self.width));
+            out.extend(self.rows(&text));
         }
         out
+    }
+
+    /// The rows of the block that were not given out.
+    fn rows(&self, text: &str) -> Vec<Row> {
+        if let Some(carry) = &self.carry {
+            return parts(text, self.width, carry.clone(), false).0;
+        }
+        let mut rows = blocks(text, self.width);
+        rows.drain(..self.given_rows.min(rows.len()));
+        rows
+    }
+
+    /// Gives out the full rows of a long paragraph, up to a place behind which nothing can change them.
+    fn part_paragraph(&mut self, out: &mut Vec<Row>) {
+        if !matches!(self.within, Within::Nothing | Within::Paragraph) {
+            return;
+        }
+        let begun = self.block.len();
+        if begun + self.line.len() < PART_BYTES
+            || (begun == 0 && self.carry.is_none() && !is_prose(&self.line))
+        {
+            return;
+        }
+        let mut text = format!("{}{}", self.block, self.line);
+        while let Some((end, next)) = next_part(&text, &mut self.looked) {
+            let is_first = self.carry.is_none();
+            if is_first {
+                self.part(false, out);
+            }
+            let carry = self.carry.take().unwrap_or_default();
+            let (rows, mut rest) = parts(&text[..end], self.width, carry, true);
+            out.extend(rows);
+            if end < next {
+                rest.push(" ", Look::PLAIN);
+            }
+            self.carry = Some(rest);
+            text.drain(..next);
+            self.looked = 0;
+            // What is left is of the line that has not ended: all before it was looked at when it came.
+            self.block.clear();
+            self.line.clone_from(&text);
+            self.within = Within::Paragraph;
+        }
+    }
+
+    /// Gives out what is finished of a long item.
+    fn part_item(&mut self, out: &mut Vec<Row>) {
+        if self.block.len() < self.given + PART_BYTES {
+            return;
+        }
+        if self.given == 0 {
+            self.part(true, out);
+        }
+        let rows = self.rows(&self.block);
+        self.given = self.block.len();
+        self.given_rows += rows.len();
+        out.extend(rows);
     }
 
     fn take_line(&mut self, line: &str, out: &mut Vec<Row>) {
@@ -140,6 +215,8 @@ impl Markdown {
             Within::Item { fence: Some(fence), was_empty } => {
                 let closed = fence.is_closed_by(line);
                 *was_empty = false;
+                // Each line of code is finished.
+                self.part_item(out);
                 if closed {
                     self.within = Within::Item { fence: None, was_empty: false };
                 }
@@ -155,6 +232,10 @@ impl Markdown {
                 }
                 let goes_on = indent >= 2 || (!*was_empty && !begins_block(line));
                 if goes_on {
+                    // What was said before a nested item, and before an empty line, is finished.
+                    if *was_empty || is_item(line.trim_start()) {
+                        self.part_item(out);
+                    }
                     let fence = Fence::opened_by(line.trim_start(), indent);
                     self.within = Within::Item { fence, was_empty: false };
                     self.add(line);
@@ -219,12 +300,16 @@ impl Markdown {
         let block = std::mem::take(&mut self.block);
         self.within = Within::Nothing;
         self.highlighter = None;
-        if block.trim().is_empty() {
+        self.looked = 0;
+        if block.trim().is_empty() && self.carry.is_none() {
             return;
         }
-        let is_item = is_item(block.trim_start());
-        self.part(is_item, out);
-        out.extend(blocks(&block, self.width));
+        if self.given == 0 && self.carry.is_none() {
+            let is_item = is_item(block.trim_start());
+            self.part(is_item, out);
+        }
+        out.extend(self.rows(&block));
+        (self.given, self.given_rows, self.carry) = (0, 0, None);
     }
 
     /// Blocks are apart by an empty row, and the items of a list are not.
@@ -303,11 +388,97 @@ fn begins_block(line: &str) -> bool {
         || trimmed.starts_with(['|', '>'])
 }
 
+/// Whether a line begins a paragraph, whatever comes behind it.
+fn is_prose(line: &str) -> bool {
+    indent_of(line) < 4 && !begins_block(line) && !line.trim_start().starts_with('<')
+}
+
+/// Where a long paragraph can be parted: where the part ends, and where the next one begins. `looked` is up to where that
+/// was tried before.
+fn next_part(text: &str, looked: &mut usize) -> Option<(usize, usize)> {
+    let start = text.ceil_char_boundary((*looked).max(PART_BYTES).min(text.len()));
+    let mut before = text[..start].chars().next_back()?;
+    let mut rest = text[start..].char_indices().peekable();
+    while let Some((place, c)) = rest.next() {
+        let Some((_, after)) = rest.peek() else { break };
+        let place = start + place;
+        *looked = place + c.len_utf8();
+        // In front of a letter, no mark of a list or of a heading can come to stand at the beginning.
+        let is_gap = matches!(c, ' ' | '\n') && !before.is_whitespace() && before != '\\';
+        let is_end = matches!(c, '。' | '，' | '、' | '！' | '？' | '；');
+        before = c;
+        if !(is_gap || is_end) || !after.is_alphabetic() {
+            continue;
+        }
+        let end = if is_gap { place } else { *looked };
+        if end >= PART_BYTES_MAX || is_closed(&text[..end]) {
+            return Some((end, *looked));
+        }
+    }
+    None
+}
+
+/// Whether nothing in a paragraph's beginning could still become stressed, code or a link.
+fn is_closed(text: &str) -> bool {
+    let mut plain = String::new();
+    let mut is_link = false;
+    for event in Parser::new_ext(text, options()) {
+        match event {
+            Event::Text(text) if !is_link => plain.push_str(&text),
+            Event::Start(Tag::Link { .. } | Tag::Image { .. }) => is_link = true,
+            Event::End(TagEnd::Link | TagEnd::Image) => is_link = false,
+            Event::SoftBreak | Event::HardBreak | Event::Code(_) => plain.push(' '),
+            Event::Start(_)
+            | Event::End(_)
+            | Event::Text(_)
+            | Event::Html(_)
+            | Event::InlineHtml(_)
+            | Event::InlineMath(_)
+            | Event::DisplayMath(_)
+            | Event::FootnoteReference(_)
+            | Event::Rule
+            | Event::TaskListMarker(_) => {}
+        }
+    }
+    let mut before = ' ';
+    let mut chars = plain.chars().peekable();
+    while let Some(c) = chars.next() {
+        let after = chars.peek().copied().unwrap_or(' ');
+        let is_open = match c {
+            '`' => true,
+            '*' | '~' => !after.is_whitespace(),
+            '_' => !after.is_whitespace() && !before.is_alphanumeric(),
+            '<' => after.is_alphabetic() || after == '/',
+            _ => false,
+        };
+        if is_open {
+            return false;
+        }
+        before = c;
+    }
+    plain.rfind('[') <= plain.rfind(']')
+}
+
+fn options() -> Options {
+    Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES | Options::ENABLE_TASKLISTS
+}
+
+/// The rows of a part of a paragraph behind what was left of the part before; and what is left of it, if it goes on.
+fn parts(text: &str, width: usize, carry: Row, goes_on: bool) -> (Vec<Row>, Row) {
+    let mut writer = Writer { width, row: carry, is_part: true, goes_on, ..Writer::default() };
+    for event in Parser::new_ext(text, options()) {
+        writer.event(event);
+    }
+    if !goes_on {
+        writer.flush();
+    }
+    (writer.out, writer.row)
+}
+
 /// The rows of Markdown that is there as a whole.
 pub(crate) fn blocks(text: &str, width: usize) -> Vec<Row> {
-    let options = Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES | Options::ENABLE_TASKLISTS;
     let mut writer = Writer { width, ..Writer::default() };
-    for event in Parser::new_ext(text, options) {
+    for event in Parser::new_ext(text, options()) {
         writer.event(event);
     }
     writer.flush();
@@ -320,6 +491,9 @@ struct Writer {
     width: usize,
     out: Vec<Row>,
     row: Row,
+    /// Whether it is a part of a paragraph, which begins with what is in the row already, and whether it goes on.
+    is_part: bool,
+    goes_on: bool,
     looks: Vec<Look>,
     /// What stands before the first row of the next block, and before all others.
     leads: Vec<(Row, Row)>,
@@ -414,7 +588,7 @@ impl Writer {
             }
             Tag::TableHead | Tag::TableRow => self.table.push(Vec::new()),
             Tag::Paragraph => {
-                if !self.row.is_empty() {
+                if !self.row.is_empty() && !std::mem::take(&mut self.is_part) {
                     self.flush();
                 }
             }
@@ -468,6 +642,12 @@ impl Writer {
                 }
             }
             TagEnd::Table => self.end_table(),
+            TagEnd::Paragraph if self.goes_on => {
+                let mut rows =
+                    std::mem::take(&mut self.row).wrap(self.width, &Row::default(), &Row::default());
+                self.row = rows.pop().unwrap_or_default();
+                self.out.extend(rows);
+            }
             TagEnd::Paragraph | TagEnd::HtmlBlock => self.flush(),
             TagEnd::TableHead
             | TagEnd::TableRow

@@ -139,8 +139,117 @@ fn what_a_model_says_steers_no_terminal() {
 #[test]
 fn a_block_without_an_end_costs_no_more_than_its_end() {
     let mut markdown = Markdown::new(80);
-    markdown.push(&"word ".repeat(100_000));
+    let given = markdown.push(&"word ".repeat(100_000)).len();
     let tail = markdown.tail();
     assert!(tail.len() < 200, "{}", tail.len());
-    assert_eq!(texts(&markdown.finish()).len(), 100_000 / 16);
+    assert_eq!(given + markdown.finish().len(), 100_000 / 16);
+    // A table has to wait for its end.
+    markdown.push(&"| a | b |\n".repeat(20_000));
+    assert!(markdown.tail().len() < 2_000, "{}", markdown.tail().len());
+}
+
+/// A paragraph of so many bytes on one line, with stress, code, links and lone marks in it.
+fn prose(bytes: usize) -> String {
+    let mut text = String::new();
+    for number in 0.. {
+        if text.len() >= bytes {
+            break;
+        }
+        text.push_str(match number % 7 {
+            0 => "Some *stressed words* and ",
+            1 => "`code of two words` with 2 * 3 and ",
+            2 => "a [link of words](https://example.org/path) in ",
+            3 => "snake_case_names [1] in **bold text that goes on** and ",
+            4 => "日本語の文、とても長い。それから ",
+            5 => "- no item - and 1. no number and ",
+            _ => "plain words, one after the other, ",
+        });
+    }
+    text
+}
+
+#[test]
+fn a_long_paragraph_is_given_out_row_by_row_and_reads_as_if_it_was_not() {
+    let text = prose(20_000);
+    for width in [29, 79] {
+        let wanted = texts(&blocks(&text, width));
+        assert_eq!(whole(&text, width), wanted, "at {width} columns");
+        for size in [1, 7, 333] {
+            let chars: Vec<char> = text.chars().collect();
+            let (mut markdown, mut rows, mut most) = (Markdown::new(width), Vec::new(), 0);
+            for piece in chars.chunks(size) {
+                let piece: String = piece.iter().collect();
+                rows.extend(markdown.push(&piece));
+                // What is given out and what is coming are the paragraph's beginning.
+                if rows.len().is_multiple_of(40) {
+                    most = most.max(markdown.tail().len());
+                }
+            }
+            assert!(
+                rows.len() + 3 * PART_BYTES_MAX / width > wanted.len(),
+                "{} rows were held back",
+                rows.len()
+            );
+            assert!(most < 2 * PART_BYTES_MAX / width, "{most} rows were redrawn");
+            rows.extend(markdown.finish());
+            assert_eq!(texts(&rows), wanted, "in pieces of {size} at {width} columns");
+        }
+    }
+}
+
+#[test]
+fn a_long_paragraph_stays_whole_when_the_width_changes_in_its_middle() {
+    let text: String = (0..2_000).map(|number| format!("word{number} ")).collect();
+    let (mut markdown, mut rows) = (Markdown::new(80), Vec::new());
+    for (number, piece) in text.as_bytes().chunks(97).enumerate() {
+        markdown.set_width([80, 36, 30, 64][number % 4]);
+        rows.extend(markdown.push(std::str::from_utf8(piece).unwrap()));
+    }
+    rows.extend(markdown.finish());
+    let words = texts(&rows).join(" ");
+    assert_eq!(words.split_whitespace().collect::<Vec<_>>(), text.split_whitespace().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_lone_mark_does_not_hold_a_paragraph_back_for_ever() {
+    let text = format!("a *mark that is never closed {}", "word ".repeat(4_000));
+    let mut markdown = Markdown::new(80);
+    let given = markdown.push(&text);
+    assert!(given.len() > 200, "{}", given.len());
+    assert!(given[0].text().starts_with("a *mark that"), "{:?}", given[0]);
+}
+
+#[test]
+fn a_long_item_is_given_out_part_by_part() {
+    let nested: String =
+        (0..30).map(|number| format!("   - part {number} with *words* that take some room\n")).collect();
+    let code: String = (0..30).map(|number| format!("   let line_{number} = {number};\n")).collect();
+    let text = format!("1. the item\n{nested}\n   more of it\n\n   ```rust\n{code}   ```\n2. next\n");
+    for width in [29, 60] {
+        let wanted = texts(&blocks(&text, width));
+        let (mut markdown, mut rows, mut held) = (Markdown::new(width), Vec::new(), 0);
+        for piece in text.split_inclusive(' ') {
+            rows.extend(markdown.push(piece));
+            if piece.ends_with('\n') || piece.starts_with('-') {
+                held = held.max(markdown.tail().len());
+            }
+        }
+        // Lines of code are short.
+        assert!(held < 40, "{held} rows were held back");
+        rows.extend(markdown.finish());
+        assert_eq!(texts(&rows), wanted, "at {width} columns");
+        assert_eq!(whole(&text, width), wanted);
+    }
+    // Also where the width changes: what was given out is not said again.
+    let (mut markdown, mut rows) = (Markdown::new(60), Vec::new());
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        markdown.set_width([60, 30, 44][number % 3]);
+        rows.extend(markdown.push(line));
+    }
+    rows.extend(markdown.finish());
+    let all = texts(&rows).join(" ");
+    for number in 0..30 {
+        assert_eq!(all.matches(&format!("part {number} with")).count(), 1, "part {number}");
+        assert_eq!(all.matches(&format!("let line_{number} =")).count(), 1, "line {number}");
+    }
 }
