@@ -40,6 +40,8 @@ pub(crate) struct Running {
     started_ms: u64,
     /// What the tool said last of its progress.
     progress: String,
+    /// What a tool said of a change in a file: how many lines, and those that came.
+    told: Option<(usize, Vec<String>)>,
 }
 
 /// Something that can be shown whole.
@@ -73,13 +75,18 @@ impl Calls {
             arguments: arguments.to_owned(),
             started_ms: now_ms,
             progress: String::new(),
+            told: None,
         });
     }
 
     /// A call reports progress.
     pub(crate) fn update(&mut self, call_id: &str, line: &str) {
         if let Some(running) = self.running.iter_mut().find(|running| running.call_id == call_id) {
-            running.progress = line.to_owned();
+            match (&mut running.told, line.strip_prefix("diff ").and_then(|count| count.parse().ok())) {
+                (None, Some(count)) if running.name == "write" => running.told = Some((count, Vec::new())),
+                (Some((count, lines)), _) if lines.len() < *count => lines.push(line.to_owned()),
+                _ => running.progress = line.to_owned(),
+            }
         }
     }
 
@@ -93,7 +100,8 @@ impl Calls {
         width: usize,
     ) -> Vec<Row> {
         let place = self.running.iter().position(|running| running.call_id == call_id);
-        let arguments = place.map(|place| self.running.remove(place).arguments).unwrap_or_default();
+        let running = place.map(|place| self.running.remove(place));
+        let (arguments, told) = running.map(|running| (running.arguments, running.told)).unwrap_or_default();
         let (mark, look, what) = match status {
             ToolStatus::Ok => ("✓", Look::GOOD, ""),
             ToolStatus::Error => ("✗", Look::BAD, " failed"),
@@ -106,7 +114,10 @@ impl Calls {
         let mut rows = vec![
             Row::plain("  ").and(mark, look).and(&format!(" {title}"), Look::PLAIN).and(&after, Look::DIM),
         ];
-        let changes = changes(name, &arguments);
+        let changes = match told.filter(|(count, lines)| lines.len() == *count) {
+            Some((_, lines)) => lines.iter().map(|line| told_change(line)).collect(),
+            None => changes(name, &arguments),
+        };
         if status == ToolStatus::Ok {
             rows.extend(changes.iter().take(DIFF_LINES_MAX).map(|row| row.cut(width)));
             if let Some(more) = changes.len().checked_sub(DIFF_LINES_MAX).filter(|more| *more > 0) {
@@ -221,6 +232,17 @@ fn whole_arguments(arguments: &str, is_changing: bool) -> Vec<String> {
         }
     }
     lines
+}
+
+/// A line of a change, as the tool told it.
+fn told_change(line: &str) -> Row {
+    let (mark, text) = line.split_at(line.chars().next().map_or(0, char::len_utf8));
+    let look = match mark {
+        "-" => Look::BAD,
+        "+" => Look::GOOD,
+        _ => Look::DIM,
+    };
+    Row::new(&format!("      {mark} {text}"), look)
 }
 
 /// What a call changes, where that can be read from its arguments: lines that go, and lines that come.

@@ -1,13 +1,28 @@
 //! `write`: a whole file at once.
 //!
-//! Invariants: a reader sees the old file or the new one, never a part.
+//! Invariants: a reader sees the old file or the new one, never a part. What changed is told to people alone, as progress:
+//! a line `diff N`, and then N lines, each behind `+`, `-` or a blank.
+
+use std::io::Read as _;
+use std::time::Duration;
 
 use greenroom_kernel::Touch;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use similar::{ChangeTag, TextDiff};
 use tokio_util::sync::CancellationToken;
 
-use crate::{FunctionTool, ToolContext, ToolOutput, ToolsError, Workspace};
+use crate::workspace::Inside;
+use crate::{FunctionTool, Progress, ToolContext, ToolOutput, ToolsError, Workspace};
+
+/// Of a larger file, in bytes, nobody is told what changed.
+const COMPARED_BYTES_MAX: u64 = 256 * 1024;
+/// The most lines that are told.
+const TOLD_LINES_MAX: usize = 400;
+/// How many lines around a change are told.
+const AROUND: usize = 2;
+/// So long is compared at most; then the rest counts as changed.
+const COMPARING: Duration = Duration::from_millis(200);
 
 /// Writes a file in the workspace, replacing what was there. Missing folders are made. To change a part of a file,
 /// use `edit`.
@@ -23,7 +38,8 @@ struct Write {
 pub(super) fn tool(workspace: Workspace) -> FunctionTool {
     crate::tool("write", move |arguments: Write, context: ToolContext| {
         let workspace = workspace.clone();
-        async move { workspace.blocking(&context.cancel, move |w, cancel| write(w, &arguments, cancel)).await }
+        let (cancel, progress) = (context.cancel, context.progress);
+        async move { workspace.blocking(&cancel, move |w, cancel| write(w, &arguments, cancel, &progress)).await }
     })
 }
 
@@ -31,15 +47,50 @@ fn write(
     workspace: &Workspace,
     arguments: &Write,
     cancel: &CancellationToken,
+    progress: &Progress,
 ) -> Result<ToolOutput, ToolsError> {
     let path = workspace.locate(&arguments.path)?;
     if cancel.is_cancelled() {
         return Err(ToolsError::Cancelled);
     }
+    let before = text_of(workspace, &path);
     let replaced = workspace.replace(&path, arguments.content.as_bytes(), None)?;
+    if let Some(before) = before.filter(|_| replaced) {
+        tell_changes(&before, &arguments.content, progress);
+    }
     let (lines, bytes) = (arguments.content.lines().count(), arguments.content.len());
     let done = if replaced { "replaced" } else { "created" };
     let shown = path.shown();
     let text = format!("{done} `{shown}`: {lines} lines, {bytes} bytes");
     Ok(ToolOutput::text(text).touching(shown, Touch::Modified))
+}
+
+/// The file as it is now, where it is a text that is not too large.
+fn text_of(workspace: &Workspace, path: &Inside) -> Option<String> {
+    let (file, _) = workspace.open_file(path).ok()?;
+    let mut text = String::new();
+    file.take(COMPARED_BYTES_MAX + 1).read_to_string(&mut text).ok()?;
+    (text.len() as u64 <= COMPARED_BYTES_MAX).then_some(text)
+}
+
+fn tell_changes(before: &str, after: &str, progress: &Progress) {
+    let diff = TextDiff::configure().timeout(COMPARING).diff_lines(before, after);
+    let mut lines = Vec::new();
+    for group in diff.grouped_ops(AROUND) {
+        if !lines.is_empty() {
+            lines.push(" ⋮".to_owned());
+        }
+        for change in group.iter().flat_map(|operation| diff.iter_changes(operation)) {
+            let mark = match change.tag() {
+                ChangeTag::Delete => '-',
+                ChangeTag::Insert => '+',
+                ChangeTag::Equal => ' ',
+            };
+            lines.push(format!("{mark}{}", change.value().trim_end_matches(['\n', '\r'])));
+        }
+    }
+    if lines.len() <= TOLD_LINES_MAX {
+        progress.report(format!("diff {}", lines.len()));
+        lines.into_iter().for_each(|line| progress.report(line));
+    }
 }

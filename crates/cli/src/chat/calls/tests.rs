@@ -102,3 +102,21 @@ fn a_long_command_is_seen_whole_on_request() {
     let joined: String = whole.iter().map(|row| row.trim_start()).collect();
     assert!(joined.contains("; rm -rf /tmp/xecho done"), "{whole:?}");
 }
+
+#[test]
+fn a_file_that_is_written_anew_shows_what_changed_in_it() {
+    let mut calls = Calls::default();
+    let arguments = r#"{"path":"a.txt","content":"one\nTWO\n"}"#;
+    calls.start("1", "write", arguments, 0);
+    for line in ["diff 3", " one", "-two", "+TWO"] {
+        calls.update("1", line);
+    }
+    let rows = texts(&calls.end("1", "write", ToolStatus::Ok, Some(3), 60));
+    assert_eq!(rows, ["  ✓ write a.txt 3 ms", "        one", "      - two", "      + TWO"]);
+    // Where some of it is missing, it is what the call says.
+    calls.start("2", "write", arguments, 0);
+    calls.update("2", "diff 3");
+    calls.update("2", "-two");
+    let rows = texts(&calls.end("2", "write", ToolStatus::Ok, Some(3), 60));
+    assert_eq!(rows, ["  ✓ write a.txt 3 ms", "      + one", "      + TWO"]);
+}

@@ -253,3 +253,11 @@ fn a_long_item_is_given_out_part_by_part() {
         assert_eq!(all.matches(&format!("let line_{number} =")).count(), 1, "line {number}");
     }
 }
+
+#[test]
+fn columns_of_a_table_stand_as_it_says() {
+    assert_eq!(
+        whole("| a | number | mid |\n|:--|--:|:-:|\n| x | 7 | y |\n| long | 1000 | wider |\n", 40),
+        ["a    │ number │  mid", "─────┼────────┼──────", "x    │      7 │   y", "long │   1000 │ wider"]
+    );
+}

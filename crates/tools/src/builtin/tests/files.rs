@@ -1,12 +1,14 @@
 //! `read`, `write` and `edit`.
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
 
 use greenroom_kernel::message::blocks_text;
 use greenroom_kernel::{Block, ToolStatus, Touch};
 use serde_json::json;
 
-use super::{Fixture, touched};
+use super::{Fixture, context, touched};
+use crate::{Progress, ToolContext};
 
 #[tokio::test]
 async fn read() {
@@ -243,4 +245,24 @@ async fn edit() {
         .check_error("edit", json!({"path": "none/f", "old": "a", "new": "b"}), "`none/f` does not exist")
         .await;
     assert!(!fixture.path().join("none").exists(), "an edit makes no folders");
+}
+
+#[tokio::test]
+async fn a_file_that_is_written_anew_tells_people_what_changed() {
+    let fixture = Fixture::new(&[]);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let write = async |content: &str| {
+        let lines = Arc::clone(&told);
+        let progress = Progress::new(move |line| lines.lock().expect("whole").push(line));
+        let context = ToolContext { progress, ..context() };
+        let result =
+            fixture.call_with("write", json!({ "path": "a.txt", "content": content }), context).await;
+        assert_eq!(result.status, ToolStatus::Ok);
+        std::mem::take(&mut *told.lock().expect("whole"))
+    };
+    assert!(write("one\ntwo\nthree\n").await.is_empty(), "all of it is new");
+    assert_eq!(write("one\nTWO\nthree\n").await, ["diff 4", " one", "-two", "+TWO", " three"]);
+    assert_eq!(write("one\nTWO\nthree\n").await, ["diff 0"]);
+    write(&"long line of it\n".repeat(30_000)).await;
+    assert!(write("short\n").await.is_empty(), "of a large file nobody is told");
 }
