@@ -169,7 +169,7 @@ async fn what_is_not_understood_is_refused_before_anything_is_done() {
     // these parameters that it takes.
     let all = json!({
         "session_id": "none", "text": "x", "title": "x", "name": "x", "to": "y", "entry_id": 1, "question_id": 0,
-        "value": "x", "prefix": "none",
+        "value": "x", "prefix": "none", "model": "none",
     });
     let schema = schema();
     let mut refused = Vec::new();
