@@ -161,6 +161,7 @@ const GOALS: &[Goal] = &[
     Goal::new("1,000 live idle sessions: memory", "4 bare actors each", "memory/idle_1000", RatioMax(1.3)),
     Goal::new("20,000 live idle sessions: memory", "4 bare actors each", "memory/idle_20000", RatioMax(1.3)),
     Goal::new("100,000 sleeping sessions: memory of each", NONE, "memory/asleep/rss", ValueMax(300.0)),
+    Goal::new("… allocated", NONE, "memory/asleep/allocated", ValueMax(300.0)),
     Goal::new(
         "100 subscribers, half stalled: a run's p99",
         "one subscriber",
