@@ -118,14 +118,12 @@ fn an_interrupt_keeps_what_came_and_gives_back_what_was_typed_ahead() {
     terminal.press("Escape");
     let screen = terminal.until("the line is cleared", |screen| !screen.contains("› half"));
     assert!(!screen.contains("interrupted"), "{screen}");
-    let pressed = Instant::now();
+    // How long it takes is measured by a benchmark, and that it waits for nothing is shown on a paused clock.
     terminal.press("Escape");
     terminal.shows("interrupted; what had come is kept");
-    let took = pressed.elapsed();
     let screen = terminal.shows("› then this");
     assert!(screen.contains("  and that"), "both are in the editor: {screen}");
     assert!(screen.contains("word5 "), "{screen}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
     // Nothing of it began.
     assert_eq!(model.simulator.calls(), 1);
     terminal.press("C-c");

@@ -12,6 +12,9 @@ use tokio::time::Instant;
 
 use super::*;
 
+/// What does not come within this time does not come; on a paused clock that is known at once.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// The runtime at the other end of the connection.
 struct Runtime {
     requests: tokio::io::Lines<BufReader<ReadHalf<DuplexStream>>>,
@@ -21,7 +24,8 @@ struct Runtime {
 impl Runtime {
     /// The next request: its id, its method, and what is said with it.
     async fn hears(&mut self) -> (Value, String, String) {
-        let line = self.requests.next_line().await.unwrap().unwrap();
+        let line = tokio::time::timeout(PATIENCE, self.requests.next_line()).await;
+        let line = line.expect("a request comes").unwrap().unwrap();
         let mut request: Value = serde_json::from_str(&line).unwrap();
         let method = request["method"].as_str().unwrap().to_owned();
         let text = request["params"]["text"].as_str().unwrap_or_default().to_owned();
