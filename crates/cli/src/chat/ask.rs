@@ -295,11 +295,14 @@ fn choose(
         (KeyCode::Home, _) => *at = Some(0),
         (KeyCode::End, _) => *at = Some(last),
         (KeyCode::Char(' '), Some(now)) if several => toggle(chosen, now),
-        (KeyCode::Char(digit @ '1'..='9'), _) => {
-            let number = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok())?;
-            let place = Some(number - 1).filter(|place| *place <= last)?;
+        (KeyCode::Char(digit @ '0'..='9'), now) => {
+            let digit = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok())?;
+            // Of many choices, a second digit goes on with the number: 4 and 2 are choice 42.
+            let longer = now.map(|now| (now + 1) * 10 + digit).filter(|number| *number <= choices.len());
+            let number = longer.unwrap_or(digit);
+            let place = number.checked_sub(1).filter(|place| *place <= last)?;
             *at = Some(place);
-            if several {
+            if several && choices.len() < 10 {
                 toggle(chosen, place);
             }
         }

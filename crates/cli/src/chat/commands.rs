@@ -3,7 +3,9 @@
 //! Invariants: a command that is not understood does nothing and says what it wants; a custom command is a prompt's text
 //! and can do nothing else, whoever wrote it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use crate::files;
 
 #[cfg(test)]
 mod tests;
@@ -219,14 +221,17 @@ impl Custom {
 }
 
 /// The custom commands of these folders; the first that has a name wins. What cannot be read is left out.
-pub(crate) fn load(folders: &[std::path::PathBuf]) -> Vec<Custom> {
+pub(crate) fn load(folders: &[CommandFolder]) -> Vec<Custom> {
     let mut found: Vec<Custom> = Vec::new();
     for folder in folders {
-        let Ok(files) = std::fs::read_dir(folder) else { continue };
+        if folder.leads_out() {
+            continue;
+        }
+        let Ok(files) = std::fs::read_dir(&folder.path) else { continue };
         let mut paths: Vec<_> = files.flatten().map(|file| file.path()).collect();
         paths.sort();
         for path in paths.into_iter().take(CUSTOM_MAX) {
-            let Some(custom) = read(&path) else { continue };
+            let Some(custom) = read(&path, folder.project.is_none()) else { continue };
             let is_taken = COMMANDS.iter().any(|spec| spec.name == custom.name)
                 || found.iter().any(|known| known.name == custom.name);
             if !is_taken {
@@ -237,16 +242,37 @@ pub(crate) fn load(folders: &[std::path::PathBuf]) -> Vec<Custom> {
     found
 }
 
-fn read(path: &Path) -> Option<Custom> {
+/// A folder with custom commands.
+pub(crate) struct CommandFolder {
+    pub(crate) path: PathBuf,
+    /// The project that it is of; none for the user's own. Nothing that a project's files link to is read: it could be
+    /// anything of the user's.
+    pub(crate) project: Option<PathBuf>,
+}
+
+impl CommandFolder {
+    /// Whether a link leads from the project to another place.
+    fn leads_out(&self) -> bool {
+        let Some(project) = &self.project else { return false };
+        let inside = self.path.strip_prefix(project).unwrap_or(&self.path);
+        let mut here = project.clone();
+        inside.components().any(|part| {
+            here.push(part);
+            std::fs::symlink_metadata(&here).is_ok_and(|metadata| metadata.is_symlink())
+        })
+    }
+}
+
+fn read(path: &Path, follows: bool) -> Option<Custom> {
     let name = path.file_name()?.to_str()?.strip_suffix(".md")?;
     let is_plain = !name.is_empty()
         && name.len() <= 40
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
-    let metadata = std::fs::metadata(path).ok()?;
-    if !is_plain || !metadata.is_file() || metadata.len() > CUSTOM_BYTES_MAX {
+    if !is_plain {
         return None;
     }
-    let body = std::fs::read_to_string(path).ok()?;
+    let (file, _) = files::open(path, follows).ok()?;
+    let body = String::from_utf8(files::read_all(file, CUSTOM_BYTES_MAX).ok()?).ok()?;
     let (description, body) = described(&body);
     Some(Custom { name: name.to_owned(), description, body })
 }

@@ -63,8 +63,8 @@ enum Done {
     Pick(super::picker::Picker),
     /// Another session is talked with from now on.
     Opened(Box<Opened>),
-    /// The same session, with another agent.
-    Changed(Box<Opened>),
+    /// The same session, with an agent of this model.
+    Changed(Box<Opened>, String),
     /// The context's size has changed without an event that says so.
     Context(greenroom::kernel::usage::ContextUsage),
     /// An answer was refused.
@@ -225,9 +225,16 @@ impl Live {
                 }
                 is_urgent = true;
             }
+            // A key is taken in between, however fast events come and however long they take.
+            let mut has_more = false;
+            let began = Instant::now();
             while let Some(received) = self.events.try_next() {
                 self.received(received);
                 is_changed = true;
+                if began.elapsed() >= FRAME {
+                    has_more = true;
+                    break;
+                }
             }
             while let Ok(done) = results.try_recv() {
                 self.done(done);
@@ -237,7 +244,9 @@ impl Live {
                 self.draw()?;
                 (drawn, is_changed) = (Instant::now(), false);
             }
-            let wait = if is_changed {
+            let wait = if has_more {
+                Duration::ZERO
+            } else if is_changed {
                 FRAME.saturating_sub(drawn.elapsed())
             } else if self.model.is_moving() {
                 Duration::from_millis(WHEEL_MS)
@@ -385,7 +394,9 @@ impl Live {
                     self.model.event(&event);
                 }
             }
-            Done::Changed(opened) => {
+            Done::Changed(opened, model) => {
+                // Another host is told the same.
+                self.args.model = Some(model);
                 let Opened { backend, events, state, .. } = *opened;
                 (self.backend, self.events) = (backend, events);
                 let text = format!("{}, {}", state.model, super::plain::window(&state.context));

@@ -37,6 +37,22 @@ fn a_choice_is_made_by_number_or_arrows() {
 }
 
 #[test]
+fn a_number_of_several_digits_is_one_number() {
+    let choices: Vec<String> = (1..=60).map(|number| format!("choice {number}")).collect();
+    let kind = |several| QuestionKind::Choice { choices: choices.clone(), several };
+    use KeyCode::*;
+    for (keys, wanted) in
+        [(&['4', '2'][..], 42), (&['1', '0'], 10), (&['7'], 7), (&['6', '0'], 60), (&['6', '1'], 1)]
+    {
+        let keys: Vec<KeyCode> = keys.iter().map(|key| Char(*key)).chain([Enter]).collect();
+        let answer = press(&mut ask(&kind(false)), &keys);
+        assert_eq!(answer, Asked::Answered(json!(format!("choice {wanted}"))), "{keys:?}");
+    }
+    let answer = press(&mut ask(&kind(true)), &[Char('4'), Char('2'), Char(' '), Enter]);
+    assert_eq!(answer, Asked::Answered(json!(["choice 42"])));
+}
+
+#[test]
 fn who_types_something_else_chooses_nothing() {
     let kind = QuestionKind::Choice { choices: ["yes", "no"].map(str::to_owned).to_vec(), several: false };
     let mut ask = ask(&kind);

@@ -58,7 +58,7 @@ fn a_custom_command_is_its_text_with_the_arguments() {
 #[test]
 fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
     let folder = tempfile::tempdir().unwrap();
-    let (own, project) = (folder.path().join("own"), folder.path().join("project"));
+    let (own, project) = (folder.path().join("own"), folder.path().join("project/.greenroom/commands"));
     for (path, text) in [
         (own.join("review.md"), "# Looks for bugs\nReview it."),
         (own.join("quit.md"), "Do not leave."),
@@ -70,9 +70,28 @@ fn custom_commands_come_from_files_and_cannot_take_a_name_that_is_there() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    let found = load(&[own, folder.path().join("absent"), project]);
+    // What a project's files link to could be anything of the user's.
+    let secret = folder.path().join("secret.md");
+    std::fs::write(&secret, "the user's own").unwrap();
+    std::os::unix::fs::symlink(&secret, project.join("secret.md")).unwrap();
+    std::os::unix::fs::symlink(&secret, own.join("linked.md")).unwrap();
+    let of = |path: &Path, project: Option<&str>| CommandFolder {
+        path: path.to_owned(),
+        project: project.map(|project| folder.path().join(project)),
+    };
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    for (link, to) in [("other/.greenroom", "project/.greenroom"), ("whole", "project")] {
+        std::os::unix::fs::symlink(folder.path().join(to), folder.path().join(link)).unwrap();
+    }
+    assert!(load(&[of(&other.join(".greenroom/commands"), Some("other"))]).is_empty());
+    // Where the project itself is reached by a link, the user went there.
+    let whole = load(&[of(&folder.path().join("whole/.greenroom/commands"), Some("whole"))]);
+    assert_eq!(whole.len(), 2, "{whole:?}");
+    let found =
+        load(&[of(&own, None), of(&folder.path().join("absent"), None), of(&project, Some("project"))]);
     let known: Vec<_> = found.iter().map(|own| (own.name.as_str(), own.description.as_str())).collect();
-    assert_eq!(known, [("review", "Looks for bugs"), ("ship", "Ships it")]);
+    assert_eq!(known, [("linked", "the user's own"), ("review", "Looks for bugs"), ("ship", "Ships it")]);
     assert_eq!(parse("/ship now", &found), Ok(Command::Prompt("Ship now".to_owned())));
     let offered = completions("s", &found);
     let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();

@@ -228,7 +228,7 @@ impl Live {
             let client = link.with_model(&global, &args, &name).await;
             let client = client.map_err(|error| crate::errors::line(&error))?;
             let opened = open(client, &id).await?;
-            Ok(vec![Done::Changed(Box::new(opened))])
+            Ok(vec![Done::Changed(Box::new(opened), name)])
         });
     }
 

@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::chat::attached;
+use crate::chat::commands::CommandFolder;
+use crate::files;
 use crate::options::{Global, ModelArgs};
 use crate::setup;
 use crate::surroundings::Surroundings;
@@ -74,16 +76,18 @@ impl Local {
     }
 
     /// Where custom commands are looked for: the user's own come first.
-    pub(crate) fn command_folders(&self) -> Vec<PathBuf> {
-        let own = setup::own_folder().map(|folder| folder.join(COMMANDS));
-        own.into_iter().chain([self.folder.join(PROJECT_COMMANDS)]).collect()
+    pub(crate) fn command_folders(&self) -> Vec<CommandFolder> {
+        let own = setup::own_folder();
+        let own = own.map(|folder| CommandFolder { path: folder.join(COMMANDS), project: None });
+        let path = self.folder.join(PROJECT_COMMANDS);
+        own.into_iter().chain([CommandFolder { path, project: Some(self.folder.clone()) }]).collect()
     }
 
     /// The branch of the folder's repository.
     pub(crate) fn git_branch(&self) -> Option<String> {
         let repository =
             self.folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
-        let head = std::fs::read_to_string(repository.join("HEAD")).ok()?;
+        let head = String::from_utf8(files::read(&repository.join("HEAD"), 1_024).ok()?).ok()?;
         let branch = head.trim().strip_prefix("ref: refs/heads/")?;
         Some(branch.chars().take(40).collect())
     }
