@@ -462,3 +462,48 @@ async fn two_terminals_share_a_session_and_live_through_the_death_of_their_host(
     one.shows("interrupted; what had come is kept");
     two.shows("interrupted; what had come is kept");
 }
+
+/// Highlighted code costs more than words: what is typed is seen all the same while it streams in.
+#[test]
+fn what_is_typed_is_seen_while_much_code_streams_in() {
+    if !is_there() {
+        return;
+    }
+    let script = Function(|_: &SeenRequest, _: CallInfo| {
+        let lines: String =
+            (0..20_000).map(|number| format!("let x{number} = vec![{number}; 3];\n")).collect();
+        let pace = Pace { chunks: 20_000, first_ms: 0, between_ms: 0 };
+        Answer::text(format!("```rust\n{lines}```\n")).with_pace(pace)
+    });
+    let (place, model) = (Place::new(), new(script));
+    let terminal = chat(&place, &model, SIZE, &[]);
+    terminal.says("write it");
+    terminal.shows("let x300 ");
+    terminal.types("meanwhile");
+    let screen = terminal.shows("meanwhile");
+    assert!(screen.contains("Enter steers"), "it came to an end before the key was seen: {screen}");
+    terminal.press("C-u");
+    terminal.press("Escape");
+    terminal.shows("interrupted; what had come is kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_was_chosen_stays_chosen_when_the_host_dies() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(3, 1).await;
+    let arguments = ["chat", "--session", "mine", "--window", "100000"];
+    let terminal = Terminal::of(&hosted.place, SIZE, &hosted.command(&arguments));
+    terminal.shows("›");
+    terminal.says("/model another");
+    terminal.shows("from the next prompt on: another");
+    hosted.kill_host();
+    terminal.shows("the host has ended; another one is started");
+    terminal.until("the session is opened again", |screen| screen.matches("/help lists").count() == 2);
+    terminal.says("hello");
+    terminal.shows("word word");
+    let asked: Vec<String> =
+        hosted.simulator.requests().into_iter().map(|logged| logged.request.model.clone()).collect();
+    assert_eq!(asked, ["another"]);
+}
