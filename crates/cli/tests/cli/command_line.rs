@@ -229,6 +229,7 @@ fn what_a_script_reads_is_json() {
         "config unset",
         "demo",
         "export",
+        "host",
         "resume",
         "rpc",
         "serve",
