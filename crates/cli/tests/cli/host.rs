@@ -21,6 +21,7 @@ mod definitions;
 mod dying;
 mod held_back;
 mod looking;
+mod others;
 mod sharing;
 
 /// Nothing here takes longer, on the slowest machine.

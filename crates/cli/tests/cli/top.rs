@@ -2,11 +2,13 @@
 
 use std::process::Stdio;
 
-use serde_json::Value;
+use greenroom_server::operations::{ClientKind, PromptSession, SessionState, StartSession};
+use greenroom_simulator::Answer;
+use serde_json::{Value, json};
 
 use super::host::Hosted;
 use super::screen::{Terminal, is_there};
-use super::support::{Place, Running};
+use super::support::{Place, Running, Says};
 
 #[test]
 fn without_a_host_nothing_is_live_and_nothing_is_made() {
@@ -69,4 +71,42 @@ async fn the_live_sessions_of_a_host_are_seen_and_a_run_is_aborted_from_there() 
     }
     let ran = run.end();
     assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let shown = hosted.run(&["show", "mine"]);
+    assert!(shown.stdout.contains("the run was aborted"), "{shown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_live_session_is_compacted_from_there_when_that_is_confirmed() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::of(Says(Answer::text("word ".repeat(8_000)))).await;
+    hosted.start_host();
+    let chat = hosted.client(ClientKind::Chat, json!({})).await;
+    chat.call(StartSession { session_id: "mine".to_owned() }).await.unwrap();
+    for number in 0..6 {
+        let prompt = PromptSession::new("mine", format!("{number}: {}", "Count these. ".repeat(400)));
+        chat.work(prompt).await.unwrap().outcome().await.unwrap();
+    }
+    let state = || async { chat.call(SessionState { session_id: "mine".to_owned() }).await.unwrap() };
+    let before = state().await;
+    assert_eq!(before.compactions, 0);
+    let terminal = Terminal::run(&hosted.place, (110, 24), &["top"]);
+    terminal.shows("▸ mine");
+    terminal.press("c");
+    terminal.shows("y/n");
+    terminal.press("n");
+    terminal.until("the question is gone", |screen| !screen.contains("y/n"));
+    assert_eq!(state().await.compactions, 0, "a no is a no");
+    terminal.press("c");
+    terminal.shows("y/n");
+    terminal.press("y");
+    terminal.shows("Compacted");
+    let after = state().await;
+    assert_eq!(after.compactions, 1);
+    let (now, then) = (after.context.tokens, before.context.tokens);
+    assert!(now < then, "{now} and {then}");
+    terminal.press("q");
+    terminal.shows("ended with 0");
+    chat.close().await;
 }

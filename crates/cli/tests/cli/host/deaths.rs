@@ -2,11 +2,14 @@
 
 use greenroom_server::operations::{ClientKind, PromptSession, ShowSession, Speech, StartSession};
 use greenroom_server::{ProblemKind, Received};
+use greenroom_simulator::{Answer, CallInfo, Function, Pace, SeenRequest};
 use serde_json::json;
 
 use super::{Hosted, is_lost, wait_until};
 
 const CYCLES: usize = 50;
+/// Where the commands write what they were told, in the working folder.
+const DONE: &str = "done";
 
 /// The places of the durable events that were heard, until nothing more comes.
 async fn heard(mut events: greenroom_server::Events) -> Vec<(u64, String)> {
@@ -23,13 +26,28 @@ async fn heard(mut events: greenroom_server::Events) -> Vec<(u64, String)> {
     heard
 }
 
+/// A model that has each prompt written down by a command, and then says eight words.
+async fn hosted() -> Hosted {
+    Hosted::of(Function(move |request: &SeenRequest, _: CallInfo| {
+        match request.messages.last().map(|last| (last.role(), last.text())) {
+            Some(("user", said)) => {
+                Answer::call("bash", &json!({ "command": format!("echo '{said}' >> {DONE}") }))
+            }
+            _ => Answer::text("word ".repeat(8)).with_pace(Pace { chunks: 8, first_ms: 0, between_ms: 20 }),
+        }
+    }))
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_acknowledged_is_lost_and_nothing_is_said_twice() {
-    let hosted = Hosted::new(8, 20).await;
+async fn nothing_acknowledged_is_lost_and_nothing_is_said_or_done_twice() {
+    let hosted = hosted().await;
+    let tools = json!({ "model": { "allow_shell": true } });
+    let mut completed = Vec::new();
     let (mut acknowledged, mut maybe, mut killed_in_a_run) = (Vec::new(), Vec::new(), 0);
     for cycle in 0..CYCLES {
         hosted.start_host();
-        let ada = hosted.client(ClientKind::Chat, json!({})).await;
+        let ada = hosted.client(ClientKind::Chat, tools.clone()).await;
         let bob = hosted.client(ClientKind::Chat, json!({ "model": { "allow_write": true } })).await;
         let (hers, his) = (ada.events_of("s"), bob.events_of("s"));
         let start = || StartSession { session_id: "s".to_owned() };
@@ -44,6 +62,7 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_twice() {
             "run",
             "--window",
             "100000",
+            "--allow-shell",
             "--session",
             "s",
             "-p",
@@ -63,7 +82,10 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_twice() {
         hosted.kill_host();
         let ended = running.end();
         match ended.code {
-            Some(0) => acknowledged.push(by_run),
+            Some(0) => {
+                completed.push(by_run.clone());
+                acknowledged.push(by_run);
+            }
             // It had been taken on, or not: the log says. It is not said twice.
             _ if ended.stdout.contains("run_start") => acknowledged.push(by_run),
             _ => maybe.push(by_run),
@@ -71,7 +93,10 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_twice() {
         let is_taken_on = work.is_ok();
         if let Ok(work) = work {
             match work.outcome().await {
-                Ok(outcome) => assert!(outcome.reply.text.starts_with("word")),
+                Ok(outcome) => {
+                    assert!(outcome.reply.text.starts_with("word"));
+                    completed.push(text.clone());
+                }
                 Err(error) => assert!(is_lost(&error), "{error}"),
             }
         }
@@ -88,10 +113,10 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_twice() {
         if hosted.host().is_none() {
             hosted.start_host();
         }
-        let ada = hosted.client(ClientKind::Chat, json!({})).await;
+        let ada = hosted.client(ClientKind::Chat, tools.clone()).await;
         match ada.work(prompt).await {
             Ok(work) => match work.outcome().await {
-                Ok(_) => {}
+                Ok(_) => completed.push(text.clone()),
                 // The first one was taken on, and its run was interrupted.
                 Err(error) => assert!(is_taken_on && error.kind() == Some(ProblemKind::Invalid), "{error}"),
             },
@@ -116,6 +141,17 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_said_twice() {
             Some(text.as_str())
         })
         .collect();
+    // What was done: once for each prompt that was answered, at most once for any other, and never for none.
+    let done = std::fs::read_to_string(hosted.place.work().join(DONE)).unwrap();
+    let done: Vec<&str> = done.lines().collect();
+    for line in &done {
+        assert_eq!(done.iter().filter(|other| *other == line).count(), 1, "{line} was done twice");
+        assert!(said.contains(line), "{line} was done, and nobody said it");
+    }
+    for text in &completed {
+        assert!(done.contains(&text.as_str()), "{text} was answered, and not done");
+    }
+    assert!(done.len() >= CYCLES / 2, "{} prompts were carried out", done.len());
     let times = |text: &String| said.iter().filter(|said| *said == text).count();
     for text in &acknowledged {
         assert_eq!(times(text), 1, "{text}");
