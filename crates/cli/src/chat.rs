@@ -4,10 +4,14 @@
 //! a terminal on both sides the chat reads and writes plain lines.
 
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use anyhow::Result;
 use greenroom_server::operations::ClientKind;
+use tokio::sync::mpsc;
 
+use crate::errors;
+use crate::host;
 use crate::interrupt::Interrupts;
 use crate::link::{self, Link};
 use crate::options::{ChatArgs, Global, ModelArgs, ResumeArgs};
@@ -34,6 +38,9 @@ mod plain;
 pub(crate) mod row;
 mod status;
 pub(crate) mod terminal;
+
+/// How long a host may say nothing before that is said.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ChatArgs) -> Result<u8> {
@@ -80,15 +87,66 @@ async fn draw_it(
     interrupts: Interrupts,
     which: impl AsyncFn(&Link) -> Result<String>,
 ) -> Result<u8> {
-    let (link, opened) = Link::open_and(global, &args, ClientKind::Chat, async |link| {
+    let Some((link, opened, typed)) = open(global, &args, &interrupts, which).await? else {
+        return Ok(errors::INTERRUPTED);
+    };
+    link.say_warnings(global)?;
+    let id = live::talk(global, args, link, interrupts, opened, typed).await?;
+    id.map_or(Ok(0), |id| say_how_to_go_on(global, &id))
+}
+
+/// Opens the session that is to be talked with. `None`: the user left meanwhile.
+async fn open(
+    global: &Global,
+    args: &ModelArgs,
+    interrupts: &Interrupts,
+    which: impl AsyncFn(&Link) -> Result<String>,
+) -> Result<Option<(Link, live::Opened, Typed)>> {
+    let opening = Link::open_and(global, args, ClientKind::Chat, async |link| {
         let id = which(link).await?;
         link.check_not_waiting_for_others(&id).await?;
         Ok(live::open(link.client.clone(), &id).await?)
-    })
-    .await?;
-    link.say_warnings(global)?;
-    let id = live::talk(global, args, link, interrupts, opened).await?;
-    id.map_or(Ok(0), |id| say_how_to_go_on(global, &id))
+    });
+    let mut opening = std::pin::pin!(opening);
+    // From when the host is waited for: the keys, which the terminal would keep to itself.
+    let mut keys: Option<(terminal::Raw, mpsc::Receiver<terminal::Input>)> = None;
+    let mut typed = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = interrupts.next() => return Ok(None),
+            opened = &mut opening => {
+                let (link, opened) = opened?;
+                let inputs = keys.map(|(_, inputs)| inputs);
+                return Ok(Some((link, opened, Typed { before: typed, inputs })));
+            }
+            input = next_key(&mut keys) => match input {
+                Some(input) if !input.leaves() => typed.push(input),
+                Some(_) | None => return Ok(None),
+            },
+            () = tokio::time::sleep(SILENCE_MAX), if keys.is_none() => {
+                if let Some(text) = host::still_silent(global) {
+                    Screen::stderr(global.color).line(format!("greenroom: {text}"))?;
+                    keys = Some((terminal::Raw::new()?, terminal::inputs()));
+                }
+            }
+        }
+    }
+}
+
+/// What was typed before the chat could be drawn, and where what follows comes from, if that is read already.
+struct Typed {
+    before: Vec<terminal::Input>,
+    inputs: Option<mpsc::Receiver<terminal::Input>>,
+}
+
+async fn next_key(
+    keys: &mut Option<(terminal::Raw, mpsc::Receiver<terminal::Input>)>,
+) -> Option<terminal::Input> {
+    match keys {
+        Some((_, inputs)) => inputs.recv().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn read_lines(global: &Global, setup: Setup, interrupts: Interrupts, id: &str) -> Result<u8> {

@@ -23,7 +23,7 @@ use crate::terminal::Screen;
 
 pub(crate) use self::reaching::{
     Line, Reached, Unreached, Who, fingerprint, is_gone, is_gone_client, make_room, reach, reach_line,
-    reach_or_free, reach_or_start, reach_to_change, reach_to_change_and, reach_to_look,
+    reach_or_free, reach_or_start, reach_to_change, reach_to_change_and, reach_to_look, still_silent,
 };
 pub(crate) use self::socket::OtherUsers;
 
@@ -110,7 +110,7 @@ impl Answering {
     pub(crate) fn begin(global: &Global, runtime: &Runtime) -> Result<Self> {
         let dir = setup::data_dir(global)?;
         let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
-        let (listener, place) = socket::listen(socket::path(&dir)?)?;
+        let (listener, place) = socket::listen(&dir)?;
         let global = Global { data_dir: Some(dir), config: None, settings: Vec::new(), ..global.clone() };
         let host = Host::new(runtime, Agents::new(&global), env!("CARGO_PKG_VERSION"));
         let (is_ending, place) = (Arc::<AtomicBool>::default(), Arc::new(place));

@@ -4,7 +4,7 @@
 //! its own agent; a client of kind `run` takes its runs with it when it goes, and of any other they go on; the host ends by
 //! itself only where nobody is connected and nothing is at work, or where it is told to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -67,6 +67,8 @@ struct Shared {
 struct Clients {
     newest: u64,
     known: BTreeMap<u64, ClientSummary>,
+    /// Those that may begin runs.
+    beginning: BTreeSet<u64>,
 }
 
 impl std::fmt::Debug for Host {
@@ -155,6 +157,7 @@ impl Shared {
     fn remove(&self, number: u64) {
         let mut clients = self.clients();
         clients.known.remove(&number);
+        clients.beginning.remove(&number);
         let count = clients.known.len();
         drop(clients);
         self.connected.send_replace(count);
@@ -211,6 +214,11 @@ impl Seat {
             Some(client) => Ok(client.agent.clone()),
             None => Err(Refusal::new(Refusal::INVALID_REQUEST, "`client/hello` must come first")),
         }
+    }
+
+    /// Whether the client said that it only looks, and has no agent.
+    pub(crate) fn only_looks(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| client.kind == ClientKind::Watch && client.agent.is_none())
     }
 
     /// What the sessions are labelled with that the client says something in first.
@@ -277,9 +285,14 @@ impl Seat {
             (warnings, agent, labels) = (defined.warnings, Some(defined.agent), defined.labels);
             news = defined.news.map(|news| tell_news(news, out.clone()));
         }
-        if let Some(client) = self.host.clients().known.get_mut(&self.number) {
+        let mut clients = self.host.clients();
+        if let Some(client) = clients.known.get_mut(&self.number) {
             client.kind = Some(kind);
         }
+        if kind != ClientKind::Watch && agent.is_some() {
+            clients.beginning.insert(self.number);
+        }
+        drop(clients);
         self.client = Some(Known { kind, agent, labels: Arc::new(labels), _news: news });
         let (version, pid) = (self.host.version.clone(), std::process::id());
         Ok(HelloAnswer { protocol: PROTOCOL, version, pid, warnings })
@@ -297,13 +310,11 @@ impl Seat {
     }
 
     async fn stop(&self, force: bool) -> Result<Stopping, Refused> {
+        if self.only_looks() {
+            return Err(Refused::Parameters(rpc::NO_DEFINITION.to_owned()));
+        }
         let at_work = self.host.runtime.working().await?;
-        let may_begin = |kind: Option<ClientKind>| matches!(kind, Some(ClientKind::Run | ClientKind::Chat));
-        let others = {
-            let clients = self.host.clients();
-            let others = clients.known.iter().filter(|(number, _)| **number != self.number);
-            others.filter(|(_, client)| may_begin(client.kind)).count()
-        };
+        let others = self.host.clients().beginning.iter().filter(|number| **number != self.number).count();
         if !force && (others > 0 || !at_work.is_empty()) {
             let message = format!(
                 "the host (process {}) is in use: {others} clients are connected, and {} sessions are at work",

@@ -68,6 +68,8 @@ pub enum Access {
     Looks,
     /// Its events, from now on: it must be there, and nothing is started.
     Watches,
+    /// What is stored: nothing is started, and a client that only looks is refused.
+    Changes,
     /// The session, which must be there.
     Opens,
     /// The session, which begins where there is none.

@@ -42,8 +42,8 @@ pub(crate) const OUT_LINES_MAX: usize = 1_024;
 /// How long a client may hear what its runs came to that were aborted because its input ended.
 const REST_MAX: Duration = Duration::from_secs(5);
 /// What a client is told that may only look.
-const NO_DEFINITION: &str =
-    "this client said with `client/hello` no definition of an agent, so it can only look";
+pub(crate) const NO_DEFINITION: &str =
+    "this client said with `client/hello` no definition of an agent, so it can only look, abort and compact";
 
 /// What a request is answered with.
 pub(crate) enum Reply {
@@ -289,6 +289,7 @@ impl Server {
             None if is_with_own_agent => Arc::new(Agent::new("")),
             // What only looks has no use for it.
             None if matches!(call.access(), Access::Looks | Access::Watches) => Arc::new(Agent::new("")),
+            None if call.access() == Access::Changes && !self.only_looks() => Arc::new(Agent::new("")),
             None => return Err(Refusal::new(Refusal::INVALID_PARAMS, NO_DEFINITION)),
         };
         let (outcome, access) = (call.outcome(), call.access());
@@ -368,6 +369,11 @@ impl Server {
                 }))
             }
         })
+    }
+
+    /// Whether the client said that it only looks, and has no agent.
+    fn only_looks(&self) -> bool {
+        matches!(&self.side, Side::Host(seat) if seat.only_looks())
     }
 
     /// As [`Self::session`], of a session that is there.

@@ -13,6 +13,7 @@ use greenroom::{CompactionSettings, Event, InProgress, ModelSettings, Status as 
 use greenroom_server::operations::{ClientKind, ListQuestions, WaitingInput};
 use greenroom_server::{Client, ClientError, Events, Received};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::local::Local;
@@ -27,6 +28,8 @@ use super::history::History;
 use super::model::{Effect, Model};
 use super::row::{Look, Row};
 use super::terminal::{self, Input, Raw};
+use super::{SILENCE_MAX, Typed};
+use crate::host;
 use crate::interrupt::Interrupts;
 use crate::link::Link;
 use crate::options::{Global, ModelArgs};
@@ -46,6 +49,8 @@ const PAST_ENTRIES: u64 = 400;
 /// How many rows of the past are shown at most.
 const PAST_ROWS: usize = 4_000;
 
+/// How long a host may take to answer as the user leaves.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
 /// How much is shown of what waits from before.
 const HELD_COLUMNS: usize = 60;
 
@@ -130,6 +135,7 @@ pub(super) async fn talk(
     link: Link,
     interrupts: Interrupts,
     opened: Opened,
+    typed: Typed,
 ) -> Result<Option<String>> {
     let folder = link.folder.clone();
     let history = History::new(&setup::data_dir(global)?);
@@ -166,7 +172,7 @@ pub(super) async fn talk(
     live.model.set_now(moment::now_ms());
     live.model.status.git_branch = live.local.git_branch();
     live.welcome(opened);
-    let result = live.hold(&mut results).await;
+    let result = live.hold(&mut results, typed).await;
     live.model.leave();
     let frame = live.model.frame();
     let last = live.painter.paint(&frame, terminal::size());
@@ -174,13 +180,14 @@ pub(super) async fn talk(
     let _ = terminal::write(&live.painter.clear());
     let (backend, link) = (live.backend.clone(), Arc::clone(&live.link));
     drop(live);
-    let is_there = match link.note_folder(backend.id()).await {
-        Ok(is_there) => is_there,
-        Err(error) if result.is_ok() => return Err(error),
-        Err(_) => true,
+    // A host that answers no more is not waited for.
+    let is_there = match timeout(LEAVE_MAX, link.note_folder(backend.id())).await {
+        Ok(Ok(is_there)) => is_there,
+        Ok(Err(error)) if result.is_ok() && !host::is_gone(&error) => return Err(error),
+        Ok(Err(_)) | Err(_) => true,
     };
     let id = is_there.then(|| backend.id().to_owned());
-    backend.client().clone().close().await;
+    let _ = timeout(LEAVE_MAX, backend.client().clone().close()).await;
     // Whatever still works for a command ends with the connection.
     if let Some(link) = Arc::into_inner(link) {
         link.end().await?;
@@ -210,8 +217,13 @@ pub(super) async fn open(client: Client, id: &str) -> Result<Opened, ClientError
 }
 
 impl Live {
-    async fn hold(&mut self, results: &mut mpsc::UnboundedReceiver<Done>) -> Result<()> {
-        let mut inputs = terminal::inputs();
+    async fn hold(&mut self, results: &mut mpsc::UnboundedReceiver<Done>, typed: Typed) -> Result<()> {
+        let mut inputs = typed.inputs.unwrap_or_else(terminal::inputs);
+        for input in typed.before {
+            if !self.input(input)? {
+                return Ok(());
+            }
+        }
         let mut drawn = Instant::now();
         self.draw()?;
         // Whether something came that is not drawn yet.
@@ -278,7 +290,11 @@ impl Live {
                 received = self.events.next(), if !is_changed => {
                     match received {
                         Some(received) => self.received(received),
-                        None => self.reconnect().await?,
+                        None => {
+                            if !self.reconnect(&mut inputs).await? {
+                                return Ok(());
+                            }
+                        }
                     }
                     is_changed = true;
                 }
@@ -291,8 +307,8 @@ impl Live {
         }
     }
 
-    /// The host is gone: another one is started, and the session goes on there.
-    async fn reconnect(&mut self) -> Result<()> {
+    /// The host is gone: another one is started, and the session goes on there. `false`: the user left meanwhile.
+    async fn reconnect(&mut self, inputs: &mut mpsc::Receiver<Input>) -> Result<bool> {
         if !self.link.is_host() {
             anyhow::bail!("the connection to the runtime ended");
         }
@@ -300,10 +316,34 @@ impl Live {
         self.model.note(Look::WARN, "the host has ended; another one is started");
         self.draw()?;
         let id = self.backend.id().to_owned();
-        let (link, mut opened) = Link::open_and(&self.global, &self.args, ClientKind::Chat, async |link| {
+        let (global, args) = (self.global.clone(), self.args.clone());
+        let opening = Link::open_and(&global, &args, ClientKind::Chat, async |link| {
             Ok(open(link.client.clone(), &id).await?)
-        })
-        .await?;
+        });
+        let mut opening = std::pin::pin!(opening);
+        let mut is_said = false;
+        // What is typed meanwhile is for the session.
+        let mut aside = Vec::new();
+        let (link, mut opened) = loop {
+            tokio::select! {
+                biased;
+                () = self.interrupts.next() => return Ok(false),
+                opened = &mut opening => break opened?,
+                input = inputs.recv() => match input {
+                    None => return Ok(false),
+                    // Before anything was said of the host, Ctrl-C is meant for the session.
+                    Some(input) if input.leaves() && (is_said || !input.is_interrupt()) => return Ok(false),
+                    Some(input) => aside.push(input),
+                },
+                () = tokio::time::sleep(SILENCE_MAX), if !is_said => {
+                    is_said = true;
+                    if let Some(text) = host::still_silent(&self.global) {
+                        self.model.note(Look::WARN, &text);
+                    }
+                }
+            }
+            self.draw()?;
+        };
         for warning in &link.warnings {
             self.model.note(Look::WARN, warning);
         }
@@ -316,7 +356,12 @@ impl Live {
             .map(|event| (**event).clone())
             .collect();
         self.welcome(opened);
-        Ok(())
+        for input in aside {
+            if !self.input(input)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn draw(&mut self) -> Result<()> {

@@ -6,7 +6,7 @@
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossterm::event::{Event, KeyEvent, KeyEventKind};
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use crossterm::terminal;
 use tokio::sync::mpsc;
 
@@ -110,6 +110,23 @@ fn cuts(variable: impl Fn(&str) -> Option<String>) -> bool {
     let term = variable("TERM").unwrap_or_default();
     let is_cutting = ["linux", "rxvt", "screen"].iter().any(|name| term.starts_with(name));
     is_cutting || variable("STY").is_some() || variable("XTERM_VERSION").is_some()
+}
+
+impl Input {
+    /// Whether it leaves a chat in which nothing can be done: Ctrl-C, Ctrl-D, or the end of the terminal.
+    pub(crate) fn leaves(&self) -> bool {
+        self.is_interrupt() || self.is_control('d') || matches!(self, Self::Ended(_))
+    }
+
+    /// Whether it is Ctrl-C.
+    pub(crate) fn is_interrupt(&self) -> bool {
+        self.is_control('c')
+    }
+
+    fn is_control(&self, letter: char) -> bool {
+        matches!(self, Self::Key(key) if key.code == KeyCode::Char(letter)
+            && key.modifiers.contains(KeyModifiers::CONTROL))
+    }
 }
 
 /// What the user does, read by a thread that ends with the process.

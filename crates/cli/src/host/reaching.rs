@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use greenroom::tools::background;
 use greenroom_server::operations::{ClientKind, Hello, HelloAnswer, Operation as _, PROTOCOL, StopHost};
 use greenroom_server::{Client, ClientError, ProblemKind};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -24,9 +25,12 @@ use crate::link::ATTEMPTS;
 use crate::options::{Global, ModelArgs};
 use crate::setup;
 use crate::surroundings::Surroundings;
+use crate::terminal::Screen;
 
 /// How long a client tries to reach a host that is starting, ending or silent.
 const REACH_WITHIN: Duration = Duration::from_secs(15);
+/// How long one that is to be ended by all means may say nothing.
+const KILL_AFTER: Duration = Duration::from_secs(5);
 /// How long a store may be in use by somebody who cannot be reached, before that is said.
 const UNREACHED_MAX: Duration = Duration::from_secs(3);
 /// How long it waits before it starts another one in the place of one that could not have the store.
@@ -45,6 +49,9 @@ pub(crate) struct Who<'a> {
 
 /// Who only looks, and has no agent.
 const LOOKS: Who<'_> = Who { kind: ClientKind::Watch, agent: None, checks_server: false };
+
+/// Who changes what is stored, which needs no agent.
+const CHANGES: Who<'_> = Who { kind: ClientKind::Run, agent: None, checks_server: false };
 
 /// A connection to a host, and what it said.
 pub(crate) struct Reached {
@@ -125,7 +132,7 @@ pub(crate) async fn reach_to_change(global: &Global) -> Result<Option<Client>> {
         make_room(global).await?;
         return Ok(None);
     }
-    Ok(reach_or_free(global, &LOOKS).await?.map(|reached| reached.client))
+    Ok(reach_or_free(global, &CHANGES).await?.map(|reached| reached.client))
 }
 
 /// As [`reach_to_change`], with what is asked first and changes nothing: a host that ends meanwhile is asked no more.
@@ -166,7 +173,7 @@ pub(crate) async fn reach_or_start(global: &Global, who: &Who<'_>, idle_s: u64) 
 /// The socket is another user's.
 pub(crate) async fn make_room(global: &Global) -> Result<()> {
     let dir = setup::data_dir(global)?;
-    match ask_to_end(&dir, false).await? {
+    match ask_to_end(&dir, false, REACH_WITHIN).await? {
         Ending::Nobody => Ok(()),
         // The store is in use then, and that is said when it is opened.
         Ending::Refused(_) => Ok(()),
@@ -181,10 +188,16 @@ pub(crate) async fn make_room(global: &Global) -> Result<()> {
     }
 }
 
-/// Ends the host of the store.
+/// Ends the host of the store. With `force`, one that does not answer is killed.
 pub(super) async fn stop(global: &Global, force: bool) -> Result<u8> {
     let dir = setup::data_dir(global)?;
-    match ask_to_end(&dir, force).await? {
+    let within = if force { KILL_AFTER } else { REACH_WITHIN };
+    let asked = ask_to_end(&dir, force, within).await;
+    let asked = match asked {
+        Err(error) if force && is_silent(&error) => return kill(global, &dir, error).await,
+        asked => asked?,
+    };
+    match asked {
         Ending::Ends => Ok(0),
         Ending::Refused(error) => Err(error.into()),
         Ending::Nobody => Err(usage(format!("no host answers for the store in {}", dir.display()))),
@@ -202,6 +215,11 @@ pub(crate) fn is_gone_client(error: &ClientError) -> bool {
     *error == ClientError::Disconnected || error.kind() == Some(ProblemKind::Closed)
 }
 
+/// Whether a host was connected, and did not answer.
+fn is_silent(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Unreached>().is_some_and(|unreached| unreached.is_silent)
+}
+
 /// Whether nobody has the store's lock.
 fn is_free(dir: &Path) -> bool {
     std::fs::File::open(dir.join("lock")).map_or(true, |lock| lock.try_lock_shared().is_ok())
@@ -215,8 +233,8 @@ enum Ending {
     Refused(ClientError),
 }
 
-/// Asks the host of the store to end, and waits until the connection to it has ended.
-async fn ask_to_end(dir: &Path, force: bool) -> Result<Ending> {
+/// Asks the host of the store to end, and waits until the connection to it has ended. It must answer within this time.
+async fn ask_to_end(dir: &Path, force: bool, within: Duration) -> Result<Ending> {
     if !dir.exists() {
         return Ok(Ending::Nobody);
     }
@@ -236,7 +254,8 @@ async fn ask_to_end(dir: &Path, force: bool) -> Result<Ending> {
             };
             let (input, output) = stream.into_split();
             let client = Client::new(input, output);
-            match client.call(StopHost { force }).await {
+            let stopping = timeout(within, client.call(StopHost { force })).await;
+            match stopping.map_err(|_| silent(dir))? {
                 Ok(_) => {
                     client.closed().await;
                     return Ok(Ending::Ends);
@@ -251,18 +270,54 @@ async fn ask_to_end(dir: &Path, force: bool) -> Result<Ending> {
     timeout(REACH_WITHIN, asking).await.map_err(|_| silent(dir))?
 }
 
+/// Kills the host that has the store and does not answer. `silent` is the error where that cannot be.
+async fn kill(global: &Global, dir: &Path, silent: anyhow::Error) -> Result<u8> {
+    // The number in the lock may be another process's by now, or count in another container: it must be the listener's.
+    let listener = match socket::connect(&socket::path(dir)?).await? {
+        Connected::Stream(stream) => socket::peer_process(&stream),
+        Connected::Nobody | Connected::Again => None,
+    };
+    let Some(pid) = holder(dir).filter(|pid| Some(*pid) == listener).and_then(Pid::from_raw) else {
+        return Err(silent);
+    };
+    kill_process(pid, Signal::KILL).with_context(|| format!("end the process {}", pid.as_raw_nonzero()))?;
+    let began = Instant::now();
+    while !is_free(dir) {
+        if began.elapsed() > REACH_WITHIN {
+            return Err(silent);
+        }
+        sleep(AGAIN_AFTER).await;
+    }
+    let said = format!(
+        "The host (process {}) did not answer, and was killed; nothing that was acknowledged is lost.",
+        pid.as_raw_nonzero()
+    );
+    Screen::stdout(global.color).line(said)?;
+    Ok(0)
+}
+
+/// The process that has the store, as its lock says.
+fn holder(dir: &Path) -> Option<i32> {
+    std::fs::read_to_string(dir.join("lock")).ok()?.trim().parse().ok()
+}
+
 /// What is said of a host that is connected, and does not answer.
 fn silent(dir: &Path) -> anyhow::Error {
-    let holder = std::fs::read_to_string(dir.join("lock")).ok();
-    let holder = holder.and_then(|text| text.trim().parse::<u32>().ok());
-    let reason = match holder {
+    let reason = match holder(dir) {
         Some(pid) => format!(
-            "the host of this store (process {pid}) does not answer; wait, or end it with `kill -9 {pid}`: nothing that was \
-             acknowledged is lost"
+            "the host of this store (process {pid}) does not answer; wait, or kill it with `greenroom host --stop --force`: \
+             nothing that was acknowledged is lost"
         ),
         None => "the host of this store does not answer".to_owned(),
     };
-    Unreached { code: errors::STORE, reason }.into()
+    Unreached { code: errors::STORE, reason, is_silent: true }.into()
+}
+
+/// What is said while a host is waited for that does not answer; nothing where nobody has the store.
+pub(crate) fn still_silent(global: &Global) -> Option<String> {
+    let dir = setup::data_dir(global).ok().filter(|dir| !is_free(dir))?;
+    let process = holder(&dir).map(|pid| format!(" (process {pid})")).unwrap_or_default();
+    Some(format!("the host{process} does not answer yet; waiting for it, Ctrl-C leaves"))
 }
 
 struct Reaching<'a> {
@@ -417,12 +472,15 @@ pub(crate) struct Unreached {
     /// The exit code that goes with it.
     pub(crate) code: u8,
     reason: String,
+    /// Whether there is one, and it does not answer.
+    is_silent: bool,
 }
 
 impl Unreached {
     fn died() -> Self {
         Self {
             code: errors::FAILED,
+            is_silent: false,
             reason: format!(
                 "the host that was started in the background ended without a word; {LOG_FILE} beside the store may say \
                  why, and --no-host does without one"
@@ -451,7 +509,9 @@ async fn start(global: &Global, dir: &Path, idle_s: u64) -> Result<Started> {
         return Ok(Started::Ready);
     }
     Ok(match last.split_once(' ').and_then(|(code, reason)| Some((code.parse().ok()?, reason))) {
-        Some((code, reason)) => Started::Failed(Unreached { code, reason: reason.to_owned() }),
+        Some((code, reason)) => {
+            Started::Failed(Unreached { code, reason: reason.to_owned(), is_silent: false })
+        }
         None => Started::Died,
     })
 }

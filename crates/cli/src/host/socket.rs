@@ -1,8 +1,8 @@
 //! Where a host is reached: a Unix socket beside its store, for its owner alone.
 //!
 //! Invariants: who holds the store's lock replaces a socket that is there already, since nobody answers it; a peer of
-//! another user is refused on both sides; a path that is too long for a socket leads to a private folder, always the same
-//! one; what is no socket is never removed, and neither is the socket of whoever came after.
+//! another user is refused on both sides; a path that is too long for a socket leads to a private folder, and a link in the
+//! store says to which; what is no socket is never removed, and neither is the socket of whoever came after.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -29,6 +29,14 @@ pub(super) fn path(data_dir: &Path) -> Result<PathBuf> {
         return Ok(beside);
     }
     let name = format!("greenroom-{:016x}.sock", hash(real.as_os_str().as_bytes()));
+    // Where the host is, whatever environment it was started in. The name is another one in a copy of the store.
+    if let Ok(noted) = std::fs::read_link(&beside)
+        && noted.file_name().is_some_and(|noted| noted.as_bytes() == name.as_bytes())
+        && noted.parent().is_some_and(is_private)
+        && noted.as_os_str().len() <= PATH_BYTES_MAX
+    {
+        return Ok(noted);
+    }
     let elsewhere = match variable("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| is_private(dir)) {
         Some(dir) => dir.join(&name),
         None => own_folder()?.join(&name),
@@ -77,6 +85,8 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 /// A socket that this process listens on.
 pub(super) struct Place {
     path: PathBuf,
+    /// The link to it in the store, where it is elsewhere.
+    link: Option<PathBuf>,
     /// Its device and number: what else has this path is another's.
     file: Mutex<(u64, u64)>,
 }
@@ -88,9 +98,12 @@ impl Place {
     /// When none can be made.
     pub(super) fn renewed(&self) -> Result<Option<UnixListener>> {
         if self.is_there() {
+            if let Some(link) = &self.link {
+                note(link, &self.path)?;
+            }
             return Ok(None);
         }
-        let (listener, Self { file, .. }) = listen(self.path.clone())?;
+        let (listener, Self { file, .. }) = bind(self.path.clone(), self.link.clone())?;
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) =
             file.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(Some(listener))
@@ -100,6 +113,11 @@ impl Place {
     pub(super) fn leave(&self) {
         if self.is_there() {
             let _ = std::fs::remove_file(&self.path);
+        }
+        if let Some(link) = &self.link
+            && std::fs::read_link(link).is_ok_and(|noted| noted == self.path)
+        {
+            let _ = std::fs::remove_file(link);
         }
     }
 
@@ -113,19 +131,43 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     path.symlink_metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Listens there. Only who holds the store's lock may call this.
+/// Listens for the store in this directory. Only who holds the store's lock may call this.
 ///
 /// # Errors
-/// When no socket can be made there.
-pub(super) fn listen(path: PathBuf) -> Result<(UnixListener, Place)> {
+/// When no socket can be made.
+pub(super) fn listen(data_dir: &Path) -> Result<(UnixListener, Place)> {
+    let path = path(data_dir)?;
+    let beside = data_dir.canonicalize().with_context(|| format!("find {}", data_dir.display()))?.join(NAME);
+    let link = (path != beside).then_some(beside);
+    bind(path, link)
+}
+
+/// Notes in the store where its socket is.
+fn note(link: &Path, path: &Path) -> Result<()> {
+    let shown = link.display();
+    match link.symlink_metadata() {
+        Err(_) => {}
+        Ok(there) if there.is_symlink() || there.file_type().is_socket() => {
+            if std::fs::read_link(link).is_ok_and(|noted| noted == path) {
+                return Ok(());
+            }
+            std::fs::remove_file(link).with_context(|| format!("replace {shown}"))?;
+        }
+        Ok(_) => return Err(in_the_way(link)),
+    }
+    std::os::unix::fs::symlink(path, link).with_context(|| format!("make {shown}"))
+}
+
+fn in_the_way(path: &Path) -> anyhow::Error {
+    let shown = path.display();
+    usage(format!("{shown} is no socket, and in the way of the one of the host; move it away"))
+}
+
+fn bind(path: PathBuf, link: Option<PathBuf>) -> Result<(UnixListener, Place)> {
     let shown = path.display();
     match path.symlink_metadata() {
         Err(_) => {}
-        Ok(there) if !there.file_type().is_socket() => {
-            return Err(usage(format!(
-                "{shown} is no socket, and in the way of the one of the host; move it away"
-            )));
-        }
+        Ok(there) if !there.file_type().is_socket() => return Err(in_the_way(&path)),
         Ok(_) => match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("replace {shown}"));
@@ -137,7 +179,10 @@ pub(super) fn listen(path: PathBuf) -> Result<(UnixListener, Place)> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
         .with_context(|| format!("protect {shown}"))?;
     let file = Mutex::new(identity(&path).with_context(|| format!("look at {shown}"))?);
-    Ok((listener, Place { path, file }))
+    if let Some(link) = &link {
+        note(link, &path)?;
+    }
+    Ok((listener, Place { path, link, file }))
 }
 
 /// Whether whoever is at the other end is this user.
@@ -148,6 +193,11 @@ pub(super) fn is_own(stream: &UnixStream) -> bool {
 /// The user at the other end; `None` where nobody is there any more.
 fn peer(stream: &UnixStream) -> Option<u32> {
     stream.peer_cred().ok().map(|peer| peer.uid())
+}
+
+/// The process at the other end, where the system says which it is.
+pub(super) fn peer_process(stream: &UnixStream) -> Option<i32> {
+    stream.peer_cred().ok()?.pid()
 }
 
 /// What came of a connection.

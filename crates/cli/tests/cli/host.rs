@@ -285,9 +285,26 @@ async fn a_socket_that_nobody_answers_is_replaced_and_a_long_path_leads_elsewher
         let ended = command(&["run", "--window", "100000", "--session", "a", "-p", text]);
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
-    assert!(!deep.join("host.sock").exists());
+    let link = deep.join("host.sock");
+    assert!(link.is_symlink(), "the socket is elsewhere");
     let stopped = command(&["host", "--stop"]);
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert!(!link.is_symlink());
+    // Whoever has another environment finds it, too.
+    let runtime = tempfile::Builder::new().prefix("run").tempdir().unwrap();
+    let elsewhere = |arguments: &[&str]| {
+        let mut command = hosted.command(arguments);
+        command.env("GREENROOM_DATA_DIR", &deep).env("XDG_RUNTIME_DIR", runtime.path());
+        ran(command.output().unwrap())
+    };
+    let started = elsewhere(&["run", "--window", "100000", "--session", "a", "-p", "three"]);
+    assert_eq!(started.code, Some(0), "{started:?}");
+    assert!(std::fs::read_link(&link).unwrap().starts_with(runtime.path()));
+    let found = command(&["run", "--window", "100000", "--session", "a", "-p", "four"]);
+    assert_eq!(found.code, Some(0), "{found:?}");
+    let stopped = command(&["host", "--stop"]);
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert!(!link.is_symlink());
 }
 
 /// A host of another version, which a test plays. It says whether it may be ended.

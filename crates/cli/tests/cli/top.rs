@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use greenroom_server::operations::{ClientKind, PromptSession, SessionState, StartSession};
-use greenroom_simulator::Answer;
+use greenroom_simulator::{Answer, ByPurpose, Summariser};
 use serde_json::{Value, json};
 
 use super::host::Hosted;
@@ -80,7 +80,8 @@ async fn a_live_session_is_compacted_from_there_when_that_is_confirmed() {
     if !is_there() {
         return;
     }
-    let hosted = Hosted::of(Says(Answer::text("word ".repeat(8_000)))).await;
+    let hosted =
+        Hosted::of(ByPurpose::new(Says(Answer::text("word ".repeat(8_000))), Summariser::Obedient)).await;
     hosted.start_host();
     let chat = hosted.client(ClientKind::Chat, json!({})).await;
     chat.call(StartSession { session_id: "mine".to_owned() }).await.unwrap();

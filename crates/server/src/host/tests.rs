@@ -14,8 +14,9 @@ use tokio::sync::broadcast;
 use super::{Defined, Definer, Host};
 use crate::client::{Client, ClientError, Received};
 use crate::operations::{
-    Abort, ClientKind, CompactSession, FollowUp, Hello, HelloAnswer, HostStatus, ListSessions, PROTOCOL,
-    PromptSession, SessionState, StartSession, Steer, StopHost, Task,
+    Abort, BranchSession, ClearInbox, ClientKind, CompactSession, DeleteSession, FollowUp, ForkSession,
+    GetSession, Hello, HelloAnswer, HostStatus, ListSessions, Nothing, Operation, PROTOCOL, PromptSession,
+    SessionState, SetLabel, SetTitle, StartSession, Steer, StopHost, Task,
 };
 use crate::problem::{Problem, ProblemKind};
 
@@ -263,4 +264,40 @@ async fn who_looks_on_has_a_live_session_compacted_by_its_own_agent() {
     assert!(events.try_next().is_some(), "its events are told");
     place.runtime.close("a").await.unwrap();
     assert!(watcher.work(compact()).await.is_err(), "what sleeps is not woken");
+}
+
+/// Whoever said that it only looks changes nothing; other clients without an agent may change what needs none.
+#[tokio::test(start_paused = true)]
+async fn who_looks_on_changes_nothing() {
+    let place = Place::new().await;
+    let ada = place.client(ClientKind::Chat, "ada").await;
+    ada.work(PromptSession::new("a", "one")).await.unwrap().outcome().await.unwrap();
+    let watcher = place.stranger();
+    watcher.call(hello(ClientKind::Watch, None)).await.unwrap();
+    let id = || "a".to_owned();
+    let title = "x".to_owned();
+    refused(&watcher, SetTitle { session_id: id(), title }).await;
+    refused(&watcher, SetLabel { session_id: id(), name: "x".to_owned(), value: None }).await;
+    refused(&watcher, ForkSession { session_id: id(), to: "b".to_owned(), entry_id: None }).await;
+    refused(&watcher, ClearInbox { session_id: id() }).await;
+    refused(&watcher, BranchSession { session_id: id(), entry_id: None }).await;
+    refused(&watcher, DeleteSession { session_id: id() }).await;
+    refused(&watcher, StopHost { force: true }).await;
+    let known = ada.call(GetSession { session_id: id() }).await.unwrap().session;
+    assert!(known.labels.keys().eq(["whose"]), "{:?}", known.labels);
+    watcher.call(Abort::current("a")).await.unwrap();
+    // One that begins things, and needs no agent for this.
+    let other = place.stranger();
+    other.call(hello(ClientKind::Run, None)).await.unwrap();
+    other.call(DeleteSession { session_id: id() }).await.unwrap();
+    ada.close().await;
+    let busy = place.client(ClientKind::Watch, "bob").await;
+    busy.call(StopHost::default()).await.unwrap();
+}
+
+/// It is refused what it asks, with the reason.
+async fn refused<O: Operation<Outcome = Nothing>>(watcher: &Client, operation: O) {
+    let refused = watcher.call(operation).await.map(|_| ()).unwrap_err();
+    let is_clear = matches!(&refused, ClientError::Parameters(text) if text.contains("can only look"));
+    assert!(is_clear, "{}: {refused}", O::METHOD);
 }

@@ -486,6 +486,7 @@ pub struct Forgotten {
 
 impl Operation for ForgetLimit {
     const METHOD: &'static str = "models/forget";
+    const ACCESS: super::Access = super::Access::Changes;
     type Output = Forgotten;
     type Outcome = Nothing;
 

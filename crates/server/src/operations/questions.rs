@@ -69,6 +69,7 @@ pub struct Answered {
 
 impl Operation for AnswerQuestion {
     const METHOD: &'static str = "session/answer";
+    const ACCESS: super::Access = super::Access::Changes;
     type Output = Answered;
     type Outcome = Nothing;
 

@@ -95,7 +95,7 @@ pub struct Withdrawn {
 }
 
 impl Operation for ClearInbox {
-    of_session!("session/clear_inbox", Looks, Withdrawn);
+    of_session!("session/clear_inbox", Changes, Withdrawn);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let withdrawn = asked.runtime.session(&self.session_id).await?.clear_inbox().await?;
@@ -136,7 +136,7 @@ pub struct ForkSession {
 }
 
 impl Operation for ForkSession {
-    of_session!("session/fork", Looks, SessionNamed);
+    of_session!("session/fork", Changes, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let Self { session_id, to, entry_id } = self;
@@ -160,7 +160,7 @@ pub struct DeleteSession {
 }
 
 impl Operation for DeleteSession {
-    of_session!("session/delete", Looks, SessionNamed);
+    of_session!("session/delete", Changes, SessionNamed);
     const DELETES: bool = true;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
@@ -183,7 +183,7 @@ pub struct SetTitle {
 }
 
 impl Operation for SetTitle {
-    of_session!("session/set_title", Looks, SessionNamed);
+    of_session!("session/set_title", Changes, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         asked.runtime.session(&self.session_id).await?.set_title(self.title).await?;
@@ -204,7 +204,7 @@ pub struct SetLabel {
 }
 
 impl Operation for SetLabel {
-    of_session!("session/set_label", Looks, SessionNamed);
+    of_session!("session/set_label", Changes, SessionNamed);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let session = asked.runtime.session(&self.session_id).await?;
@@ -244,7 +244,7 @@ pub struct Imported {
 }
 
 impl Operation for ImportSession {
-    of_session!("session/import", Looks, Imported);
+    of_session!("session/import", Changes, Imported);
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
         let Self { session_id, text } = self;

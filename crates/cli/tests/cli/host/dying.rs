@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
@@ -235,4 +235,77 @@ async fn a_socket_that_was_removed_is_made_again() {
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.stderr.contains("is no socket"), "{refused:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_does_not_answer_is_killed_where_that_is_forced() {
+    let hosted = Hosted::new(1, 0).await;
+    hosted.start_host();
+    assert_eq!(hosted.say("a", "one").code, Some(0));
+    let host = hosted.host().expect("a host is there");
+    kill_process(host, Signal::STOP).unwrap();
+    let stopped = hosted.run(&["host", "--stop", "--force"]);
+    let said = format!("(process {}) did not answer, and was killed", host.as_raw_nonzero());
+    assert!(stopped.code == Some(0) && stopped.stdout.contains(&said), "{stopped:?}");
+    wait_until("the host has ended", || !is_greenroom(host));
+    assert_eq!(hosted.say("a", "two").code, Some(0));
+    let shown = hosted.run(&["show", "a"]);
+    assert!(shown.stdout.contains("one") && shown.stdout.contains("two"), "{shown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_says_that_its_host_does_not_answer_and_can_be_left() {
+    if !is_there() {
+        return;
+    }
+    let hosted = Hosted::new(1, 0).await;
+    hosted.start_host();
+    let host = hosted.host().expect("a host is there");
+    kill_process(host, Signal::STOP).unwrap();
+    let said = format!("the host (process {}) does not answer yet", host.as_raw_nonzero());
+    for key in ["C-c", "C-d", ""] {
+        let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
+        let terminal = Terminal::of(&hosted.place, (90, 30), &chat);
+        terminal.shows(&said);
+        match key {
+            "" => kill_process(chat_of(&hosted), Signal::TERM).unwrap(),
+            key => terminal.press(key),
+        }
+        terminal.shows("ended with 130");
+    }
+    // One that is there already leaves, too.
+    kill_process(host, Signal::CONT).unwrap();
+    for key in ["C-c", "C-d", ""] {
+        let chat = hosted.command(&["chat", "--session", "a", "--window", "100000"]);
+        let terminal = Terminal::of(&hosted.place, (90, 30), &chat);
+        terminal.shows("›");
+        terminal.says("one");
+        terminal.shows("word");
+        terminal.until("it rests", |screen| !screen.contains("waiting for the model"));
+        kill_process(host, Signal::STOP).unwrap();
+        match key {
+            "" => kill_process(chat_of(&hosted), Signal::TERM).unwrap(),
+            key => {
+                terminal.press(key);
+                terminal.press(key);
+            }
+        }
+        terminal.shows("ended with 0");
+        kill_process(host, Signal::CONT).unwrap();
+    }
+}
+
+/// The chat that works on this place's store.
+fn chat_of(hosted: &Hosted) -> Pid {
+    let store = hosted.place.store().display().to_string();
+    let mut pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let pid = Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?)?;
+        let of =
+            |what: &str| std::fs::read(format!("/proc/{}/{what}", pid.as_raw_nonzero())).unwrap_or_default();
+        let line = String::from_utf8_lossy(&of("cmdline")).into_owned();
+        let is_its = line.contains(&store) || String::from_utf8_lossy(&of("environ")).contains(&store);
+        (line.split('\0').next()?.ends_with("/greenroom") && line.contains("\0chat\0") && is_its)
+            .then_some(pid)
+    });
+    pids.next().expect("a chat is there")
 }
