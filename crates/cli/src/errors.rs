@@ -69,7 +69,7 @@ impl fmt::Display for Answered {
 
 impl std::error::Error for Answered {}
 
-/// The run was aborted, since nobody reads its output any more: `greenroom run … | head -1`.
+/// The run was aborted, since nobody reads its output any more: `greenroom run --json … | head -1`.
 #[derive(Debug)]
 pub(crate) struct Unread;
 

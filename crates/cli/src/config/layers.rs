@@ -770,7 +770,6 @@ fn misfit(source: &Source, value: &Value, error: &serde_norway::Error) -> anyhow
         parts.extend(part.split('.').map(str::to_owned));
         said = rest;
     }
-    // A key that is not known is the last part, unless it is said already.
     usage(at(source, &parts, &plain(said)))
 }
 
