@@ -69,6 +69,7 @@ impl Goal {
 use Bound::{RatioMax, RatioMin, ValueMax, ValueMin};
 
 const BARE: &str = "a loop over a bare HTTP client that parses its streams";
+const BARE_1000: &str = "the same loop with 1,000 in flight";
 const FIRST: &str = "the shortest history";
 const PLAIN: &str = "a file, one fdatasync for all that wait";
 const NONE: &str = "–";
@@ -93,6 +94,13 @@ const GOALS: &[Goal] = &[
         "1,000 in flight, log in memory: runs/s",
         "64 in flight",
         "fleet/memory_1000/rate_against_64",
+        RatioMin(0.9),
+    ),
+    Goal::new("… CPU a run", BARE_1000, "fleet/memory_1000/cpu_against_bare", RatioMax(1.9)),
+    Goal::new(
+        "… the bare loop alone: runs/s",
+        "64 in flight",
+        "fleet/bare_1000/rate_against_64",
         RatioMin(0.9),
     ),
     Goal::new("a streamed piece, as fast as they come: CPU", BARE, "pieces/at_once/session", RatioMax(1.5)),
