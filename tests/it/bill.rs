@@ -90,7 +90,7 @@ async fn a_crash_forgets_no_answer_s_cost() {
     let points = [
         "session/record",
         "session/measure",
-        "session/project",
+        "agent/sized",
         "session/measured",
         "usage_tracker/appended",
         "usage_tracker/measure",

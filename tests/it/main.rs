@@ -62,6 +62,8 @@ mod support;
 mod teams;
 /// Tools as programs write them: their arguments, their state, what runs at the same time, and what may not wait.
 mod tools;
+/// How many messages a run takes.
+mod traffic;
 /// Windows that servers tell, and limits that they name.
 mod unfinished;
 mod windows;

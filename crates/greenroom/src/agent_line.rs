@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ractor::ActorRef;
 
 use crate::deps::Deps;
+use crate::mail::Mail;
 use crate::message::{AgentMessage, SessionMessage};
 use crate::session;
 use crate::shared::SessionShared;
@@ -24,13 +25,17 @@ struct Line {
 
 enum End {
     /// The agent is there.
-    Agent(ActorRef<AgentMessage>),
+    Agent(ActorRef<Mail<AgentMessage>>),
     /// The session sleeps, and this waits for the agent.
     Asleep(Vec<AgentMessage>),
 }
 
 impl AgentLine {
-    pub(crate) fn new(deps: &Arc<Deps>, shared: &Arc<SessionShared>, agent: ActorRef<AgentMessage>) -> Self {
+    pub(crate) fn new(
+        deps: &Arc<Deps>,
+        shared: &Arc<SessionShared>,
+        agent: ActorRef<Mail<AgentMessage>>,
+    ) -> Self {
         let (deps, shared) = (Arc::downgrade(deps), Arc::downgrade(shared));
         Self(Arc::new(Line { deps, shared, end: Mutex::new(End::Agent(agent)) }))
     }
@@ -40,14 +45,14 @@ impl AgentLine {
     }
 
     /// Says something to the agent. One that sleeps is woken.
-    pub(crate) fn send(&self, message: AgentMessage) {
+    pub(crate) fn send(&self, mail: Mail<AgentMessage>) {
         match &mut *self.end() {
             End::Agent(agent) => {
                 // One that died is replaced, and the run goes on with another line.
-                let _ = agent.cast(message);
+                let _ = agent.cast(mail);
                 return;
             }
-            End::Asleep(waiting) => waiting.push(message),
+            End::Asleep(waiting) => mail.each(|message| waiting.push(message)),
         }
         self.wake();
     }
@@ -58,11 +63,11 @@ impl AgentLine {
     }
 
     /// This agent goes on with the run: it hears what waited.
-    pub(crate) fn wake_up(&self, agent: ActorRef<AgentMessage>) {
+    pub(crate) fn wake_up(&self, agent: ActorRef<Mail<AgentMessage>>) {
         let mut end = self.end();
         if let End::Asleep(waiting) = &mut *end {
-            for message in waiting.drain(..) {
-                let _ = agent.cast(message);
+            if let Some(mail) = Mail::of(std::mem::take(waiting)) {
+                let _ = agent.cast(mail);
             }
         }
         *end = End::Agent(agent);

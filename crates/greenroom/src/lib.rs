@@ -49,6 +49,7 @@ mod lane;
 mod learned;
 pub mod live;
 mod log;
+mod mail;
 mod message;
 pub mod metadata;
 pub mod models;

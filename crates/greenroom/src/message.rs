@@ -29,6 +29,7 @@ use crate::compaction::Compacted;
 use crate::error::Result;
 use crate::event::Event;
 use crate::lane::Lane;
+use crate::mail::Mail;
 use crate::prompt::Reply;
 use crate::run_link::RunLink;
 use crate::session::State;
@@ -439,7 +440,7 @@ pub(crate) enum AgentMessage {
     /// From the session: hand the run over if it waits for its tools alone.
     Suspend { stamp: RunAttempt },
     /// From the session: go on with a run that was handed over.
-    Continue { running: Box<Running>, tracker: ractor::ActorRef<TrackerMessage> },
+    Continue { running: Box<Running>, tracker: ractor::ActorRef<Mail<TrackerMessage>> },
     /// From the session: a record is durable. `answer` is the model's newest answer.
     Recorded { stamp: RunAttempt, delivered: u32, answer: Option<EntryId> },
     /// From the session: what the model is to be sent.
@@ -459,10 +460,11 @@ pub(crate) enum AgentMessage {
     Broadcast { events: Vec<Arc<Event>>, then: Option<RunCompletion> },
     /// From the session: it is about to end; say so when everything before this was broadcast.
     FlushEvents,
-    /// From the usage tracker: the size.
-    Sized { stamp: RunAttempt, measured: Box<Measurement> },
+    /// From the usage tracker: the size, and the context as it was when the session asked for it: what the model is to
+    /// be sent if nothing has to be compacted.
+    Sized { stamp: RunAttempt, measured: Box<Measurement>, context: Option<Vec<Arc<Message>>> },
     /// From the session: the usage tracker is a new one; ask again.
-    TrackerRestarted { tracker: ractor::ActorRef<TrackerMessage> },
+    TrackerRestarted { tracker: ractor::ActorRef<Mail<TrackerMessage>> },
     /// From the run's watcher: it is cancelled, or out of time.
     Abort { stamp: RunAttempt, cause: AbortCause },
     /// From the model task: the call is over.
@@ -545,7 +547,7 @@ pub(crate) struct BeginRun {
     pub(crate) link: Arc<RunLink>,
     /// The sessions that wait for the run's tools and hooks: this one, and those that wait for it.
     pub(crate) waiting: Chain,
-    pub(crate) tracker: ractor::ActorRef<TrackerMessage>,
+    pub(crate) tracker: ractor::ActorRef<Mail<TrackerMessage>>,
     pub(crate) may_compact: bool,
     /// The calls that go on where the run is taken up again, how many answers it had, and the newest of them.
     pub(crate) pending: Vec<PendingCall>,
@@ -578,8 +580,12 @@ pub(crate) enum TrackerMessage {
     Configure(Box<crate::actors::usage_tracker::TrackerConfig>),
     /// From the session: an entry that is durable changed the bill.
     Billed(Bill),
-    /// From the session, for the agent: how large is the context?
-    Measure { stamp: RunAttempt, reply_to: ractor::ActorRef<AgentMessage> },
+    /// From the session, for the agent: how large is the context? The answer takes the context along.
+    Measure {
+        stamp: RunAttempt,
+        context: Option<Vec<Arc<Message>>>,
+        reply_to: ractor::ActorRef<Mail<AgentMessage>>,
+    },
     /// From the session: how large is the context?
     MeasureFor(MeasureFor),
 }

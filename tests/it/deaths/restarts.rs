@@ -174,7 +174,7 @@ async fn an_error_of_a_handler_restarts_its_session() {
     quiet_injected_panics();
     let times = Arc::new(AtomicU32::new(4));
     let model = simulator(Echo, 50_000);
-    let runtime = builder(&model).probe(strikes("agent/context", &times)).start().await.unwrap();
+    let runtime = builder(&model).probe(strikes("agent/sized", &times)).start().await.unwrap();
     let mut events = runtime
         .subscribe(Filter::session("sick").kinds([EventType::SessionRestarted, EventType::SessionFailed]));
     let session = runtime.open("sick", &agent(50_000)).await.unwrap();
@@ -184,7 +184,7 @@ async fn an_error_of_a_handler_restarts_its_session() {
     let seen = drain(&mut events);
     assert!(
         matches!(&seen[..], [event] if matches!(&event.kind, EventKind::SessionRestarted { reason }
-            if reason.contains("died too often") && reason.contains("injected at agent/context"))),
+            if reason.contains("died too often") && reason.contains("injected at agent/sized"))),
         "{seen:?}"
     );
     assert_eq!(session.resume().await.unwrap().text, "hello");

@@ -22,6 +22,7 @@ use crate::agent::Agent;
 use crate::agent_line::AgentLine;
 use crate::deps::Deps;
 use crate::event::EventKind;
+use crate::mail::Mail;
 use crate::message::{
     AgentMessage, Answer, BeginRun, Measurement, ModelOutcome, RunAttempt, SessionMail, SessionMessage,
     TrackerMessage, tell_all,
@@ -69,6 +70,8 @@ pub(crate) struct Running {
     measuring: bool,
     /// The newest size that it was told.
     measured: Option<Box<Measurement>>,
+    /// The context that came with it, until the run has decided what to do about the size.
+    context: Option<Vec<Arc<Message>>>,
     /// What the run's time limit stands still for.
     pauses: Pauses,
     /// Cancels the task of the model call under way.
@@ -91,7 +94,7 @@ struct RequestForm {
 }
 
 impl Actor for AgentActor {
-    type Msg = AgentMessage;
+    type Msg = Mail<AgentMessage>;
     type State = AgentState;
     type Arguments = AgentArguments;
 
@@ -108,11 +111,13 @@ impl Actor for AgentActor {
     async fn handle(
         &self,
         myself: ActorRef<Self::Msg>,
-        message: Self::Msg,
+        mail: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.probe(&state.shared.id, message.point());
-        state.on(&myself, message);
+        mail.each(|message| {
+            state.deps.probe(&state.shared.id, message.point());
+            state.on(&myself, message);
+        });
         Ok(())
     }
 
@@ -128,7 +133,7 @@ impl Actor for AgentActor {
 }
 
 impl AgentState {
-    fn on(&mut self, myself: &ActorRef<AgentMessage>, message: AgentMessage) {
+    fn on(&mut self, myself: &ActorRef<Mail<AgentMessage>>, message: AgentMessage) {
         match message {
             AgentMessage::Broadcast { events, then } => {
                 for event in &events {
@@ -160,7 +165,7 @@ impl AgentState {
             AgentMessage::FellBack { stamp, agent, provider, settings, failure } => {
                 self.fell_back(myself, stamp, agent, provider, settings, *failure);
             }
-            AgentMessage::Sized { stamp, measured } => {
+            AgentMessage::Sized { stamp, measured, context } => {
                 let Some(running) = self.current(stamp) else { return };
                 // Asked twice, of a tracker that died and of its successor, it is answered once.
                 if !std::mem::take(&mut running.measuring) {
@@ -168,7 +173,12 @@ impl AgentState {
                 }
                 let size = measured.size.clone();
                 running.measured = Some(measured);
+                running.context = context;
                 self.input(myself, stamp, Input::Size(size));
+                // Whatever comes first now, a compaction perhaps, it is an old one by the time that the model is asked.
+                if let Some(running) = self.current(stamp) {
+                    running.context = None;
+                }
             }
             AgentMessage::Context { stamp, messages } => self.ask(myself, stamp, messages),
             AgentMessage::TrackerRestarted { tracker } => self.measure_anew(myself, tracker),
@@ -206,7 +216,7 @@ impl AgentState {
         let _ = self.session.cast(message.into());
     }
 
-    fn begin(&mut self, myself: &ActorRef<AgentMessage>, begin: BeginRun) {
+    fn begin(&mut self, myself: &ActorRef<Mail<AgentMessage>>, begin: BeginRun) {
         let stamp = begin.stamp;
         let over = CancellationToken::new();
         let pauses = Pauses::within(self.shared.pauses());
@@ -239,6 +249,7 @@ impl AgentState {
             media_missed: false,
             measuring: false,
             measured: None,
+            context: None,
             pauses,
             model: None,
             tools: None,
@@ -285,7 +296,7 @@ impl AgentState {
     /// The run goes on with another model.
     fn fell_back(
         &mut self,
-        myself: &ActorRef<AgentMessage>,
+        myself: &ActorRef<Mail<AgentMessage>>,
         stamp: RunAttempt,
         agent: Arc<Agent>,
         provider: String,
@@ -303,7 +314,7 @@ impl AgentState {
     }
 
     /// Tells the run what happened, and does what it decides.
-    fn input(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt, input: Input) {
+    fn input(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, input: Input) {
         let Some(running) = self.current(stamp) else { return };
         let effects = running.run.on(input);
         for effect in effects {
@@ -315,7 +326,7 @@ impl AgentState {
         }
     }
 
-    fn perform(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt, effect: Effect) {
+    fn perform(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, effect: Effect) {
         match effect {
             Effect::Measure => {
                 let Some(running) = self.current(stamp) else { return };
@@ -350,7 +361,10 @@ impl AgentState {
             Effect::Ask { output_tokens_max, media } => {
                 let Some(running) = self.current(stamp) else { return };
                 running.next_request = Some(RequestForm { output_tokens_max, media });
-                self.tell_session(SessionMessage::Project { stamp });
+                match running.context.take() {
+                    Some(messages) => self.ask(myself, stamp, messages),
+                    None => self.tell_session(SessionMessage::Project { stamp }),
+                }
             }
             Effect::Record { messages, boundary } => {
                 self.tell_session(SessionMessage::Record { stamp, messages, boundary });
@@ -395,7 +409,7 @@ impl AgentState {
                         biased;
                         () = over.cancelled() => {}
                         verdict = validators.judge(&answer, &waiting, timeout) => {
-                            let _ = agent.cast(AgentMessage::Validated { stamp, verdict });
+                            let _ = agent.cast(AgentMessage::Validated { stamp, verdict }.into());
                         }
                     }
                 });
@@ -420,7 +434,7 @@ impl AgentState {
 
     fn wait(
         &mut self,
-        myself: &ActorRef<AgentMessage>,
+        myself: &ActorRef<Mail<AgentMessage>>,
         stamp: RunAttempt,
         delay_ms: u64,
         attempt: u32,
@@ -445,14 +459,19 @@ impl AgentState {
             let delay = tokio::time::sleep(Duration::from_millis(delay_ms));
             tokio::select! {
                 biased;
-                () = delay => { let _ = agent.cast(AgentMessage::Waited { stamp, call }); }
+                () = delay => { let _ = agent.cast(AgentMessage::Waited { stamp, call }.into()); }
                 () = over.cancelled() => {}
             }
         });
     }
 
     /// The context came: asks the model.
-    fn ask(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt, mut messages: Vec<Arc<Message>>) {
+    fn ask(
+        &mut self,
+        myself: &ActorRef<Mail<AgentMessage>>,
+        stamp: RunAttempt,
+        mut messages: Vec<Arc<Message>>,
+    ) {
         // A run that is resumed after an abort is answered anew; a provider refuses a request that ends with an
         // answer.
         while messages.last().is_some_and(|message| is_cut_off(message)) {
@@ -513,7 +532,7 @@ impl AgentState {
 
     fn model_over(
         &mut self,
-        myself: &ActorRef<AgentMessage>,
+        myself: &ActorRef<Mail<AgentMessage>>,
         stamp: RunAttempt,
         call: u64,
         outcome: ModelOutcome,
@@ -570,24 +589,29 @@ impl AgentState {
         self.tell_session(SessionMessage::LimitLearned { lane, model, limit, sent });
     }
 
-    fn measure_anew(&mut self, myself: &ActorRef<AgentMessage>, tracker: ActorRef<TrackerMessage>) {
+    fn measure_anew(
+        &mut self,
+        myself: &ActorRef<Mail<AgentMessage>>,
+        tracker: ActorRef<Mail<TrackerMessage>>,
+    ) {
         let Some(running) = &mut self.running else { return };
         running.begin.tracker = tracker;
         if running.measuring {
             let (stamp, reply_to) = (running.begin.stamp, myself.clone());
-            let _ = running.begin.tracker.cast(TrackerMessage::Measure { stamp, reply_to });
+            let _ =
+                running.begin.tracker.cast(TrackerMessage::Measure { stamp, context: None, reply_to }.into());
         }
     }
 
     /// The run is cancelled: first its tasks end, then the run hears of it.
-    fn abort(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt, cause: AbortCause) {
+    fn abort(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt, cause: AbortCause) {
         let Some(running) = self.current(stamp) else { return };
         running.aborting = Some(cause);
         running.begin.cancel.cancel();
         self.abort_when_quiet(myself, stamp);
     }
 
-    fn abort_when_quiet(&mut self, myself: &ActorRef<AgentMessage>, stamp: RunAttempt) {
+    fn abort_when_quiet(&mut self, myself: &ActorRef<Mail<AgentMessage>>, stamp: RunAttempt) {
         let Some(running) = self.current(stamp) else { return };
         if let Some(cause) = running.aborting
             && running.model.is_none()
@@ -629,7 +653,7 @@ impl Watch {
                 AbortCause::OutOfTime { limit_ms: u64::try_from(limit_ms).unwrap_or(u64::MAX) }
             }
         };
-        line.send(AgentMessage::Abort { stamp, cause });
+        line.send(AgentMessage::Abort { stamp, cause }.into());
     }
 }
 

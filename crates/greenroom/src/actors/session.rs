@@ -31,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::event::{self, Event, EventKind};
 use crate::live::Live;
 use crate::log::{Draft, Log};
+use crate::mail::Outbox;
 use crate::message::{
     AgentMessage, Amendment, CompactorMessage, MeasureFor, RunAttempt, RunCompletion, SessionMail,
     SessionMessage, SupervisorMessage, TrackerMessage, tell_all,
@@ -110,8 +111,8 @@ pub(crate) struct SessionState {
     shared: Arc<SessionShared>,
     supervisor: ActorRef<SupervisorMessage>,
     myself: ActorRef<SessionMail>,
-    agent: ActorRef<AgentMessage>,
-    tracker: ActorRef<TrackerMessage>,
+    agent: Outbox<AgentMessage>,
+    tracker: Outbox<TrackerMessage>,
     compactor: Option<ActorRef<CompactorMessage>>,
     restarts: Restarts,
     definition: Definition,
@@ -174,7 +175,7 @@ impl Actor for Session {
     ) -> Result<(), ActorProcessingErr> {
         state.deps.probe(&state.shared.id, "session/started");
         let events: Vec<Arc<Event>> = state.outgoing.iter().cloned().collect();
-        state.tell_agent(AgentMessage::Broadcast { events, then: None });
+        state.agent.tell(AgentMessage::Broadcast { events, then: None });
         if !state.go_on() {
             state.recover().await;
         }
@@ -185,6 +186,7 @@ impl Actor for Session {
             state.finished = Some(finished);
         }
         state.settle().await;
+        state.send_told();
         state.watch_idleness();
         Ok(())
     }
@@ -205,6 +207,7 @@ impl Actor for Session {
         Box::pin(async {
             state.on(message).await;
             state.settle().await;
+            state.send_told();
         })
         .await;
         drop(input);
@@ -223,6 +226,7 @@ impl Actor for Session {
                 Box::pin(async {
                     state.child_failed(&child, &reason).await?;
                     state.settle().await;
+                    state.send_told();
                     Ok(())
                 })
                 .await
@@ -361,13 +365,13 @@ impl SessionState {
                 if self.current(stamp).is_some() {
                     // What changed holds for this check.
                     self.refresh_settings();
-                    let _ =
-                        self.tracker.cast(TrackerMessage::Measure { stamp, reply_to: self.agent.clone() });
+                    let (context, reply_to) = (Some(self.log.context()), self.agent.actor().clone());
+                    self.tracker.tell(TrackerMessage::Measure { stamp, context, reply_to });
                 }
             }
             SessionMessage::Project { stamp } => {
                 let messages = self.log.context();
-                self.tell_agent(AgentMessage::Context { stamp, messages });
+                self.agent.tell(AgentMessage::Context { stamp, messages });
             }
             SessionMessage::Compact { stamp, trigger, at_window, failed_attempts, measured } => {
                 Box::pin(self.compact_for_run(stamp, trigger, at_window, failed_attempts, &measured)).await;
@@ -432,6 +436,7 @@ impl SessionState {
             head: draft.head.clone(),
             key,
         };
+        self.send_told();
         let span = trace::append(self.work_span(), &self.shared.id, entries.len());
         let appended =
             self.deps.store.append_of_any_size(&self.shared.id, batch).instrument(span.clone()).await;
@@ -454,7 +459,7 @@ impl SessionState {
             self.deps.ledger.release(&self.shared);
         }
         if bill != bill_before {
-            let _ = self.tracker.cast(TrackerMessage::Billed(bill));
+            self.tracker.tell(TrackerMessage::Billed(bill));
         }
         for entry in &entries {
             self.repeats.follow(&entry.kind);
@@ -464,7 +469,7 @@ impl SessionState {
                     self.left = None;
                 }
                 if !is_import {
-                    let _ = self.tracker.cast(TrackerMessage::Appended(Arc::clone(entry)));
+                    self.tracker.tell(TrackerMessage::Appended(Arc::clone(entry)));
                 }
             }
         }
@@ -482,7 +487,7 @@ impl SessionState {
         if then.is_some() {
             self.completion.clone_from(then);
         }
-        self.tell_agent(AgentMessage::Broadcast { events, then: then.take() });
+        self.agent.tell(AgentMessage::Broadcast { events, then: then.take() });
         Ok(())
     }
 
@@ -491,9 +496,10 @@ impl SessionState {
         self.run_span().unwrap_or(&self.span)
     }
 
-    fn tell_agent(&self, message: AgentMessage) {
-        // An agent that died is replaced by `child_failed`, which sends anew what matters.
-        let _ = self.agent.cast(message);
+    /// Sends what the handler has said to the agent and the tracker so far.
+    fn send_told(&mut self) {
+        self.tracker.send();
+        self.agent.send();
     }
 
     fn warn(&self, message: String) {
@@ -525,7 +531,7 @@ impl SessionState {
         if self.definition.refresh_window(&self.deps, self.log.pinned_tokens()) {
             trace::window_changed(&self.shared.id, &before, &self.definition.window);
         }
-        let _ = self.tracker.cast(TrackerMessage::Configure(Box::new(self.tracker_config())));
+        self.tracker.tell(TrackerMessage::Configure(Box::new(self.tracker_config())));
     }
 
     /// Takes over settings that changed since this session looked last. Those that cannot work here are not used.
@@ -686,7 +692,7 @@ impl SessionState {
         if self.is_stopping {
             // The agent goes with this actor, and what it has not yet broadcast or answered with it: so it speaks
             // first.
-            self.tell_agent(AgentMessage::FlushEvents);
+            self.agent.tell(AgentMessage::FlushEvents);
             return;
         }
         self.compact_if_requested();
@@ -742,7 +748,7 @@ impl SessionState {
             // The next check is on its way.
         } else if let Some(stamp) = self.stamp_of_waiting().filter(|_| now <= activity + 1) {
             // It may sleep if its run waits for tools alone, which the agent knows.
-            self.tell_agent(AgentMessage::Suspend { stamp });
+            self.agent.tell(AgentMessage::Suspend { stamp });
         } else {
             self.watch_idleness();
         }
@@ -802,7 +808,7 @@ impl SessionState {
     /// The agent goes on with a run that was handed over. Gives whether there is one.
     fn go_on(&mut self) -> bool {
         let Some(running) = self.suspended.take() else { return false };
-        self.tell_agent(AgentMessage::Continue { running, tracker: self.tracker.clone() });
+        self.agent.tell(AgentMessage::Continue { running, tracker: self.tracker.actor().clone() });
         // What was answered, withdrawn or set while it slept.
         self.tell_askers_again();
         let session = self.shared.id.to_string();

@@ -14,6 +14,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::deps::Deps;
 use crate::event::EventKind;
+use crate::mail::Mail;
 use crate::message::{AgentMessage, Bill, Measurement, SessionMail, SessionMessage, TrackerMessage};
 use crate::shared::SessionShared;
 use crate::trace;
@@ -92,6 +93,33 @@ impl TrackerState {
         self.shared.publish(&self.deps.bus, EventKind::Warning { message });
     }
 
+    fn on(&mut self, message: TrackerMessage) {
+        match message {
+            TrackerMessage::Appended(entry) => self.appended(&entry),
+            TrackerMessage::Rewritten(path) => {
+                self.tracker.rewritten(&path);
+                self.announce();
+            }
+            TrackerMessage::Configure(config) => {
+                if (&config.origin, &config.model) != (&self.config.origin, &self.config.model) {
+                    self.tracker.switch_model(self.deps.learned.ratio(&config.origin, &config.model));
+                }
+                self.tracker.set_overhead(config.overhead);
+                self.config = *config;
+                self.shared.set_context(self.context());
+            }
+            TrackerMessage::Billed(bill) => self.bill = bill,
+            TrackerMessage::Measure { stamp, context, reply_to } => {
+                let measured = self.measurement();
+                let _ = reply_to.cast(AgentMessage::Sized { stamp, measured, context }.into());
+            }
+            TrackerMessage::MeasureFor(purpose) => {
+                let measured = self.measurement();
+                let _ = self.session.cast(SessionMessage::Measured { purpose, measured }.into());
+            }
+        }
+    }
+
     fn measurement(&self) -> Box<Measurement> {
         let usage = self.context();
         let cost = self.bill.cost_microdollars;
@@ -119,7 +147,7 @@ impl TrackerState {
 }
 
 impl Actor for UsageTracker {
-    type Msg = TrackerMessage;
+    type Msg = Mail<TrackerMessage>;
     type State = TrackerState;
     type Arguments = Box<TrackerArguments>;
 
@@ -140,33 +168,13 @@ impl Actor for UsageTracker {
     async fn handle(
         &self,
         _myself: ActorRef<Self::Msg>,
-        message: Self::Msg,
+        mail: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        state.deps.probe(&state.shared.id, message.point());
-        match message {
-            TrackerMessage::Appended(entry) => state.appended(&entry),
-            TrackerMessage::Rewritten(path) => {
-                state.tracker.rewritten(&path);
-                state.announce();
-            }
-            TrackerMessage::Configure(config) => {
-                if (&config.origin, &config.model) != (&state.config.origin, &state.config.model) {
-                    state.tracker.switch_model(state.deps.learned.ratio(&config.origin, &config.model));
-                }
-                state.tracker.set_overhead(config.overhead);
-                state.config = *config;
-                state.shared.set_context(state.context());
-            }
-            TrackerMessage::Billed(bill) => state.bill = bill,
-            TrackerMessage::Measure { stamp, reply_to } => {
-                let _ = reply_to.cast(AgentMessage::Sized { stamp, measured: state.measurement() });
-            }
-            TrackerMessage::MeasureFor(purpose) => {
-                let measured = state.measurement();
-                let _ = state.session.cast(SessionMessage::Measured { purpose, measured }.into());
-            }
-        }
+        mail.each(|message| {
+            state.deps.probe(&state.shared.id, message.point());
+            state.on(message);
+        });
         Ok(())
     }
 }

@@ -16,6 +16,7 @@ use crate::deps::{Deps, model_info};
 use crate::event::{Delta, EventKind};
 use crate::hooks::model_call::{Decision, Finished, ModelHooks};
 use crate::lane::{Call, Lane, Urgency};
+use crate::mail::Mail;
 use crate::message::{AgentMessage, ModelOutcome, RunAttempt};
 use crate::run_link::RunLink;
 use crate::shared::SessionShared;
@@ -27,7 +28,7 @@ use crate::waits::Chain;
 const OUTPUT_TOKENS_EXPECTED: u64 = 1_024;
 
 pub(super) struct ModelTask {
-    pub(super) agent: ActorRef<AgentMessage>,
+    pub(super) agent: ActorRef<Mail<AgentMessage>>,
     pub(super) deps: Arc<Deps>,
     pub(super) shared: Arc<SessionShared>,
     pub(super) lane: Arc<Lane>,
@@ -48,7 +49,8 @@ pub(super) struct ModelTask {
 impl ModelTask {
     pub(super) async fn run(self, request: Request) {
         let outcome = self.with_hooks(request).await;
-        let _ = self.agent.cast(AgentMessage::ModelOver { stamp: self.stamp, call: self.call, outcome });
+        let over = AgentMessage::ModelOver { stamp: self.stamp, call: self.call, outcome };
+        let _ = self.agent.cast(over.into());
     }
 
     /// The outcome of the call, and of the hooks around it.

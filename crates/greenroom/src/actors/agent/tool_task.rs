@@ -1,7 +1,7 @@
 //! The tool calls of one answer, as a task: neighbouring calls whose tools allow it run at the same time, as many of each
 //! tool as that allows; others one after another in the model's order.
 //!
-//! Invariants: each call ends with one message to the agent, and the task with one more. How a call ends when it is
+//! Invariants: each call ends with one message to the agent, and the task with one more, which comes with the last of them. How a call ends when it is
 //! cancelled or takes too long is decided by the registry.
 
 use std::collections::HashMap;
@@ -22,6 +22,7 @@ use crate::compaction;
 use crate::deps::Deps;
 use crate::event::EventKind;
 use crate::hooks::tool_call::{Decision, ToolHooks};
+use crate::mail::Mail;
 use crate::message::{AgentMessage, AskRequest, PendingCall, RunAttempt, SessionMessage};
 use crate::session::SessionHandle;
 use crate::shared::SessionShared;
@@ -54,6 +55,7 @@ pub(super) struct ToolTask {
 impl ToolTask {
     pub(super) async fn run(self, calls: Vec<ToolCall>) {
         let mut rest = calls.as_slice();
+        let mut last = None;
         while !rest.is_empty() && !self.cancel.is_cancelled() {
             let together = rest.iter().take_while(|call| self.parallel_max(call).is_some()).count().max(1);
             let (now, later) = rest.split_at(together);
@@ -62,9 +64,19 @@ impl ToolTask {
                 now.iter().map(|call| (&*call.name, self.places(call))).collect();
             let mut running: FuturesUnordered<_> =
                 now.iter().map(|call| self.in_turn(call, &places[&*call.name])).collect();
-            while running.next().await.is_some() {}
+            while let Some(over) = running.next().await {
+                // The last one is told with the end of all.
+                match over {
+                    Some(over) if running.is_empty() && rest.is_empty() => last = Some(over),
+                    Some(over) => self.line.send(over.into()),
+                    None => {}
+                }
+            }
         }
-        self.line.send(AgentMessage::ToolsOver { stamp: self.stamp });
+        let over = AgentMessage::ToolsOver { stamp: self.stamp };
+        if let Some(mail) = Mail::of(last.into_iter().chain([over]).collect()) {
+            self.line.send(mail);
+        }
     }
 
     /// How many calls of this one's tool may run at the same time; `None`: it runs alone. A call of a tool that is not
@@ -77,18 +89,19 @@ impl ToolTask {
         Semaphore::new(self.parallel_max(call).unwrap_or(1).clamp(1, Semaphore::MAX_PERMITS))
     }
 
-    /// Runs a call as soon as its tool has a place for it. One that is cancelled before never began.
-    async fn in_turn(&self, call: &ToolCall, places: &Semaphore) {
+    /// Runs a call as soon as its tool has a place for it, and gives its end. One that is cancelled before never began.
+    async fn in_turn(&self, call: &ToolCall, places: &Semaphore) -> Option<AgentMessage> {
         let place = tokio::select! {
             biased;
-            () = self.cancel.cancelled() => return,
+            () = self.cancel.cancelled() => return None,
             place = places.acquire() => place,
         };
-        self.one(call).await;
+        let over = self.one(call).await;
         drop(place);
+        Some(over)
     }
 
-    async fn one(&self, call: &ToolCall) {
+    async fn one(&self, call: &ToolCall) -> AgentMessage {
         let publish = |kind| self.shared.publish_of_run(&self.deps.bus, self.stamp.run, kind);
         publish(EventKind::ToolStart {
             call_id: call.id.clone(),
@@ -109,7 +122,7 @@ impl ToolTask {
             status: result.status,
             duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
-        self.line.send(AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) });
+        AgentMessage::ToolOver { stamp: self.stamp, result: Box::new(result) }
     }
 
     /// Whether a restart cut the call off, and its tool must not be run again.

@@ -100,7 +100,7 @@ impl SessionState {
             has_news,
         );
         if !is_due {
-            self.tell_agent(AgentMessage::Compacted { stamp, installed: false, floor: None, why: None });
+            self.agent.tell(AgentMessage::Compacted { stamp, installed: false, floor: None, why: None });
             return;
         }
         let run = Some(stamp);
@@ -132,7 +132,7 @@ impl SessionState {
     /// Asks for the size of the context; the compaction begins when it comes.
     pub(super) fn measure_for(&mut self, request: CompactionRequest) {
         let measurement = self.compaction.measure(request);
-        let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction(measurement)));
+        self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::Compaction(measurement)));
     }
 
     /// Handles the size that a compaction waits for.
@@ -435,7 +435,7 @@ impl SessionState {
         }
         self.deps.probe(&self.shared.id, "install/3_durable");
         self.compaction.only_at_window = false;
-        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
         self.limits_changed();
         self.deps.probe(&self.shared.id, "install/4_measured");
         self.warn_of_loss(ended);
@@ -592,7 +592,7 @@ impl SessionState {
                 }
                 None => {
                     let why = told.why_not();
-                    self.tell_agent(AgentMessage::Compacted { stamp, installed, floor, why });
+                    self.agent.tell(AgentMessage::Compacted { stamp, installed, floor, why });
                 }
             }
         }

@@ -43,7 +43,7 @@ impl SessionState {
             run.set_settings(settings.clone());
         }
         let agent = Arc::clone(&self.definition.agent);
-        self.tell_agent(AgentMessage::FellBack {
+        self.agent.tell(AgentMessage::FellBack {
             stamp,
             agent,
             provider,

@@ -91,7 +91,7 @@ impl SessionState {
                 FirstReply::Known(reply) => {
                     // As every reply, after the events of its run.
                     let answer = RunCompletion::new(Box::new(Answer { to: vec![to], reply }));
-                    self.tell_agent(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
+                    self.agent.tell(AgentMessage::Broadcast { events: Vec::new(), then: Some(answer) });
                 }
             }
         }

@@ -100,7 +100,7 @@ impl SessionState {
             Err(error) => {
                 self.warn(format!("the conversation stays where it is: {error}"));
                 let answer = self.log.newest_answer();
-                self.tell_agent(AgentMessage::Recorded { stamp, delivered: pending.delivered, answer });
+                self.agent.tell(AgentMessage::Recorded { stamp, delivered: pending.delivered, answer });
             }
         }
     }
@@ -129,7 +129,7 @@ impl SessionState {
         }
         self.append(draft, None).await?;
         if is_narrowed {
-            let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+            self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
         }
         // What waited for the run's end is replaced by this.
         self.next_definition = None;

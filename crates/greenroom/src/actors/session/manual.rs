@@ -275,7 +275,7 @@ impl SessionState {
     /// The context is another path's from now on.
     fn take_path(&mut self, path: Vec<Arc<Entry>>) {
         self.log.replace_path(path);
-        let _ = self.tracker.cast(TrackerMessage::Rewritten(self.log.path().to_vec()));
+        self.tracker.tell(TrackerMessage::Rewritten(self.log.path().to_vec()));
     }
 
     /// The path to an entry, back to what the newest active compaction on it kept.

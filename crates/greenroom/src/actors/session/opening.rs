@@ -22,6 +22,7 @@ use crate::deps::{Deps, blocking};
 use crate::error::{Error, Result};
 use crate::event::{self, Event};
 use crate::log::Log;
+use crate::mail::Outbox;
 use crate::message::{AgentMessage, MeasureFor, SessionMail, TrackerMessage};
 use crate::restarts::Restarts;
 use crate::shared::SessionShared;
@@ -140,25 +141,25 @@ impl SessionState {
         if !self.restarts.allow(tokio::time::Instant::now()) {
             return Err(format!("its actors died too often, last: {reason}").into());
         }
-        if child.get_id() == self.agent.get_id() {
+        if child.get_id() == self.agent.actor().get_id() {
             self.agent = spawn_agent(&self.deps, &self.shared, &self.myself).await?;
             let below = self.shared.broadcast_below();
             let events = self.outgoing.iter().filter(|event| event.seq >= below).cloned().collect();
             let then = self.completion.clone();
-            self.tell_agent(AgentMessage::Broadcast { events, then });
+            self.agent.tell(AgentMessage::Broadcast { events, then });
             self.warn(format!("the agent died and was restarted: {reason}"));
             self.rerun().await;
-        } else if child.get_id() == self.tracker.get_id() {
+        } else if child.get_id() == self.tracker.actor().get_id() {
             let config = self.tracker_config();
             self.tracker = spawn_tracker(&self.deps, &self.shared, &self.myself, config, &self.log).await?;
             self.warn(format!("the usage tracker died and was restarted: {reason}"));
-            self.tell_agent(AgentMessage::TrackerRestarted { tracker: self.tracker.clone() });
+            self.agent.tell(AgentMessage::TrackerRestarted { tracker: self.tracker.actor().clone() });
             // Requests that the session had sent to the dead actor.
             if self.is_closing() {
-                let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
+                self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
             }
             if let Some(measurement) = self.compaction.awaited_measurement() {
-                let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::Compaction(measurement)));
+                self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::Compaction(measurement)));
             }
         } else if self.compactor.as_ref().is_some_and(|compactor| child.get_id() == compactor.get_id()) {
             self.compactor = None;
@@ -232,13 +233,13 @@ async fn spawn_agent(
     deps: &Arc<Deps>,
     shared: &Arc<SessionShared>,
     session: &ActorRef<SessionMail>,
-) -> Result<ActorRef<AgentMessage>> {
+) -> Result<Outbox<AgentMessage>> {
     let arguments =
         AgentArguments { deps: Arc::clone(deps), shared: Arc::clone(shared), session: session.clone() };
     let (actor, _) = Actor::spawn_linked(None, AgentActor, arguments, session.get_cell())
         .await
         .map_err(|error| not_started(shared, "agent", &error))?;
-    Ok(actor)
+    Ok(Outbox::new(actor))
 }
 
 async fn spawn_tracker(
@@ -247,7 +248,7 @@ async fn spawn_tracker(
     session: &ActorRef<SessionMail>,
     config: TrackerConfig,
     log: &Log,
-) -> Result<ActorRef<TrackerMessage>> {
+) -> Result<Outbox<TrackerMessage>> {
     let arguments = Box::new(TrackerArguments {
         deps: Arc::clone(deps),
         shared: Arc::clone(shared),
@@ -259,7 +260,7 @@ async fn spawn_tracker(
     let (actor, _) = Actor::spawn_linked(None, UsageTracker, arguments, session.get_cell())
         .await
         .map_err(|error| not_started(shared, "usage tracker", &error))?;
-    Ok(actor)
+    Ok(Outbox::new(actor))
 }
 
 pub(super) fn not_started(shared: &SessionShared, actor: &str, error: &ractor::SpawnErr) -> Error {

@@ -553,9 +553,9 @@ impl SessionState {
         Ok(RunInstructions { changed: is_changed.then(|| instructions_tokens(&text)), text })
     }
 
-    fn tell_agent_to_begin(&self) {
+    fn tell_agent_to_begin(&mut self) {
         let Some(run) = &self.run else { return };
-        self.tell_agent(AgentMessage::Begin(Box::new(BeginRun {
+        let begin = BeginRun {
             stamp: run.stamp,
             span: run.span.clone(),
             agent: Arc::clone(&self.definition.agent),
@@ -573,14 +573,15 @@ impl SessionState {
             cancel: run.options.cancel.clone(),
             link: Arc::clone(&run.options.link),
             waiting: run.options.waiting.and(&self.shared.id),
-            tracker: self.tracker.clone(),
+            tracker: self.tracker.actor().clone(),
             may_compact: self.definition.settings.enabled,
             pending: self.pending_calls(),
             steps: run.told.steps,
             answer: self.log.newest_answer(),
             answered_before: self.log.has_answers(),
             max_request_bytes: self.definition.settings.max_request_bytes,
-        })));
+        };
+        self.agent.tell(AgentMessage::Begin(Box::new(begin)));
     }
 
     /// The calls that go on where a run is taken up again. Before a run begins, all calls have results.
@@ -714,7 +715,7 @@ impl SessionState {
             return;
         }
         let answer = self.log.newest_answer();
-        self.tell_agent(AgentMessage::Recorded { stamp, delivered, answer });
+        self.agent.tell(AgentMessage::Recorded { stamp, delivered, answer });
         if boundary == Boundary::End && delivered == 0 {
             self.start_closing(RunOutcome::Completed);
         }
@@ -838,7 +839,7 @@ impl SessionState {
         self.refresh_settings();
         if let Some(run) = &mut self.run {
             run.closing = Some(outcome);
-            let _ = self.tracker.cast(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
+            self.tracker.tell(TrackerMessage::MeasureFor(MeasureFor::RunEnd));
         }
         // A compaction that the run asked for has nobody to wait for it.
         self.cancel_compaction("the run ended");
@@ -883,10 +884,8 @@ impl SessionState {
             if let Some(mut answer) = then.and_then(|then| then.take()) {
                 answer.reply = Err(error);
                 self.completion = Some(RunCompletion::new(answer));
-                self.tell_agent(AgentMessage::Broadcast {
-                    events: Vec::new(),
-                    then: self.completion.clone(),
-                });
+                self.agent
+                    .tell(AgentMessage::Broadcast { events: Vec::new(), then: self.completion.clone() });
             }
         }
         let is_as_measured = !self.take_next_definition();

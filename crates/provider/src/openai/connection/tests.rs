@@ -1,3 +1,5 @@
+//! How many connections calls take, and when a request is sent a second time.
+
 use std::sync::atomic::AtomicUsize;
 
 use futures_util::StreamExt;
