@@ -65,10 +65,10 @@ impl AgentLine {
     /// This agent goes on with the run: it hears what waited.
     pub(crate) fn wake_up(&self, agent: ActorRef<Mail<AgentMessage>>) {
         let mut end = self.end();
-        if let End::Asleep(waiting) = &mut *end {
-            if let Some(mail) = Mail::of(std::mem::take(waiting)) {
-                let _ = agent.cast(mail);
-            }
+        if let End::Asleep(waiting) = &mut *end
+            && let Some(mail) = Mail::of(std::mem::take(waiting))
+        {
+            let _ = agent.cast(mail);
         }
         *end = End::Agent(agent);
     }
