@@ -320,10 +320,11 @@ pub(crate) struct ModelArgs {
     /// Whether the model calls tools: auto, none, required (in the first step of a run), or a tool's name
     #[arg(long, value_name = "CHOICE")]
     pub(crate) tool_choice: Option<String>,
-    /// What the model is told of its work, in place of the built-in text [default: the configuration's system_prompt]
+    /// What the model is told of its work, in place of the built-in text; file:NAME reads a file [default: the
+    /// configuration's system_prompt]
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// What the model is told besides, after the configuration's append_system_prompt
+    /// What the model is told besides, after the configuration's append_system_prompt; file:NAME reads a file
     #[arg(long, value_name = "TEXT")]
     pub(crate) append_system: Option<String>,
     /// The folder that the tools work in; nothing outside can be read or changed by the file tools
@@ -418,10 +419,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE|JSON", add = ArgValueCompleter::new(completions::files))]
     pub(crate) output_schema: Option<String>,
     /// The most that this run may cost, in US dollars, as far as prices are known
-    #[arg(long, value_name = "USD", value_parser = dollars)]
+    #[arg(long, value_name = "USD", value_parser = dollars, allow_hyphen_values = true)]
     pub(crate) max_cost: Option<f64>,
     /// How long it may take, in seconds; after that it is aborted, and what had come is kept
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) timeout: Option<u64>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -430,6 +431,11 @@ pub(crate) struct RunArgs {
 fn dollars(text: &str) -> Result<f64, String> {
     let usd = text.trim_start_matches('$').parse::<f64>().ok().filter(|usd| usd.is_finite() && *usd >= 0.0);
     usd.ok_or_else(|| "give an amount of US dollars, such as 0.50".to_owned())
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse::<u64>().ok().filter(|seconds| *seconds > 0);
+    seconds.ok_or_else(|| "give a whole number of seconds, at least 1".to_owned())
 }
 
 /// `sessions`.
@@ -580,7 +586,6 @@ pub(crate) struct ModelsArgs {
 
 /// `config`.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ConfigArgs {
     /// Print the defaults instead, as a file to begin with
     #[arg(long, conflicts_with_all = ["schema", "json"])]

@@ -5,10 +5,14 @@
 
 use std::path::Path;
 
-use crate::config::Config;
+use anyhow::Result;
+
+use crate::config::{Config, given_prompt};
+use crate::errors::usage;
 use crate::options::ModelArgs;
 use crate::project::ProjectFiles;
 use crate::skills::Skills;
+use crate::surroundings::Surroundings;
 
 /// What an agent's instructions are made of.
 pub(crate) struct SystemPrompt {
@@ -21,14 +25,27 @@ pub(crate) struct SystemPrompt {
 
 impl SystemPrompt {
     /// For an agent that works in `root`, or in no folder.
-    pub(crate) fn new(root: Option<&Path>, args: &ModelArgs, skills: Option<Skills>) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// A flag names a file that cannot be used.
+    pub(crate) fn new(
+        root: Option<&Path>,
+        args: &ModelArgs,
+        skills: Option<Skills>,
+        surroundings: &Surroundings,
+    ) -> Result<Self> {
+        let folder = surroundings.folder();
+        let given = |flag: &str, text: &Option<String>| -> Result<Option<String>> {
+            let text = text.as_deref().map(|text| given_prompt(text, &folder)).transpose();
+            text.map_err(|reason| usage(format!("{flag}: {reason}")))
+        };
+        Ok(Self {
             built_in: built_in(root, args),
-            system: args.system.clone(),
-            append: args.append_system.clone(),
+            system: given("--system", &args.system)?,
+            append: given("--append-system", &args.append_system)?,
             project: root.map(ProjectFiles::around),
             skills,
-        }
+        })
     }
 
     /// What the user must know of the project's files: one line each.

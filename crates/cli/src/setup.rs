@@ -72,7 +72,12 @@ pub(crate) fn workspace(global: &Global, folder: &Path, surroundings: &Surroundi
     // Each part too: it may be a link to another disk.
     let parts = ["journal", "index", TOKEN_FILE].map(|part| data_dir.join(part));
     let configuration = users_places(global.config.as_deref(), surroundings);
-    Ok(Workspace::open_without(folder, configuration.into_iter().chain(parts).chain([data_dir]))?)
+    let workspace =
+        Workspace::open_without(folder, configuration.into_iter().chain(parts).chain([data_dir]))?;
+    Ok(match surroundings.umask() {
+        Some(umask) => workspace.with_umask(umask),
+        None => workspace,
+    })
 }
 
 /// The user's configuration folder.

@@ -21,6 +21,8 @@ const FILE: &str = "SKILL.md";
 const PROJECT_FOLDERS: [&str; 3] = [".greenroom/skills", ".agents/skills", ".claude/skills"];
 /// The most skills that are offered.
 const SKILLS_MAX: usize = 100;
+/// The most lines about what is not offered.
+const WARNINGS_MAX: usize = 5;
 /// The longest description, in characters; what is longer is cut.
 const DESCRIPTION_CHARS_MAX: usize = 500;
 /// The most of one file that is read, in bytes.
@@ -41,6 +43,8 @@ struct Inner {
 struct Known {
     stamps: Vec<Stamp>,
     skills: BTreeMap<String, Skill>,
+    /// What is not offered, and why, a line each.
+    warnings: Vec<String>,
 }
 
 type Stamp = (PathBuf, Option<(u64, i64, i64)>);
@@ -131,21 +135,40 @@ impl Skills {
         Ok(format!("{}{cut}\n\nThe skill's folder is {}.", text.trim(), folder.display()))
     }
 
-    /// The skills by name, looked for again where a folder changed.
+    /// What looks like a skill and is not offered, and why: a line each.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.look(|known| known.warnings.clone());
+        let more = warnings.len().saturating_sub(WARNINGS_MAX);
+        warnings.truncate(WARNINGS_MAX);
+        if more > 0 {
+            warnings.push(format!("{more} more skills are not offered"));
+        }
+        warnings
+    }
+
+    /// The skills by name.
     fn found(&self) -> BTreeMap<String, Skill> {
+        self.look(|known| known.skills.clone())
+    }
+
+    /// What was found, looked for again where a folder changed.
+    fn look<T>(&self, take: impl FnOnce(&Known) -> T) -> T {
         let stamps = self.stamps();
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.as_ref().filter(|known| known.stamps == stamps) {
-            return known.skills.clone();
+            return take(known);
         }
-        let mut skills = BTreeMap::new();
-        for (path, _) in stamps.iter().filter(|(path, stamp)| stamp.is_some() && path.ends_with(FILE)) {
-            if let Some((name, skill)) = skill(path) {
-                skills.entry(name).or_insert(skill);
+        let (mut skills, mut warnings) = (BTreeMap::new(), Vec::new());
+        for (path, _) in &stamps {
+            match skill(path) {
+                Ok(Some((name, skill))) => {
+                    skills.entry(name).or_insert(skill);
+                }
+                Ok(None) => {}
+                Err(reason) => warnings.push(format!("{} is not offered: {reason}", path.display())),
             }
         }
-        *known = Some(Known { stamps, skills: skills.clone() });
-        skills
+        take(known.insert(Known { stamps, skills, warnings }))
     }
 
     /// The folders that may be skills, with the state of their files, in a fixed order.
@@ -175,21 +198,38 @@ fn is_trustworthy(metadata: &std::fs::Metadata) -> bool {
     (metadata.uid() == user || metadata.uid() == 0) && metadata.mode() & 0o002 == 0
 }
 
-fn skill(path: &Path) -> Option<(String, Skill)> {
-    let (file, _) = files::open(path, true).ok()?;
-    let bytes = files::read_start(file, BYTES_MAX).ok()?;
+/// The skill of this file; `None` where there is no file. The error says why it is none.
+fn skill(path: &Path) -> Result<Option<(String, Skill)>, String> {
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let metadata = path.metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("it is no file".to_owned());
+    }
+    if !is_trustworthy(&metadata) {
+        return Err("another user owns it, or everybody may write it".to_owned());
+    }
+    let (file, _) = files::open(path, true).map_err(|error| error.to_string())?;
+    let bytes = files::read_start(file, BYTES_MAX).map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&bytes);
-    let head: Head = serde_norway::from_str(head(&text)?).ok()?;
-    let folder = path.parent()?.to_owned();
-    let name = head.name.unwrap_or(folder.file_name()?.to_string_lossy().into_owned());
+    let head = head(&text).ok_or("it does not begin with a head between two lines of ---")?;
+    let head: Head = serde_norway::from_str(head).map_err(|error| format!("its head: {error}"))?;
+    let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+    let of_folder = || folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = head.name.unwrap_or_else(of_folder);
     let is_name = (1..=64).contains(&name.len())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':'));
-    let description = head.description?.split_whitespace().collect::<Vec<_>>().join(" ");
-    if !is_name || description.is_empty() {
-        tracing::debug!(path = %path.display(), "no skill: its head has no usable name and description");
-        return None;
+    if !is_name {
+        return Err(format!(
+            "its name {name:?} has other characters than letters, digits and -_.: or more than 64"
+        ));
     }
-    Some((name, Skill { description: description.chars().take(DESCRIPTION_CHARS_MAX).collect(), folder }))
+    let description = head.description.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+    if description.is_empty() {
+        return Err("its head has no description".to_owned());
+    }
+    Ok(Some((name, Skill { description: description.chars().take(DESCRIPTION_CHARS_MAX).collect(), folder })))
 }
 
 /// The YAML between the first two lines of three hyphens.

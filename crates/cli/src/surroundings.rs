@@ -12,6 +12,7 @@ use anyhow::Result;
 use greenroom::tools::privacy;
 use serde::{Deserialize, Serialize};
 
+use crate::errors::usage;
 use crate::terminal;
 
 /// How the variables begin that can matter to an agent.
@@ -30,6 +31,8 @@ struct Inner {
     folder: PathBuf,
     /// `None`: those of this process.
     variables: Option<BTreeMap<String, String>>,
+    /// `None`: as this process has it.
+    umask: Option<u32>,
     /// What was asked for, and found or not.
     asked: Mutex<BTreeMap<String, Option<String>>>,
 }
@@ -40,6 +43,7 @@ struct Inner {
 pub(crate) struct Handed {
     pub(crate) folder: PathBuf,
     variables: BTreeMap<String, String>,
+    umask: u32,
 }
 
 impl Handed {
@@ -70,8 +74,9 @@ impl Surroundings {
 
     /// Those of a client.
     pub(crate) fn of(handed: Handed) -> Self {
-        let Handed { folder, variables } = handed;
-        Self(Arc::new(Inner { folder, variables: Some(variables), asked: Mutex::default() }))
+        let Handed { folder, variables, umask } = handed;
+        let (variables, umask) = (Some(variables), Some(umask));
+        Self(Arc::new(Inner { folder, variables, umask, asked: Mutex::default() }))
     }
 
     /// This process's, for a host; the variables that hold keys are named, as nobody else knows which do.
@@ -84,7 +89,9 @@ impl Surroundings {
         let names = privacy::variable_names().into_iter().filter_map(|name| name.into_string().ok());
         let variables =
             names.filter(matters).filter_map(|name| Some((name.clone(), terminal::variable(&name)?)));
-        Ok(Handed { folder: std::env::current_dir()?, variables: variables.collect() })
+        let folder = std::env::current_dir()
+            .map_err(|error| usage(format!("the current folder cannot be used: {error}")))?;
+        Ok(Handed { folder, variables: variables.collect(), umask: own_umask() })
     }
 
     /// A variable that says something.
@@ -119,13 +126,18 @@ impl Surroundings {
         }
     }
 
-    /// The variables of a client that its commands are to see.
-    pub(crate) fn for_commands(&self) -> Vec<(String, String)> {
-        let Some(variables) = &self.0.variables else { return Vec::new() };
+    /// The variables of a client that its commands are to see, and no others. `None`: those of this process.
+    pub(crate) fn for_commands(&self) -> Option<Vec<(String, String)>> {
+        let variables = self.0.variables.as_ref()?;
         let shown = ["PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER"];
         let shown =
             shown.into_iter().filter_map(|name| Some((name.to_owned(), variables.get(name)?.clone())));
-        shown.collect()
+        Some(shown.collect())
+    }
+
+    /// The permissions that new files of a client do not get. `None`: as this process has it.
+    pub(crate) fn umask(&self) -> Option<u32> {
+        self.0.umask
     }
 
     /// Whether all that was asked of these would be answered the same by the others, in the same folder.
@@ -134,10 +146,18 @@ impl Surroundings {
             |name: &String| others.0.variables.as_ref().and_then(|known| known.get(name).cloned());
         let asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
         self.0.folder == others.0.folder
+            && self.0.umask == others.0.umask
             && asked.iter().all(|(name, value)| of_others(name) == *value)
             && self.for_commands() == others.for_commands()
             && ours(self) == ours(others)
     }
+}
+
+/// The `umask` of this process, which can be read only by setting another one for a moment: the strictest.
+fn own_umask() -> u32 {
+    let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    rustix::process::umask(umask);
+    umask.as_raw_mode()
 }
 
 /// The variables of ours, which are looked through by their names.

@@ -44,9 +44,9 @@ pub fn data_dir() -> Result<PathBuf> {
     if let Some(dir) = variable("GREENROOM_DATA_DIR") {
         return Ok(PathBuf::from(dir));
     }
-    let base = variable("XDG_DATA_HOME")
-        .map(PathBuf::from)
-        .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".local/share")));
+    // What is not absolute does not count: each folder would have a store of its own.
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
     Ok(base.map(|base| base.join("greenroom")).ok_or(ConfigError::NoDataDir)?)
 }
 

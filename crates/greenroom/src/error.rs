@@ -250,7 +250,7 @@ pub enum Error {
         depth_max: usize,
     },
     /// The answer does not have the form that was asked for.
-    #[error("the answer is not the {wanted} that was asked for: {reason}")]
+    #[error("the answer does not fit the schema {wanted:?}: {reason}")]
     Output {
         /// The type's name.
         wanted: String,

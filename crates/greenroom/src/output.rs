@@ -87,7 +87,7 @@ impl OutputForm {
         validators.push(move |answer: ProposedAnswer| {
             let wrong = judge
                 .check(&answer.text)
-                .map_err(|error| format!("it is not the {} that was asked for: {error}", judge.schema.name));
+                .map_err(|error| format!("it does not fit the schema {:?}: {error}", judge.schema.name));
             std::future::ready(wrong)
         });
     }

@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::operations::{
-    ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, Operation as _, PROTOCOL, Refused,
-    StopHost, Stopping, Task,
+    self, ClientKind, ClientSummary, Hello, HelloAnswer, HostState, HostStatus, Operation as _, PROTOCOL,
+    Refused, StopHost, Stopping, Task,
 };
 use crate::problem::{Problem, ProblemKind};
 use crate::rpc::wire::{self, Refusal};
@@ -241,7 +241,6 @@ impl Seat {
         out: &mpsc::Sender<String>,
     ) -> Result<Reply, Refusal> {
         let params = if params.is_null() { json!({}) } else { params };
-        let wrong = |error: serde_json::Error| Refused::Parameters(error.to_string());
         let answer = match method {
             Hello::METHOD => {
                 // Whatever else another protocol says, its number comes first.
@@ -249,12 +248,12 @@ impl Seat {
                 if let Some(protocol) = protocol.filter(|protocol| *protocol != u64::from(PROTOCOL)) {
                     return Err(self.other_protocol(protocol).into());
                 }
-                let hello: Hello = serde_json::from_value(params).map_err(wrong)?;
+                let hello: Hello = operations::parameters(params)?;
                 json!(self.hello(hello, out).await?)
             }
             HostStatus::METHOD => json!(self.status().await?),
             StopHost::METHOD => {
-                let stop: StopHost = serde_json::from_value(params).map_err(wrong)?;
+                let stop: StopHost = operations::parameters(params)?;
                 json!(self.stop(stop.force).await?)
             }
             _ => return Err(Refused::UnknownMethod(method.to_owned()).into()),

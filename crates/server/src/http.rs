@@ -39,7 +39,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::operations::{
-    Abort, Answer, AnswerQuestion, Asked, CompactOutcome, CompactSession, DeleteSession, ListQuestions,
+    self, Abort, Answer, AnswerQuestion, Asked, CompactOutcome, CompactSession, DeleteSession, ListQuestions,
     ListSessions, Operation, PromptSession, Refused, Runs, SessionState, StartSession, Work,
 };
 
@@ -320,7 +320,7 @@ fn of_session<O: Operation>(id: String, mut params: Value) -> Result<O, Refusal>
             "the path names the session, and the body must not".to_owned(),
         )));
     }
-    serde_json::from_value(params).map_err(|error| refusal(Refused::Parameters(error.to_string())))
+    operations::parameters(params).map_err(refusal)
 }
 
 impl Shared {

@@ -245,14 +245,14 @@ impl<O: Operation> Call for CallOf<O> {
 pub struct Method {
     /// Its name.
     pub name: &'static str,
-    read: fn(Value) -> Result<Box<dyn Call>, serde_json::Error>,
+    read: fn(Value) -> Result<Box<dyn Call>, Refused>,
     schemas: fn(&mut SchemaGenerator) -> Value,
 }
 
 fn method<O: Operation>() -> Method {
     Method {
         name: O::METHOD,
-        read: |params| Ok(Box::new(CallOf(serde_json::from_value::<O>(params)?))),
+        read: |params| Ok(Box::new(CallOf(parameters::<O>(params)?))),
         schemas: |schemas| {
             let mut method = json!({
                 "params": schemas.subschema_for::<O>(),
@@ -322,7 +322,15 @@ pub fn call(name: &str, params: Value) -> Result<Box<dyn Call>, Refused> {
     };
     // Where there are none, the first one that is missing is named.
     let params = if params.is_null() { json!({}) } else { params };
-    (method.read)(params).map_err(|error| Refused::Parameters(error.to_string()))
+    (method.read)(params)
+}
+
+/// Reads parameters.
+///
+/// # Errors
+/// [`Refused::Parameters`], which names the one that is wrong.
+pub(crate) fn parameters<T: DeserializeOwned>(params: Value) -> Result<T, Refused> {
+    serde_path_to_error::deserialize(params).map_err(|error| Refused::Parameters(error.to_string()))
 }
 
 /// The schemas of all operations: parameters, result, and the outcome where there is one.

@@ -29,7 +29,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The process has no permission to do this to the file.
-    #[error("not permitted to {action} {}; check who owns it and its mode", path.display())]
+    #[error("not permitted to {action} {}; check who owns it, its mode, and whether the file system is read-only", path.display())]
     NotPermitted {
         /// The operation, as a verb: "write", "create" and so on.
         action: &'static str,

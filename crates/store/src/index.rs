@@ -205,6 +205,9 @@ impl Index {
 
     /// The pairs with keys in `from..until`, in order.
     fn range(&self, from: &[u8], until: &[u8]) -> Result<Vec<Pair>, StoreError> {
+        if from >= until {
+            return Ok(Vec::new());
+        }
         let bounds = (Bound::Included(from), Bound::Excluded(until));
         // The staged changes are read first: one that moves to sled meanwhile is then seen twice, but never missed.
         let newer = self.staged.read().unwrap_or_else(PoisonError::into_inner).ranges(bounds, usize::MAX);

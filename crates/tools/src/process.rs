@@ -107,6 +107,8 @@ pub(crate) struct Launch {
     pub(crate) directory: PathBuf,
     /// All of the environment.
     pub(crate) environment: Vec<(OsString, OsString)>,
+    /// `None`: as this process has it.
+    pub(crate) umask: Option<u32>,
     pub(crate) containment: Containment,
     pub(crate) helper: Option<Helper>,
 }
@@ -135,7 +137,9 @@ impl Launch {
                 leaves
             }
         };
-        line.extend(["/bin/sh", "-c", self.containment.script(), "greenroom"].map(OsString::from));
+        let umask = self.umask.map(|umask| format!("umask {:03o}; ", umask & 0o777)).unwrap_or_default();
+        let script = umask + self.containment.script();
+        line.extend(["/bin/sh", "-c", &script, "greenroom"].map(OsString::from));
         line.extend(self.argv.iter().cloned());
         (line, leaves)
     }

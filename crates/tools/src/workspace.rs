@@ -37,7 +37,11 @@ const BLOCKING_MAX: usize = 8;
 
 /// A folder whose files tools may use. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Workspace(Arc<Inner>);
+pub struct Workspace {
+    inner: Arc<Inner>,
+    /// The permissions that new files and folders do not get. `None`: as this process has it.
+    umask: Option<u32>,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -140,12 +144,20 @@ impl Workspace {
             return Err(wrong(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text)));
         }
         let permits = Arc::new(Semaphore::new(BLOCKING_MAX));
-        Ok(Self(Arc::new(Inner { root, given, directory, closed, confined_lookup, permits })))
+        let inner = Inner { root, given, directory, closed, confined_lookup, permits };
+        Ok(Self { inner: Arc::new(inner), umask: None })
+    }
+
+    /// The same with a `umask` of its own: the permissions that new files and folders do not get. Else that of this
+    /// process holds.
+    #[must_use]
+    pub fn with_umask(self, umask: u32) -> Self {
+        Self { umask: Some(umask & 0o777), ..self }
     }
 
     /// The folder's absolute path, links resolved.
     pub fn root(&self) -> &Path {
-        &self.0.root
+        &self.inner.root
     }
 
     /// A path as a model writes it, absolute or relative to the workspace, as a path inside it. Only the text is
@@ -157,7 +169,8 @@ impl Workspace {
         }
         let given = Path::new(path.trim());
         let relative = if given.is_absolute() {
-            let stripped = given.strip_prefix(&self.0.root).or_else(|_| given.strip_prefix(&self.0.given));
+            let stripped =
+                given.strip_prefix(&self.inner.root).or_else(|_| given.strip_prefix(&self.inner.given));
             stripped.map_err(|_| outside())?
         } else {
             given
@@ -178,7 +191,7 @@ impl Workspace {
 
     /// Opens a regular file for reading.
     pub(crate) fn open_file(&self, path: &Inside) -> Result<(File, Version), ToolsError> {
-        let closed = self.0.closed.now();
+        let closed = self.inner.closed.now();
         let (directory, name) = self.place_of(path, &closed)?;
         // Opening a pipe waits and opening a device acts: look first, and look again at what was opened.
         let looked = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW);
@@ -200,7 +213,7 @@ impl Workspace {
         let Some((parent, name)) = path.split() else {
             return Err(wrong_kind(path, FileType::Directory));
         };
-        if !self.0.confined_lookup {
+        if !self.inner.confined_lookup {
             return Ok((self.open_directory(&parent)?, name.into()));
         }
         let explain = |error| self.explain(path, error);
@@ -210,7 +223,7 @@ impl Workspace {
             let name = path_now.file_name().ok_or_else(|| wrong_kind(path, FileType::Directory))?.to_owned();
             let parent = path_now.parent().filter(|parent| !parent.as_os_str().is_empty());
             let parent = parent.unwrap_or(Path::new("."));
-            let directory = beneath(&self.0.directory, parent, directory_flags()).map_err(explain)?;
+            let directory = beneath(&self.inner.directory, parent, directory_flags()).map_err(explain)?;
             // Before anything in it is looked at: not even what is missing there is told.
             if closed.holds(&directory) {
                 return Err(is_closed(path));
@@ -233,15 +246,15 @@ impl Workspace {
 
     /// Opens a folder for reading its entries.
     pub(crate) fn open_directory(&self, path: &Inside) -> Result<OwnedFd, ToolsError> {
-        if !self.0.confined_lookup {
+        if !self.inner.confined_lookup {
             return self.open_directory_plainly(path, false);
         }
         let opened =
-            beneath(&self.0.directory, path.here(), directory_flags()).map_err(|error| match error {
+            beneath(&self.inner.directory, path.here(), directory_flags()).map_err(|error| match error {
                 Errno::NOTDIR => not_a_folder(path),
                 other => self.explain(path, other),
             })?;
-        if self.0.closed.now().holds(&opened) { Err(is_closed(path)) } else { Ok(opened) }
+        if self.inner.closed.now().holds(&opened) { Err(is_closed(path)) } else { Ok(opened) }
     }
 
     /// Whether it is a folder, as opposed to a regular file.
@@ -255,16 +268,19 @@ impl Workspace {
 
     /// Opens a folder without following any link; with `create`, makes what is missing.
     fn open_directory_plainly(&self, path: &Inside, create: bool) -> Result<OwnedFd, ToolsError> {
-        let root = rustix::fs::openat(&self.0.directory, ".", directory_flags(), Mode::empty());
+        let root = rustix::fs::openat(&self.inner.directory, ".", directory_flags(), Mode::empty());
         let mut directory = root.map_err(|error| self.explain(path, error))?;
-        let closed = self.0.closed.now();
+        let closed = self.inner.closed.now();
         for part in path.components() {
+            let mut is_new = false;
             if create {
                 if closed.would_be(&directory, part) {
                     return Err(is_closed(path));
                 }
-                match rustix::fs::mkdirat(&directory, part, Mode::from_raw_mode(0o777)) {
-                    Ok(()) | Err(Errno::EXIST) => {}
+                let mode = Mode::from_raw_mode(0o777 & !self.umask.unwrap_or_default());
+                match rustix::fs::mkdirat(&directory, part, mode) {
+                    Ok(()) => is_new = true,
+                    Err(Errno::EXIST) => {}
                     Err(error) => return Err(ToolsError::io(path.shown(), error)),
                 }
             }
@@ -279,6 +295,11 @@ impl Workspace {
             let stat = rustix::fs::fstat(&directory).map_err(|error| self.explain(path, error))?;
             if closed.is(&stat) {
                 return Err(is_closed(path));
+            }
+            // This process's own `umask` may have taken away more.
+            if let Some(umask) = self.umask.filter(|_| is_new) {
+                let mode = Mode::from_raw_mode(0o777 & !umask);
+                rustix::fs::fchmod(&directory, mode).map_err(|error| ToolsError::io(path.shown(), error))?;
             }
         }
         Ok(directory)
@@ -299,7 +320,7 @@ impl Workspace {
         };
         let io = |error: Errno| ToolsError::io(path.shown(), error);
         let directory = self.open_directory_plainly(&parent, expected.is_none())?;
-        let closed = self.0.closed.now();
+        let closed = self.inner.closed.now();
         if closed.would_be(&directory, name) {
             return Err(is_closed(path));
         }
@@ -319,9 +340,10 @@ impl Workspace {
             return Err(ToolsError::Refused(text));
         }
         let (temporary, mut file) = create_temporary(&directory).map_err(io)?;
+        let of_new = self.umask.map(|umask| 0o666 & !umask);
         let written = (|| {
-            if let Some(before) = &before {
-                rustix::fs::fchmod(&file, Mode::from_raw_mode(before.st_mode & 0o7777))?;
+            if let Some(mode) = before.as_ref().map(|before| before.st_mode & 0o7777).or(of_new) {
+                rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
             }
             file.write_all(content)?;
             rustix::fs::renameat(&directory, &temporary, &directory, name)?;
@@ -356,7 +378,7 @@ impl Workspace {
     {
         let ended = cancel.child_token();
         let _ends_when_dropped = ended.clone().drop_guard();
-        let permits = self.0.permits.clone();
+        let permits = self.inner.permits.clone();
         let permit = tokio::select! {
             () = cancel.cancelled() => return Ok(cancelled()),
             permit = permits.acquire_owned() => permit.expect("the semaphore is never closed"),
@@ -392,24 +414,25 @@ impl Workspace {
 
     /// Whether the nearest folder above the path that is there is closed: what is missing in it is not told either.
     fn lies_in_closed(&self, path: &Inside) -> bool {
-        let closed = self.0.closed.now();
+        let closed = self.inner.closed.now();
         // The plain lookup meets each folder on the way, and says so itself.
-        if closed.is_empty() || !self.0.confined_lookup {
+        if closed.is_empty() || !self.inner.confined_lookup {
             return false;
         }
         let above =
             Path::new(path.as_str()).ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
-        let mut opened = above.filter_map(|above| beneath(&self.0.directory, above, directory_flags()).ok());
+        let mut opened =
+            above.filter_map(|above| beneath(&self.inner.directory, above, directory_flags()).ok());
         opened.next().is_some_and(|folder| closed.holds(&folder))
     }
 
     /// A folder, if it can be opened.
     fn folder(&self, path: &Inside) -> Option<OwnedFd> {
-        if !self.0.confined_lookup {
+        if !self.inner.confined_lookup {
             return self.open_directory_plainly(path, false).ok();
         }
-        let opened = beneath(&self.0.directory, path.here(), directory_flags()).ok()?;
-        (!self.0.closed.now().holds(&opened)).then_some(opened)
+        let opened = beneath(&self.inner.directory, path.here(), directory_flags()).ok()?;
+        (!self.inner.closed.now().holds(&opened)).then_some(opened)
     }
 
     /// What is in the folder of a missing path and looks like it.

@@ -550,6 +550,13 @@ fn prompt_file(prompt: &str) -> Option<&str> {
     prompt.trim().strip_prefix("file:").map(str::trim)
 }
 
+/// A prompt that was given as a flag in this folder: a text, or the file that holds it.
+pub(crate) fn given_prompt(given: &str, folder: &Path) -> Result<String, String> {
+    let Some(name) = prompt_file(given) else { return Ok(given.to_owned()) };
+    let path = folder.join("a flag");
+    read_prompt(&Source { path, text: String::new(), author: Author::User }, name)
+}
+
 /// The prompt in a file that a configuration names, relative to that configuration. A project's file may name only what
 /// lies within the project and nobody else could have written.
 fn read_prompt(source: &Source, name: &str) -> Result<String, String> {

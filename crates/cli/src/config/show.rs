@@ -26,6 +26,11 @@ const COMMENT_COLUMNS: usize = 96;
 /// Does what the command says.
 pub(crate) fn run(global: &Global, args: &ConfigArgs) -> Result<u8> {
     let mut screen = Screen::stdout(global.color);
+    if args.command.is_some() && (args.default || args.schema || args.json) {
+        return Err(usage(
+            "--default, --schema and --json of `config` are about all settings; for one: `config get KEY --json`",
+        ));
+    }
     match &args.command {
         None if args.default => screen.line(defaults()?.trim_end())?,
         None if args.schema => screen.pretty_json(&keys::schema())?,

@@ -95,8 +95,10 @@ impl Made {
         let root = tools.as_ref().map(|workspace| workspace.root().to_owned());
         // Without a skill at the start there is no tool that reads one.
         let skills = Some(Skills::new(own_skills(surroundings).as_deref(), root.as_deref()))
-            .filter(|skills| !args.no_tools && config.skills && !skills.offer().is_empty());
-        let prompt = Arc::new(SystemPrompt::new(root.as_deref(), args, skills.clone()));
+            .filter(|_| !args.no_tools && config.skills);
+        warnings.extend(skills.iter().flat_map(Skills::warnings));
+        let skills = skills.filter(|skills| !skills.offer().is_empty());
+        let prompt = Arc::new(SystemPrompt::new(root.as_deref(), args, skills.clone(), surroundings)?);
         warnings.extend(prompt.warnings(config));
         let mut agent = Agent::new(model);
         if let Some(workspace) = tools {
@@ -153,10 +155,13 @@ async fn shell(surroundings: &Surroundings, warnings: &mut Vec<String>) -> Resul
         warnings.push("this system grants no PID namespace (`unshare --pid`), so commands see your other programs: they can end \
              them, and read the variables that those were started with, keys too".to_owned());
     }
+    let environment = surroundings.for_commands();
     Ok(bash::Options {
         containment: Some(containment),
         helper: helper.ok(),
-        environment: surroundings.for_commands(),
+        inherits_environment: environment.is_none(),
+        environment: environment.unwrap_or_default(),
+        umask: surroundings.umask(),
         ..bash::Options::default()
     })
 }

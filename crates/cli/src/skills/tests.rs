@@ -70,6 +70,21 @@ fn what_is_no_skill_is_not_offered_and_nothing_beside_it_is_read() {
         .expect("open");
     std::fs::create_dir_all(root.join("own/folder/SKILL.md")).expect("a folder in its place");
     assert_eq!(skills.offer(), "");
+    let warnings = skills.warnings();
+    let reasons = [
+        ("bad-name", "its name \"a b\""),
+        ("bad-yaml", "its head: "),
+        ("folder", "it is no file"),
+        ("no-description", "its head has no description"),
+        ("no-head", "does not begin with a head"),
+    ];
+    for ((name, reason), warning) in reasons.into_iter().zip(&warnings) {
+        assert!(
+            warning.contains(&format!("own/{name}/SKILL.md is not offered")) && warning.contains(reason),
+            "{warning}"
+        );
+    }
+    assert_eq!(warnings[5..], ["2 more skills are not offered"]);
     write(&root.join("own/good/SKILL.md"), "---\ndescription: x\n---\nGOOD");
     write(&root.join("secret"), "SECRET");
     symlink(root.join("secret"), root.join("own/good/link")).expect("a link");

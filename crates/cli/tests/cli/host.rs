@@ -119,6 +119,7 @@ impl Hosted {
                     "OPENAI_BASE_URL": self.server.base_url().to_string(),
                     "OPENAI_API_KEY": "a-key",
                 },
+                "umask": 0o022,
             },
             "config": null,
             "settings": [],

@@ -45,6 +45,17 @@ fn a_system_prompt_of_ones_own_and_what_is_added() {
     assert_eq!(only(&["--system", "A", "--append-system", "B"]), "A\n\nB");
     std::fs::write(place.work().join("prompt.md"), "From a file.\n").unwrap();
     assert_eq!(only(&["--set", "system_prompt=file:prompt.md", "--append-system", "B"]), "From a file.\n\nB");
+    assert_eq!(
+        only(&["--system", "file:prompt.md", "--append-system", " file: prompt.md"]),
+        "From a file.\n\nFrom a file."
+    );
+    let missing =
+        place.run(&["run", "-p", "hi", "--base-url", &talker().url(), "--append-system", "file:none.md"]);
+    assert_eq!(missing.code, Some(2), "{missing:?}");
+    assert!(
+        missing.stderr.contains("--append-system: cannot read") && missing.stderr.contains("none.md"),
+        "{missing:?}"
+    );
     place.own_file("system_prompt: Own.\nappend_system_prompt: Added.\n");
     assert_eq!(only(&[]), "Own.\n\nAdded.");
     assert_eq!(only(&["--system", "Flag."]), "Flag.\n\nAdded.");

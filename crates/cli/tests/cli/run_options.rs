@@ -71,7 +71,7 @@ fn an_answer_that_never_fits_is_a_failure_that_says_why() {
     let ran = ask(&place, &model, &["--output-schema", CITY]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
     assert!(
-        ran.stderr.contains("not the city that was asked for") && ran.stderr.lines().count() == 1,
+        ran.stderr.contains("does not fit the schema \"city\"") && ran.stderr.lines().count() == 1,
         "{ran:?}"
     );
     let ran = ask(&place, &model, &["--output-schema", CITY, "--json"]);

@@ -117,6 +117,12 @@ fn empty_variables_are_as_unset() {
         assert!(home.join(".local/share/greenroom/journal").exists(), "the store is where it is by default");
         assert!(!place.store().exists());
     }
+    // Nor is a folder that is not absolute: each current folder would have a store of its own.
+    let mut command = place.command(&["sessions"]);
+    let relative = ["HOME", "XDG_DATA_HOME"].map(|name| (name, "relative"));
+    let nowhere = ran(command.env_remove("GREENROOM_DATA_DIR").envs(relative).output().unwrap());
+    assert_eq!(nowhere.code, Some(2), "{nowhere:?}");
+    assert!(nowhere.stderr.contains("GREENROOM_DATA_DIR"), "{nowhere:?}");
     // And those that say something are heard.
     let mut command = place.command(&["run", "-p", "Hello.", "--base-url", &url]);
     assert_eq!(ran(command.env("GREENROOM_MODEL", "chosen").output().unwrap()).code, Some(0));

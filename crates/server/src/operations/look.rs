@@ -448,6 +448,9 @@ impl Operation for ListModels {
     type Outcome = Nothing;
 
     async fn perform(self, asked: Asked) -> Performed<Self> {
+        if !asked.has_agent {
+            return Err(Refused::Parameters(crate::rpc::NO_DEFINITION.to_owned()));
+        }
         Ok(Answer::Later(Box::pin(async move {
             let known = asked.runtime.models(&asked.agent).await?;
             let models = known.models.into_iter().map(|model| ModelSummary {

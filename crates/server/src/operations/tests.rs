@@ -164,6 +164,14 @@ async fn what_is_not_understood_is_refused_before_anything_is_done() {
         assert!(matches!(unknown, Err(Refused::Parameters(_))), "{}: {unknown:?}", method.name);
     }
     assert!(matches!(client.ask("no/such", json!({})).await, Err(Refused::UnknownMethod(_))));
+    for (method, params, named) in [
+        ("session/start", json!({ "session_id": 5 }), "session_id: "),
+        ("session/list", json!({ "limit": -1 }), "limit: "),
+        ("session/prompt", json!({ "session_id": "s", "text": "x", "images": [{ "data": 1 }] }), "images[0]"),
+    ] {
+        let refused = client.ask(method, params).await;
+        assert!(matches!(&refused, Err(Refused::Parameters(text)) if text.starts_with(named)), "{refused:?}");
+    }
     assert_eq!(client.runtime.sessions().await.unwrap().len(), 0);
     // Of a session that must be there, and of one that is only looked at, nothing is begun. Each method is given those of
     // these parameters that it takes.

@@ -22,7 +22,9 @@ fn what_was_appended_is_read_back() {
         append(store, "two", batch(0, &["x"])).unwrap();
         assert_eq!(texts(store, "one", 0).unwrap(), ["a", "b", "c"]);
         assert_eq!(texts(store, "one", 1).unwrap(), ["b", "c"]);
-        assert_eq!(texts(store, "one", 3).unwrap(), [""; 0]);
+        for beyond in [3, 4, 1_000, u64::MAX / 2] {
+            assert_eq!(texts(store, "one", beyond).unwrap(), [""; 0]);
+        }
         assert_eq!(store.head("one").unwrap().unwrap().entries, 3);
         let some = store.get("one", &[EntryId(2), EntryId(0)]).unwrap();
         assert_eq!(some.iter().map(|entry| entry.id.0).collect::<Vec<_>>(), [2, 0]);

@@ -42,8 +42,12 @@ const PIPE_BYTES: u64 = 64 * 1024;
 pub struct Options {
     /// The time limit for a command whose call names none.
     pub timeout: Duration,
+    /// Whether commands see this process's `PATH`, `HOME`, `LANG`, `TERM`, `TMPDIR` and `USER`.
+    pub inherits_environment: bool,
     /// More variables for the command's environment, over those that it inherits.
     pub environment: Vec<(String, String)>,
+    /// The permissions that files made by commands do not get (`umask`). `None`: as this process has it.
+    pub umask: Option<u32>,
     /// A program and its arguments that start the shell given after them, inside a sandbox. Empty: no sandbox.
     pub sandbox: Vec<OsString>,
     /// How the command's processes are held together. `None`: in the best way that works here.
@@ -57,7 +61,9 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(120),
+            inherits_environment: true,
             environment: Vec::new(),
+            umask: None,
             sandbox: Vec::new(),
             containment: None,
             helper: None,
@@ -115,6 +121,7 @@ async fn run(
         argv: argv(options, &arguments.command),
         directory: workspace.root().to_owned(),
         environment: environment(options),
+        umask: options.umask,
         containment,
         helper: options.helper.clone(),
     };
@@ -162,8 +169,10 @@ fn argv(options: &Options, command: &str) -> Vec<OsString> {
 fn environment(options: &Options) -> Vec<(OsString, OsString)> {
     let mut environment = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
     // A command gets these variables of ours, and no others.
-    let inherited = INHERITED.iter().filter_map(|name| Some((OsString::from(name), variable(name)?)));
-    environment.extend(inherited);
+    if options.inherits_environment {
+        let inherited = INHERITED.iter().filter_map(|name| Some((OsString::from(name), variable(name)?)));
+        environment.extend(inherited);
+    }
     environment.extend(options.environment.iter().map(|(name, value)| (name.into(), value.into())));
     environment
 }

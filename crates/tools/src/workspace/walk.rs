@@ -69,7 +69,7 @@ impl Workspace {
             );
             above = join(&above, part);
         }
-        let closed = self.0.closed.now();
+        let closed = self.inner.closed.now();
         let mut walk = Walk { ignores, closed: &closed, cancel, visit };
         walk.folder(&directory, start, depth_max.min(DEPTH_MAX)).map(|_| ())
     }

@@ -1,6 +1,8 @@
 //! What a client says of its agent holds for it alone: keys, tools, folders, and edits of its files.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
 use greenroom_server::Received;
 use greenroom_server::operations::{ClientKind, ListSessions, PromptSession};
@@ -71,6 +73,60 @@ async fn keys_tools_and_folders_never_cross() {
         let bytes = std::fs::read(file.path()).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         assert!(!text.contains("her-key") && !text.contains("his-key"), "{:?}", file.path());
+    }
+}
+
+/// The binary as a shell starts it, after what the shell does first.
+fn behind(first: &str, command: &Command) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell
+        .args(["-c", &format!("{first}; exec \"$@\""), "sh"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.current_dir(command.get_current_dir().expect("it is set"));
+    shell
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_tools_make_has_the_umask_and_the_environment_of_who_asked() {
+    let script = Function(|request: &SeenRequest, _: CallInfo| {
+        let last = request.messages.last().expect("there is one");
+        if last.role() == "tool" {
+            return Answer::text("done");
+        }
+        let name = last.text();
+        let write = json!({ "path": format!("{name}/written"), "content": "x" });
+        let command = format!("touch {name}-made; echo \"<${{TMPDIR-unset}}>\" > {name}-tmp");
+        Answer::call("write", &write).and_call("bash", &json!({ "command": command }))
+    });
+    let hosted = Hosted::of(script).await;
+    let work = hosted.place.work();
+    let mode = |name: &str| std::fs::metadata(work.join(name)).unwrap().permissions().mode() & 0o777;
+    // The first one starts the host, which has its own from it.
+    for (name, umask, tmpdir) in
+        [("hers", "022", Some("/hers")), ("his", "077", None), ("both", "002", Some("/b"))]
+    {
+        let arguments = ["run", "--window", "100000", "--allow-shell", "--session", name, "-p", name];
+        let mut command = hosted.command(&arguments);
+        match tmpdir {
+            Some(tmpdir) => command.env("TMPDIR", tmpdir),
+            None => command.env_remove("TMPDIR"),
+        };
+        let ended = ran(behind(&format!("umask {umask}"), &command).output().unwrap());
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let umask = u32::from_str_radix(umask, 8).unwrap();
+        for file in [format!("{name}/written"), format!("{name}-made")] {
+            assert_eq!(mode(&file), 0o666 & !umask, "{file}: {:o}", mode(&file));
+        }
+        assert_eq!(mode(name), 0o777 & !umask, "{:o}", mode(name));
+        let seen = std::fs::read_to_string(work.join(format!("{name}-tmp"))).unwrap();
+        assert_eq!(seen.trim(), format!("<{}>", tmpdir.unwrap_or("unset")));
     }
 }
 
