@@ -1,7 +1,8 @@
 //! `greenroom host`: the process that holds the store for all terminals, and how other commands find and start it.
 //!
 //! Invariants: the socket is there as long as the store's lock is held, and who connects while the host ends is sent away
-//! to try again; it ends by itself when nobody is connected and nothing is at work; of two that are started at the same
+//! to try again; it ends by itself when nobody is connected and nothing is at work, and when its store is no longer where it
+//! was: what is there then is another's; of two that are started at the same
 //! time one ends at once, and its client finds the other.
 
 use std::sync::Arc;
@@ -12,9 +13,10 @@ use anyhow::{Context as _, Result};
 use greenroom::Runtime;
 use greenroom_server::Host;
 use tokio::net::UnixListener;
+use tokio::sync::Notify;
 
 use self::agents::{Agents, Nobody};
-use self::socket::Place;
+use self::socket::{HeldLock, Place};
 use crate::errors;
 use crate::interrupt::Interrupts;
 use crate::options::{Color, Global, HostArgs};
@@ -37,8 +39,8 @@ pub(crate) const LOG_FILE: &str = "host.log";
 const READY: &str = "ready";
 /// How long a host waits before it accepts again where that failed, and a client before it tries again.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// How often a host looks whether its socket is still there.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often a host looks whether its store and its socket are still there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs it, until nobody needs it.
 pub(crate) async fn run(global: &Global, args: &HostArgs) -> Result<u8> {
@@ -70,6 +72,7 @@ async fn begin(global: &Global, args: &HostArgs) -> Result<u8> {
     tokio::select! {
         biased;
         () = interrupts.next() => {}
+        () = answering.gone.notified() => {}
         () = answering.host.idle(Duration::from_secs(idle_s)) => {}
     }
     answering.end(runtime, async {}).await?;
@@ -92,6 +95,8 @@ pub(crate) struct Answering {
     accepting: tokio::task::JoinHandle<()>,
     /// Whether those who connect are sent away.
     is_ending: Arc<AtomicBool>,
+    /// Says that the store is no longer where it was.
+    gone: Arc<Notify>,
     place: Arc<Place>,
 }
 
@@ -110,13 +115,21 @@ impl Answering {
     pub(crate) fn begin(global: &Global, runtime: &Runtime) -> Result<Self> {
         let dir = setup::data_dir(global)?;
         let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
+        let lock = HeldLock::of(&dir)?;
         let (listener, place) = socket::listen(&dir)?;
         let global = Global { data_dir: Some(dir), config: None, settings: Vec::new(), ..global.clone() };
         let host = Host::new(runtime, Agents::new(&global), env!("CARGO_PKG_VERSION"));
-        let (is_ending, place) = (Arc::<AtomicBool>::default(), Arc::new(place));
-        let accepting = accept(host.clone(), listener, Arc::clone(&place), Arc::clone(&is_ending));
-        let accepting = tokio::spawn(accepting);
-        Ok(Self { host, accepting, is_ending, place })
+        let (is_ending, gone, place) =
+            (Arc::<AtomicBool>::default(), Arc::<Notify>::default(), Arc::new(place));
+        let door = Door {
+            host: host.clone(),
+            place: Arc::clone(&place),
+            lock,
+            is_ending: Arc::clone(&is_ending),
+            gone: Arc::clone(&gone),
+        };
+        let accepting = tokio::spawn(door.accept(listener));
+        Ok(Self { host, accepting, is_ending, gone, place })
     }
 
     /// Ends the runtime, and what serves it beside. Who connects in the meantime is sent away, and tries again until the
@@ -127,34 +140,52 @@ impl Answering {
     }
 }
 
-async fn accept(host: Host, mut listener: UnixListener, place: Arc<Place>, is_ending: Arc<AtomicBool>) {
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = tokio::time::sleep(LOOK_EVERY) => {
+/// Who comes in.
+struct Door {
+    host: Host,
+    place: Arc<Place>,
+    lock: HeldLock,
+    is_ending: Arc<AtomicBool>,
+    gone: Arc<Notify>,
+}
+
+impl Door {
+    async fn accept(self, mut listener: UnixListener) {
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                _ = looks.tick() => None,
+                accepted = listener.accept() => Some(accepted),
+            };
+            // A store that was moved or replaced has another host, or will have one.
+            if !self.lock.is_in_place() && !self.is_ending.swap(true, Ordering::Relaxed) {
+                tracing::error!("the store was moved, removed or replaced, so this host ends");
+                self.gone.notify_one();
+            }
+            let is_ending = self.is_ending.load(Ordering::Relaxed);
+            match accepted {
+                None if is_ending => {}
                 // Somebody may have tidied up.
-                match place.renewed() {
+                None => match self.place.renewed() {
                     Ok(None) => {}
                     Ok(Some(renewed)) => listener = renewed,
                     Err(error) => tracing::warn!("the socket is gone, and cannot be made again: {error:#}"),
+                },
+                Some(Ok(_)) if is_ending => {}
+                Some(Ok((stream, _))) if socket::is_own(&stream) => {
+                    let host = self.host.clone();
+                    tokio::spawn(async move {
+                        let (input, output) = stream.into_split();
+                        host.serve(input, output).await;
+                    });
                 }
-                continue;
-            }
-        };
-        match accepted {
-            Ok(_) if is_ending.load(Ordering::Relaxed) => {}
-            Ok((stream, _)) if socket::is_own(&stream) => {
-                let host = host.clone();
-                tokio::spawn(async move {
-                    let (input, output) = stream.into_split();
-                    host.serve(input, output).await;
-                });
-            }
-            Ok(_) => tracing::warn!("a connection of another user was refused"),
-            Err(error) => {
-                // Too many files are open, for one: others may end.
-                tracing::warn!("a connection was not accepted: {error}");
-                tokio::time::sleep(AGAIN_AFTER).await;
+                Some(Ok(_)) => tracing::warn!("a connection of another user was refused"),
+                Some(Err(error)) => {
+                    // Too many files are open, for one: others may end.
+                    tracing::warn!("a connection was not accepted: {error}");
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
             }
         }
     }

@@ -16,10 +16,21 @@ use crate::errors::usage;
 use crate::terminal;
 
 /// How the variables begin that can matter to an agent.
-const PREFIXES: [&str; 3] = ["GREENROOM_", "OPENAI_", "XDG_"];
-/// The others that can, in this spelling or in lower case.
-const NAMES: [&str; 10] =
-    ["HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "PATH", "LANG", "TERM", "TMPDIR", "USER"];
+const PREFIXES: [&str; 2] = ["GREENROOM_", "OPENAI_"];
+/// The others that can, in this spelling or in lower case. Other `XDG_…` change with each login and each window.
+const NAMES: [&str; 11] = [
+    "HOME",
+    "XDG_CONFIG_HOME",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "PATH",
+    "LANG",
+    "TERM",
+    "TMPDIR",
+    "USER",
+];
 
 /// A folder and an environment. Clones are the same.
 #[derive(Clone, Default)]
@@ -81,14 +92,10 @@ impl Surroundings {
 
     /// This process's, for a host; the variables that hold keys are named, as nobody else knows which do.
     pub(crate) fn hand_over(keys: &[String]) -> Result<Handed> {
-        let matters = |name: &String| {
-            PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-                || NAMES.contains(&name.to_uppercase().as_str())
-                || keys.contains(name)
-        };
         let names = privacy::variable_names().into_iter().filter_map(|name| name.into_string().ok());
-        let variables =
-            names.filter(matters).filter_map(|name| Some((name.clone(), terminal::variable(&name)?)));
+        let variables = names
+            .filter(|name| matters(name) || keys.contains(name))
+            .filter_map(|name| Some((name.clone(), terminal::variable(&name)?)));
         let folder = std::env::current_dir()
             .map_err(|error| usage(format!("the current folder cannot be used: {error}")))?;
         Ok(Handed { folder, variables: variables.collect(), umask: own_umask() })
@@ -153,6 +160,11 @@ impl Surroundings {
     }
 }
 
+/// Whether a variable of this name can matter to an agent.
+fn matters(name: &str) -> bool {
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name.to_uppercase().as_str())
+}
+
 /// The `umask` of this process, which can be read only by setting another one for a moment: the strictest.
 fn own_umask() -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -163,4 +175,19 @@ fn own_umask() -> u32 {
 /// The variables of ours, which are looked through by their names.
 fn ours(surroundings: &Surroundings) -> Vec<String> {
     surroundings.names().into_iter().filter(|name| name.starts_with("GREENROOM_")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matters;
+
+    #[test]
+    fn what_changes_with_each_login_does_not_matter() {
+        for name in ["GREENROOM_MODEL", "OPENAI_BASE_URL", "HOME", "https_proxy", "XDG_CONFIG_HOME"] {
+            assert!(matters(name), "{name}");
+        }
+        for name in ["XDG_SESSION_ID", "XDG_VTNR", "XDG_RUNTIME_DIR", "SSH_CLIENT", "HOMEBREW", "PWD"] {
+            assert!(!matters(name), "{name}");
+        }
+    }
 }

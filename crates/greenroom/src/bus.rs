@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use futures_util::task::AtomicWaker;
 
-use crate::deps::Clock;
+use crate::clock::Clock;
 use crate::event::{Event, EventKind, EventType};
 use crate::run_link::{Room, RunLink};
 

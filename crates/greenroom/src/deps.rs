@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use greenroom_kernel::settings::CompactionSettings;
 use greenroom_kernel::usage::{KnownWindows, Window};
@@ -17,6 +16,7 @@ use greenroom_store::Store;
 use crate::admission::Admission;
 use crate::agent::Agent;
 use crate::bus::Bus;
+use crate::clock::Clock;
 use crate::error::{ConfigError, Error, Result};
 use crate::hooks::Hooks;
 use crate::lane::Lane;
@@ -220,26 +220,4 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// What the catalogue knows of a model.
 pub(crate) fn model_info(provider: &str, model: &str) -> Option<ModelInfo> {
     Catalog::bundled().find(provider, model)
-}
-
-/// The time in unix milliseconds, by tokio's clock: it stands still while that one is paused.
-#[derive(Debug, Clone)]
-pub(crate) struct Clock {
-    base_ms: u64,
-    since: tokio::time::Instant,
-}
-
-impl Clock {
-    /// The system's time; or, for repeatable runs, time that begins at `base_ms`.
-    pub(crate) fn new(base_ms: Option<u64>) -> Self {
-        let system = || {
-            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
-        };
-        Self { base_ms: base_ms.unwrap_or_else(system), since: tokio::time::Instant::now() }
-    }
-
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.base_ms + u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
 }

@@ -36,6 +36,7 @@ pub mod agent;
 mod agent_line;
 pub mod bus;
 mod children;
+mod clock;
 pub mod compaction;
 pub mod deletion;
 mod deps;

@@ -46,8 +46,7 @@ pub(super) struct Definition {
 }
 
 /// The variables that do not matter to what an agent may do.
-const HARMLESS: [&str; 8] =
-    ["GREENROOM_DATA_DIR", "LANG", "PATH", "TERM", "TMPDIR", "USER", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"];
+const HARMLESS: [&str; 6] = ["GREENROOM_DATA_DIR", "LANG", "PATH", "TERM", "TMPDIR", "USER"];
 
 impl Definition {
     /// What stands for it in the store: the same for the same folder, files, flags, server and key, whatever the model is.

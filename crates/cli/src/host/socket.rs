@@ -82,6 +82,29 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// The store's lock, as this process has it.
+pub(super) struct HeldLock {
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl HeldLock {
+    /// That of the store in this directory. Only who holds it may call this.
+    ///
+    /// # Errors
+    /// It cannot be found.
+    pub(super) fn of(data_dir: &Path) -> Result<Self> {
+        let path = data_dir.join("lock");
+        let file = identity(&path).with_context(|| format!("find {}", path.display()))?;
+        Ok(Self { path, file })
+    }
+
+    /// Whether the store is still where it was: nobody moved, removed or replaced it.
+    pub(super) fn is_in_place(&self) -> bool {
+        identity(&self.path).is_ok_and(|there| there == self.file)
+    }
+}
+
 /// A socket that this process listens on.
 pub(super) struct Place {
     path: PathBuf,

@@ -21,6 +21,7 @@ mod definitions;
 mod dying;
 mod held_back;
 mod looking;
+mod moved;
 mod others;
 mod sharing;
 

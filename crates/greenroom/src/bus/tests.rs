@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Bus, Delivery, Filter, QUEUE_BYTES};
-use crate::deps::Clock;
+use crate::clock::Clock;
 use crate::event::{Event, EventKind, EventType};
 
 fn update(session: &str, seq: u64, bytes: usize) -> Arc<Event> {

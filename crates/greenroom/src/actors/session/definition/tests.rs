@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::bus::Bus;
-use crate::deps::Clock;
+use crate::clock::Clock;
 use crate::hooks::Hooks;
 use crate::lane::LaneLimits;
 use crate::learned::Learned;
