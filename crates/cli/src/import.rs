@@ -26,26 +26,14 @@ const ID_CHARS_MAX: usize = 64;
 
 /// Runs it.
 pub(crate) async fn run(global: &Global, args: &ImportArgs) -> Result<u8> {
-    let target = match host::reach_to_change(global).await? {
-        Some(host) => Target::Host(host),
-        None => {
-            // Nothing is asked of a model; a runtime wants one all the same.
-            let model = Simulator::new(SimulatorOptions::new(Echo));
-            let config = setup::config(global)?.config;
-            let (settings, _) = config.provider(&config.provider)?;
-            let compaction = &config.compaction;
-            let runtime =
-                setup::runtime(global, model.provider(), settings, compaction, Stay::UntilReply).await?;
-            Target::Runtime(runtime)
-        }
-    };
+    let mut target = Target::reach(global).await?;
     let mut screen = Screen::stdout(global.color);
     let mut failed = None;
     let files = args.files.len();
     for (number, file) in args.files.iter().enumerate() {
         let what = format!("importing {} of {files}: {}", number + 1, file.display());
         let progress = Progress::start(global.color, move || what.clone());
-        let taken = one(&target, file).await;
+        let taken = one(global, &mut target, file).await;
         progress.end().await;
         let (id, imported) = match taken {
             Ok(one) => one,
@@ -92,6 +80,43 @@ enum Target {
 }
 
 impl Target {
+    /// A host, or else the store.
+    async fn reach(global: &Global) -> Result<Self> {
+        if let Some(host) = host::reach_to_change(global).await? {
+            return Ok(Self::Host(host));
+        }
+        // Nothing is asked of a model; a runtime wants one all the same.
+        let model = Simulator::new(SimulatorOptions::new(Echo));
+        let config = setup::config(global)?.config;
+        let (settings, _) = config.provider(&config.provider)?;
+        let compaction = &config.compaction;
+        let runtime =
+            setup::runtime(global, model.provider(), settings, compaction, Stay::UntilReply).await?;
+        Ok(Self::Runtime(runtime))
+    }
+
+    /// Takes a file in. Where it was asked for before and nobody knows what came of it, the session that is there is it.
+    async fn take(&self, id: &str, bytes: &[u8], imported: &Imported, has_asked: &mut bool) -> Result<Taken> {
+        if self.has(id).await? {
+            return Ok(if *has_asked { Taken::Here } else { Taken::Before });
+        }
+        match self {
+            Self::Host(host) => {
+                let text = String::from_utf8_lossy(bytes).into_owned();
+                *has_asked = true;
+                host.call(ImportSession { session_id: id.to_owned(), text }).await?;
+            }
+            Self::Runtime(runtime) => {
+                // The file's own model, whose window the conversation was held in.
+                let path = imported.path();
+                let model = last_answer(&path).map_or("imported", |answer| answer.model.as_str());
+                let session = runtime.open(id, Agent::new(model)).await?;
+                session.import(imported.entries.clone(), imported.leaf).await?;
+            }
+        }
+        Ok(Taken::Here)
+    }
+
     async fn has(&self, id: &str) -> Result<bool> {
         match self {
             Self::Runtime(runtime) => Ok(runtime.summary(id).await?.is_some()),
@@ -104,31 +129,37 @@ impl Target {
     }
 }
 
-async fn one(target: &Target, file: &Path) -> Result<(String, Imported)> {
+/// Takes one file in; from another host, or into the store, where the host dies meanwhile.
+async fn one(global: &Global, target: &mut Target, file: &Path) -> Result<(String, Imported)> {
     let bytes = read(file)?;
     let imported = import(&String::from_utf8_lossy(&bytes), ImportOptions::default())
         .map_err(|error| errors::usage(format!("{}: {error}", file.display())))?;
     let id = session_id(file, &imported);
-    if target.has(&id).await? {
-        return Err(errors::usage(format!(
-            "{}: there is a session {id} already, and it is not changed; `greenroom delete {id}` deletes that session",
-            file.display()
-        )));
-    }
-    match target {
-        Target::Host(host) => {
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            host.call(ImportSession { session_id: id.clone(), text }).await?;
-        }
-        Target::Runtime(runtime) => {
-            // The file's own model, whose window the conversation was held in.
-            let path = imported.path();
-            let model = last_answer(&path).map_or("imported", |answer| answer.model.as_str());
-            let session = runtime.open(&id, Agent::new(model)).await?;
-            session.import(imported.entries.clone(), imported.leaf).await?;
+    let mut has_asked = false;
+    loop {
+        match target.take(&id, &bytes, &imported, &mut has_asked).await {
+            Ok(Taken::Here) => return Ok((id, imported)),
+            Ok(Taken::Before) => {
+                return Err(errors::usage(format!(
+                    "{}: there is a session {id} already, and it is not changed; `greenroom delete {id}` deletes that \
+                     session",
+                    file.display()
+                )));
+            }
+            Err(error) if host::is_gone(&error) => {
+                *target = Target::reach(global).await?;
+            }
+            Err(error) => return Err(error.context(file.display().to_string())),
         }
     }
-    Ok((id, imported))
+}
+
+/// Where a session comes from that has a file's id.
+enum Taken {
+    /// From this file.
+    Here,
+    /// It was there.
+    Before,
 }
 
 /// A session file's bytes: of a regular file that is no larger than what the formats take.

@@ -125,6 +125,8 @@ async fn a_command_that_starts_no_host_does_its_work_where_the_one_that_it_met_d
     for (number, death) in DEATHS.into_iter().enumerate() {
         let id = format!("session{number}");
         assert_eq!(hosted.say(&id, "one").code, Some(0));
+        let file = format!("{id}.jsonl");
+        assert_eq!(hosted.run(&["export", &id, "--output", &file]).code, Some(0));
         hosted.kill_host();
         for arguments in [
             &["sessions"][..],
@@ -136,6 +138,7 @@ async fn a_command_that_starts_no_host_does_its_work_where_the_one_that_it_met_d
             &["models"],
             &["compact", &id],
             &["delete", &id],
+            &["import", &file],
         ] {
             let ended = meeting(&hosted, death, arguments).await;
             assert_eq!(ended.code, Some(0), "{death:?}, {arguments:?}: {ended:?}");
