@@ -234,6 +234,7 @@ fn advice(error: &anyhow::Error) -> Option<&'static str> {
                 StoreError::Quarantined { .. } | StoreError::Damaged { .. } => Some(DAMAGED),
                 StoreError::Full { .. }
                 | StoreError::NotPermitted { .. }
+                | StoreError::Replaced { .. }
                 | StoreError::Io { .. }
                 | StoreError::Sequence { .. }
                 | StoreError::Head { .. }

@@ -131,7 +131,8 @@ impl ProblemKind {
             | StoreError::Record { .. }
             | StoreError::Index { .. }
             | StoreError::Invariant { .. } => Self::Store,
-            StoreError::Closed => Self::Closed,
+            // Whoever has what is there now can be asked again.
+            StoreError::Closed | StoreError::Replaced { .. } => Self::Closed,
         }
     }
 }

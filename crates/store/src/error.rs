@@ -36,6 +36,13 @@ pub enum StoreError {
         /// The file or directory that it concerned.
         path: PathBuf,
     },
+    /// The directory was moved, removed or replaced while the store was open. Nothing more is written: what is there now
+    /// is another store's.
+    #[error("the store in {} was moved, removed or replaced while it was in use; start again", dir.display())]
+    Replaced {
+        /// The store's directory.
+        dir: PathBuf,
+    },
     /// The file system failed in another way.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -154,6 +161,7 @@ impl StoreError {
         match self {
             Self::InUse { .. } | Self::Full { .. } | Self::Io { .. } | Self::Invariant { .. } => true,
             Self::NotPermitted { .. }
+            | Self::Replaced { .. }
             | Self::Sequence { .. }
             | Self::Head { .. }
             | Self::SessionId { .. }

@@ -287,6 +287,13 @@ impl Index {
         self.with(|database| database.flush()).map(drop)
     }
 
+    /// Closes it and writes nothing: its directory is another store's now.
+    pub(crate) fn abandon(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        // Dropping it would write.
+        std::mem::forget(self.database.write().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
     /// Moves the staged changes to sled, flushes sled and closes it. The writer's thread calls it, because dropping
     /// sled can panic.
     pub(crate) fn close(&self) {

@@ -2,9 +2,9 @@
 //!
 //! Invariants: the lock ends with the process, however the process ends. The process id in the file is for people only.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::StoreError;
 use crate::files::check_regular;
@@ -17,6 +17,7 @@ const PID_BYTES_MAX: u64 = 32;
 pub(crate) struct DirectoryLock {
     /// `None` where the directory is only read, and has no lock file or another store writes to it.
     file: Option<File>,
+    path: PathBuf,
 }
 
 impl Drop for DirectoryLock {
@@ -53,12 +54,27 @@ impl DirectoryLock {
         if let Err(error) = noted {
             tracing::debug!(%error, "cannot note the process in the lock file");
         }
-        Ok(Self { file: Some(file) })
+        Ok(Self { file: Some(file), path })
+    }
+
+    /// Whether the locked directory is still where it was. What is at its path otherwise is another's: the directory was
+    /// moved, removed or replaced.
+    ///
+    /// # Errors
+    /// [`StoreError::Replaced`].
+    pub(crate) fn check_in_place(&self) -> Result<(), StoreError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let is_same =
+            || Ok::<_, std::io::Error>(identity(&file.metadata()?) == identity(&self.path.metadata()?));
+        if is_same().unwrap_or(false) {
+            return Ok(());
+        }
+        Err(StoreError::Replaced { dir: self.path.parent().map(Path::to_owned).unwrap_or_default() })
     }
 
     /// No lock: for who reads beside a store that writes.
     pub(crate) fn none() -> Self {
-        Self { file: None }
+        Self { file: None, path: PathBuf::new() }
     }
 
     /// Keeps those out who would change the directory, and lets others read it as well. Nothing is written.
@@ -69,16 +85,29 @@ impl DirectoryLock {
         let file = match File::open(&path) {
             Ok(file) => file,
             // Nobody has it open then: who does makes the file.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self { file: None }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self { file: None, path });
+            }
             Err(error) => return Err(failed(error)),
         };
         match file.try_lock_shared() {
-            Ok(()) => Ok(Self { file: Some(file) }),
+            Ok(()) => Ok(Self { file: Some(file), path }),
             Err(TryLockError::WouldBlock) => Err(in_use(dir, file)),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }
 }
+
+/// What tells a file from all others.
+#[cfg(unix)]
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    (metadata.dev(), metadata.ino())
+}
+
+/// A system that does not let go of a file that is open: nobody can replace it.
+#[cfg(not(unix))]
+fn identity(_: &Metadata) {}
 
 /// The error that names the process which has the directory, as its lock file says.
 fn in_use(dir: &Path, lock: File) -> StoreError {

@@ -15,6 +15,7 @@ mod failing;
 mod listing;
 mod loss;
 mod model;
+mod moved;
 mod opening;
 mod parts;
 mod power;

@@ -303,6 +303,12 @@ impl Writer {
 
     /// Notes in the manifest how far everything is durable, and closes the index.
     fn finish(&mut self) {
+        if let Err(error) = self.lock.check_in_place() {
+            tracing::error!("{error}");
+            self.mover.end();
+            self.index.abandon();
+            return;
+        }
         let end = self.active.end;
         if self.noted_end != end {
             let Active { id, seed, .. } = self.active;
@@ -561,6 +567,7 @@ impl Writer {
 
     /// Makes the frames durable and visible: all of them, or after an error none. `bytes` is their length.
     fn write(&mut self, pending: Vec<Pending>, bytes: u64) -> Result<(), StoreError> {
+        self.lock.check_in_place()?;
         if self.index.staged_bytes() > STAGED_BYTES_LIMIT {
             self.mover.wait();
             self.index.flush_staged()?;
@@ -592,6 +599,11 @@ impl Writer {
             if let Err(error) = self.repair() {
                 tracing::error!(%error, "no new segment can be begun; each append tries again");
             }
+            return Err(error);
+        }
+        // Who removed the directory meanwhile has removed this, too: it is not acknowledged.
+        if let Err(error) = self.lock.check_in_place() {
+            self.tail = Tail::Unknown;
             return Err(error);
         }
         self.await_index();

@@ -1,0 +1,58 @@
+//! A directory that is moved, replaced or removed while a store has it open.
+
+use super::world::{append, batch, copy_dir, texts};
+use crate::{Notice, Store, StoreError, StoreOptions};
+
+fn open(dir: &std::path::Path) -> Store {
+    let options = StoreOptions { segment_bytes: 4_096, cache_bytes: 1 << 20, ..StoreOptions::new(dir) };
+    let (store, notices) = Store::open(&options).unwrap();
+    // A copy of what is in use, and what was left without an end, may lack the newest of the index, which is built again.
+    assert!(notices.iter().all(|notice| matches!(notice, Notice::IndexRebuilt { .. })), "{notices:?}");
+    store
+}
+
+#[test]
+fn what_is_there_then_is_not_touched_and_nothing_is_acknowledged() {
+    let place = tempfile::tempdir().unwrap();
+    let (dir, moved) = (place.path().join("store"), place.path().join("moved"));
+    let first = open(&dir);
+    append(&first, "one", batch(0, &["a"])).unwrap();
+    std::fs::rename(&dir, &moved).unwrap();
+    let refused = append(&first, "one", batch(1, &["nowhere"]));
+    assert!(matches!(&refused, Err(StoreError::Replaced { dir: at }) if *at == dir), "{refused:?}");
+    assert_eq!(texts(&first, "one", 0).unwrap(), ["a"], "it can be read");
+    // A copy takes its place, and goes on while the first one ends.
+    copy_dir(&moved, &dir);
+    let second = open(&dir);
+    append(&second, "one", batch(1, &["b"])).unwrap();
+    assert!(matches!(append(&first, "one", batch(1, &["nowhere"])), Err(StoreError::Replaced { .. })));
+    drop(first);
+    append(&second, "one", batch(2, &["c"])).unwrap();
+    drop(second);
+    let second = open(&dir);
+    assert_eq!(texts(&second, "one", 0).unwrap(), ["a", "b", "c"]);
+    // Removed, and begun anew.
+    std::fs::remove_dir_all(&dir).unwrap();
+    let third = open(&dir);
+    append(&third, "two", batch(0, &["x"])).unwrap();
+    assert!(matches!(append(&second, "one", batch(3, &["nowhere"])), Err(StoreError::Replaced { .. })));
+    drop(second);
+    drop(third);
+    assert_eq!(texts(&open(&dir), "two", 0).unwrap(), ["x"]);
+    // What was moved is as it was.
+    assert_eq!(texts(&open(&moved), "one", 0).unwrap(), ["a"]);
+}
+
+/// One that comes back is the same one.
+#[test]
+fn a_directory_that_comes_back_goes_on() {
+    let place = tempfile::tempdir().unwrap();
+    let (dir, moved) = (place.path().join("store"), place.path().join("moved"));
+    let store = open(&dir);
+    std::fs::rename(&dir, &moved).unwrap();
+    assert!(append(&store, "one", batch(0, &["nowhere"])).is_err());
+    std::fs::rename(&moved, &dir).unwrap();
+    append(&store, "one", batch(0, &["a"])).unwrap();
+    drop(store);
+    assert_eq!(texts(&open(&dir), "one", 0).unwrap(), ["a"]);
+}
