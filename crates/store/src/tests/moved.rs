@@ -1,5 +1,8 @@
 //! A directory that is moved, replaced or removed while a store has it open.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
 use super::world::{append, batch, copy_dir, texts};
 use crate::{Notice, Store, StoreError, StoreOptions};
 
@@ -9,6 +12,12 @@ fn open(dir: &std::path::Path) -> Store {
     // A copy of what is in use, and what was left without an end, may lack the newest of the index, which is built again.
     assert!(notices.iter().all(|notice| matches!(notice, Notice::IndexRebuilt { .. })), "{notices:?}");
     store
+}
+
+/// The files of the journal.
+fn journal(dir: &std::path::Path) -> BTreeMap<OsString, Vec<u8>> {
+    let files = std::fs::read_dir(dir.join("journal")).unwrap().map(Result::unwrap);
+    files.map(|file| (file.file_name(), std::fs::read(file.path()).unwrap())).collect()
 }
 
 #[test]
@@ -36,7 +45,9 @@ fn what_is_there_then_is_not_touched_and_nothing_is_acknowledged() {
     let third = open(&dir);
     append(&third, "two", batch(0, &["x"])).unwrap();
     assert!(matches!(append(&second, "one", batch(3, &["nowhere"])), Err(StoreError::Replaced { .. })));
+    let before = journal(&dir);
     drop(second);
+    assert!(journal(&dir) == before, "the end of the second one changes nothing here");
     drop(third);
     assert_eq!(texts(&open(&dir), "two", 0).unwrap(), ["x"]);
     // What was moved is as it was.
