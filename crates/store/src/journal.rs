@@ -21,6 +21,7 @@
 //! another without a gap. What is read here is checked before it is used, and nothing here panics over it.
 
 pub(crate) mod frames;
+pub(crate) mod list;
 pub(crate) mod manifest;
 pub(crate) mod segments;
 pub(crate) mod sessions;

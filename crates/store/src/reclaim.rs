@@ -88,7 +88,6 @@ impl Writer {
         let zeros = vec![0; usize::try_from(self.reserve_bytes).unwrap_or(0)];
         if let Err(error) = replace(files, &self.reserve, &zeros) {
             tracing::debug!(%error, "there is no room for the reserve");
-            drop(files.remove(&self.reserve.with_extension("new")));
         }
     }
 

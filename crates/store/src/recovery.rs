@@ -24,6 +24,7 @@ use crate::head::Head;
 use crate::index::{Checkpoint, Location, Row};
 use crate::indexer::{Indexer, lost_head};
 use crate::journal::frames::Frames;
+use crate::journal::list::FrameList;
 use crate::journal::manifest::{Listed, Manifest, State, Unknown};
 use crate::journal::segments::{Segments, journal_dir, random_seed};
 use crate::journal::{BadRange, Frame, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, first_chain, scan};
@@ -73,6 +74,15 @@ impl LostRange {
             others_possible: true,
             sessions: BTreeSet::new(),
         }
+    }
+
+    /// Takes the frames in the range from a list of the segment's frames. What the list does not reach is known only as
+    /// far as its headers can be read.
+    fn take_list(&mut self, list: &FrameList) {
+        self.frames.retain(|frame| frame.offset >= list.until());
+        let is_inside = |frame: &&Frame| frame.offset < self.until && frame.end() > self.from;
+        self.frames.splice(..0, list.frames.iter().filter(is_inside).cloned());
+        self.others_possible = list.until() < self.until;
     }
 
     /// Whether any byte of the frame at `location` lies in the range.
@@ -145,17 +155,17 @@ pub(crate) fn recover(
         None => Tail::Empty,
     };
     recovery.report_losses(&mut indexer)?;
+    let listed_end = opened.as_ref().map_or(SEGMENT_HEADER_BYTES, |opened| opened.listed_end);
     let active = recovery.active(opened, &mut indexer)?;
+    // A segment that was just begun has no list.
+    let listed_end = listed_end.min(active.end);
     let Recovery { segments, manifest, notices, .. } = recovery;
     let unknown = Arc::new(Mutex::new(manifest.unknown.clone()));
-    let noted_end = manifest.get(active.id).map_or(0, |listed| match listed.state {
-        State::Active { floor } => floor,
-        State::Sealed { .. } | State::Abandoned { .. } | State::Lost => 0,
-    });
     let mut writer = Writer {
         segments,
         unknown,
-        noted_end,
+        list: None,
+        listed_end,
         unindexed_bytes: 0,
         mover: Mover::new(Arc::clone(&index)),
         index,
@@ -201,6 +211,8 @@ struct OpenedActive {
     file: Arc<dyn File>,
     bytes: Vec<u8>,
     scan: Scan,
+    /// The frames before this offset are listed beside the segment.
+    listed_end: u64,
     /// Whether the file continues behind the last frame that counts.
     is_longer: bool,
     /// Whether the segment is damaged. Then it must not be written to any more.
@@ -236,6 +248,9 @@ impl Recovery<'_> {
             State::Sealed { .. } | State::Abandoned { .. } | State::Lost => None,
         });
         let Some((listed, floor)) = active else { return Ok(None) };
+        // The list is read first: where another process writes meanwhile, it lists nothing that is not in the segment yet.
+        let list = self.list_of(&listed);
+        let listed_end = list.as_ref().map_or(SEGMENT_HEADER_BYTES, FrameList::until);
         let Some(bytes) = self.read_segment(listed.id)? else {
             self.lose_segment(listed.id);
             return Ok(None);
@@ -243,7 +258,7 @@ impl Recovery<'_> {
         let file = open_active(&self.segments, listed.id)?;
         let indexed = checkpoint.filter(|checkpoint| checkpoint.segment == listed.id);
         // Everything before this offset had been acknowledged.
-        let known_end = indexed.map_or(0, |checkpoint| checkpoint.offset).max(floor);
+        let known_end = indexed.map_or(0, |checkpoint| checkpoint.offset).max(floor).max(listed_end);
         let mut scanned = scan(&bytes, listed.id, listed.seed, None);
         let length = bytes.len() as u64;
         let mut is_damaged = false;
@@ -267,22 +282,29 @@ impl Recovery<'_> {
             scanned.tail = Some(BadRange { from, until: length, legible: Vec::new(), was_synced: false });
         }
         let lost_before = self.lost.len();
-        self.take_bad_ranges(&listed, &scanned, None, 0);
+        // Where frames were cut out, those behind them lie elsewhere than listed. Then it is known only whose are missing.
+        let list = list.filter(|list| list.fits(&scanned));
+        self.take_bad_ranges(&listed, &scanned, list.as_ref(), 0);
         if scanned.end < known_end {
-            let record = self.record_of(&listed);
-            let missing = record.map(|record| missing_in(&record, &scanned, scanned.end));
-            let mut frames = scanned.tail.take().map(|tail| tail.legible).unwrap_or_default();
-            frames.extend(missing.unwrap_or_default());
-            // More may have been written since the record was, so there may be others.
-            let mut tail = LostRange::new(listed.id, scanned.end, known_end.max(length), frames);
+            let legible = scanned.tail.as_ref().map(|tail| tail.legible.clone()).unwrap_or_default();
+            let mut tail = LostRange::new(listed.id, scanned.end, known_end.max(length), legible);
             tail.is_tail = true;
+            if let Some(list) = &list {
+                tail.take_list(list);
+                // More may have been written since the list was, as since the index was. Where the index is lost, too, that
+                // is said.
+                tail.others_possible |= checkpoint.is_none();
+            } else if let Some(record) = self.record_of(&listed) {
+                // More may have been written since the record was, so there may be others.
+                tail.frames.extend(missing_in(&record, &scanned, scanned.end));
+            }
             self.lost.push(tail);
         } else if let Some(BadRange { from, until, .. }) = &scanned.tail {
             self.notices.push(Notice::TailCut { segment: listed.id, offset: *from, bytes: until - from });
         }
         is_damaged |= self.lost.len() > lost_before;
         let is_longer = length > scanned.end;
-        Ok(Some(OpenedActive { listed, file, bytes, scan: scanned, is_longer, is_damaged }))
+        Ok(Some(OpenedActive { listed, file, bytes, scan: scanned, listed_end, is_longer, is_damaged }))
     }
 
     /// Whether the index's checkpoint is not the end of a frame in the journal, although nothing is damaged there.

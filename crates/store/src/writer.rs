@@ -13,7 +13,6 @@
 //!   differ, the group is refused with [`StoreError::Invariant`], and the next one goes to a new segment. The
 //!   writer's own mistakes are never a panic.
 
-use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -29,9 +28,9 @@ use crate::head::{Head, SessionState};
 use crate::index::Index;
 use crate::indexer::{Effect, Indexer, kind_of};
 use crate::journal::frames::Frames;
+use crate::journal::list::OpenList;
 use crate::journal::manifest::{Listed, Manifest, State, Unknown};
 use crate::journal::segments::{Segments, random_seed};
-use crate::journal::sessions::SegmentSessions;
 use crate::journal::{
     Frame, FrameKind, NewFrame, SEGMENT_HEADER_BYTES, SegmentHeader, are_contiguous, first_chain, footer,
 };
@@ -39,6 +38,7 @@ use crate::lock::DirectoryLock;
 use crate::record::{self, StoredRecord};
 use crate::{Appended, reader};
 
+mod lists;
 mod mover;
 
 #[cfg(test)]
@@ -50,13 +50,15 @@ pub(crate) use mover::Mover;
 const GROUP_BYTES_MAX: u64 = 16 << 20;
 /// A group holds no more commands than this.
 const GROUP_COMMANDS_MAX: usize = 4_096;
+/// So many acknowledged bytes of the journal are listed nowhere else. What a disk cuts off behind the
+/// [list](crate::journal::list) and behind the index's checkpoint is not noticed, so it must not be much.
+pub(crate) const UNLISTED_BYTES_MAX: u64 = if cfg!(test) { 2 << 10 } else { 512 << 10 };
+/// After so many bytes in the journal, the staged index changes begin to move to sled: few and large writes, in which a
+/// head that changed often is written once.
+const INDEXED_EVERY_BYTES: u64 = 4 << 20;
 /// The index on the disk may be so many bytes of the journal behind before a group is acknowledged. A start reads at most
-/// so much, and one group, of the journal again; and what a disk cuts off the journal behind the index's checkpoint is not
-/// noticed, so it must not be much.
-const UNINDEXED_BYTES_MAX: u64 = 512 << 10;
-/// After so many bytes in the journal, the staged index changes begin to move to sled: fewer and larger writes, in which a
-/// head that changed often is written once. What is left of [`UNINDEXED_BYTES_MAX`] is for what is appended meanwhile.
-const INDEXED_EVERY_BYTES: u64 = UNINDEXED_BYTES_MAX / 2;
+/// so much, and one group, of the journal again.
+const UNINDEXED_BYTES_MAX: u64 = 2 * INDEXED_EVERY_BYTES;
 /// Staged index changes of this many bytes are moved to sled in any case.
 const STAGED_BYTES_MAX: usize = 8 << 20;
 /// With staged index changes of this many bytes, sled evidently does not work, and nothing more is written.
@@ -202,8 +204,10 @@ pub(crate) struct Writer {
     pub(crate) manifest: Manifest,
     /// The losses of which nobody knows what they cost, for readers: those of the manifest.
     pub(crate) unknown: Arc<Mutex<Vec<Unknown>>>,
-    /// How far the active segment is noted in the manifest and in the record of its sessions, in bytes.
-    pub(crate) noted_end: u64,
+    /// The list of the active segment's frames, once it was written since the store was opened or the segment begun.
+    pub(crate) list: Option<OpenList>,
+    /// The frames before this offset of the active segment are listed beside it, unless that failed.
+    pub(crate) listed_end: u64,
     /// How many bytes were written to the journal since staged index changes last began to move to sled.
     pub(crate) unindexed_bytes: u64,
     pub(crate) mover: Mover,
@@ -310,12 +314,7 @@ impl Writer {
             return;
         }
         let end = self.active.end;
-        if self.noted_end != end {
-            let Active { id, seed, .. } = self.active;
-            if let Some(&Listed { order, .. }) = self.manifest.get(id) {
-                self.note_sessions(SegmentHeader { id, order, seed }, self.active.frames.iter());
-            }
-        }
+        self.list_frames();
         let stored = self.repair().and_then(|()| {
             if let Some(listed) = self.manifest.get_mut(self.active.id) {
                 listed.state = State::Active { floor: end };
@@ -327,29 +326,6 @@ impl Writer {
         }
         self.mover.end();
         self.index.close();
-    }
-
-    /// Writes the record of a segment's sessions beside the segment. The record is wanted only when the segment is
-    /// damaged, so nothing else depends on it.
-    pub(crate) fn note_sessions(
-        &self,
-        header: SegmentHeader,
-        frames: impl IntoIterator<Item: Borrow<Frame>>,
-    ) {
-        let record = SegmentSessions::of(header, frames);
-        if let Err(error) = record.store(self.segments.files.as_ref(), &self.segments.dir) {
-            tracing::warn!(%error, "cannot note whose entries a segment holds");
-        }
-    }
-
-    /// Removes the record of a segment that is about to be removed.
-    pub(crate) fn forget_sessions(&self, id: u64) {
-        let path = SegmentSessions::path(&self.segments.dir, id);
-        if let Err(error) = self.segments.files.remove(&path)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(%error, "the record of a segment that is gone is still there");
-        }
     }
 
     /// Accepts that nobody knows what was lost with a segment. Returns whether there was such a loss.
@@ -618,6 +594,9 @@ impl Writer {
             self.active.frames.push(&frame);
         }
         self.indexer.publish();
+        if self.active.end - self.listed_end >= UNLISTED_BYTES_MAX {
+            self.list_frames();
+        }
         Ok(())
     }
 
@@ -756,6 +735,8 @@ impl Writer {
         if let Some(listed) = self.manifest.get_mut(self.active.id) {
             listed.state = state;
             let header = listed.header();
+            // The record takes the place of the list.
+            self.list = None;
             self.note_sessions(header, self.active.frames.iter());
         }
         let state = State::Active { floor: SEGMENT_HEADER_BYTES };
@@ -804,7 +785,7 @@ impl Writer {
     /// Makes a segment that was just created the active one.
     fn begin(&mut self, header: SegmentHeader, file: Arc<dyn File>) {
         self.segments.add(header.id, header.seed, Some(Arc::clone(&file)));
-        self.noted_end = 0;
+        (self.list, self.listed_end) = (None, SEGMENT_HEADER_BYTES);
         let chain = first_chain(header.id, header.seed);
         self.indexer.begin_segment(header.id, header.order, header.seed, chain);
         self.active = Active {

@@ -9,6 +9,13 @@ const PIECE_BYTES: usize = 32 << 10;
 /// The most that a frame takes: five numbers, its kind, and the session with its length.
 const FRAME_BYTES_MAX: usize = 4 * 10 + 2 + 255;
 
+/// A place in the list: behind the frames that were added before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Mark {
+    piece: usize,
+    at: usize,
+}
+
 /// Frames in order.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
@@ -52,6 +59,21 @@ impl Frames {
         self.end = Some(frame.end());
     }
 
+    /// The place behind the last frame.
+    pub(crate) fn mark(&self) -> Mark {
+        let piece = self.pieces.len().saturating_sub(1);
+        Mark { piece, at: self.pieces.last().map_or(0, Vec::len) }
+    }
+
+    /// The bytes of the frames that were added since the mark was taken, for [`decode`].
+    pub(crate) fn since(&self, mark: Mark) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (number, piece) in self.pieces.iter().enumerate().skip(mark.piece) {
+            bytes.extend(piece.iter().skip(if number == mark.piece { mark.at } else { 0 }));
+        }
+        bytes
+    }
+
     /// The frames in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Frame> {
         let mut end = 0;
@@ -59,7 +81,8 @@ impl Frames {
             .iter()
             .flat_map(|piece| {
                 let mut rest = piece.as_slice();
-                std::iter::from_fn(move || (!rest.is_empty()).then(|| read_frame(&mut rest)))
+                let read = |rest: &mut &[u8]| read_frame(rest).expect("a frame was written whole");
+                std::iter::from_fn(move || (!rest.is_empty()).then(|| read(&mut rest)))
             })
             .map(move |mut frame| {
                 frame.offset = frame.offset.wrapping_add(end);
@@ -77,23 +100,29 @@ impl FromIterator<Frame> for Frames {
     }
 }
 
-/// Reads a frame whose offset counts from the end of the frame before.
-fn read_frame(rest: &mut &[u8]) -> Frame {
-    let offset = read_number(rest);
-    let length = read_number(rest);
-    let sequence = read_number(rest);
-    let count = read_number(rest);
-    let (head, after) = rest.split_at(2);
-    let (session, after) = after.split_at(usize::from(head[1]));
-    *rest = after;
-    Frame {
-        offset,
-        length: u32::try_from(length).expect("it was one"),
-        sequence,
-        count: u32::try_from(count).expect("it was one"),
-        kind: FrameKind::from_number(head[0]).expect("it was one"),
-        session: std::str::from_utf8(session).expect("it was a text").into(),
+/// The frames in the bytes that [`Frames::since`] gave, behind a frame that ends at `end`; `None` if they are not valid.
+pub(crate) fn decode(bytes: &[u8], end: u64) -> Option<Vec<Frame>> {
+    let (mut rest, mut end, mut frames) = (bytes, end, Vec::new());
+    while !rest.is_empty() {
+        let mut frame = read_frame(&mut rest)?;
+        frame.offset = frame.offset.wrapping_add(end);
+        end = frame.offset.checked_add(u64::from(frame.length))?;
+        frames.push(frame);
     }
+    Some(frames)
+}
+
+/// Reads a frame whose offset counts from the end of the frame before.
+fn read_frame(rest: &mut &[u8]) -> Option<Frame> {
+    let offset = read_number(rest)?;
+    let length = u32::try_from(read_number(rest)?).ok()?;
+    let sequence = read_number(rest)?;
+    let count = u32::try_from(read_number(rest)?).ok()?;
+    let (head, after) = rest.split_at_checked(2)?;
+    let (session, after) = after.split_at_checked(usize::from(head[1]))?;
+    *rest = after;
+    let session = std::str::from_utf8(session).ok()?.into();
+    Some(Frame { offset, length, sequence, count, kind: FrameKind::from_number(head[0])?, session })
 }
 
 /// Seven bits in each byte, the lowest first; the highest bit says that more follow.
@@ -105,17 +134,17 @@ fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number.to_le_bytes()[0]);
 }
 
-fn read_number(rest: &mut &[u8]) -> u64 {
+fn read_number(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
-        let (&byte, after) = rest.split_first().expect("a number was written whole");
+        let (&byte, after) = rest.split_first()?;
         *rest = after;
         number |= u64::from(byte & 0x7F) << shift;
         if byte < 0x80 {
-            break;
+            return Some(number);
         }
     }
-    number
+    None
 }
 
 #[cfg(test)]

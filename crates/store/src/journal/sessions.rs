@@ -1,15 +1,16 @@
 //! The record of a segment's sessions, in a small file beside the segment: whose entries the segment holds.
 //!
 //! It is read only when a part of the segment is damaged or gone: it then tells which sessions lost which entries, also
-//! when the index is lost.
+//! when the index is lost. A segment that is still written to has a [list](super::list) of its frames instead.
 //!
 //! Invariants: a record tells of every frame of its segment before the offset `until`. It is written whole, by one
-//! rename, and removed before its segment is.
+//! rename. Record and list are removed before their segment is.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::list::{self, FrameList};
 use super::{Frame, FrameKind, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::bytes::{Cursor, checked, seal};
 use crate::error::StoreError;
@@ -158,25 +159,48 @@ impl SegmentSessions {
     }
 
     /// The record's file in the journal's directory.
-    pub(crate) fn path(journal: &Path, id: u64) -> PathBuf {
+    fn path(journal: &Path, id: u64) -> PathBuf {
         journal.join(format!("{id:010}{SUFFIX}"))
     }
 
-    /// The segment's number, from the name of its record; `None` if the file is no record.
+    /// The segment's number, from the name of its record or its list; `None` if the file is neither.
     pub(crate) fn id_of(name: &str) -> Option<u64> {
-        name.strip_suffix(SUFFIX).filter(|stem| stem.len() == 10)?.parse().ok()
+        let stem = name.strip_suffix(SUFFIX).or_else(|| name.strip_suffix(list::SUFFIX))?;
+        Some(stem).filter(|stem| stem.len() == 10)?.parse().ok()
     }
 
-    /// Writes the record durably.
+    /// Writes the record durably, and removes the segment's list.
     pub(crate) fn store(&self, files: &dyn Files, journal: &Path) -> Result<(), StoreError> {
         let path = Self::path(journal, self.header.id);
-        replace(files, &path, &self.encode()).map_err(|error| StoreError::io("write", &path, error))
+        replace(files, &path, &self.encode()).map_err(|error| StoreError::io("write", &path, error))?;
+        remove(files, &list::path(journal, self.header.id))
+    }
+
+    /// What is known of a segment's sessions, from its record or from its list; `None` if there is neither.
+    pub(crate) fn load(files: &dyn Files, journal: &Path, id: u64) -> Option<Self> {
+        let list = FrameList::load(files, journal, id).map(|list| Self::of(list.header, &list.frames));
+        list.into_iter().chain(Self::load_record(files, journal, id)).max_by_key(|record| record.until)
     }
 
     /// Reads the record of a segment; `None` if there is none that can be used.
-    pub(crate) fn load(files: &dyn Files, journal: &Path, id: u64) -> Option<Self> {
+    pub(crate) fn load_record(files: &dyn Files, journal: &Path, id: u64) -> Option<Self> {
         let file = files.open(&Self::path(journal, id), OpenMode::Read).ok()?;
         Self::decode(&read_all(file.as_ref()).ok()?).filter(|record| record.header.id == id)
+    }
+
+    /// Removes the record and the list of a segment that is about to be removed.
+    pub(crate) fn forget(files: &dyn Files, journal: &Path, id: u64) -> Result<(), StoreError> {
+        remove(files, &Self::path(journal, id)).and(remove(files, &list::path(journal, id)))
+    }
+}
+
+/// Removes a file, if it is there.
+fn remove(files: &dyn Files, path: &Path) -> Result<(), StoreError> {
+    match files.remove(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(StoreError::io("remove", path, error))
+        }
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -2,13 +2,14 @@
 //!
 //! Invariants: a segment whose end is not as listed is read as a whole, and what is bad in it is reported. It is then
 //! listed as abandoned, and one whose file is gone as lost, so that the next start does not report it again. Who lost
-//! entries is told by the segment's own footer, or else by the record of its sessions.
+//! entries is told by the segment's own footer or the list of its frames, or else by the record of its sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{LostRange, Recovery};
 use crate::error::{Notice, StoreError};
 use crate::files::{OpenMode, read_all, read_at};
+use crate::journal::list::FrameList;
 use crate::journal::manifest::{Listed, Manifest, State};
 use crate::journal::segments::Segments;
 use crate::journal::sessions::SegmentSessions;
@@ -50,7 +51,7 @@ impl Recovery<'_> {
         for id in records {
             if self.manifest.get(id).is_none() {
                 // If it cannot be removed now, the next start tries again.
-                drop(self.files().remove(&SegmentSessions::path(&self.segments.dir, id)));
+                drop(SegmentSessions::forget(self.files(), &self.segments.dir, id));
             }
         }
         for listed in self.manifest.segments.iter().filter(|listed| listed.state != State::Lost) {
@@ -63,6 +64,15 @@ impl Recovery<'_> {
     pub(super) fn record_of(&self, listed: &Listed) -> Option<SegmentSessions> {
         let record = SegmentSessions::load(self.files(), &self.segments.dir, listed.id)?;
         (record.header == listed.header()).then_some(record)
+    }
+
+    /// The list of a segment's frames that the writer kept beside it, if there is one that belongs to it, and no record
+    /// tells more. Earlier versions wrote such a record when they closed a store.
+    pub(super) fn list_of(&self, listed: &Listed) -> Option<FrameList> {
+        let list = FrameList::load(self.files(), &self.segments.dir, listed.id)?;
+        let record = SegmentSessions::load_record(self.files(), &self.segments.dir, listed.id);
+        let is_newest = record.is_none_or(|record| record.until <= list.until());
+        (list.header == listed.header() && is_newest).then_some(list)
     }
 
     /// The bytes of a segment's file; `None` if it is gone.
@@ -242,7 +252,7 @@ impl Recovery<'_> {
                 let Some(bytes) = self.read_segment(listed.id)? else { continue };
                 let scanned = scan(&bytes, listed.id, listed.seed, Some(length));
                 let lost_before = self.lost.len();
-                self.take_bad_ranges(&listed, &scanned, own_footer(&bytes, &listed).as_deref(), length);
+                self.take_bad_ranges(&listed, &scanned, own_footer(&bytes, &listed).as_ref(), length);
                 if self.lost.len() == lost_before {
                     // Only the footer is damaged, and no entry is lost.
                     let mut footer = LostRange::new(listed.id, length, length, Vec::new());
@@ -300,12 +310,12 @@ impl Recovery<'_> {
     }
 
     /// Adds the bad ranges of a segment that should hold frames in its first `length` bytes to the lost ranges.
-    /// `footer` has the frames that the segment's footer lists, if it has a valid one.
+    /// `list` has the segment's frames, from its footer or from the list beside it.
     pub(super) fn take_bad_ranges(
         &mut self,
         listed: &Listed,
         scanned: &Scan,
-        footer: Option<&[Frame]>,
+        list: Option<&FrameList>,
         length: u64,
     ) {
         let bad = scanned.bad.iter().map(|bad| (bad.from, bad.until, bad.legible.clone()));
@@ -318,7 +328,7 @@ impl Recovery<'_> {
         if ranges.is_empty() {
             return;
         }
-        let record = if footer.is_none() { self.record_of(listed) } else { None };
+        let record = if list.is_none() { self.record_of(listed) } else { None };
         for (from, until, legible) in ranges {
             let is_known =
                 |range: &LostRange| range.segment == listed.id && range.from <= from && range.until >= until;
@@ -327,10 +337,8 @@ impl Recovery<'_> {
             }
             let mut range = LostRange::new(listed.id, from, until, legible);
             range.is_cut_out = from == until;
-            if let Some(footer) = footer {
-                let is_inside = |frame: &&Frame| frame.offset < until && frame.end() > from;
-                range.frames = footer.iter().filter(is_inside).cloned().collect();
-                range.others_possible = false;
+            if let Some(list) = list {
+                range.take_list(list);
             } else if let Some(record) = &record {
                 range.frames.extend(missing_in(record, scanned, from));
                 range.others_possible = record.until < until;
@@ -351,7 +359,7 @@ pub(super) fn missing_in(record: &SegmentSessions, scanned: &Scan, at: u64) -> V
 }
 
 /// The frames in the footer of a listed segment, if there is one, and it is not that of another segment.
-pub(super) fn own_footer(bytes: &[u8], listed: &Listed) -> Option<Vec<Frame>> {
+pub(super) fn own_footer(bytes: &[u8], listed: &Listed) -> Option<FrameList> {
     let header = SegmentHeader::decode(bytes).ok().flatten()?;
-    if header == listed.header() { read_footer(bytes) } else { None }
+    if header == listed.header() { Some(FrameList { header, frames: read_footer(bytes)? }) } else { None }
 }

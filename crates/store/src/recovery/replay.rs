@@ -53,7 +53,7 @@ impl Recovery<'_> {
             let Some(bytes) = self.read_segment(listed.id)? else { continue };
             let scanned = scan(&bytes, listed.id, listed.seed, Some(length));
             let lost_before = self.lost.len();
-            self.take_bad_ranges(&listed, &scanned, own_footer(&bytes, &listed).as_deref(), length);
+            self.take_bad_ranges(&listed, &scanned, own_footer(&bytes, &listed).as_ref(), length);
             if self.lost.len() > lost_before {
                 self.abandon(listed.id, length);
             }

@@ -7,7 +7,6 @@ use greenroom_kernel::EntryId;
 use super::world::{World, append, batch, copy_dir, keyed, texts, wait};
 use crate::faults::{EIO, Fault};
 use crate::journal::manifest::{Manifest, State};
-use crate::journal::sessions::SegmentSessions;
 use crate::journal::{Frame, FrameKind, NewFrame, Scan, SegmentHeader, scan};
 use crate::record::{self, StoredRecord};
 use crate::{Batch, Notice, StoreError};
@@ -260,7 +259,7 @@ fn behind_the_checkpoint(has_record: bool) {
     let damaged = frame_of(&world, "one", 7);
     flip_last_byte(&world, &damaged);
     if !has_record {
-        world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+        world.forget_sessions(1);
     }
     let (store, notices) = world.open();
     let (offset, sessions) = (damaged.start as u64, vec!["one".to_owned()]);
@@ -321,7 +320,8 @@ fn an_index_of_another_journal_is_built_again_even_if_something_else_is_damaged(
             world.memory.damage(path, |bytes| copy.clone_from(bytes)).unwrap();
             copy
         };
-        let common = [manifest, world.segment(1)].map(|path| (read(&path), path));
+        let list = world.segment(1).with_extension("frames");
+        let common = [manifest, world.segment(1), list].map(|path| (read(&path), path));
         let store = world.open_quiet();
         append(&store, "one", batch(6, &["the journal that the index knows"])).unwrap();
         drop(store);
@@ -419,7 +419,7 @@ fn each_damage_names_the_sessions_that_it_cost_and_no_others() {
         world.memory.damage(&world.segment(1), |bytes| at.iter().for_each(|at| bytes[*at] ^= 1)).unwrap();
         lose_index(&world);
         if !has_header {
-            world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+            world.forget_sessions(1);
         }
         let (store, notices) = world.open();
         let found: Vec<(u64, &[String])> = notices
@@ -449,7 +449,7 @@ fn what_is_accepted_of_an_unknown_loss_does_not_hide_who_is_known_to_have_lost_s
     let world = alternating();
     let damaged = frame_of(&world, "one", 1).start;
     world.memory.damage(&world.segment(1), |bytes| bytes[damaged + 20] ^= 1).unwrap();
-    world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+    world.forget_sessions(1);
     let opened = || {
         lose_index(&world);
         let (store, mut notices) = world.open();
@@ -507,7 +507,7 @@ fn the_footer_of_a_sealed_segment_tells_who_lost_what_where() {
         .memory
         .damage(&world.segment(1), |bytes| [one, two].iter().for_each(|at| bytes[at + 20] ^= 1))
         .unwrap();
-    world.memory.lose(&SegmentSessions::path(&world.dir.path().join("journal"), 1));
+    world.forget_sessions(1);
     lose_index(&world);
     let (store, notices) = world.open();
     let expected = [(one as u64, vec!["one".to_owned()], false), (two as u64, vec!["two".to_owned()], false)];

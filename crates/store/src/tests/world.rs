@@ -96,6 +96,13 @@ impl World {
         self.dir.path().join(format!("journal/{id:010}.seg"))
     }
 
+    /// Removes what tells of a segment's sessions beside it: its record and its list of frames.
+    pub(crate) fn forget_sessions(&self, id: u64) {
+        for extension in ["sessions", "frames"] {
+            self.memory.lose(&self.segment(id).with_extension(extension));
+        }
+    }
+
     pub(crate) fn index(&self) -> PathBuf {
         self.dir.path().join("index")
     }
