@@ -68,3 +68,26 @@ pub(crate) fn to_u64(length: usize) -> u64 {
 pub(crate) fn to_usize(offset: u64) -> usize {
     usize::try_from(offset).expect("an offset into a buffer in memory")
 }
+
+/// Appends a number in few bytes: seven bits in each, the lowest first; the highest bit says that more follow.
+pub(crate) fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number.to_le_bytes()[0]);
+}
+
+/// Reads such a number; `None` if it does not end.
+pub(crate) fn read_number(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, after) = rest.split_first()?;
+        *rest = after;
+        number |= u64::from(byte & 0x7F) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}

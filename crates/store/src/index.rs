@@ -7,7 +7,11 @@
 //! Invariants: the index says nothing that the journal does not say, and it can be built again from the journal.
 //! After the first failure of sled every call fails, and the next start builds the index again.
 
+mod chunks;
 mod rows;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,6 +26,7 @@ use greenroom_kernel::EntryId;
 use crate::error::StoreError;
 use crate::files::create_own_dir;
 use crate::head::Head;
+use chunks::Places;
 pub(crate) use rows::{
     Checkpoint, Location, PartRow, Row, RowPlace, SegmentRow, encode_learned, encode_used_key, key, row_sum,
 };
@@ -261,14 +266,7 @@ impl Index {
         let Some(moving) = moving else { return Ok(()) };
         #[cfg(test)]
         let _held = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut batch = sled::Batch::default();
-        for (key, value) in moving.iter() {
-            match value {
-                Some(value) => batch.insert(key.as_slice(), value.as_slice()),
-                None => batch.remove(key.as_slice()),
-            }
-        }
-        if self.with(|database| database.apply_batch(batch))?.is_some() {
+        if self.with(|database| database.apply_batch(batch_of(database, &moving)?))?.is_some() {
             self.staged.write().unwrap_or_else(PoisonError::into_inner).moving = None;
         }
         Ok(())
@@ -404,13 +402,33 @@ impl Index {
         rows.ok_or_else(|| index_error("a segment's row does not decode"))
     }
 
-    /// The session, the sequence number and the place in an entry's pair.
-    fn entry_of(pair: &Pair) -> Result<(&str, u64, Location), StoreError> {
-        let decode = || {
-            let (session, sequence) = key::split(&pair.0)?;
-            Some((session, u64::from_be_bytes(sequence.try_into().ok()?), Location::decode(&pair.1)?))
-        };
-        decode().ok_or_else(|| index_error("an entry's place does not decode"))
+    /// Where the entries with keys in `from..until` lie, by key.
+    fn entry_range(&self, from: &[u8], until: &[u8]) -> Result<Vec<(Vec<u8>, Location)>, StoreError> {
+        if from >= until {
+            return Ok(Vec::new());
+        }
+        let bounds = (Bound::Included(from), Bound::Excluded(until));
+        // The staged changes are read first, as for a range of rows.
+        let newer = self.staged.read().unwrap_or_else(PoisonError::into_inner).ranges(bounds, usize::MAX);
+        let rows =
+            self.with(|database| database.range(chunks::first_key(from).as_slice()..until).collect())?;
+        let rows: Vec<(sled::IVec, sled::IVec)> = rows.unwrap_or_default();
+        let undecoded = || index_error("an entry's place does not decode");
+        let mut found = BTreeMap::new();
+        for (key, value) in rows {
+            let (session, first) = chunks::split(&key).ok_or_else(undecoded)?;
+            let mut places = Places::new();
+            chunks::unfold(first, &value, &mut places).ok_or_else(undecoded)?;
+            let keyed = places.into_iter().map(|(sequence, at)| (chunks::join(session, sequence), at));
+            found.extend(keyed.filter(|(key, _)| (from..until).contains(&key.as_slice())));
+        }
+        for (key, value) in newer.into_iter().flatten() {
+            match value {
+                Some(value) => drop(found.insert(key, Location::decode(&value).ok_or_else(undecoded)?)),
+                None => drop(found.remove(&key)),
+            }
+        }
+        Ok(found.into_iter().collect())
     }
 
     /// The session's entries in `from..until`: their sequence numbers, and where they lie.
@@ -420,16 +438,14 @@ impl Index {
         from: u64,
         until: u64,
     ) -> Result<Vec<(u64, Location)>, StoreError> {
-        let pairs = self.range(&key::entry(session, from), &key::entry(session, until))?;
-        pairs
-            .iter()
-            .map(|pair| Self::entry_of(pair).map(|(_, sequence, location)| (sequence, location)))
-            .collect()
+        let found = self.entry_range(&key::entry(session, from), &key::entry(session, until))?;
+        Ok(found.iter().filter_map(|(key, at)| Some((chunks::split(key)?.1, *at))).collect())
     }
 
     /// Where an entry lies; `None` if the session has no such entry.
     pub(crate) fn entry(&self, session: &str, sequence: u64) -> Result<Option<Location>, StoreError> {
-        Ok(self.get(&key::entry(session, sequence))?.as_deref().and_then(Location::decode))
+        let found = self.entries(session, sequence, sequence.saturating_add(1))?;
+        Ok(found.first().map(|(_, location)| *location))
     }
 
     /// The parts of batches that are not committed, with their sessions, in order.
@@ -454,10 +470,12 @@ impl Index {
 
     /// Where every entry of every session lies. This reads the whole index, so it is used only after damage.
     pub(crate) fn all_entries(&self) -> Result<Vec<(String, u64, Location)>, StoreError> {
-        let pairs = self.range(b"e", b"f")?;
-        let owned =
-            |pair| Self::entry_of(pair).map(|(session, sequence, at)| (session.to_owned(), sequence, at));
-        pairs.iter().map(owned).collect()
+        let found = self.entry_range(b"e", b"f")?.into_iter();
+        let owned = |(key, at): (Vec<u8>, Location)| {
+            let (session, sequence) = chunks::entry_of(&key)?;
+            Some((session.to_owned(), sequence, at))
+        };
+        found.map(owned).collect::<Option<_>>().ok_or_else(|| index_error("an entry's place does not decode"))
     }
 
     /// The first entry of the batch that used this idempotency key, and where that batch lies.
@@ -498,4 +516,28 @@ impl Index {
         let value = self.get(&key::learned(name))?;
         Ok(value.as_deref().and_then(decode_learned))
     }
+}
+
+/// The rows that staged changes become.
+fn batch_of(database: &sled::Db, changes: &Table) -> sled::Result<sled::Batch> {
+    let mut batch = sled::Batch::default();
+    let mut change = |key: Vec<u8>, value: Option<Vec<u8>>| match value {
+        Some(value) => batch.insert(key, value),
+        None => batch.remove(key),
+    };
+    let mut entries: Vec<(u64, Option<Location>)> = Vec::new();
+    let mut changes = changes.iter().peekable();
+    while let Some((key, value)) = changes.next() {
+        let Some((session, sequence)) = chunks::split(key) else {
+            change(key.clone(), value.clone());
+            continue;
+        };
+        entries.push((sequence, value.as_deref().and_then(Location::decode)));
+        let is_last = |next: &(&Vec<u8>, _)| chunks::split(next.0).is_none_or(|(other, _)| other != session);
+        if changes.peek().is_none_or(is_last) {
+            chunks::change_rows(database, session, &entries, &mut change)?;
+            entries.clear();
+        }
+    }
+    Ok(batch)
 }

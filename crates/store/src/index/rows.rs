@@ -9,8 +9,10 @@ use crate::bytes::Cursor;
 use crate::head::Head;
 use crate::record;
 
-/// The version of everything in the index. An index of another version is built again.
-const INDEX_VERSION: u8 = 2;
+/// The version of everything in the index. An index of a version that is not known is built again.
+const INDEX_VERSION: u8 = 3;
+/// The version before, which had a row for each entry. Such rows can be read, and are left as they are.
+const INDEX_VERSION_OF_SINGLES: u8 = 2;
 
 /// Where a frame lies in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,7 +165,7 @@ impl Checkpoint {
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut cursor = Cursor::new(bytes);
-        (cursor.u8()? == INDEX_VERSION).then_some(())?;
+        matches!(cursor.u8()?, INDEX_VERSION | INDEX_VERSION_OF_SINGLES).then_some(())?;
         Some(Self {
             segment: cursor.u64()?,
             offset: cursor.u64()?,

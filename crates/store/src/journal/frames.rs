@@ -3,6 +3,7 @@
 //! Invariants: the list gives the frames as they were added, whether or not they follow one another.
 
 use super::{Frame, FrameKind};
+use crate::bytes::{read_number, write_number};
 
 /// A piece of the list has so many bytes, so that a long list grows without being copied.
 const PIECE_BYTES: usize = 32 << 10;
@@ -123,28 +124,6 @@ fn read_frame(rest: &mut &[u8]) -> Option<Frame> {
     *rest = after;
     let session = std::str::from_utf8(session).ok()?.into();
     Some(Frame { offset, length, sequence, count, kind: FrameKind::from_number(head[0])?, session })
-}
-
-/// Seven bits in each byte, the lowest first; the highest bit says that more follow.
-fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        bytes.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number.to_le_bytes()[0]);
-}
-
-fn read_number(rest: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let (&byte, after) = rest.split_first()?;
-        *rest = after;
-        number |= u64::from(byte & 0x7F) << shift;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -341,3 +341,19 @@ fn a_file_that_claims_to_be_endless_is_refused() {
     let refused = Store::open(&StoreOptions::new(dir.path()));
     assert!(matches!(refused, Err(StoreError::Io { .. })), "{refused:?}");
 }
+
+#[test]
+fn an_entry_behind_the_last_is_told_to_be_missing() {
+    let world = World::new();
+    let store = world.open_quiet();
+    append(&store, "one", batch(0, &["a", "b"])).unwrap();
+    for far in [2, 3, 100] {
+        let missing = store.get("one", &[EntryId(1), EntryId(far)]);
+        assert!(
+            matches!(missing, Err(StoreError::Damaged { entry, .. }) if entry == EntryId(far)),
+            "{missing:?}"
+        );
+        assert_eq!(store.load("one", EntryId(far)).unwrap(), []);
+    }
+    assert_eq!(texts(&store, "one", 0).unwrap(), ["a", "b"]);
+}

@@ -68,9 +68,10 @@ fn killed() -> (World, tempfile::TempDir) {
 fn counts(frames: &[Frame]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for frame in frames {
-        match frame.kind {
-            FrameKind::Deleted => drop(counts.remove(frame.session.as_ref())),
-            _ => *counts.entry(frame.session.to_string()).or_default() += u64::from(frame.count),
+        if frame.kind == FrameKind::Deleted {
+            counts.remove(frame.session.as_ref());
+        } else {
+            *counts.entry(frame.session.to_string()).or_default() += u64::from(frame.count);
         }
     }
     counts

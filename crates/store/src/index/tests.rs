@@ -1,0 +1,188 @@
+//! Where entries lie: whatever is staged, moved, changed and removed, the index says what was said last.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use super::{Checkpoint, Index, Location, key};
+use crate::faults::Random;
+
+type Model = BTreeMap<(String, u64), Location>;
+
+fn open() -> (tempfile::TempDir, Index) {
+    let dir = tempfile::tempdir().unwrap();
+    let index = Index::open(dir.path(), 1 << 20).unwrap();
+    (dir, index)
+}
+
+fn place(number: u64) -> Location {
+    Location { segment: 1 + number / 50, offset: 40 + number % 50 * 300, length: 300 }
+}
+
+fn stage(index: &Index, model: &mut Model, session: &str, sequence: u64, location: Option<Location>) {
+    index.stage(vec![(key::entry(session, sequence), location.map(Location::encode))]);
+    match location {
+        Some(location) => drop(model.insert((session.to_owned(), sequence), location)),
+        None => drop(model.remove(&(session.to_owned(), sequence))),
+    }
+}
+
+fn check(index: &Index, model: &Model, sessions: &[&str], random: &mut Random, context: &str) {
+    let all: Vec<_> =
+        model.iter().map(|((session, sequence), at)| (session.clone(), *sequence, *at)).collect();
+    assert_eq!(index.all_entries().unwrap(), all, "{context}");
+    for session in sessions {
+        let (from, until) = (random.below(300), random.below(300));
+        let expected: Vec<(u64, Location)> = all
+            .iter()
+            .filter(|(of, sequence, _)| of == session && (from..until).contains(sequence))
+            .map(|(_, sequence, at)| (*sequence, *at))
+            .collect();
+        assert_eq!(
+            index.entries(session, from, until).unwrap(),
+            expected,
+            "{context}: {session} {from}..{until}"
+        );
+        let expected = model.get(&((*session).to_owned(), from)).copied();
+        assert_eq!(index.entry(session, from).unwrap(), expected, "{context}: {session} {from}");
+    }
+}
+
+/// Sessions grow, their frames are moved, their ends are given up, holes are made, they are deleted and begun again, with
+/// moves to the database at random, and one that is under way.
+#[test]
+fn the_index_says_what_was_said_last_about_each_entry() {
+    let sessions = ["a", "b", "ab", "e"];
+    let (mut rows_most, mut entries_most) = (0, 0);
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let (_dir, index) = open();
+        let mut model = Model::new();
+        let mut number = 0;
+        for step in 0..60 {
+            let session = sessions[usize::try_from(random.below(4)).unwrap()];
+            let end = model.keys().filter(|(of, _)| of == session).map(|(_, sequence)| sequence + 1).max();
+            let end = end.unwrap_or(0);
+            match random.below(10) {
+                // A frame with several entries.
+                0..=5 => {
+                    number += 1;
+                    for sequence in end..end + 1 + random.below(if step % 7 == 0 { 150 } else { 4 }) {
+                        stage(&index, &mut model, session, sequence, Some(place(number)));
+                    }
+                }
+                6 if end > 0 => {
+                    number += 1;
+                    let from = random.below(end);
+                    for sequence in from..end.min(from + 5) {
+                        if model.contains_key(&(session.to_owned(), sequence)) {
+                            stage(&index, &mut model, session, sequence, Some(place(number)));
+                        }
+                    }
+                }
+                7 if end > 0 => stage(&index, &mut model, session, random.below(end), None),
+                8 if end > 0 => {
+                    let from = if random.below(3) == 0 { 0 } else { random.below(end) };
+                    (from..end).for_each(|sequence| stage(&index, &mut model, session, sequence, None));
+                }
+                _ => index.flush_staged().unwrap(),
+            }
+            if random.below(4) == 0 {
+                // A move that is under way: its changes are in neither table yet.
+                index.begin_move().unwrap();
+            } else if random.below(4) == 0 {
+                index.finish_move().unwrap();
+            }
+            check(&index, &model, &sessions, &mut random, &format!("seed {seed} step {step}"));
+        }
+        index.flush_staged().unwrap();
+        check(&index, &model, &sessions, &mut random, &format!("seed {seed}"));
+        let rows = index.with(|database| Ok(database.scan_prefix(b"e").count())).unwrap().unwrap();
+        (rows_most, entries_most) = (rows_most + rows, entries_most + model.len());
+    }
+    assert!(entries_most > 5_000, "{entries_most} entries");
+    assert!(rows_most * 8 < entries_most, "{rows_most} rows for {entries_most} entries");
+}
+
+/// Where a row begins does not change while its first entry is there: not by what is added, nor by frames that are moved.
+#[test]
+fn rows_begin_where_they_began() {
+    let (_dir, index) = open();
+    let mut model = Model::new();
+    let begins = || -> Vec<Vec<u8>> {
+        index
+            .with(|database| database.scan_prefix(b"e").keys().collect::<Result<Vec<_>, _>>())
+            .unwrap()
+            .unwrap()
+            .into_iter()
+            .map(|key| key.to_vec())
+            .collect()
+    };
+    let mut before: Vec<Vec<u8>> = Vec::new();
+    for round in 0..40 {
+        for sequence in round * 5..round * 5 + 5 {
+            stage(&index, &mut model, "a", sequence, Some(place(sequence)));
+        }
+        if round % 3 == 1 {
+            stage(&index, &mut model, "a", round * 2, Some(place(1_000 + round)));
+        }
+        index.flush_staged().unwrap();
+        let now = begins();
+        assert!(now.starts_with(&before), "round {round}");
+        before = now;
+    }
+    assert_eq!(before.len(), 200_usize.div_ceil(64));
+}
+
+/// An index of the version before has a row for each entry. It is used as it is, and grows like any other.
+#[test]
+fn an_index_of_the_version_before_is_read_and_written() {
+    let (_dir, index) = open();
+    let mut model = Model::new();
+    let mut checkpoint = Checkpoint { segment: 1, ..Checkpoint::default() }.encode();
+    checkpoint[0] = 2;
+    let old = |database: &sled::Db| {
+        database.insert(key::CHECKPOINT, checkpoint)?;
+        for sequence in 0..100 {
+            database.insert(key::entry("a", sequence), place(sequence).encode())?;
+        }
+        Ok(())
+    };
+    index.with(old).unwrap();
+    model.extend((0..100).map(|sequence| (("a".to_owned(), sequence), place(sequence))));
+    assert_eq!(index.checkpoint().unwrap().map(|checkpoint| checkpoint.segment), Some(1));
+    let mut random = Random::new(1);
+    check(&index, &model, &["a"], &mut random, "as it was");
+    for sequence in 100..300 {
+        stage(&index, &mut model, "a", sequence, Some(place(sequence)));
+    }
+    stage(&index, &mut model, "a", 50, None);
+    stage(&index, &mut model, "a", 51, Some(place(7)));
+    index.flush_staged().unwrap();
+    for _ in 0..50 {
+        check(&index, &model, &["a"], &mut random, "changed");
+    }
+    // The version after is not taken for this one.
+    let mut newer = Checkpoint::default().encode();
+    assert_eq!((newer[0], Checkpoint::decode(&newer)), (3, Some(Checkpoint::default())));
+    newer[0] = 4;
+    assert_eq!(Checkpoint::decode(&newer), None);
+}
+
+/// What is not a row is an error, and takes no memory.
+#[test]
+fn a_row_that_is_not_valid_is_an_error() {
+    for value in [
+        &b""[..],
+        b"\x01",
+        b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F\x00",
+        b"\x02\x01\x28\x0A\x03",
+        b"\x01\x01\x28\x0A\x00",
+    ] {
+        let (_dir, index) = open();
+        index.with(|database| database.insert(key::entry("a", 3), value).map(drop)).unwrap();
+        assert!(index.entries("a", 0, 9).is_err(), "{value:?}");
+        assert!(index.all_entries().is_err(), "{value:?}");
+        index.stage(vec![(key::entry("a", 4), Some(place(4).encode()))]);
+        assert!(index.flush_staged().is_err(), "{value:?}");
+    }
+}
