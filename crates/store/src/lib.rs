@@ -4,7 +4,7 @@
 //! ([segment files of checksummed frames](StoreOptions::segment_bytes)), synced together with all other appends that
 //! wait, and only then acknowledged. sled records where each entry lies, so that a session opens without reading its
 //! whole history. An append never waits for sled, and the index is built again from the journal whenever it is lost,
-//! damaged or does not fit.
+//! damaged or does not fit. A list of the newest segment's frames, beside it, tells what a disk cut off.
 //!
 //! Invariants:
 //!
