@@ -129,12 +129,12 @@ pub(crate) fn replace(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Resul
         _ => {}
     }
     let file = files.open(&new, OpenMode::Create)?;
-    if let Err(error) = write_all_at(file.as_ref(), bytes, 0).and_then(|()| file.sync()) {
+    let written = write_all_at(file.as_ref(), bytes, 0).and_then(|()| file.sync());
+    if let Err(error) = written.and_then(|()| files.rename(&new, path)) {
         // On a full disk it would take the room that is left.
         drop(files.remove(&new));
         return Err(error);
     }
-    files.rename(&new, path)?;
     files.sync_dir(path.parent().unwrap_or(path))
 }
 

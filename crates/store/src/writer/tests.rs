@@ -421,6 +421,27 @@ fn a_list_that_cannot_be_written_is_written_later() {
     writer.finish();
 }
 
+/// A list that could not be replaced does not take the room that is left on a full disk.
+#[test]
+fn what_could_not_be_replaced_is_not_left_behind() {
+    let mut failed = 0;
+    for at in 3..8 {
+        let world = World { segment_bytes: 64 << 20, ..World::new() };
+        let mut writer = open(&world.options());
+        let text = "x".repeat(usize::try_from(UNLISTED_BYTES_MAX).unwrap());
+        world.files.set(Fault::FailOnce { at, errno: EIO });
+        append_one(&mut writer, "one", batch(0, &[&text])).unwrap();
+        world.files.set(Fault::None);
+        let is_left = |path: &std::path::PathBuf| path.extension().is_some_and(|found| found == "new");
+        let is_listed = |path: &std::path::PathBuf| path.extension().is_some_and(|found| found == "frames");
+        let paths = world.memory.paths();
+        assert!(!paths.iter().any(is_left), "operation {at}: {paths:?}");
+        failed += u32::from(!paths.iter().any(is_listed));
+        writer.finish();
+    }
+    assert!(failed >= 4, "{failed} lists failed");
+}
+
 /// While a move takes long, appends are acknowledged until the index would be too far behind, and go on afterwards: a
 /// start does not read more of the journal again.
 #[test]
