@@ -265,7 +265,10 @@ impl Indexer {
         }
         self.checkpoint.sum = self.checkpoint.sum.wrapping_add(sum);
         let known = CachedRow { entries: head.entries, lost_from: head.lost_from, place, sum };
-        self.cache.insert(session.to_owned(), Some(known));
+        match self.cache.get_mut(session) {
+            Some(cached) => *cached = Some(known),
+            None => drop(self.cache.insert(session.to_owned(), Some(known))),
+        }
         self.changes.push((key::row(session), Some(row)));
         Ok(())
     }

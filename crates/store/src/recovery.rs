@@ -174,6 +174,7 @@ pub(crate) fn recover(
         active,
         segment_bytes: options.segment_bytes,
         tail,
+        buffer: Vec::new(),
         is_manifest_dirty: false,
         is_reclaim_due: has_dropped,
         to_erase: BTreeSet::new(),

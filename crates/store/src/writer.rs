@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use greenroom_kernel::EntryId;
 use tokio::sync::{mpsc, oneshot};
@@ -63,6 +64,14 @@ const UNINDEXED_BYTES_MAX: u64 = 2 * INDEXED_EVERY_BYTES;
 const STAGED_BYTES_MAX: usize = 8 << 20;
 /// With staged index changes of this many bytes, sled evidently does not work, and nothing more is written.
 const STAGED_BYTES_LIMIT: usize = 512 << 20;
+
+/// After a group with fewer callers than this, the next group waits for nobody.
+const COMPANY_MIN: usize = 16;
+/// The writer pauses so long for more commands, and at most so often. One pause is shorter than a sync.
+const COMPANY_PAUSE: Duration = Duration::from_micros(200);
+const COMPANY_PAUSES_MAX: u32 = 5;
+/// A buffer of at most so many bytes is kept from one group to the next.
+const BUFFER_BYTES_MAX: usize = 2 << 20;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -215,6 +224,8 @@ pub(crate) struct Writer {
     /// A segment is sealed at this size, in bytes.
     pub(crate) segment_bytes: u64,
     pub(crate) tail: Tail,
+    /// The bytes of a group are put together here.
+    pub(crate) buffer: Vec<u8>,
     /// Whether the manifest on the disk may differ from the one in memory.
     pub(crate) is_manifest_dirty: bool,
     /// Whether something was deleted since the last reclaim.
@@ -231,10 +242,11 @@ pub(crate) struct Writer {
 impl Writer {
     /// Works until it is told to close, or until nothing can send it a command any more.
     pub(crate) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        let mut closing = None;
+        let (mut closing, mut callers) = (None, 0);
         while let Some(command) = commands.blocking_recv() {
             let mut next = Some(command);
             let mut group = Group::default();
+            await_company(callers, || commands.len(), || std::thread::sleep(COMPANY_PAUSE));
             while let Some(command) = next.take() {
                 if let Some(alone) = self.join(command, &mut group) {
                     self.commit(std::mem::take(&mut group));
@@ -245,6 +257,7 @@ impl Writer {
                     next = commands.try_recv().ok();
                 }
             }
+            callers = group.callers.len();
             self.commit(group);
             if closing.is_some() {
                 break;
@@ -552,7 +565,9 @@ impl Writer {
         if self.active.end + bytes > self.segment_bytes && !self.active.frames.is_empty() {
             self.rotate(Rotation::Seal)?;
         }
-        let mut buffer = Vec::with_capacity(usize::try_from(bytes).expect("a group fits the memory"));
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer.reserve(usize::try_from(bytes).expect("a group fits the memory"));
         let (start, mut chain) = (self.active.end, self.active.chain);
         let mut placed = Vec::with_capacity(pending.len());
         for Pending { frame, effect } in pending {
@@ -563,7 +578,11 @@ impl Writer {
         self.check_group(&placed)?;
         self.check_place(&placed, start + to_u64(buffer.len()), start + bytes)?;
         let file = Arc::clone(&self.active.file);
-        if let Err(error) = write_all_at(file.as_ref(), &buffer, start).and_then(|()| file.sync()) {
+        let written = write_all_at(file.as_ref(), &buffer, start).and_then(|()| file.sync());
+        if buffer.capacity() <= BUFFER_BYTES_MAX {
+            self.buffer = buffer;
+        }
+        if let Err(error) = written {
             let error = StoreError::io("write", &self.segments.path(self.active.id), error);
             self.tail = Tail::Unknown;
             if let Err(error) = self.repair() {
@@ -804,6 +823,23 @@ impl Group {
         self.bytes += frame.length();
         self.pending.push(Pending { frame, effect });
         self.callers.push(caller);
+    }
+}
+
+/// After a group with many callers, pauses as long as more commands come: one sync for all is cheaper than several, and
+/// whoever was just answered is about to come again. `waiting` counts the commands in the queue.
+fn await_company(callers_before: usize, waiting: impl Fn() -> usize, mut pause: impl FnMut()) {
+    if callers_before < COMPANY_MIN {
+        return;
+    }
+    let mut known = waiting();
+    for _ in 0..COMPANY_PAUSES_MAX {
+        pause();
+        let now = waiting();
+        if now <= known || now >= GROUP_COMMANDS_MAX {
+            break;
+        }
+        known = now;
     }
 }
 

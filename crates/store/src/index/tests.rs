@@ -161,6 +161,11 @@ fn an_index_of_the_version_before_is_read_and_written() {
     for _ in 0..50 {
         check(&index, &model, &["a"], &mut random, "changed");
     }
+    let rows = index.with(|database| database.scan_prefix(b"e").keys().collect::<sled::Result<Vec<_>>>());
+    let rows = rows.unwrap().unwrap();
+    let are_left =
+        (0..100).filter(|sequence| *sequence != 50).all(|at| rows.contains(&key::entry("a", at).into()));
+    assert!(are_left && rows.len() < 110, "what was there is left as it was: {} rows", rows.len());
     // The version after is not taken for this one.
     let mut newer = Checkpoint::default().encode();
     assert_eq!((newer[0], Checkpoint::decode(&newer)), (3, Some(Checkpoint::default())));

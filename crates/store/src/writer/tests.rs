@@ -7,13 +7,17 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use super::{AppendCommand, Group, Tail, UNINDEXED_BYTES_MAX, UNLISTED_BYTES_MAX, Writer};
+use super::{
+    AppendCommand, Group, INDEXED_EVERY_BYTES, Tail, UNINDEXED_BYTES_MAX, UNLISTED_BYTES_MAX, Writer,
+    await_company,
+};
 use crate::error::StoreError;
 use crate::faults::{EIO, Fault};
 use crate::files::{Files, RealFiles};
 use crate::index::Index;
 use crate::journal::list::FrameList;
 use crate::journal::manifest::{Listed, State};
+use crate::journal::sessions::SegmentSessions;
 use crate::lock::DirectoryLock;
 use crate::record::{self, StoredRecord};
 use crate::tests::world::{World, append, batch, copy_dir, texts};
@@ -352,6 +356,24 @@ fn behind(world: &World, writer: &Writer) -> u64 {
     writer.active.end - indexed.map_or(0, |checkpoint| checkpoint.offset)
 }
 
+/// How often the writer pauses before a group after one with so many callers, while the queue grows like this.
+fn pauses(callers_before: usize, queue: &[usize]) -> usize {
+    let count = std::cell::Cell::new(0_usize);
+    let waiting = || queue[count.get().min(queue.len() - 1)];
+    await_company(callers_before, waiting, || count.set(count.get() + 1));
+    count.get()
+}
+
+/// Who appends alone waits for nobody. Where many append, the group waits as long as more come, and not for ever.
+#[test]
+fn a_group_waits_for_others_only_where_many_append() {
+    assert_eq!([0, 1, 15].map(|callers| pauses(callers, &[0, 1, 2, 3])), [0; 3]);
+    assert_eq!(pauses(16, &[0, 0]), 1, "nobody comes");
+    assert_eq!(pauses(64, &[3, 20, 63, 63]), 3, "all have come");
+    assert_eq!(pauses(64, &[0, 1, 2, 3, 4, 5, 6, 7, 8]), 5, "more than it waits for");
+    assert_eq!(pauses(1_000, &[5, 4_096, 5_000]), 1, "the group is full");
+}
+
 /// What a kill leaves on the disk: the index is written in large batches, and is never further behind than a start reads
 /// again in a moment.
 #[test]
@@ -365,6 +387,9 @@ fn the_index_on_the_disk_is_a_few_mebibytes_behind_the_journal() {
         writer.index_if_due();
         if id % 20 == 19 {
             // A copy that is made during a write is not what a kill leaves.
+            writer.mover.wait();
+            writer.index_if_due();
+            assert!(writer.unindexed_bytes < INDEXED_EVERY_BYTES, "at entry {id} nothing moves");
             writer.mover.wait();
             let behind = behind(&world, &writer);
             assert!(behind <= UNINDEXED_BYTES_MAX + 2 * 100_100, "at entry {id} it is {behind} bytes behind");
@@ -419,6 +444,35 @@ fn a_list_that_cannot_be_written_is_written_later() {
     append_one(&mut writer, "one", batch(2, &[&text])).unwrap();
     assert_eq!(until(&writer), writer.active.end);
     writer.finish();
+}
+
+/// Whichever operation fails while a segment is sealed, what is acknowledged afterwards is listed as before.
+#[test]
+fn a_seal_that_fails_does_not_end_the_list() {
+    let mut failed = 0;
+    for at in 1..25 {
+        let world = World { segment_bytes: 3 * UNLISTED_BYTES_MAX, ..World::new() };
+        let mut writer = open(&world.options());
+        let journal = world.dir.path().join("journal");
+        let text = "x".repeat(usize::try_from(UNLISTED_BYTES_MAX).unwrap() / 2);
+        let mut entries = 0;
+        let mut append_some = |writer: &mut Writer, count: usize| {
+            for _ in 0..count {
+                entries += u64::from(append_one(writer, "one", batch(entries, &[&text])).is_ok());
+            }
+        };
+        append_some(&mut writer, 4);
+        world.files.set(Fault::FailOnce { at, errno: EIO });
+        append_some(&mut writer, 2);
+        failed += world.files.fired();
+        world.files.set(Fault::None);
+        append_some(&mut writer, 3);
+        let known = SegmentSessions::load(&world.memory, &journal, writer.active.id).unwrap();
+        let end = writer.active.end;
+        assert!(known.until + UNLISTED_BYTES_MAX > end, "operation {at}: {} of {end} bytes", known.until);
+        writer.finish();
+    }
+    assert!(failed >= 15, "{failed} operations failed");
 }
 
 /// A list that could not be replaced does not take the room that is left on a full disk.
