@@ -39,11 +39,6 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// How sessions are compacted now.
-    pub(crate) fn compaction(&self) -> CompactionSettings {
-        self.compaction_of(&self.config.config())
-    }
-
     fn compaction_of(&self, config: &Config) -> CompactionSettings {
         let mut compaction = config.compaction.clone();
         if self.window.is_some() {

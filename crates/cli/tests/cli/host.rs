@@ -23,6 +23,7 @@ mod held_back;
 mod looking;
 mod moved;
 mod others;
+mod piped;
 mod sharing;
 
 /// Nothing here takes longer, on the slowest machine.
