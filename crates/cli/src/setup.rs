@@ -29,7 +29,7 @@ use crate::simulated::Simulated;
 use crate::surroundings::Surroundings;
 use crate::terminal::{Screen, variable};
 
-pub(crate) use self::made::{Made, keep_in_mind};
+pub(crate) use self::made::{Made, has_some, keep_in_mind, skills};
 pub(crate) use self::settings::{ClientSettings, Stay};
 
 mod made;
@@ -339,7 +339,7 @@ impl Setup {
     /// Puts together what `args` ask for.
     pub(crate) async fn new(global: &Global, args: &ModelArgs, stay: Stay) -> Result<Self> {
         let made = Made::new(global, args, &Surroundings::here()).await?;
-        made.warnings.iter().try_for_each(|warning| warn(global, warning))?;
+        made.file_warnings.iter().chain(&made.warnings).try_for_each(|warning| warn(global, warning))?;
         let Made { agent, settings, provider, provider_config, serve, simulated, folder, limits, .. } = made;
         let base_url = provider.options().base_url.clone();
         let source = settings.source(stay, global.color);

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use greenroom::State;
 use greenroom::kernel::usage::{ContextUsage, WindowSource};
+use greenroom::{State, Status};
 use greenroom_server::operations::{ContextParts, Planned};
 
 use super::row::{Look, Row};
@@ -75,6 +75,24 @@ pub(super) fn status(state: &State, folder: &Path) -> String {
         picture::count(state.compactions, "compaction"),
         thousands(state.total_tokens),
     )
+}
+
+/// What is said of a session whose run does not go on by itself, as a sentence without its end.
+pub(super) fn stands_still(state: &State) -> Option<&'static str> {
+    match (state.status, state.is_unanswered, state.is_held_back) {
+        (Status::Waiting, _, true) => Some(
+            "its run waits for a person, and goes on in a chat with the tools, folder and key that it was begun with; an \
+             interrupt here ends it",
+        ),
+        (Status::Idle | Status::Compacting, true, true) => Some(
+            "its newest prompt has no complete answer, and was for an agent with other tools, another folder or another key; \
+             what you say here is answered with yours",
+        ),
+        (Status::Idle | Status::Compacting, true, false) => {
+            Some("its newest prompt has no complete answer: /continue goes on with it")
+        }
+        _ => None,
+    }
 }
 
 /// The window, and where it is known from.

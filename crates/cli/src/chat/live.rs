@@ -499,12 +499,11 @@ impl Live {
                 self.model.set_now(moment::now_ms());
             }
             SessionStatus::Working | SessionStatus::Waiting => self.model.joins_run(),
-            SessionStatus::Idle | SessionStatus::Compacting if state.is_unanswered => {
-                let text = "its newest prompt has no complete answer: /continue goes on with it";
-                self.model.note(Look::WARN, text);
-            }
             SessionStatus::Idle | SessionStatus::Compacting => {}
             _ => {}
+        }
+        if let Some(text) = figures::stands_still(&state) {
+            self.model.note(Look::WARN, text);
         }
         for input in held_back {
             let text = one_line(&input.text, HELD_COLUMNS);

@@ -8,7 +8,7 @@ use anyhow::Result;
 use greenroom::event::EventKind;
 use greenroom::kernel::entry::Trigger;
 use greenroom::kernel::usage::ContextUsage;
-use greenroom::{Error, ModelSettings, RunItem, State, Status};
+use greenroom::{Error, ModelSettings, RunItem, State};
 use greenroom_server::operations::{
     Abort, Accepted, ClientKind, Operation, PromptOutcome, PromptSession, ResumeSession,
 };
@@ -188,10 +188,8 @@ impl Chat {
 
     /// Says what does not go on by itself.
     async fn say_what_waits(&mut self, state: &State) -> Result<()> {
-        let is_cut_off = state.is_unanswered && matches!(state.status, Status::Idle | Status::Compacting);
-        if is_cut_off {
-            let text = "Its newest prompt has no complete answer: /continue goes on with it.";
-            self.shown.note(Style::Yellow, text)?;
+        if let Some(text) = figures::stands_still(state) {
+            self.shown.note(Style::Yellow, &format!("{}.", text.replacen("its", "Its", 1)))?;
         }
         if state.held_back == 0 {
             return Ok(());

@@ -25,6 +25,7 @@ mod moved;
 mod others;
 mod piped;
 mod sharing;
+mod starts;
 
 /// Nothing here takes longer, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
