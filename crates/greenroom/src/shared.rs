@@ -326,14 +326,17 @@ impl SessionShared {
         self.is_deleting.store(is_deleting, Ordering::SeqCst);
     }
 
+    /// Whether it is being deleted, or is gone.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.is_deleting.load(Ordering::SeqCst) || self.is_deleted()
+    }
+
     /// Why nothing more comes of what was asked of it.
     pub(crate) fn gone(&self) -> Error {
         let session = self.id.to_string();
-        let is_deleting = self.is_deleting.load(Ordering::SeqCst);
-        if is_deleting || self.is_deleted() {
-            Error::Deleted { session }
-        } else {
-            Error::Interrupted { session }
+        match self.is_deleting() {
+            true => Error::Deleted { session },
+            false => Error::Interrupted { session },
         }
     }
 

@@ -156,3 +156,25 @@ async fn one_that_was_cut_off_is_gone_on_with_by_its_own() {
     assert!(ada.model.calls() > asked);
     runtime.shutdown().await.unwrap();
 }
+
+/// The same person's program, without the tool that asked: it would lose the answer.
+#[tokio::test]
+async fn one_that_waits_for_a_person_waits_for_the_tool_that_asked() {
+    let done = Done::default();
+    let dir = left_asking(&done).await;
+    let runtime = runtime(&dir).await;
+    let bare = Agent::clone(&Person::new("eve").agent).fingerprint("ada");
+    let without = runtime.join("plan", bare).await.unwrap();
+    let question = without.questions().await.unwrap()[0].id;
+    without.answer(question, "yes").await.unwrap();
+    let state = without.state().await.unwrap();
+    assert_eq!((state.status, state.is_held_back, state.questions), (Status::Waiting, true, 0));
+    assert_eq!(state.waiting_tools, ["deploy"]);
+    assert!(matches!(without.resume().await, Err(Error::HeldBack { .. })));
+    let hers = runtime.join("plan", asking("ada", &done)).await.unwrap();
+    while status(&hers).await != Status::Idle {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*done.lock().unwrap(), ["ada"]);
+    runtime.shutdown().await.unwrap();
+}

@@ -142,7 +142,8 @@ impl ClientSettings {
 
     /// Whether they are now as the files and flags say, so that whoever starts now may have the same.
     pub(crate) fn are_as(&self, loaded: &Loaded, args: &ModelArgs, surroundings: &Surroundings) -> bool {
-        *self.settings.config.config() == loaded.config && self.settings.prompt.is_as_given(args, surroundings)
+        *self.settings.config.config() == loaded.config
+            && self.settings.prompt.is_as_given(args, surroundings)
     }
 
     /// What the user must know of the project's files now.

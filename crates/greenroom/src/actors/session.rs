@@ -330,7 +330,7 @@ impl SessionState {
                 let _ = reply.send(self.log.shown_context());
             }
             SessionMessage::Configure { agent, only_if_idle, reply } => {
-                let goes_on = self.is_left_waiting && self.may_go_on(Some(&agent));
+                let goes_on = self.is_left_waiting && self.may_take_up(Some(&agent));
                 let is_taken = !only_if_idle || goes_on || self.is_idle() && self.inbox.is_empty(&self.log);
                 let result = if is_taken { self.configure(agent) } else { Ok(()) };
                 if goes_on && result.is_ok() {
@@ -667,7 +667,7 @@ impl SessionState {
 
     /// Goes on with what waits for people, and closes what else a crash left open.
     async fn recover(&mut self) {
-        self.is_left_waiting = self.log.is_waiting() && !self.may_go_on(None);
+        self.is_left_waiting = self.log.is_waiting() && !self.may_take_up(None);
         if self.is_left_waiting {
             if let Some(run) = self.log.head().open_run {
                 // An abort is meant for it, and not for what waits behind it.

@@ -29,6 +29,7 @@ use crate::message::{
     QueuedInput, ReplyTo, RunAttempt, RunCompletion, SessionMessage, TrackerMessage, tell_all,
 };
 use crate::prompt::Reply;
+use crate::team;
 use crate::trace;
 use greenroom_provider::ModelSettings;
 use tracing::Span;
@@ -377,7 +378,7 @@ impl SessionState {
 
     /// Goes on with a run that waits for people, and that this process did not go on with by itself.
     async fn take_up(&mut self, options: PromptOptions, reply: ReplyTo<Reply>) {
-        let taken = match self.may_go_on(options.agent.as_ref()) {
+        let taken = match self.may_take_up(options.agent.as_ref()) {
             true => self.adopt(options.agent.as_ref()),
             false => Err(self.held_back_error()),
         };
@@ -399,6 +400,19 @@ impl SessionState {
     /// said to an agent with a fingerprint never reaches the tools of another one.
     pub(super) fn may_go_on(&self, agent: Option<&Arc<Agent>>) -> bool {
         self.is_meant_for(self.log.head().run_fingerprint.as_ref(), agent)
+    }
+
+    /// As [`Self::may_go_on`], of a run that waits for people: an agent of the same fingerprint without the tool that asked
+    /// would lose the answer.
+    pub(super) fn may_take_up(&self, agent: Option<&Arc<Agent>>) -> bool {
+        let head = self.log.head();
+        if head.run_fingerprint.is_none() {
+            return true;
+        }
+        let Some(agent) = agent.cloned().or_else(|| self.shared.agent()) else { return false };
+        let tools = team::answering(Arc::clone(&agent), head.agent.as_deref()).tool_specs();
+        let has = |call: &ToolCall| tools.iter().any(|tool| tool.name == call.name);
+        self.may_go_on(Some(&agent)) && self.log.asking_calls().iter().all(has)
     }
 
     /// Whether what was said to an agent of this fingerprint may be worked on by this agent, or by the session's.
@@ -430,7 +444,7 @@ impl SessionState {
 
     /// Whether a run that was cut off, or waits for people, was begun by an agent of another fingerprint.
     pub(super) fn is_others(&self) -> bool {
-        (self.is_left_waiting || self.log.head().interrupted.is_some()) && !self.may_go_on(None)
+        self.is_left_waiting || self.log.head().interrupted.is_some() && !self.may_go_on(None)
     }
 
     /// That all that waits, or the run that was cut off, was said to an agent of another fingerprint.
@@ -805,9 +819,9 @@ impl SessionState {
         let Some(run) = self.run.take() else { return };
         self.shared.end_run();
         self.deps.ledger.release(&self.shared);
-        let why = match self.shared.gone() {
-            deleted @ Error::Deleted { .. } => deleted,
-            _ => Error::Waiting { session: self.shared.id.to_string() },
+        let why = match self.shared.is_deleting() {
+            true => self.shared.gone(),
+            false => Error::Waiting { session: self.shared.id.to_string() },
         };
         tell_all(run.reply.into_iter().chain(run.joined).collect(), || Err(why.clone()));
     }
